@@ -1,4 +1,4 @@
-"""What an account uses."""
+"""Account infos."""
 
 import json
 import pickle
@@ -11,7 +11,7 @@ REPLY = json.loads(Path(__file__).with_name("replies").joinpath("account_info.js
 
 
 def test_a_recorded_reply_survives():
-    """A server's reply is read without leftovers, and written as it came."""
+    """Decoding and encoding a recorded reply returns the same JSON, without unknown fields."""
     info = decode(AccountInfo, REPLY)
     assert encode(info) == REPLY
     assert set(info.extra) == {"type"}
@@ -21,7 +21,7 @@ def test_a_recorded_reply_survives():
 
 
 def test_a_recorded_reply_is_understood():
-    """The numbers are where they belong."""
+    """Each number is in its field."""
     info = decode(AccountInfo, REPLY)
     assert info.domain == "hub"
     assert info.streams == 12
@@ -32,7 +32,7 @@ def test_a_recorded_reply_is_understood():
 
 
 def test_tiers_are_by_name():
-    """An account with tiers has what it uses of each."""
+    """The tiers of an account are a mapping by name."""
     tier = {key: REPLY[key] for key in ("memory", "storage", "streams", "consumers", "limits")}
     data = {**REPLY, "tiers": {"R1": tier, "R3": {**tier, "new": 1}}}
     info = decode(AccountInfo, data)

@@ -1,4 +1,4 @@
-"""Consumer configs and infos: recorded replies survive, and invalid values are refused."""
+"""Consumer configs and infos: recorded replies are decoded and encoded unchanged, and invalid values are rejected."""
 
 import dataclasses
 import json
@@ -36,7 +36,7 @@ RECORDED = pytest.mark.parametrize(
 
 @RECORDED
 def test_a_recorded_info_survives(data):
-    """A server's info is read with no field unknown, and written as it came."""
+    """Decoding and encoding a recorded info returns the same JSON, without unknown fields."""
     info = decode(ConsumerInfo, data)
     assert encode(info) == data
     assert set(info.extra) <= ENVELOPE
@@ -49,13 +49,13 @@ def test_a_recorded_info_survives(data):
 
 @RECORDED
 def test_a_recorded_config_can_be_changed(data):
-    """What a server returns as a config passes the checks, and a change changes nothing else."""
+    """The config of a recorded reply passes the checks, and `replace` changes only the given field."""
     config = dataclasses.replace(decode(ConsumerInfo, data).config, description="changed")
     assert encode(config) == {**data["config"], "description": "changed"}
 
 
 def test_every_pull_option_is_understood():
-    """Each option of a pull consumer is where a user looks for it."""
+    """Each option of a pull consumer is decoded into the field of the same name."""
     config = decode(ConsumerInfo, reply("consumer_pull_every_option")).config
     assert (config.durable_name, config.name) == ("pull", "pull")
     assert config.deliver_policy is DeliverPolicy.BY_START_SEQUENCE
@@ -80,7 +80,7 @@ def test_every_pull_option_is_understood():
 
 
 def test_every_push_option_is_understood():
-    """Each option of a push consumer is where a user looks for it."""
+    """Each option of a push consumer is decoded into the field of the same name."""
     config = decode(ConsumerInfo, reply("consumer_push_every_option")).config
     assert config.deliver_policy is DeliverPolicy.BY_START_TIME
     assert time_to_text(config.opt_start_time) == "2020-01-02T03:04:05.1234567Z"
@@ -94,7 +94,7 @@ def test_every_push_option_is_understood():
 
 
 def test_a_pinned_client_is_understood():
-    """A priority group's state names the pinned client and since when."""
+    """The state of a priority group has the pinned client and the time of the pinning."""
     info = decode(ConsumerInfo, reply("consumer_info_pinned"))
     (group,) = info.priority_groups
     assert group.group == "jobs"
@@ -107,7 +107,7 @@ def test_a_pinned_client_is_understood():
 
 
 def test_pauses_are_understood():
-    """Pausing says until when; resuming gives the server's zero time."""
+    """The reply to a pause has its end; the reply to a resume has the server's zero time."""
     paused = decode(ConsumerPause, reply("consumer_pause"))
     assert paused.paused is True
     assert time_to_text(paused.pause_until) == "2100-01-01T00:00:00.000000001Z"
@@ -120,7 +120,7 @@ def test_pauses_are_understood():
 
 
 def test_the_policies_are_always_sent():
-    """Explicit acks are our default and not the server's, so they must be on the wire."""
+    """The policies are sent even with their defaults, because the default ack policy of the server differs."""
     assert encode(ConsumerConfig()) == {
         "deliver_policy": "all",
         "ack_policy": "explicit",
@@ -129,7 +129,7 @@ def test_the_policies_are_always_sent():
 
 
 def test_seconds_are_exact():
-    """Seconds as floats are sent as the nanoseconds that were meant."""
+    """Seconds given as floats are sent as the exact number of nanoseconds."""
     config = ConsumerConfig(ack_wait=1.001, backoff=[0.1, timedelta(minutes=1)], max_expires=0.001)
     data = encode(config)
     assert data["ack_wait"] == 1_001_000_000
@@ -164,7 +164,7 @@ PUSH = {"deliver_subject": "d"}
     ],
 )
 def test_what_goes_together_is_accepted(fields):
-    """The checks refuse no more than they must."""
+    """Valid combinations pass the checks."""
     ConsumerConfig(**fields)
 
 
@@ -222,7 +222,7 @@ def test_what_goes_together_is_accepted(fields):
     ],
 )
 def test_invalid_values_are_refused(option, fields):
-    """An impossible value or combination names the option at fault."""
+    """The error for an invalid value or combination names the option."""
     with pytest.raises(InvalidOptionError) as caught:
         ConsumerConfig(**fields)
     assert caught.value.option == option
@@ -238,7 +238,7 @@ def test_invalid_values_are_refused(option, fields):
     ],
 )
 def test_what_needs_deliveries_is_refused_where_messages_are_pulled(option, value):
-    """Such a config may still become a push consumer's, but not a pull consumer's."""
+    """Options of push consumers are valid in a config, and rejected for a pull consumer."""
     config = ConsumerConfig(**{option: value})
     with pytest.raises(InvalidOptionError) as caught:
         config.check_pulled()
@@ -248,7 +248,7 @@ def test_what_needs_deliveries_is_refused_where_messages_are_pulled(option, valu
 @each_case("name", ["", "a.b", "a b", "a*", ">", "a/b"])
 @each_case("field", ["name", "durable_name"])
 def test_bad_names_are_refused(field, name):
-    """A consumer's name is checked before anything is sent."""
+    """An invalid consumer name is rejected before a request is sent."""
     with pytest.raises(InvalidNameError):
         ConsumerConfig(**{field: name})
 
@@ -265,6 +265,6 @@ def test_bad_names_are_refused(field, name):
     ],
 )
 def test_bad_subjects_are_refused(fields):
-    """So are its filters, and where it delivers to."""
+    """Invalid filters and deliver subjects are rejected before a request is sent."""
     with pytest.raises(BadSubjectError):
         ConsumerConfig(**fields)

@@ -15,7 +15,7 @@ WORDS = [word for policy in POLICIES for word in policy]
 
 @each_case("word", WORDS)
 def test_a_policy_is_its_word(word):
-    """A policy equals, prints, formats and dumps as its wire word."""
+    """A policy equals, prints, formats and dumps as the string of the protocol."""
     assert isinstance(word, str)
     assert word == word.value
     assert str(word) == word.value
@@ -29,13 +29,13 @@ def test_a_policy_is_its_word(word):
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_names_are_the_words_in_capitals(policy):
-    """A policy's member is found under its word in capitals."""
+    """The name of a member is its string in capitals."""
     for member in policy:
         word = "DELETE" if member.value == "DEL" else member.value
         assert member.name.replace("_", "") == word.replace("_", "").upper()
 
 
 def test_an_unknown_word_is_no_policy():
-    """An enum has its own words only."""
+    """An enum rejects an unknown string."""
     with pytest.raises(ValueError, match="explict"):
         enums.AckPolicy("explict")

@@ -1,4 +1,4 @@
-"""The gap check: deliveries of a consumer follow each other, or it is noticed."""
+"""Gap detection in the delivery numbers of a consumer."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from jetstream_sync.api.gaps import DeliverySequence
 
 
 def v1(seq: int) -> bytes:
-    """The reply subject of a delivery, in its old form."""
+    """The reply subject of a delivery in the first format."""
     return b"$JS.ACK.S.C.1.%d.%d.1700000000000000000.0" % (1000 + seq, seq)
 
 
 def v2(seq: int) -> bytes:
-    """The same in its new form, with a domain, an account and a random end."""
+    """The reply subject in the second format, with a domain, an account and a random suffix."""
     return b"$JS.ACK.hub.ACC.S.C.1.%d.%d.1700000000000000000.0.xyz" % (1000 + seq, seq)
 
 
 @pytest.mark.parametrize("reply", [v1, v2])
 def test_deliveries_follow_each_other(reply) -> None:
-    """In both forms of the reply subject, the next number is the next message."""
+    """In both formats of the reply subject, consecutive numbers are accepted."""
     sequence = DeliverySequence()
     assert sequence.follows(reply(1))
     assert sequence.follow(reply(2), reply(5), 4)
@@ -33,7 +33,7 @@ def test_deliveries_follow_each_other(reply) -> None:
 
 @pytest.mark.parametrize("reply", [v1, v2])
 def test_a_gap_is_noticed_and_not_noted(reply) -> None:
-    """What does not follow changes nothing, alone or among others."""
+    """A gap is reported and leaves the position unchanged, for single messages and in runs."""
     sequence = DeliverySequence()
     assert sequence.follows(reply(1))
     assert not sequence.follows(reply(3))
@@ -45,7 +45,7 @@ def test_a_gap_is_noticed_and_not_noted(reply) -> None:
 
 
 def test_the_first_message_is_believed_where_nothing_is_known() -> None:
-    """The position is unknown when joining an existing consumer."""
+    """Without a known position, the first message sets it: the consumer may exist already."""
     alone, together, jumping = (DeliverySequence(None) for _ in range(3))
     assert alone.follows(v1(57))
     assert together.follow(v1(57), v1(59), 3)
@@ -55,7 +55,7 @@ def test_the_first_message_is_believed_where_nothing_is_known() -> None:
 
 
 def test_jumping_says_how_many_are_missing() -> None:
-    """A gap counts its messages; going back, as after a reset of the consumer, is none."""
+    """A gap has its number of missing messages; a lower number, as after a reset, counts as none."""
     sequence = DeliverySequence()
     assert sequence.jump(v1(1)) == 0
     assert sequence.jump(v1(5)) == 3
@@ -64,7 +64,7 @@ def test_jumping_says_how_many_are_missing() -> None:
 
 
 def test_a_heartbeat_says_how_many_were_sent() -> None:
-    """What was sent and did not come is missing; what the server forgot is not."""
+    """Messages that a heartbeat reports as sent but did not arrive are missing; a lower number is no gap."""
     sequence = DeliverySequence()
     assert sequence.missing(0) == 0
     assert sequence.missing(2) == 2
@@ -76,7 +76,7 @@ def test_a_heartbeat_says_how_many_were_sent() -> None:
 
 @pytest.mark.parametrize("reply", [b"", b"_INBOX.a.b", b"$JS.ACK.a.b.c.d.e.f.g.h", b"$JS.ACK.a"])
 def test_other_messages_are_distinguished(reply: bytes) -> None:
-    """A reply subject that no stream sends is an error, and changes nothing."""
+    """A reply subject that is not that of a stream is an error and changes nothing."""
     sequence = DeliverySequence()
     for look in (sequence.follows, sequence.jump, lambda reply: sequence.follow(v1(1), reply, 2)):
         with pytest.raises(NotJSMessageError):
@@ -89,7 +89,7 @@ def test_other_messages_are_distinguished(reply: bytes) -> None:
     st.sets(st.integers(1, 60), max_size=3),
 )
 def test_looking_at_the_last_of_a_run_finds_every_gap(runs: list[int], lost: set[int]) -> None:
-    """A run is taken exactly if all of its messages follow each other."""
+    """A run is accepted exactly if all of its messages are consecutive."""
     sequence = DeliverySequence()
     number = 0
     for size in runs:

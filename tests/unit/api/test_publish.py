@@ -1,4 +1,4 @@
-"""The answer to a publish."""
+"""Replies to a publish."""
 
 import json
 import pickle
@@ -18,7 +18,7 @@ def reply(name):
 
 
 def test_a_plain_ack():
-    """What is absent has its default: not a duplicate, no domain."""
+    """Missing fields have their defaults: no duplicate, no domain."""
     ack = PubAck.from_json({"stream": "ORDERS", "seq": 7})
     assert ack == PubAck("ORDERS", 7)
     assert (ack.stream, ack.seq, ack.duplicate, ack.domain) == ("ORDERS", 7, False, None)
@@ -39,19 +39,19 @@ def test_a_plain_ack():
     ],
 )
 def test_recorded_acks(name, ack):
-    """A server's acknowledgement is read in full."""
+    """Every field of a recorded acknowledgement is decoded."""
     assert PubAck.from_json(reply(name)) == ack
 
 
 def test_a_refusal_is_raised():
-    """A reply with an error raises the class of that error, although it names the stream."""
+    """A reply with an error raises the class of that error, even if it names a stream."""
     with pytest.raises(WrongLastSequenceError) as caught:
         PubAck.from_json(reply("pub_ack_error"))
     assert (caught.value.code, caught.value.err_code) == (400, 10071)
 
 
 def test_an_old_error_without_err_code_is_raised():
-    """Whatever the error object holds, it is an API error."""
+    """An error object of any content raises an API error."""
     with pytest.raises(APIError):
         PubAck.from_json({"error": {"code": 599}})
 
@@ -75,13 +75,13 @@ def test_an_old_error_without_err_code_is_raised():
     ],
 )
 def test_what_is_no_ack_is_an_invalid_response(data):
-    """An answer without stream and sequence is not an acknowledgement."""
+    """A reply without stream and sequence is an invalid response."""
     with pytest.raises(InvalidResponseError, match="^PubAck: "):
         PubAck.from_json(data)
 
 
 def test_unknown_fields_do_not_matter():
-    """What a newer server adds does not break reading."""
+    """Unknown fields of newer servers are ignored."""
     assert PubAck.from_json({"stream": "A", "seq": 1, "new": []}) == PubAck("A", 1)
 
 

@@ -1,4 +1,4 @@
-"""Pull requests, and the account of what they owe (ADR-37), against a server in miniature."""
+"""Pull requests and the ledger of pending messages (ADR-37), against a model of the server."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ REFUSED = [
 
 @each_case(("blamed", "arguments"), REFUSED)
 def test_invalid_requests_are_refused(blamed, arguments):
-    """The error names the option as the user knows it; nothing is left to the server's mercy."""
+    """The error names the option, and no request is sent."""
     with pytest.raises(InvalidOptionError) as caught:
         PullRequest(**arguments)
     assert caught.value.option == blamed
@@ -77,7 +77,7 @@ def test_invalid_requests_are_refused(blamed, arguments):
     ],
 )
 def test_the_body_has_what_is_said_and_nothing_else(arguments, body):
-    """The names are those of nats-server's ``JSApiConsumerGetNextRequest``."""
+    """The body has only the given options, with the names of nats-server's ``JSApiConsumerGetNextRequest``."""
     assert json.loads(PullRequest(**arguments).encode()) == body
 
 
@@ -85,7 +85,7 @@ def test_the_body_has_what_is_said_and_nothing_else(arguments, body):
     ("expires", "heartbeat"), [(0, 0), (10 * S - 1, 0), (10 * S, 5 * S), (3600 * S, 5 * S)]
 )
 def test_a_long_fetch_has_heartbeats(expires, heartbeat):
-    """By default a fetch of 10 s and more asks for a heartbeat every 5 s."""
+    """A fetch of 10 s or more requests a heartbeat every 5 s by default."""
     assert default_heartbeat_ns(expires) == heartbeat
     PullRequest(expires_ns=max(1, expires), heartbeat_ns=heartbeat)
 
@@ -161,7 +161,7 @@ def test_invalid_limits_are_refused(blamed, said):
 
 
 def test_priority_groups_are_in_every_request():
-    """Of the request that is passed for it, only the fields of the group are taken."""
+    """Only the priority options of the given request are copied into each pull request."""
     group = PullRequest(no_wait=True, group="g", min_pending=3, priority=2, batch=9)
     pull = ContinuousPull.of(max_messages=4, priority=group)
     assert pull.request == PullRequest(
@@ -175,7 +175,7 @@ def test_priority_groups_are_in_every_request():
 
 
 def test_the_first_request_fills_the_buffer():
-    """Then none is due until enough is read."""
+    """The first request asks for a full buffer; the next one follows below the threshold."""
     pull = ContinuousPull.of(max_messages=10)
     ledger = PullLedger(pull)
     assert ledger.next_request() == pull.request
@@ -184,7 +184,7 @@ def test_the_first_request_fills_the_buffer():
 
 
 def test_a_request_is_due_below_the_threshold():
-    """It asks for as many as were read, so the buffer is full again."""
+    """A request below the threshold asks for as many messages as were read."""
     pull = ContinuousPull.of(max_messages=10)
     ledger = PullLedger(pull)
     ledger.next_request()
@@ -194,7 +194,7 @@ def test_a_request_is_due_below_the_threshold():
 
 
 def test_a_buffer_of_one_message_goes_on():
-    """Each message that is read is followed by a request (ADR-37 warns of this case)."""
+    """With a buffer of one message, each read message is followed by a request (ADR-37 warns of this case)."""
     ledger = PullLedger(ContinuousPull.of(max_messages=1))
     for _ in range(5):
         assert ledger.next_request().batch == 1
@@ -203,7 +203,7 @@ def test_a_buffer_of_one_message_goes_on():
 
 
 def test_a_limit_in_bytes():
-    """Bytes are counted as the server counts them; a request asks for what there is room for."""
+    """Bytes are counted as the server counts them; a request asks for the free space."""
     pull = ContinuousPull.of(max_bytes=100)
     ledger = PullLedger(pull)
     assert ledger.next_request().max_bytes == 100
@@ -215,7 +215,7 @@ def test_a_limit_in_bytes():
 
 
 def test_what_an_ended_request_left_is_asked_for_again():
-    """Its status says how many messages and bytes that was."""
+    """The undelivered messages and bytes in a status are requested again."""
     ledger = PullLedger(ContinuousPull.of(max_messages=10))
     ledger.next_request()
     ledger.request_ended(None)
@@ -226,7 +226,7 @@ def test_what_an_ended_request_left_is_asked_for_again():
 
 
 def test_a_server_that_counts_too_much():
-    """Nothing is ever owed less than nothing."""
+    """The pending counts never fall below zero."""
     ledger = PullLedger(ContinuousPull.of(max_bytes=10))
     ledger.next_request()
     ledger.request_ended((10**9, 10**9))
@@ -237,7 +237,7 @@ def test_a_server_that_counts_too_much():
 
 
 def test_after_a_reset_all_is_asked_for_again():
-    """When the link broke or heartbeats are missed, the requests are lost."""
+    """After a lost connection or missed heartbeats, all pending messages are requested again."""
     pull = ContinuousPull.of(max_messages=10, stop_after=12)
     ledger = PullLedger(pull)
     ledger.next_request()
@@ -249,7 +249,7 @@ def test_after_a_reset_all_is_asked_for_again():
 
 
 def test_no_more_than_stop_after_is_asked_for():
-    """Messages that would not be read are left to other readers."""
+    """Requests do not exceed ``stop_after``, so that other readers get the remaining messages."""
     ledger = PullLedger(ContinuousPull.of(max_messages=10, stop_after=13))
     assert ledger.next_request().batch == 10
     asked = 10
@@ -264,7 +264,7 @@ def test_no_more_than_stop_after_is_asked_for():
 
 
 def test_a_dropped_message_makes_room_and_does_not_count() -> None:
-    """What came and was not handed out is no longer owed, and ``stop_after`` still wants as many."""
+    """A dropped message is no longer pending and does not count for ``stop_after``."""
     ledger = PullLedger(ContinuousPull.of(max_messages=10, stop_after=10))
     assert ledger.next_request() is not None
     due = [ledger.dropped(0) for _ in range(6)]
@@ -280,7 +280,7 @@ def test_a_dropped_message_makes_room_and_does_not_count() -> None:
 
 
 def test_a_request_that_found_no_room_for_a_message():
-    """A whole buffer that was left says that the next message does not fit into any."""
+    """If an unused request for the whole buffer ends, the next message is larger than the buffer."""
     ledger = PullLedger(ContinuousPull.of(max_bytes=100))
     ledger.next_request()
     assert ledger.request_ended((1_000_000, 100))
@@ -291,7 +291,7 @@ def test_a_request_that_found_no_room_for_a_message():
 
 
 def test_exact_bytes_end_a_request_without_a_word():
-    """nats-server sends no status then, so the messages that it did not send are not owed."""
+    """A request whose bytes are used up exactly ends without a status, and its messages are no longer pending."""
     ledger = PullLedger(ContinuousPull.of(max_bytes=100, stop_after=1000))
     assert ledger.next_request().batch == 1000
     assert ledger.message(100)
@@ -316,7 +316,7 @@ class Server:
         self.waiting.append([request.batch, request.max_bytes or None])
 
     def serve(self, size):
-        """Yield what is sent when a message of this size is there."""
+        """Yield what the server sends for a message of this size."""
         while self.waiting:
             batch, room = self.waiting.popleft()
             if room is not None and size > room:
@@ -335,13 +335,13 @@ class Server:
             return
 
     def expire(self):
-        """Yield what is sent when the oldest request's time is up."""
+        """Yield what the server sends when the oldest request expires."""
         batch, room = self.waiting.popleft()
         yield "expired", (batch, room or 0)
 
 
 class Pulling(RuleBasedStateMachine):
-    """A pull that goes on, with a reader that takes its time and a server that does as it likes."""
+    """A continuous pull with a slow reader and a server that sends any valid sequence."""
 
     @initialize(
         by_bytes=st.booleans(),
@@ -418,7 +418,7 @@ class Pulling(RuleBasedStateMachine):
     # --- what always holds ---
 
     def owed(self):
-        """Messages and bytes that are under way or unread, and what statuses will give back."""
+        """The messages and bytes in flight or unread, and those that statuses will return."""
         messages = sum(batch for batch, _ in self.server.waiting)
         size = sum(room or 0 for _, room in self.server.waiting)
         for what, how_much in self.arrived:
@@ -433,7 +433,7 @@ class Pulling(RuleBasedStateMachine):
 
     @invariant()
     def the_limit_is_kept(self):
-        """Neither the account nor what the server may really send is above it."""
+        """Neither the ledger nor the outstanding requests exceed the limit."""
         messages, size = self.owed()
         if self.by_bytes:
             assert self.ledger.pending_bytes <= self.limit
@@ -444,7 +444,7 @@ class Pulling(RuleBasedStateMachine):
 
     @invariant()
     def the_account_is_true(self):
-        """What is limited is known exactly; messages beside a limit in bytes never too low."""
+        """The limited quantity is exact; with a limit in bytes, the message count is never too low."""
         messages, size = self.owed()
         if self.by_bytes:
             assert self.ledger.pending_bytes == size
@@ -464,7 +464,7 @@ class Pulling(RuleBasedStateMachine):
 
     @invariant()
     def it_goes_on(self):
-        """When all is read, the server has a request that any message fits into, or it is over."""
+        """When everything is read, the server has a request that any message fits into, or the pull is complete."""
         if not self.arrived and not self.ledger.complete():
             assert self.server.waiting
 

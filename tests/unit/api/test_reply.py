@@ -1,4 +1,4 @@
-"""The reply subject of a stream's message, in both of its forms."""
+"""Reply subjects of stream messages, in both formats."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ JUNK = [
 
 @pytest.mark.parametrize(("reply", "domain"), FORMS)
 def test_what_a_reply_subject_tells(reply, domain):
-    """9 tokens are the first form, 11 or more the second; a domain of `_` is none."""
+    """9 tokens are the first format, 11 or more the second; the domain `_` means none."""
     assert metadata_of(reply) == Metadata(domain=domain, **FIELDS)
 
 
 @pytest.mark.parametrize("reply", [reply for reply, _ in FORMS])
 def test_the_tokens_that_both_forms_share(reply):
-    """They are counted from the right end of the prefix, whatever follows them."""
+    """The shared tokens are counted from the prefix, regardless of the tokens after them."""
     assert ack_tokens(reply) == V1.split(b".")[2:]
     assert consumer_sequence(reply) == 3
 
 
 @each_case("reply", JUNK)
 def test_other_subjects_are_no_streams(reply):
-    """A message that did not come from a stream has no metadata, and none is invented."""
+    """A message that did not come from a stream has no metadata."""
     for read in (metadata_of, ack_tokens, consumer_sequence):
         if read is ack_tokens and reply == b"$JS.ACK." + b"." * 6:
             continue  # it has nine tokens, and some are not numbers
@@ -74,7 +74,7 @@ def test_other_subjects_are_no_streams(reply):
 @each_case("word", [b"", b"x", b"\xff", b"0x1", b"9" * 5000])
 @each_case("form", [V1, V2])
 def test_numbers_are_numbers(form, position, word):
-    """What has something else in their place is not a stream's message."""
+    """A subject with other text in place of a number is not that of a stream message."""
     tokens = form.split(b".")
     tokens[position] = word
     with pytest.raises(NotJSMessageError):
@@ -83,7 +83,7 @@ def test_numbers_are_numbers(form, position, word):
 
 @pytest.mark.parametrize("position", [2, 4, 5])
 def test_names_are_text(position):
-    """A name that is not UTF-8 is not one of a stream's."""
+    """A subject with a name that is not UTF-8 is not that of a stream message."""
     tokens = V2.split(b".")
     tokens[position] = b"\xff"
     with pytest.raises(NotJSMessageError):
@@ -91,7 +91,7 @@ def test_names_are_text(position):
 
 
 def test_the_time_is_exact():
-    """The nanoseconds are kept; a `datetime` has no room for the last three digits."""
+    """The timestamp keeps its nanoseconds, of which a `datetime` drops the last three digits."""
     metadata = metadata_of(V1)
     assert metadata.timestamp_ns == 1605139610113260007
     # date -u -d @1605139610
@@ -102,7 +102,7 @@ def test_the_time_is_exact():
 
 @given(st.integers(0, 2**63 - 1))
 def test_any_time_is_exact(ns):
-    """No float is on the way: every nanosecond count of the server gives its own microsecond."""
+    """Every nanosecond timestamp of the server is converted to its microsecond without rounding errors."""
     metadata = metadata_of(V1.replace(b"1605139610113260007", b"%d" % ns))
     since = metadata.timestamp - datetime(1970, 1, 1, tzinfo=timezone.utc)
     assert since // timedelta(microseconds=1) == ns // 1000
@@ -117,7 +117,7 @@ TOKENS = st.lists(
 
 @given(st.one_of(TOKENS, TOKENS.map(b"$JS.ACK.".__add__), st.binary(max_size=30)))
 def test_any_subject_is_one_or_is_none(reply):
-    """Whatever a subject is, its metadata is complete or there is none."""
+    """Any subject gives complete metadata or an error."""
     try:
         metadata = metadata_of(reply)
     except NotJSMessageError:

@@ -1,4 +1,4 @@
-"""The API's subjects, and where they are for a domain or prefix."""
+"""API subjects, with a domain or prefix."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_every_route_is_in_the_table() -> None:
 
 @each_case("name", SUBJECTS)
 def test_a_route_is_the_servers_subject(name: str) -> None:
-    """Without a domain or prefix, a route is what a server of our own listens to."""
+    """Without a domain or prefix, a route is the subject that the server listens to."""
     assert route(Routes.of(), name) == SUBJECTS[name]
 
 
@@ -73,18 +73,18 @@ def test_a_domain_is_part_of_every_route(name: str) -> None:
 
 @each_case("name", SUBJECTS)
 def test_a_prefix_replaces_the_usual_one(name: str) -> None:
-    """With a prefix the whole API is below that subject."""
+    """A prefix replaces `$JS.API`."""
     expected = re.sub(r"^\$JS\.API", "from.acme", SUBJECTS[name])
     assert route(Routes.of(prefix="from.acme"), name) == expected
 
 
 def test_a_prefix_may_end_with_a_dot() -> None:
-    """`from.acme.`, as other clients want it, is the same as `from.acme`."""
+    """`from.acme.`, the form of other clients, is the same as `from.acme`."""
     assert Routes.of(prefix="from.acme.") == Routes.of(prefix="from.acme")
 
 
 def test_the_usual_prefix_can_be_said() -> None:
-    """Saying the usual prefix is like saying none."""
+    """The default prefix can be given explicitly."""
     assert Routes.of(prefix=DEFAULT_PREFIX) == Routes.of()
 
 
@@ -92,13 +92,13 @@ def test_the_usual_prefix_can_be_said() -> None:
 def test_a_consumer_without_a_single_filter_has_no_filter_in_its_route(
     filter_subject: str | None,
 ) -> None:
-    """The filter's place in the route stays empty for none, and for several."""
+    """Without a filter and with several filters, the route has no filter."""
     created = Routes.of().consumer_create("S", "C", filter_subject)
     assert created == "$JS.API.CONSUMER.CREATE.S.C"
 
 
 def test_a_domain_and_a_prefix_exclude_each_other() -> None:
-    """A domain together with a prefix is ambiguous, and refused."""
+    """A domain together with a prefix is rejected."""
     with pytest.raises(InvalidOptionError) as caught:
         Routes.of(domain="hub", prefix="from.acme")
     assert caught.value.option == "prefix"
@@ -106,7 +106,7 @@ def test_a_domain_and_a_prefix_exclude_each_other() -> None:
 
 @pytest.mark.parametrize("domain", ["", "a.b", "a b", "*", ">", "a\r\n", "a/b"])
 def test_a_domain_is_one_token(domain: str) -> None:
-    """A domain with a dot, a wildcard or white space would address something else."""
+    """A domain with a dot, a wildcard or white space is rejected."""
     with pytest.raises(InvalidOptionError) as caught:
         Routes.of(domain=domain)
     assert caught.value.option == "domain"
@@ -114,7 +114,7 @@ def test_a_domain_is_one_token(domain: str) -> None:
 
 @pytest.mark.parametrize("prefix", ["", ".", "a..b", "a.*", "a.>", "a b", "a\r\nPUB x 0"])
 def test_a_prefix_is_a_subject_without_wildcards(prefix: str) -> None:
-    """A prefix that cannot be published to is refused before anything is sent."""
+    """A prefix that cannot be published to is rejected before a request is sent."""
     with pytest.raises(InvalidOptionError) as caught:
         Routes.of(prefix=prefix)
     assert caught.value.option == "prefix"

@@ -1,4 +1,4 @@
-"""The records against the public JSON schemas of jsm.go, whose facts are in schemas/fields.json."""
+"""The records against the public JSON schemas of jsm.go, whose content is in schemas/fields.json."""
 
 import ast
 import dataclasses
@@ -91,7 +91,7 @@ def wrong_samples(kind):
 
 @each_case("record", RECORDS)
 def test_every_field_of_a_schema_is_a_field_of_ours(record):
-    """Nothing of the schemas is missing, and what we have beyond them is listed."""
+    """The records have every field of the schemas; additional fields are listed here."""
     ours = {field.name for field in dataclasses.fields(RECORDS[record])} - {"extra"}
     assert ours - set(SCHEMAS[record]) == BEYOND_THE_SCHEMAS.get(record, set())
     assert set(SCHEMAS[record]) <= ours
@@ -99,7 +99,7 @@ def test_every_field_of_a_schema_is_a_field_of_ours(record):
 
 @each_case("record", RECORDS)
 def test_an_object_with_every_field_survives(record):
-    """An object with every field of a schema is read without leftovers and written alike."""
+    """Decoding and encoding an object with every field returns the same JSON."""
     data = whole(record)
     value = decode(RECORDS[record], data)
     assert encode(value) == data
@@ -108,7 +108,7 @@ def test_an_object_with_every_field_survives(record):
 
 @each_case(("record", "name"), FIELDS)
 def test_types_agree(record, name):
-    """A field takes every value of its schema's type and no value of another."""
+    """A field accepts every value of its schema's type and no value of another type."""
     kind = SCHEMAS[record][name]
     for value in samples(kind):
         data = {**whole(record), name: value}
@@ -120,14 +120,14 @@ def test_types_agree(record, name):
 
 @each_case(("record", "name"), FIELDS)
 def test_times_and_durations_are_not_left_as_they_came(record, name):
-    """What a schema calls a duration or a time is one of Python's, not a number or text."""
+    """Durations and times of a schema are decoded to Python types."""
     if SCHEMAS[record][name] in ("duration", "time"):
         assert not isinstance(getattr(decode(RECORDS[record], whole(record)), name), (int, str))
 
 
 @each_case(("record", "name"), FIELDS)
 def test_every_word_of_a_schema_is_known(record, name):
-    """Every word of a policy has a member, but those that are listed."""
+    """Every policy value of the schemas has a member, except for the listed ones."""
     kind = SCHEMAS[record][name]
     if not (isinstance(kind, dict) and "enum" in kind):
         return
@@ -143,7 +143,7 @@ def test_every_word_of_a_schema_is_known(record, name):
 
 
 def test_the_pub_ack_has_every_field_of_its_schema():
-    """Of a pub ack's fields two have nats-py's names, and the error is raised instead."""
+    """Two fields of a PubAck have the names of nats-py, and its error is raised."""
     names = set(publish.PubAck._fields)
     assert names - {"batch_id", "batch_size"} | {"batch", "count", "error"} == set(
         SCHEMAS["pub_ack_response"]
@@ -152,7 +152,7 @@ def test_the_pub_ack_has_every_field_of_its_schema():
 
 @pytest.mark.parametrize("module", [account, cluster, consumer, stream], ids=lambda m: m.__name__)
 def test_every_field_is_documented(module):
-    """Under each field of each record stands what it means."""
+    """Every field of every record has a docstring."""
     tree = ast.parse(Path(module.__file__).read_text())
     for record in (node for node in tree.body if isinstance(node, ast.ClassDef)):
         for node, after in itertools.pairwise([*record.body, None]):

@@ -1,4 +1,4 @@
-"""What the status messages of a pull mean: the lists of ADR-37, the texts of nats-server."""
+"""Status messages of pull requests: the lists of ADR-37 and the texts of nats-server."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def block(line, **headers):
 @each_case(("line", "kind", "error"), ROWS)
 @each_case("case", [str, str.lower, str.upper])
 def test_every_status_of_a_pull(line, kind, error, case):
-    """Each has its kind, and the class that a program can catch; the case of the text is no matter."""
+    """Each status has its kind and its error class; the text is compared without case."""
     status = parse_pull_status(block(case(line)), b"")
     assert status.kind is kind
     assert type(status.error) is (error or type(None))
@@ -82,7 +82,7 @@ def test_every_status_of_a_pull(line, kind, error, case):
 
 @each_case(("line", "kind", "error"), ROWS)
 def test_every_status_may_say_what_was_not_delivered(line, kind, error):
-    """ADR-37: look for the two headers in every status."""
+    """The two headers with undelivered messages and bytes are read from every status (ADR-37)."""
     header = block(line, Nats_Pending_Messages=3, Nats_Pending_Bytes=512)
     status = parse_pull_status(header, b"")
     assert (status.kind, status.pending) == (kind, (3, 512))
@@ -104,7 +104,7 @@ def test_every_status_may_say_what_was_not_delivered(line, kind, error):
     ],
 )
 def test_the_counts_are_numbers_or_not_said(headers, pending):
-    """Nothing is added to what is owed, whatever the headers say."""
+    """Headers that are not numbers count as missing."""
     assert parse_pull_status(block("408 Request Timeout", **headers), b"").pending == pending
 
 
@@ -118,12 +118,12 @@ def test_the_counts_are_numbers_or_not_said(headers, pending):
     ],
 )
 def test_heartbeats_say_that_the_server_is_there(header):
-    """They end nothing, and owe nothing."""
+    """A heartbeat does not end a request."""
     assert parse_pull_status(header, b"") == PullStatus(PullStatusKind.HEARTBEAT, None, None)
 
 
 def test_no_responders_without_a_text_are_explained():
-    """nats-server sends the code alone, with a header that is no part of the description."""
+    """nats-server sends only the code 503; the error has an explanation."""
     header = block("503", Nats_Subject="$JS.API.CONSUMER.MSG.NEXT.S.C")
     error = parse_pull_status(header, b"").error
     assert error.code == 503
@@ -145,7 +145,7 @@ def test_no_responders_without_a_text_are_explained():
     ],
 )
 def test_what_is_a_users_message(header, payload):
-    """A status has a number on the version line and no payload; all else is delivered."""
+    """A status has a number in the version line and no payload; other messages are delivered."""
     assert parse_pull_status(header, payload) is None
 
 
@@ -154,7 +154,7 @@ def test_what_is_a_users_message(header, payload):
     st.sampled_from([b"", b"\r\nNats-Pending-Messages: 1\r\n\r\n"]),
 )
 def test_any_header_is_a_status_or_a_message(header, rest):
-    """Whatever bytes a message has, reading them raises nothing."""
+    """Any bytes are read without an exception."""
     status = parse_pull_status(header + rest, b"")
     if status is not None:
         assert (status.error is None) == (

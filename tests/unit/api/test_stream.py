@@ -1,4 +1,4 @@
-"""Stream configs and infos: recorded replies survive, and invalid values are refused."""
+"""Stream configs and infos: recorded replies are decoded and encoded unchanged, and invalid values are rejected."""
 
 import dataclasses
 import json
@@ -52,7 +52,7 @@ RECORDED = pytest.mark.parametrize(
 
 
 def leftovers(value):
-    """Every unknown field at any depth."""
+    """Return every unknown field at any depth."""
     if isinstance(value, Record):
         fields = [getattr(value, field.name) for field in dataclasses.fields(value)]
         yield from value.extra
@@ -65,7 +65,7 @@ def leftovers(value):
 
 @RECORDED
 def test_a_recorded_info_survives(data):
-    """A server's info is read with no field unknown, and written as it came."""
+    """Decoding and encoding a recorded info returns the same JSON, without unknown fields."""
     info = decode(StreamInfo, data)
     assert encode(info) == data
     assert set(leftovers(info)) <= ENVELOPE
@@ -74,13 +74,13 @@ def test_a_recorded_info_survives(data):
 
 @RECORDED
 def test_a_recorded_config_can_be_changed(data):
-    """What a server returns as a config passes the checks, and a change changes nothing else."""
+    """The config of a recorded reply passes the checks, and `replace` changes only the given field."""
     config = dataclasses.replace(decode(StreamInfo, data).config, description="changed")
     assert encode(config) == {**data["config"], "description": "changed"}
 
 
 def test_every_option_is_understood():
-    """Each option of a config is where a user looks for it."""
+    """Each option of a config is decoded into the field of the same name."""
     config = decode(StreamInfo, reply("stream_every_option")).config
     assert config.name == "FULL"
     assert config.subjects == ["full.>", "more.*"]
@@ -103,7 +103,7 @@ def test_every_option_is_understood():
 
 
 def test_sources_are_understood():
-    """A source's start keeps its nanoseconds; one that never answered is marked as such."""
+    """The start time of a source keeps its nanoseconds; a source without contact is recognizable."""
     info = decode(StreamInfo, reply("stream_info_sources"))
     orders, work, far = info.config.sources
     assert time_to_text(orders.opt_start_time) == "2020-01-02T03:04:05.123456789Z"
@@ -114,7 +114,7 @@ def test_sources_are_understood():
 
 
 def test_states_are_understood():
-    """Deleted sequences and subjects are there when the request asked for them."""
+    """Deleted sequences and subjects are decoded if they were requested."""
     state = decode(StreamInfo, reply("stream_info_details")).state
     assert state.deleted == [3, 4, 7]
     assert state.num_deleted == 3
@@ -123,13 +123,13 @@ def test_states_are_understood():
 
 
 def test_an_empty_stream_has_no_times():
-    """The server's zero time is year 1, not an error."""
+    """The server's zero time, year 1, is decoded without an error."""
     state = decode(StreamInfo, reply("stream_defaults")).state
     assert state.first_ts == state.last_ts == datetime(1, 1, 1, tzinfo=timezone.utc)
 
 
 def test_clusters_are_understood():
-    """A replicated stream names its leader and its other servers, and where it moves."""
+    """The info of a replicated stream has its leader, its replicas and its migration."""
     info = decode(StreamInfo, reply("stream_info_moving"))
     assert len(info.cluster.replicas) == 2
     assert info.cluster.leader not in {peer.name for peer in info.cluster.replicas}
@@ -138,7 +138,7 @@ def test_clusters_are_understood():
 
 
 def test_stored_messages_are_understood():
-    """Headers and payload are bytes, and not said when there are none."""
+    """Headers and payload are bytes; missing ones are omitted."""
     msg = decode(StoredMsgReply, reply("stored_msg_headers")["message"])
     assert msg.hdrs.startswith(b"NATS/1.0\r\n")
     assert b"Nats-Msg-Id: 1\r\n" in msg.hdrs
@@ -149,7 +149,7 @@ def test_stored_messages_are_understood():
 
 
 def test_only_what_is_said_is_sent():
-    """A config sends its name and what was said, and no guess."""
+    """A config is sent with its name and the given fields only."""
     config = StreamConfig(name="ORDERS", subjects=["ORDERS.*"], max_age=1.5, storage="memory")
     assert encode(config) == {
         "name": "ORDERS",
@@ -179,7 +179,7 @@ MIRROR = StreamSource(name="ORIGIN")
     ],
 )
 def test_what_goes_together_is_accepted(fields):
-    """The checks refuse no more than they must."""
+    """Valid combinations pass the checks."""
     StreamConfig(name="S", **fields)
 
 
@@ -230,7 +230,7 @@ def test_what_goes_together_is_accepted(fields):
     ],
 )
 def test_invalid_values_are_refused(option, fields):
-    """An impossible value or combination names the option at fault."""
+    """The error for an invalid value or combination names the option."""
     with pytest.raises(InvalidOptionError) as caught:
         StreamConfig(name="S", **fields)
     assert caught.value.option == option
@@ -238,7 +238,7 @@ def test_invalid_values_are_refused(option, fields):
 
 @pytest.mark.parametrize("name", ["", "a.b", "a b", "a*", ">", "a/b"])
 def test_bad_names_are_refused(name):
-    """A stream's name, and that of a source, is checked before anything is sent."""
+    """An invalid name of a stream or source is rejected before a request is sent."""
     with pytest.raises(InvalidNameError):
         StreamConfig(name=name)
     with pytest.raises(InvalidNameError):
@@ -247,7 +247,7 @@ def test_bad_names_are_refused(name):
 
 @pytest.mark.parametrize("subject", ["", "a..b", "a b", ">.a", "a\r\nPUB x"])
 def test_bad_subjects_are_refused(subject):
-    """So is each of its subjects."""
+    """An invalid subject is rejected before a request is sent."""
     with pytest.raises(BadSubjectError):
         StreamConfig(name="S", subjects=["ok", subject])
 
@@ -266,13 +266,13 @@ def test_bad_subjects_are_refused(subject):
     ],
 )
 def test_a_source_is_checked_too(option, fields):
-    """A source's exclusive options are refused where the source is made."""
+    """Options of a source that exclude each other are rejected when it is created."""
     with pytest.raises(InvalidOptionError) as caught:
         StreamSource(name="S", **fields)
     assert caught.value.option == option
 
 
 def test_consumer_limits_are_checked_too():
-    """A limit on inactivity is not negative."""
+    """A negative inactivity limit is rejected."""
     with pytest.raises(InvalidOptionError):
         StreamConsumerLimits(inactive_threshold=-1)

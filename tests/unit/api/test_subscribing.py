@@ -43,7 +43,7 @@ NOTHING = SequenceInfo(consumer_seq=0, stream_seq=0)
 
 
 def consumer(push_bound: bool | None = None, **fields: Any) -> ConsumerInfo:
-    """What a server says of a consumer that exists."""
+    """Return the info of an existing consumer."""
     return ConsumerInfo(
         stream_name="S",
         name="C",
@@ -283,7 +283,7 @@ def test_every_sentence_has_its_error(
     one: object,
     other: object,
 ) -> None:
-    """Each check of the document is an error of its own class that names both values."""
+    """Each check of the document has its own error class, and the error has both values."""
     with pytest.raises(SubscribeError) as caught:
         attempt(asked, existing)
     assert type(caught.value) is error, sentence
@@ -295,7 +295,7 @@ def test_every_sentence_has_its_error(
 
 
 def test_the_errors_are_distinct() -> None:
-    """No two kinds of disagreement share a class."""
+    """Each kind of mismatch has its own class."""
     kinds = {row[3] for row in SENTENCES}
     assert len(kinds) == 12
     assert not any(issubclass(a, b) for a in kinds for b in kinds if a is not b)
@@ -327,7 +327,7 @@ def test_the_errors_are_distinct() -> None:
     ],
 )
 def test_what_fits_is_taken(asked: dict[str, Any], existing: ConsumerInfo) -> None:
-    """A consumer that has what is asked for can be bound to."""
+    """A consumer with the requested options can be bound."""
     attempt(asked, existing)
 
 
@@ -377,7 +377,7 @@ NOON = datetime(2024, 5, 1, 12, tzinfo=timezone.utc)
 def test_any_option_that_differs_is_named(
     option: str, asked: dict[str, Any], found: dict[str, Any]
 ) -> None:
-    """The error names the option, what was asked for, and what the consumer has."""
+    """The error has the option, the requested value and the value of the consumer."""
     existing = consumer(**PUSH, **found)
     with pytest.raises(ConfigMismatchError) as caught:
         attempt({"stream": "S", "bind": "C", "config": CFG(**asked)}, existing)
@@ -398,7 +398,7 @@ def test_any_option_that_differs_is_named(
     ],
 )
 def test_so_is_one_of_a_pull_consumer(option: str, asked: int, found: int | None) -> None:
-    """What only consumers that are pulled from have is compared there."""
+    """Options that only pull consumers have are compared for them."""
     with pytest.raises(ConfigMismatchError) as caught:
         attempt(
             {"stream": "S", "bind": "C", "pull": True, "config": CFG(**{option: asked})},
@@ -422,12 +422,12 @@ def test_so_is_one_of_a_pull_consumer(option: str, asked: int, found: int | None
     ],
 )
 def test_what_means_the_same_does_not_differ(asked: dict[str, Any], found: dict[str, Any]) -> None:
-    """An option may be written in another way by the server, or stand for its default."""
+    """Different notations of one value, and a default written out, are equal."""
     attempt({"stream": "S", "bind": "C", "config": CFG(**asked)}, consumer(**PUSH, **found))
 
 
 def test_the_config_of_the_consumer_itself_never_differs() -> None:
-    """Binding with what `consumer_info` said, as programs for nats-py do, always fits."""
+    """Binding with the config of `consumer_info`, as programs for nats-py do, always matches."""
     existing = consumer(
         **GROUP, filter_subject="a", backoff=[1, 2], ack_wait=1, max_deliver=5, max_ack_pending=7
     )
@@ -438,7 +438,7 @@ def test_the_config_of_the_consumer_itself_never_differs() -> None:
 
 
 def test_the_queue_is_the_durable_where_neither_is_named() -> None:
-    """Members of a queue share one consumer, also without a given name."""
+    """Without a durable name, the queue group is the durable name."""
     wanted = SubscribeRequest.of(subject="a", queue="workers")
     assert wanted.consumer == "workers"
     assert wanted.new_config("inbox").durable_name == "workers"
@@ -450,7 +450,7 @@ def test_the_queue_is_the_durable_where_neither_is_named() -> None:
 
 
 def test_a_queue_with_an_invalid_durable_name_needs_a_durable() -> None:
-    """The queue's name becomes a consumer's only if it can be one."""
+    """A queue group that is not a valid consumer name requires a durable name."""
     with pytest.raises(InvalidNameError):
         SubscribeRequest.of(subject="a", queue="my.workers")
     assert SubscribeRequest.of(subject="a", queue="my.workers", durable="d").queue == "my.workers"
@@ -466,7 +466,7 @@ def test_a_queue_with_an_invalid_durable_name_needs_a_durable() -> None:
     ],
 )
 def test_a_name_is_not_said_in_two_ways(option: str, asked: dict[str, Any]) -> None:
-    """What the arguments and the config say differently is refused, with the argument's name."""
+    """Different values in the arguments and the config are rejected; the error names the argument."""
     with pytest.raises(InvalidOptionError) as caught:
         SubscribeRequest.of(**{"subject": "a", **asked})
     assert caught.value.option == option
@@ -483,7 +483,7 @@ def test_a_name_is_not_said_in_two_ways(option: str, asked: dict[str, Any]) -> N
     ],
 )
 def test_bad_names_are_refused(error: type[Exception], asked: dict[str, Any]) -> None:
-    """Names are checked before anything is sent."""
+    """Invalid names are rejected before a request is sent."""
     with pytest.raises(error):
         SubscribeRequest.of(**asked)
 
@@ -492,7 +492,7 @@ def test_bad_names_are_refused(error: type[Exception], asked: dict[str, Any]) ->
 
 
 def test_a_new_push_consumer_is_filled_in() -> None:
-    """Deliver subject, filter, ack policy and deliver group are what the document says."""
+    """Deliver subject, filter, ack policy and deliver group of a new consumer are those of the document."""
     config = SubscribeRequest.of(
         subject="a.*", queue="workers", options={"headers_only": True}
     ).new_config("inbox")
@@ -507,19 +507,19 @@ def test_a_new_push_consumer_is_filled_in() -> None:
 
 
 def test_a_new_pull_consumer_delivers_nowhere() -> None:
-    """For consumers to pull from, deliver subject and group stay blank."""
+    """A new pull consumer has no deliver subject and no deliver group."""
     config = SubscribeRequest.of(subject="a", durable="d", pull=True).new_config(None)
     assert config == CFG(durable_name="d", filter_subject="a", ack_policy=AckPolicy.EXPLICIT)
 
 
 def test_a_deliver_subject_of_the_user_is_kept() -> None:
-    """An inbox is chosen only without a given deliver subject."""
+    """An inbox is used only without a given deliver subject."""
     wanted = SubscribeRequest.of(subject="a", config=CFG(deliver_subject="mine"))
     assert wanted.new_config("inbox").deliver_subject == "mine"
 
 
 def test_arguments_go_before_the_config() -> None:
-    """What is said as an argument and in the config is as the argument says, as in nats-py."""
+    """Arguments take precedence over the config, as in nats-py."""
     config = CFG(idle_heartbeat=1, inactive_threshold=5, ack_policy="none")
     options = {"idle_heartbeat": 2, "deliver_policy": "new"}
     made = SubscribeRequest.of(subject="a", config=config, options=options).new_config("inbox")
@@ -530,7 +530,7 @@ def test_arguments_go_before_the_config() -> None:
 
 
 def test_several_filters_go_before_the_subject() -> None:
-    """With filter_subjects, the subject only finds the stream."""
+    """With filter_subjects, the subject only selects the stream."""
     config = CFG(filter_subjects=["a.x", "a.y"])
     made = SubscribeRequest.of(subject="a.>", config=config).new_config("inbox")
     assert made.filter_subject is None
@@ -545,7 +545,7 @@ def test_the_last_of_each_subject_needs_no_filter_of_its_own() -> None:
 
 
 def test_what_needs_deliveries_is_refused_for_a_pull_subscription() -> None:
-    """A rate limit makes no sense where nothing is delivered."""
+    """Options of push consumers, such as a rate limit, are rejected."""
     wanted = SubscribeRequest.of(subject="a", pull=True, config=CFG(rate_limit_bps=1000))
     with pytest.raises(InvalidOptionError):
         wanted.new_config(None)
@@ -559,7 +559,7 @@ def ordered(**asked: Any) -> ConsumerConfig:
 
 
 def test_an_ordered_consumer_is_made_as_the_document_says() -> None:
-    """Nothing is acknowledged or delivered twice, and the server keeps one copy in memory."""
+    """An ordered consumer has no acknowledgements, no redelivery and one replica in memory."""
     assert ordered() == CFG(
         name="name",
         deliver_subject="inbox",
@@ -594,14 +594,14 @@ def test_an_ordered_consumer_is_made_as_the_document_says() -> None:
 def test_options_unsupported_by_ordered_consumers_are_refused(
     option: str, asked: dict[str, Any]
 ) -> None:
-    """Each forbidden option is an error that names it."""
+    """The error names the unsupported option."""
     with pytest.raises(InvalidOptionError) as caught:
         ordered(**asked)
     assert caught.value.option == option
 
 
 def test_what_an_ordered_consumer_may_have_is_kept() -> None:
-    """The rest of the config is the user's, and what is forbidden may be said as it has to be."""
+    """Other fields of the config are kept, and a fixed field may be given with its required value."""
     config = CFG(
         ack_policy="none",
         max_deliver=1,

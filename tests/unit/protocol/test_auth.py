@@ -1,4 +1,4 @@
-"""What goes into CONNECT for a login: reading what users give, and signing."""
+"""The login fields of CONNECT: reading credentials and signing."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ NKEYs are sensitive and should be treated as secrets.
     ],
 )
 def test_the_fields_are_those_of_the_protocol(credentials, fields):
-    """What is not given is not in CONNECT; what is empty is."""
+    """Missing values are not in CONNECT; empty ones are."""
     assert credentials.connect_fields() == fields
 
 
 def test_credentials_do_not_show():
-    """Neither `repr` nor `str` has any of it."""
+    """Neither `repr` nor `str` shows a value."""
     credentials = Credentials(*["s3cret"] * 6)
     assert "s3cret" not in f"{credentials!r} {credentials}"
     assert all(not each.repr for each in dataclasses.fields(credentials))
@@ -82,7 +82,7 @@ def test_credentials_do_not_show():
     ],
 )
 def test_a_jwt_is_found(content):
-    """It is between the first two lines of dashes, or all that there is."""
+    """The JWT is between the first two lines of dashes, or it is the whole content."""
     assert find_jwt(content) == JWT
     assert find_jwt(bytearray(content)) == JWT
 
@@ -107,7 +107,7 @@ def test_a_jwt_is_found(content):
     ],
 )
 def test_what_is_no_jwt_is_refused(content):
-    """The error says so, and has nothing of the content."""
+    """The error does not repeat the content."""
     with pytest.raises(BadCredentialsError, match="^it contains no JWT$"):
         find_jwt(content)
 
@@ -125,7 +125,7 @@ def test_what_is_no_jwt_is_refused(content):
     ],
 )
 def test_a_seed_is_found(content):
-    """It is the second part of a creds file, or on a line of its own."""
+    """The seed is in the second block of a creds file, or on a separate line."""
     assert find_seed(content) == SEED
     assert find_seed(bytearray(content)) == SEED
 
@@ -156,7 +156,7 @@ def wrong(seed):
     ],
 )
 def test_what_is_no_seed_of_a_user_is_refused(content, reason):
-    """The error says what is wrong, and has nothing of the content, nor has what lies behind it."""
+    """The error has the reason; neither it nor its cause repeats the content."""
     with pytest.raises(BadCredentialsError, match=reason) as caught:
         find_seed(content)
     seed = SEED.decode()
@@ -166,7 +166,7 @@ def test_what_is_no_seed_of_a_user_is_refused(content, reason):
 
 @given(st.binary(max_size=200))
 def test_any_content_is_credentials_or_refused(content):
-    """Nothing but the documented error comes of a file with something else in it."""
+    """Any content is accepted or raises the documented error."""
     for find in (find_jwt, find_seed):
         with contextlib.suppress(BadCredentialsError):
             find(content)
@@ -177,7 +177,7 @@ def test_any_content_is_credentials_or_refused(content):
 
 @given(st.binary(min_size=32, max_size=32), st.text("azAZ09-_", min_size=1, max_size=16))
 def test_a_key_signs_as_the_nkeys_package_verifies(raw, nonce):
-    """The signature of the nonce is good for the public key, in the base64 of URLs without padding."""
+    """The signature of the nonce verifies with the public key, and is URL-safe base64 without padding."""
     seed = nkeys.encode_seed(raw, nkeys.PREFIX_BYTE_USER)
     key = Key(find_seed(seed))
     signature = key.sign(nonce)
@@ -189,7 +189,7 @@ def test_a_key_signs_as_the_nkeys_package_verifies(raw, nonce):
 
 
 def test_a_wiped_key_is_gone():
-    """Neither the seed nor the key is there any more."""
+    """After `wipe()`, neither the seed nor the key can be used."""
     seed = find_seed(SEED)
     key = Key(seed)
     key.wipe()
@@ -199,7 +199,7 @@ def test_a_wiped_key_is_gone():
 
 
 def test_without_the_package_the_error_says_what_to_install(monkeypatch):
-    """Signing is an extra."""
+    """Without the nkeys package, the error has the install command."""
     monkeypatch.setitem(sys.modules, "nkeys", None)
     with pytest.raises(BadCredentialsError, match=r"pip install '\.\[nkeys\]'"):
         Key(find_seed(SEED))
@@ -223,7 +223,7 @@ RAW = bytes(range(190, 254))  # with "+" and "/" in its base64
     ],
 )
 def test_a_signature_may_come_in_several_forms(returned):
-    """Base64 as nats-py wants it, as other clients send it, or just the bytes: all mean the same."""
+    """Base64 of nats-py, base64 of other clients and raw bytes are equivalent."""
     assert {*base64.b64encode(RAW)} >= {*b"+/"}
     assert read_signature(returned) == base64.urlsafe_b64encode(RAW).decode().rstrip("=")
 
@@ -245,7 +245,7 @@ def test_a_signature_may_come_in_several_forms(returned):
     ],
 )
 def test_what_is_no_signature_is_refused(returned):
-    """The error does not repeat it."""
+    """The error does not repeat the invalid signature."""
     with pytest.raises(BadCredentialsError, match="^it did not return a signature") as caught:
         read_signature(returned)
     assert "s3cret" not in repr([caught.value, caught.value.__context__])

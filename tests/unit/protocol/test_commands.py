@@ -1,4 +1,4 @@
-"""What a client says: exact bytes, one command each, and nothing smuggled in."""
+"""Client commands: exact bytes, one command each, and no injection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jetstream_sync.subjects import check_publish_subject, check_queue, check_su
 
 
 def read(data):
-    """Read commands as a server does: words up to a line end, then a payload of the size said."""
+    """Read commands like a server: words up to a line end, then a payload of the given size."""
     found = []
     while data:
         line, end, data = data.partition(b"\r\n")
@@ -59,7 +59,7 @@ def read(data):
     ],
 )
 def test_exact_bytes(command, expected):
-    """Each command is what the client protocol says."""
+    """Each command has the format of the client protocol."""
     assert command == expected
 
 
@@ -67,7 +67,7 @@ def test_exact_bytes(command, expected):
     st.dictionaries(st.text(max_size=5), st.text(max_size=8) | st.booleans() | st.integers(0, 9))
 )
 def test_connect_is_one_line_of_json(fields):
-    """Whatever is in it, a name with line ends included."""
+    """CONNECT is one line, even for a name with line ends."""
     command = commands.connect(fields)
     assert command.startswith(b"CONNECT {")
     assert command.count(b"\r\n") == command.count(b"\n") == 1
@@ -84,7 +84,7 @@ WORDS = st.text("abä$._-*>", max_size=6) | CUNNING
 
 
 def checked(check, text):
-    """The text if it passes, `None` if it is refused."""
+    """Return the text if it passes the check, and `None` if it is rejected."""
     try:
         return check(text)
     except BadSubjectError:
@@ -93,7 +93,7 @@ def checked(check, text):
 
 @given(WORDS, WORDS, st.integers(1, 2**40))
 def test_a_subscription_is_one_command(subject, queue, sid):
-    """Whatever passes the checks is read back as it was, with nothing behind it."""
+    """Any accepted arguments are read back unchanged as one command."""
     if checked(check_subject, subject) is None or checked(check_queue, queue) is None:
         return
     words = [subject.encode(), *([queue.encode()] if queue else []), str(sid).encode()]
@@ -103,7 +103,7 @@ def test_a_subscription_is_one_command(subject, queue, sid):
 
 @given(WORDS, WORDS, st.binary(max_size=20), CUNNING, CUNNING)
 def test_a_publish_is_one_command(subject, reply, payload, name, value):
-    """Whatever passes the checks is read back as it was, also with any payload and headers."""
+    """Any accepted arguments, payload and headers are read back unchanged as one command."""
     if checked(check_publish_subject, subject) is None:
         return
     if reply and checked(check_publish_subject, reply) is None:
@@ -125,6 +125,6 @@ def test_a_publish_is_one_command(subject, reply, payload, name, value):
 
 @given(st.integers(1, 2**40), st.integers(0, 2**40))
 def test_an_unsubscribe_is_one_command(sid, limit):
-    """A limit of 0 is none: it ends at once."""
+    """A limit of 0 is omitted: the subscription ends at once."""
     words = [b"%d" % sid] + ([b"%d" % limit] if limit else [])
     assert read(commands.unsubscribe(sid, limit)) == [(b"UNSUB", words, None)]

@@ -1,4 +1,4 @@
-"""Bytes from a server become operations, however they are cut."""
+"""Bytes from a server become operations, regardless of how they are split."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BLOCK = b"NATS/1.0\r\nA: 1\r\n\r\n"
 
 
 def message(sid, subject, payload=b"", reply=b"", header=b""):
-    """The bytes of a message, from the description of MSG and HMSG (ADR-4)."""
+    """Return the bytes of a message, by the description of MSG and HMSG (ADR-4)."""
     words = [b"HMSG" if header else b"MSG", subject, str(sid).encode()]
     words += [reply] if reply else []
     words += [str(len(header)).encode()] if header else []
@@ -38,7 +38,7 @@ def message(sid, subject, payload=b"", reply=b"", header=b""):
 
 
 def flat(operations):
-    """Operations with every message on its own, so that runs do not matter."""
+    """Return the operations with every message separate, so that runs compare equal."""
     for operation in operations:
         if isinstance(operation, Messages):
             assert operation.deliveries
@@ -95,7 +95,7 @@ OPERATIONS = [operation for _, operation in MEANT]
 
 @pytest.mark.parametrize(("text", "operation"), MEANT)
 def test_each_operation(text, operation):
-    """Each thing that a server says is one operation."""
+    """Each command of the server becomes one operation."""
     assert fed(text) == [operation]
 
 
@@ -103,7 +103,7 @@ def test_each_operation(text, operation):
 @each_case("header", [b"", BLOCK])
 @each_case("reply", [b"", b"r"])
 def test_a_payload_is_the_bytes_that_were_announced(payload, header, reply):
-    """Line ends within a payload, and at its ends, are payload."""
+    """Line ends inside a payload belong to the payload."""
     text = message(7, b"a", payload, reply, header)
     expected = [(7, b"a", reply, header, payload)]
     assert fed(text) == expected
@@ -112,7 +112,7 @@ def test_a_payload_is_the_bytes_that_were_announced(payload, header, reply):
 
 
 def test_messages_of_one_subscription_come_together():
-    """Messages with the same sid, one after the other in a read, are one operation."""
+    """Consecutive messages with the same sid in one read are one operation."""
     operations = Parser().feed(
         message(1, b"a", b"1")
         + message(1, b"b", b"2\r\n")
@@ -132,7 +132,7 @@ def test_messages_of_one_subscription_come_together():
 
 @pytest.mark.parametrize("sid", [b"1", b"01", b"0", b"18446744073709551615"])
 def test_a_sid_is_a_number(sid):
-    """It is the number that this client gave to the subscription."""
+    """The sid is the number that this client gave to the subscription."""
     assert fed(b"MSG a " + sid + b" 1\r\nx\r\n") == [(int(sid), b"a", b"", b"", b"x")]
 
 
@@ -151,12 +151,12 @@ def test_a_sid_is_a_number(sid):
     ],
 )
 def test_the_text_of_an_error_is_without_its_quotes(line, text):
-    """Whatever bytes it has, it can be shown."""
+    """The text of -ERR is decoded without its quotes, also for invalid bytes."""
     assert fed(line + b"\r\n") == [Err(text)]
 
 
 def test_bytes_of_messages_are_counted():
-    """The statistics count headers and payloads, however they arrive."""
+    """The statistics count headers and payloads, regardless of how they are split."""
     for pieces in ([SCRIPT], [SCRIPT[i : i + 1] for i in range(len(SCRIPT))]):
         parser = Parser()
         for piece in pieces:
@@ -169,13 +169,13 @@ def test_bytes_of_messages_are_counted():
 
 
 def test_one_cut_anywhere():
-    """Two pieces give the operations of one."""
+    """Two pieces give the same operations as one."""
     for cut in range(len(SCRIPT) + 1):
         assert fed(SCRIPT[:cut], SCRIPT[cut:]) == OPERATIONS, cut
 
 
 def test_two_cuts_anywhere():
-    """Three pieces do, too, and so do empty ones."""
+    """Three pieces, also empty ones, give the same operations as one."""
     for first in range(len(SCRIPT) + 1):
         for second in range(first, len(SCRIPT) + 1):
             pieces = SCRIPT[:first], SCRIPT[first:second], SCRIPT[second:]
@@ -183,7 +183,7 @@ def test_two_cuts_anywhere():
 
 
 def test_byte_by_byte():
-    """So does every byte on its own; each operation comes with its last byte."""
+    """Single bytes give the same operations; each operation is complete with its last byte."""
     parser = Parser()
     ends = [sum(len(text) for text, _ in MEANT[: n + 1]) for n in range(len(MEANT))]
     for position in range(len(SCRIPT)):
@@ -215,7 +215,7 @@ SPOKEN = st.one_of(
 
 @given(st.lists(SPOKEN, max_size=8), st.data())
 def test_any_operations_cut_anywhere(spoken, data):
-    """Whatever a server says, and however it arrives, it is understood as it was said."""
+    """Any valid operations, split anywhere, are parsed correctly."""
     script = b"".join(text for text, _ in spoken)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(script)), max_size=8)))
     ends = zip([0, *cuts], [*cuts, len(script)], strict=True)
@@ -225,7 +225,7 @@ def test_any_operations_cut_anywhere(spoken, data):
 @pytest.mark.parametrize("filling", [b"x", b"\r\n" + b"x" * 30])
 @pytest.mark.parametrize("header", [b"", BLOCK])
 def test_a_large_payload_in_many_pieces_is_joined_once(filling, header):
-    """The pieces are kept as they come, so the work grows with the size and not with its square."""
+    """The pieces of a payload are joined once, so that the cost is linear."""
     payload = filling * (8 * 2**20 // len(filling))
     text = message(1, b"a", payload, header=header)
     pieces = [text[start : start + 65536] for start in range(0, len(text), 65536)]
@@ -239,7 +239,7 @@ def test_a_large_payload_in_many_pieces_is_joined_once(filling, header):
 
 
 def test_complete_operations_are_not_kept():
-    """Only the operation that is not complete waits for the rest."""
+    """Only an incomplete operation is kept for the next read."""
     parser = Parser()
     parser.feed(SCRIPT * 100 + b"MSG a 1 5\r\nhe")
     assert b"".join(parser._rest) == b"MSG a 1 5\r\nhe"
@@ -311,7 +311,7 @@ GARBLED = [
 @each_case("prefix", [b"", b"PING\r\n", message(1, b"a", b"hello")])
 @each_case("payload", [b"", b"abcd"])
 def test_what_is_not_the_protocol_is_refused(line, prefix, payload):
-    """Numbers are digits, words are in upper case with one space between, nothing is missing."""
+    """Numbers must be digits, commands in upper case with single spaces, and nothing may be missing."""
     text = prefix + line + b"\r\n" + payload + b"\r\n"
     parser = Parser()
     with pytest.raises(ProtocolError) as caught:
@@ -339,7 +339,7 @@ def test_what_is_not_the_protocol_is_refused(line, prefix, payload):
     ],
 )
 def test_a_payload_of_another_size_than_announced(text):
-    """A line end stands right behind the payload; a server that is out of step is found out."""
+    """A payload that is not followed by a line end is a protocol error."""
     line = text[: text.index(b"\r\n")]
     text += b"PING\r\n"
     for cut in range(len(text)):
@@ -350,7 +350,7 @@ def test_a_payload_of_another_size_than_announced(text):
 
 @pytest.mark.parametrize("header", [b"", BLOCK])
 def test_the_limit_of_a_payload_is_exact(header):
-    """With its headers it may have so many bytes, and not one more, however it arrives."""
+    """Headers and payload may have the maximum size, and not one byte more."""
     limit = len(BLOCK) + 10
     fits = message(1, b"a", b"x" * (limit - len(header)), header=header)
     above = message(1, b"a", b"x" * (limit - len(header) + 1), header=header)
@@ -362,7 +362,7 @@ def test_the_limit_of_a_payload_is_exact(header):
 
 @pytest.mark.parametrize("size", [MAX_PAYLOAD + 1, 2**63, 10**100])
 def test_a_size_above_the_limit_is_refused_before_the_payload_comes(size):
-    """Nothing is kept for a payload that will not be taken; nats-server's own limit is 64 MiB."""
+    """A size above nats-server's limit of 64 MiB is rejected before the payload arrives."""
     assert MAX_PAYLOAD > 64 * 2**20
     for line in (b"MSG a 1 %d\r\n", b"HMSG a 1 5 %d\r\n"):
         with pytest.raises(ProtocolError, match="size"):
@@ -379,7 +379,7 @@ def test_a_size_above_the_limit_is_refused_before_the_payload_comes(size):
     ],
 )
 def test_a_control_line_without_an_end_is_given_up(start, limit):
-    """Control lines end within 64 KiB, those of INFO within 1 MiB; what comes after is no memory."""
+    """Control lines are limited to 64 KiB, INFO to 1 MiB; more is not kept in memory."""
     line = start + b"x" * (limit - len(start))
     assert fed(line) == []
     assert fed(line[:100], line[100:]) == []
@@ -390,7 +390,7 @@ def test_a_control_line_without_an_end_is_given_up(start, limit):
 
 
 def test_an_invalid_operation_is_refused_at_its_first_wrong_byte():
-    """A server that speaks something else is found out by its first byte."""
+    """Another protocol is detected at its first byte."""
     for first in range(256):
         byte = bytes([first])
         if byte in b"MHPI+-":
@@ -402,7 +402,7 @@ def test_an_invalid_operation_is_refused_at_its_first_wrong_byte():
 
 
 def test_the_excerpt_is_the_start_of_what_was_not_understood():
-    """It has up to 64 bytes, and the error's text shows them."""
+    """The error shows up to 64 bytes of the invalid data."""
     with pytest.raises(ProtocolError) as caught:
         fed(b"PING\r\nHTTP/1.1 " + b"x" * 100 + b"\r\n")
     assert caught.value.excerpt == b"HTTP/1.1 " + b"x" * 55
@@ -433,7 +433,7 @@ LOOKS_RIGHT = st.lists(
 
 @given(st.one_of(st.binary(max_size=60), LOOKS_RIGHT), st.integers(0, 100), st.booleans())
 def test_any_bytes_are_operations_or_refused(data, cut, valid_first):
-    """Nothing but a `ProtocolError` comes of any bytes, also after valid ones."""
+    """Any bytes, also after valid ones, raise nothing but `ProtocolError`."""
     whole = SCRIPT + data if valid_first else data
     pieces = (data[:cut], data[cut:])
     parser = Parser()

@@ -56,7 +56,7 @@ INFO = {
 
 
 def test_info_is_read():
-    """Everything that has a field is in it, and `fields` has all."""
+    """Each known field of INFO is decoded, and `fields` has all fields."""
     info = ServerInfo.from_fields(INFO)
     for name in INFO.keys() - {"connect_urls", "proto", "go", "xkey"}:
         assert getattr(info, name) == INFO[name]
@@ -66,7 +66,7 @@ def test_info_is_read():
 
 
 def test_info_may_have_nothing():
-    """A field that is missing keeps its default: the protocol's, or that it is off."""
+    """A missing field has its default."""
     assert ServerInfo.from_fields({}) == ServerInfo()
     assert ServerInfo().max_payload == 1024 * 1024
     assert not ServerInfo().headers
@@ -74,7 +74,7 @@ def test_info_may_have_nothing():
 
 @pytest.mark.parametrize("junk", [None, True, 1.5, [], {}, "text", 7, ["x", 5]])
 def test_a_field_of_another_type_keeps_its_default(junk):
-    """Strange values in an INFO do not become strange values in the program."""
+    """A field with the wrong type has its default."""
     for each in dataclasses.fields(ServerInfo):
         if each.name in ("fields", "connect_urls", "ws_connect_urls"):
             continue
@@ -95,7 +95,7 @@ def fields(info):
 
 
 def test_the_handshake_of_a_server():
-    """INFO is answered with CONNECT and PING; the PONG to that says that the login is accepted."""
+    """INFO is answered with CONNECT and PING; the PONG confirms the login."""
     handshake = Handshake(fields)
     assert (handshake.info, handshake.done) == (None, False)
     assert handshake.receive(Info(INFO)) == b'CONNECT {"name":"n1"}\r\nPING\r\n'
@@ -106,7 +106,7 @@ def test_the_handshake_of_a_server():
 
 
 def test_the_handshake_of_a_verbose_server():
-    """It confirms CONNECT with +OK."""
+    """A verbose server confirms CONNECT with +OK."""
     handshake = Handshake(fields)
     handshake.receive(Info(INFO))
     assert handshake.receive(Ok()) == b""
@@ -125,7 +125,7 @@ def test_the_server_may_ping_at_any_time():
 
 
 def test_a_second_info_brings_news_only():
-    """The cluster may change during a handshake; CONNECT is said once."""
+    """A second INFO during a handshake updates the cluster, without a second CONNECT."""
     handshake = Handshake(fields)
     handshake.receive(Info(INFO))
     assert handshake.receive(Info({**INFO, "server_name": "n2"})) == b""
@@ -134,14 +134,14 @@ def test_a_second_info_brings_news_only():
 
 @pytest.mark.parametrize("operation", [Pong(), Ok(), Messages(1, [(b"a", b"", b"", b"")])])
 def test_info_comes_first(operation):
-    """A server that starts with anything else is none."""
+    """A peer that does not start with INFO is not a NATS server."""
     with pytest.raises(ProtocolError, match="expected INFO"):
         Handshake(fields).receive(operation)
 
 
 @pytest.mark.parametrize("informed", [False, True])
 def test_a_server_may_refuse(informed):
-    """Its -ERR ends the handshake with the error that it stands for."""
+    """-ERR ends the handshake with the matching error."""
     handshake = Handshake(fields)
     if informed:
         handshake.receive(Info(INFO))
@@ -152,7 +152,7 @@ def test_a_server_may_refuse(informed):
 
 
 def test_a_client_may_refuse():
-    """What the maker of the fields raises ends the handshake."""
+    """An exception while the CONNECT fields are created ends the handshake."""
 
     def refuse(info):
         assert info.version == "2.15.1"
@@ -163,7 +163,7 @@ def test_a_client_may_refuse():
 
 
 def test_the_fields_of_connect():
-    """A client says who it is, that it knows headers, and that it wants to hear of no responders."""
+    """CONNECT has the client, its version, and the support of headers and no responders."""
     made = connect_fields(name="me", version="1.2", verbose=False, pedantic=True, echo=False)
     assert (
         made.items()
@@ -188,7 +188,7 @@ def test_the_fields_of_connect():
 
 
 def test_subscriptions_have_numbers_of_their_own():
-    """A sid is never used again, also when its subscription has ended."""
+    """A sid is never reused."""
     session = Session()
     first, said = session.subscribe("a", "", "sink")
     assert said == b"SUB a 1\r\n"
@@ -200,7 +200,7 @@ def test_subscriptions_have_numbers_of_their_own():
 
 
 def test_unsubscribing_after_some_messages():
-    """The limit counts from the start, as the server does; it stays known until it is reached."""
+    """The limit counts from the start of the subscription; the subscription is kept until it is reached."""
     session = Session()
     interest, _ = session.subscribe("a", "", None)
     interest.delivered = 2
@@ -213,7 +213,7 @@ def test_unsubscribing_after_some_messages():
 
 @pytest.mark.parametrize("limit", [0, 1, 2])
 def test_unsubscribing_when_the_limit_is_reached(limit):
-    """An interest that has got as many ends now."""
+    """A subscription that has already received as many messages ends at once."""
     session = Session()
     interest, _ = session.subscribe("a", "", None)
     interest.delivered = 2
@@ -222,7 +222,7 @@ def test_unsubscribing_when_the_limit_is_reached(limit):
 
 
 def test_ending_twice_is_fine():
-    """What is gone can be ended and forgotten again."""
+    """Ending or removing a removed subscription does nothing."""
     session = Session()
     interest, _ = session.subscribe("a", "", None)
     session.unsubscribe(interest)
@@ -232,7 +232,7 @@ def test_ending_twice_is_fine():
 
 
 def test_a_stopped_interest_gets_what_is_on_its_way():
-    """The server is told at once; the interest stays until it is forgotten."""
+    """UNSUB is sent at once; messages in flight are delivered until the subscription is removed."""
     session = Session()
     interest, _ = session.subscribe("a", "", None)
     assert session.stop(interest) == b"UNSUB 1\r\n"
@@ -243,7 +243,7 @@ def test_a_stopped_interest_gets_what_is_on_its_way():
 
 
 def test_every_subscription_is_sent_to_a_new_server():
-    """With what is left of the limits; what is ending is not taken up again."""
+    """Subscriptions are restored with their remaining limits; ended ones are not."""
     session = Session()
     assert session.resubscribe() == b""
     _, first = session.subscribe("a", "", None)
@@ -299,7 +299,7 @@ TEXTS = [
 
 @each_case(("text", "cls", "closes"), TEXTS)
 def test_the_servers_complaints(text, cls, closes):
-    """Each has its class and keeps its text; some are of one subject, and the link is well."""
+    """Each -ERR has its class and keeps its text; some concern one subject and not the connection."""
     (operation,) = Parser().feed(f"-ERR '{text}'\r\n".encode())
     error = error_from_text(operation.text)
     assert type(error) is cls
@@ -312,6 +312,6 @@ def test_the_servers_complaints(text, cls, closes):
     "subject", ["stale.connection", "authorization.violation", "invalid-subject"]
 )
 def test_a_subject_does_not_change_the_meaning(subject):
-    """Whatever is not permitted, it is a matter of permissions."""
+    """Permission errors are recognized for any subject."""
     error = error_from_text(f'Permissions Violation for Publish to "{subject}"')
     assert type(error) is PermissionsError

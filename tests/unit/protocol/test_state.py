@@ -1,4 +1,4 @@
-"""The table of a connection's states."""
+"""The state table of a connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ S, E = ConnectionStatus, Event
 
 @each_case(("status", "event"), list(itertools.product(S, E)))
 def test_the_table_decides(status, event):
-    """An event leads where the table says; one that a state has no row for is a mistake of ours."""
+    """An event leads to the state in the table; an event without an entry is an internal error."""
     if (status, event) in TRANSITIONS:
         assert next_status(status, event) is TRANSITIONS[status, event]
     else:
@@ -23,14 +23,14 @@ def test_the_table_decides(status, event):
 
 
 def test_the_table_has_states_and_events_only():
-    """There is no row for anything else."""
+    """The table has an entry for known states and events only."""
     assert {type(status) for status, _ in TRANSITIONS} == {S}
     assert {type(event) for _, event in TRANSITIONS} == {E}
     assert {type(status) for status in TRANSITIONS.values()} == {S}
 
 
 def test_closed_is_the_end():
-    """Nothing leads out of it, and late reports of links and users are no mistake."""
+    """No event leaves the closed state, and late events are ignored."""
     after = {event: status for (before, event), status in TRANSITIONS.items() if before is S.CLOSED}
     assert set(after.values()) == {S.CLOSED}
     assert {E.CLOSE, E.DISCONNECTED} <= after.keys()
@@ -38,20 +38,20 @@ def test_closed_is_the_end():
 
 @pytest.mark.parametrize("status", S)
 def test_a_user_can_close_at_any_time(status):
-    """Whatever a connection is doing, closing it closes it."""
+    """A connection can be closed in any state."""
     assert next_status(status, E.CLOSE) is S.CLOSED
 
 
 @pytest.mark.parametrize("status", S)
 def test_a_link_can_be_lost_at_any_time(status):
-    """A connection that was in use seeks another one; one that was at its end closes."""
+    """A connection in use reconnects after a loss; a draining one closes."""
     ending = {S.DRAINING, S.CLOSED}
     expected = S.CLOSED if status in ending else S.RECONNECTING
     assert next_status(status, E.DISCONNECTED) is expected
 
 
 def test_every_state_can_be_reached_and_left():
-    """From the first state every other one can be reached, and from each the last one."""
+    """Every state can be reached from the first one, and the last one from every state."""
     reached = {S.CONNECTING}
     while more := {TRANSITIONS[key] for key in TRANSITIONS if key[0] in reached} - reached:
         reached |= more
@@ -71,7 +71,7 @@ def test_every_state_can_be_reached_and_left():
     ],
 )
 def test_lives_of_a_connection(events, status):
-    """A drain needs a server: without one, or when it is lost, the connection closes."""
+    """A drain requires a server: without one, or when it is lost, the connection closes."""
     now = S.CONNECTING
     for event in events:
         now = next_status(now, event)

@@ -1,4 +1,4 @@
-"""Bytes become lines to be read: whole, harmless, and whatever they are."""
+"""Protocol bytes become readable lines without secrets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_commands_without_a_payload_are_shown_as_they_are() -> None:
 
 
 def test_a_message_is_one_line_with_its_payload() -> None:
-    """Payload and headers stand behind the command."""
+    """Headers and payload follow the command."""
     assert lines_of(b"PUB a 5\r\nhello\r\nPUB a b 0\r\n\r\n") == [
         "> PUB a 5 | hello",
         "> PUB a b 0",
@@ -51,7 +51,7 @@ def test_a_message_is_one_line_with_its_payload() -> None:
 
 
 def test_what_this_client_says_is_understood() -> None:
-    """Each command of `commands` is one line that names its verb."""
+    """Each command of `commands` is one line that begins with its name."""
     said = [
         commands.connect({"verbose": False}),
         commands.PING,
@@ -66,7 +66,7 @@ def test_what_this_client_says_is_understood() -> None:
 
 
 def test_a_payload_is_not_taken_for_lines() -> None:
-    """Commands in a payload are part of it."""
+    """Commands inside a payload are part of the payload."""
     payload = b'PING\r\nCONNECT {"pass":"x"}\r\nMSG a 1 100\r\n'
     lines = lines_of(b"MSG a 1 %d\r\n%b\r\nPING\r\n" % (len(payload), payload), RECEIVED)
     assert len(lines) == 2
@@ -75,7 +75,7 @@ def test_a_payload_is_not_taken_for_lines() -> None:
 
 
 def test_json_is_shown_whole_and_stays_json() -> None:
-    """JSON up to a limit can be read back from the line, even when it was written over many lines."""
+    """JSON up to a limit is shown in one line and can be parsed again."""
     value = {"name": "ORDERS", "text": "\u00a0\u202e\U000e0001 é", "list": list(range(2000))}
     for payload in (json.dumps(value), json.dumps(value, indent=2, ensure_ascii=False)):
         data = payload.encode()
@@ -88,7 +88,7 @@ def test_json_is_shown_whole_and_stays_json() -> None:
 
 
 def test_long_payloads_are_shown_with_their_start() -> None:
-    """What is not JSON, or too long, ends with dots; the command has the size."""
+    """A payload that is not JSON or too long ends with dots; the command has its size."""
     (line,) = lines_of(b"PUB a 1000000\r\n" + b"abcdefghij" * 100_000 + b"\r\n")
     assert line.startswith("> PUB a 1000000 | abcdefghijabc")
     assert line.endswith("...")
@@ -111,7 +111,7 @@ def test_long_payloads_are_shown_with_their_start() -> None:
     ],
 )
 def test_unprintable_bytes_are_escaped(payload: bytes, shown: str) -> None:
-    """A line is one line, and moves no cursor."""
+    """Line ends and terminal control characters are escaped."""
     assert lines_of(b"PUB a %d\r\n%b\r\n" % (len(payload), payload)) == [
         f"> PUB a {len(payload)} | {shown}"
     ]
@@ -130,7 +130,7 @@ SECRETS = {
 
 
 def test_secrets_of_connect_are_masked() -> None:
-    """The login's user and public key are shown; what is secret, or not known to be harmless, is not."""
+    """The user and the public key are shown; other fields are masked unless they are known to be harmless."""
     fields = {"user": "alice", "nkey": "UABC", "name": "orders", "verbose": False, **SECRETS}
     (line,) = lines_of(commands.connect(fields))
     assert "s3cret" not in line
@@ -152,14 +152,14 @@ def test_secrets_of_connect_are_masked() -> None:
     ],
 )
 def test_a_connect_that_makes_no_sense_shows_nothing(data: bytes) -> None:
-    """Fields that cannot be told apart are not shown."""
+    """An invalid CONNECT is masked as a whole."""
     (line,) = lines_of(data)
     assert "s3cret" not in line
     assert line.startswith("> CONNECT ")
 
 
 def test_logins_in_urls_are_masked() -> None:
-    """A URL that a server repeats, in INFO or in an error, is shown without its login."""
+    """URLs in INFO and errors are shown without their login."""
     lines = lines_of(
         b'INFO {"nonce":"abc","connect_urls":["nats://bob:s3cret@h:1","tls://s3cret@h:2","h:3"]}\r\n'
         b"-ERR 'cannot route to nats://bob:s3cret@host:4222'\r\n",
@@ -191,7 +191,7 @@ pieces = st.lists(
 
 @given(pieces, st.lists(st.integers(1, 20), max_size=40))
 def test_it_does_not_matter_how_the_bytes_are_cut(parts: list[bytes], sizes: list[int]) -> None:
-    """In any pieces, with any garbage among them, the lines are the same; nothing raises."""
+    """Any split of the bytes, also of invalid ones, gives the same lines and raises nothing."""
     data = b"".join(parts)
     expected = lines_of(data)
     cutter = LineCutter(SENT)
@@ -206,7 +206,7 @@ def test_it_does_not_matter_how_the_bytes_are_cut(parts: list[bytes], sizes: lis
 
 
 def test_a_copy_goes_on_on_its_own() -> None:
-    """What a copy is told is not known to the original."""
+    """A copy does not change the original."""
     cutter = LineCutter(SENT)
     assert cutter.feed(b"PUB a 5\r\nhel") == []
     copy = cutter.copy()
@@ -218,7 +218,7 @@ def test_a_copy_goes_on_on_its_own() -> None:
     "data", [b"x" * 65536, b"MSG a 1 60000000\r\n" + b"x" * 65536, b"INFO " + b"x" * 65536]
 )
 def test_what_is_kept_is_bounded(data: bytes) -> None:
-    """A line without an end, or a payload without one, takes no more memory than a limit."""
+    """The memory for an endless line or payload is limited."""
     cutter = LineCutter(RECEIVED)
     cutter.feed(data)
     for _ in range(200):
@@ -228,7 +228,7 @@ def test_what_is_kept_is_bounded(data: bytes) -> None:
 
 
 def test_a_line_that_is_too_long_is_shown_with_its_start() -> None:
-    """The next line is understood again."""
+    """The line after a too long one is complete again."""
     lines = lines_of(b"SUB " + b"a" * 200_000 + b" 1\r\nPING\r\n")
     assert lines[0].startswith("> SUB aaa")
     assert lines[0].endswith("...")
