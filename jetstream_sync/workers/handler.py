@@ -172,16 +172,18 @@ def _arity(function: HandlerFunction) -> str:
         InvalidOptionError: it needs other arguments.
 
     """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        return "payload"  # a built-in function that does not describe its parameters
     positional = [
         each
-        for each in inspect.signature(function).parameters.values()
+        for each in parameters
         if each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD}
         and each.default is each.empty
     ]
     keywords = [
-        each
-        for each in inspect.signature(function).parameters.values()
-        if each.kind is each.KEYWORD_ONLY and each.default is each.empty
+        each for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty
     ]
     if len(positional) > 2 or keywords:
         raise InvalidOptionError(

@@ -8,9 +8,11 @@ Rules:
    ``backoff`` in the config replaces ``ack_wait``.
 3. A renewal counts from the moment before it was sent, and only if the same link then answered a
    ping. A renewal that may not have arrived does not prolong a lease.
-4. A lease that is over is lost for good. Only an acknowledgement of a handled message may be sent
+4. A lease is regarded as lost after nine tenths of its length: the server counts from the moment when
+   it sent the message, which is not known here.
+5. A lease that is over is lost for good. Only an acknowledgement of a handled message may be sent
    after that: the server applies everything else to the newer delivery of the message.
-5. A lease is not renewed after the handler's timeout.
+6. A lease is not renewed after the handler's timeout.
 """
 
 from __future__ import annotations
@@ -40,6 +42,9 @@ _DEFAULT_WAIT_S: Final = 30.0
 #: Leases are renewed after this fraction of their length, with a jitter.
 _RENEWAL_FRACTION: Final = 1 / 3
 _RENEWAL_JITTER: Final = 0.1
+#: A lease is lost after this fraction of its length. The rest is for the way from the server to the
+#: worker, on a loaded machine.
+_LOST_FRACTION: Final = 0.9
 #: Timeout of the ping behind renewals, as a fraction of the shortest renewed lease.
 _PING_FRACTION: Final = 0.25
 
@@ -133,7 +138,7 @@ class Delivery:
 
     def is_lost(self) -> bool:
         """Return whether the lease is over."""
-        return lease_clock() - self.leased_at >= self.times.of(self.attempt)
+        return lease_clock() - self.leased_at >= self.times.of(self.attempt) * _LOST_FRACTION
 
     def __repr__(self) -> str:
         """Return the position of the message, for log records."""

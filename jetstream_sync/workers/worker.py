@@ -280,8 +280,16 @@ class Worker:
         """
         if not self.handlers:
             raise InvalidOptionError("handlers", [], "the worker has none: add one with @handler")
-        with self._signals(), self._connect() as nc:
-            return _Run(self, nc, self._events).run()
+        with self._signals():
+            try:
+                with self._connect() as nc:
+                    return _Run(self, nc, self._events).run()
+            except InvalidArgumentError:
+                raise
+            except Error as error:
+                # Also a login that is refused while the worker is being prepared.
+                log.error("worker %r cannot run: %s", self.name, error)  # noqa: TRY400
+                return exit_status(error)
 
     def check(self) -> CheckResult:
         """

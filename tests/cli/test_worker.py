@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from fix_jsm import Jsm
+from fix_threads import SCALE
 
 from jetstream_sync import JetStream, Stream
 
@@ -47,7 +48,7 @@ def test_a_worker_runs_until_a_signal(jsm: Jsm, js: JetStream, stream: Stream, a
         assert process.stdout is not None
         assert process.stdout.readline() == b"handled tea\n"
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=20 * SCALE)
     finally:
         process.kill()
         process.wait()
@@ -61,7 +62,11 @@ def test_a_worker_that_cannot_start_says_why(jsm: Jsm, js: JetStream, app: str) 
     """Without its stream the command ends with status 3."""
     js.delete_stream(js.stream_names()[0])
     process = jsm.spawn("worker", "run", f"{app}:worker", JETSTREAM_WORKER_DRAIN_TIMEOUT="1")
-    _, err = process.communicate(timeout=20)
+    try:
+        _, err = process.communicate(timeout=20 * SCALE)
+    finally:
+        process.kill()
+        process.wait()
     assert process.returncode == 3
     assert b"stream not found" in err
 

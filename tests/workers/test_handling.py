@@ -384,3 +384,13 @@ def test_check_tells_what_a_start_would_do(
     assert strict.check().status == 3
     with pytest.raises(InvalidOptionError, match="handlers"):
         Worker(nats_server.url).run()
+
+
+def test_a_login_that_is_refused_ends_the_worker(caplog: pytest.LogCaptureFixture) -> None:
+    """Whenever the server refuses the login, run() returns the status and logs the reason."""
+    with NatsServer(config="authorization { token: secret }") as server:
+        for retry in (False, True):
+            worker = Worker(server.url, connection={"retry_on_failed_connect": retry})
+            worker.handler(stream="S", consumer="C")(print)
+            assert worker.run() == 5
+    assert caplog.text.count("Authorization Violation") >= 2

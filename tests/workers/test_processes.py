@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,7 @@ def handle(ctx: Context):
         first.signal(signal.SIGSTOP)
         with WorkerProgram(code, nats_server.url, tmp_path) as second:
             second.wait_runs(2, 10)
+            time.sleep(1)  # it was suspended for longer than its lease, not just for as long
             first.signal(signal.SIGCONT)
             first.wait_for("failed after its lease was lost")
             # A nak or in_progress of the first worker would change this delivery.
