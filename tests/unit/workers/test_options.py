@@ -1,0 +1,152 @@
+"""The options of handlers and of the back-off, and which functions can be handlers."""
+
+from __future__ import annotations
+
+import functools
+import random
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from jetstream_sync import ConsumerConfig, InvalidOptionError
+from jetstream_sync.workers import Backoff, Context, Retry, Worker
+from jetstream_sync.workers.dead_letters import one_line
+from jetstream_sync.workers.leases import LeaseTimes
+
+
+def test_delays_grow_up_to_the_maximum() -> None:
+    """Without jitter the delays are the formula; they are never below 0.1 seconds."""
+    backoff = Backoff(first=1, factor=3, maximum=20, jitter=0)
+    assert [backoff.delay(attempt) for attempt in range(1, 6)] == [1, 3, 9, 20, 20]
+    assert backoff.delay(100_000) == 20  # the power is not a number any more
+    assert Backoff(first=0.1, jitter=0.9, factor=1).delay(1) >= 0.1
+
+
+def test_jitter_spreads_the_delays() -> None:
+    """Delays are spread over the whole range, in whole milliseconds."""
+    random.seed(1)
+    delays = [Backoff(first=10, jitter=0.5).delay(1) for _ in range(500)]
+    assert 5 <= min(delays) < 6
+    assert 14 < max(delays) <= 15
+    assert all(round(delay, 3) == delay for delay in delays)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"first": 0.05},
+        {"first": float("nan")},
+        {"factor": 0.5},
+        {"maximum": 0.5},
+        {"jitter": 1},
+        {"jitter": -0.1},
+        {"attempts": 0},
+        {"attempts": 2.5},
+        {"attempts": True},
+    ],
+)
+def test_a_backoff_is_checked(wrong: dict[str, Any]) -> None:
+    """The error names the option."""
+    with pytest.raises(InvalidOptionError, match=next(iter(wrong))):
+        Backoff(**wrong)
+
+
+def test_the_delay_of_a_retry() -> None:
+    """A delay is a number or a timedelta, and not below 0.1 seconds."""
+    assert Retry("busy").delay is None
+    assert Retry("busy", delay=0).delay == 0.1
+    assert Retry("busy", delay=timedelta(minutes=1)).delay == 60
+    for wrong in (-1, float("nan"), "1", True):
+        with pytest.raises(InvalidOptionError, match="delay"):
+            Retry(delay=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"concurrency": 0},
+        {"concurrency": 1.5},
+        {"prefetch": -1},
+        {"timeout": 0},
+        {"ack_wait": 2.9},
+        {"retry": 3},
+        {"decode": "pickle"},
+        {"filter_subject": "a", "filter_subjects": ["b"]},
+    ],
+)
+def test_the_options_of_a_handler_are_checked(wrong: dict[str, Any]) -> None:
+    """The error names the option, and nothing is added to the worker."""
+    worker = Worker()
+    with pytest.raises(InvalidOptionError, match=next(reversed(wrong))):
+        worker.handler(stream="S", consumer="C", **wrong)(print)
+    assert worker.handlers == []
+
+
+def test_only_functions_that_block_are_handlers() -> None:
+    """Coroutines, generators, lambdas and functions with other arguments are refused."""
+
+    async def coroutine(data: bytes) -> None: ...
+
+    def generator(data: bytes) -> Any:
+        yield data
+
+    def three(first: bytes, second: bytes, third: bytes) -> None: ...
+
+    def keyword(data: bytes, *, needed: int) -> None: ...
+
+    worker = Worker()
+    for wrong in (coroutine, generator, lambda data: data, three, keyword, "function"):
+        with pytest.raises(InvalidOptionError, match="handler"):
+            worker.handler(stream="S", consumer="C")(wrong)  # type: ignore[arg-type]
+    assert worker.handlers == []
+
+
+def test_a_decorated_function_can_be_called() -> None:
+    """The handler passes arguments and the result through; it has the name of the function."""
+    worker = Worker()
+
+    @worker.handler(stream="S", consumer="C")
+    def double(number: int, factor: int = 2) -> int:
+        return number * factor
+
+    assert (double(4), double(4, factor=3), double.name) == (8, 12, "double")
+    partial = functools.partial(double.function, factor=5)
+    assert worker.handler(stream="S", consumer="D")(partial)(2) == 10
+
+
+def test_two_handlers_of_one_consumer_are_refused() -> None:
+    """The same consumer name on another stream is another consumer."""
+
+    def first(ctx: Context) -> None: ...
+
+    worker = Worker()
+    worker.handler(stream="S", consumer="C")(first)
+    worker.handler(stream="T", consumer="C")(first)
+    with pytest.raises(InvalidOptionError, match="is used by handler first"):
+        worker.handler(stream="S", consumer="C")(first)
+    assert [each.stream for each in worker.handlers] == ["S", "T"]
+
+
+def test_the_options_of_a_worker_are_checked() -> None:
+    """Unknown values are refused before anything is opened."""
+    with pytest.raises(InvalidOptionError, match="ensure"):
+        Worker(ensure="all")
+    with pytest.raises(InvalidOptionError, match="drain_timeout"):
+        Worker(drain_timeout=-1)
+
+
+def test_the_length_of_a_lease() -> None:
+    """It is the step of the back-off for the n-th delivery, or ack_wait; 30 seconds by default."""
+    steps = LeaseTimes(ConsumerConfig(ack_wait=60, backoff=[3, timedelta(minutes=1)]))
+    assert [steps.of(attempt) for attempt in (1, 2, 3, 50)] == [3, 60, 60, 60]
+    assert steps.shortest == 3
+    assert LeaseTimes(ConsumerConfig(ack_wait=7)).of(1) == 7
+    assert LeaseTimes(ConsumerConfig()).of(9) == 30
+
+
+def test_a_reason_is_one_line() -> None:
+    """Line breaks and control characters become spaces; a long text is cut; no text: the class."""
+    assert one_line(ValueError("two\r\n  lines\x00here")) == "two lines here"
+    assert one_line("x" * 600) == "x" * 500
+    assert one_line(KeyError()) == "KeyError"
