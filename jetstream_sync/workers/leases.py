@@ -160,7 +160,8 @@ class LeaseKeeper:
     def __init__(self, nc: Connection, on_reconnect: Callable[[], object]) -> None:
         self._nc = nc
         self._on_reconnect = on_reconnect
-        self._reconnects = 0
+        #: Number of reconnects, as of the last tick.
+        self.reconnects = 0
         self._held: dict[int, Delivery] = {}
 
     def add(self, delivery: Delivery) -> None:
@@ -174,8 +175,8 @@ class LeaseKeeper:
     def tick(self) -> None:
         """Renew the leases that are due; give up those of handlers over their timeout."""
         reconnects = self._nc.stats["reconnects"]
-        if reconnects != self._reconnects:
-            self._reconnects = reconnects
+        if reconnects != self.reconnects:
+            self.reconnects = reconnects
             self._on_reconnect()
         due: list[Delivery] = []
         now = lease_clock()

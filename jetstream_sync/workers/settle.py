@@ -4,17 +4,22 @@ Settlement: how ack, nak and term leave the worker, and their confirmation by th
 Rules:
 
 1. Exactly one of ack, nak and term is chosen for a delivery: see `Settlements.claim`.
-2. Settlements are sent with a reply subject and confirmed by the server. Handler threads do not wait.
+2. Settlements are sent with a reply subject and confirmed by the server. Handler threads do not wait:
+   they enqueue settlements, and one thread sends them, under load many in one write.
 3. While the connection is down, settlements are kept here, not in the output buffer of the
    connection: a nak or term must not be sent after its lease is lost.
-4. A settlement is sent again after a reconnect, and when it is not confirmed in time. This is harmless:
-   the server ignores a second acknowledgement of one delivery.
+4. A settlement is sent again after a reconnect, and when it is not confirmed in time. An ack may be
+   sent any number of times, also late. A term is sent again while the lease lasts. A nak is sent
+   again only within its own delay: after that, the message may have been delivered again, and a
+   second nak would act on that delivery.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import math
+import queue
 import threading
 from typing import TYPE_CHECKING, Final
 
@@ -38,15 +43,29 @@ _MAX_SENDS: Final = 12
 class _Pending:
     """A settlement that is not confirmed yet."""
 
-    __slots__ = ("delivery", "payload", "reconnects", "sends", "sent_at")
+    __slots__ = (
+        "delivery",
+        "payload",
+        "reconnects",
+        "repeat_s",
+        "repeat_until",
+        "sends",
+        "sent_at",
+        "waits",
+    )
 
-    def __init__(self, delivery: Delivery, payload: bytes) -> None:
+    def __init__(self, delivery: Delivery, payload: bytes, repeat_s: float = math.inf) -> None:
         self.delivery = delivery
         self.payload = payload
+        #: Seconds after the first sending within which it may be sent again, and their end.
+        self.repeat_s = repeat_s
+        self.repeat_until = math.inf
         self.sends = 0
         self.sent_at = 0.0
-        #: The number of reconnects when it was sent; -1: it was not sent yet.
-        self.reconnects = -1
+        #: The number of reconnects when it was sent.
+        self.reconnects = 0
+        #: Whether it could not be sent, and waits for a connection.
+        self.waits = False
 
 
 class Settlements:
@@ -65,9 +84,11 @@ class Settlements:
         self._keeper = keeper
         self._inbox = nc.new_inbox()
         self._tokens = itertools.count(1)
+        # Tokens of new settlements; None ends the thread that sends them.
+        self._outbox: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._confirmed_all = threading.Condition(self._lock)
-        # --- under _lock ---
+        # Changed in single steps, by any thread.
         self._pending: dict[str, _Pending] = {}
         # Not limited: a dropped confirmation would only cause another send.
         self._subscription = nc.subscribe(
@@ -99,27 +120,37 @@ class Settlements:
         """Have the server deliver a claimed delivery again after a delay in seconds; 0: at once."""
         payload = b'-NAK {"delay": %d}' % round(delay * 1e9) if delay else b"-NAK"
         self._keeper.remove(delivery)
-        self._settle_leased(delivery, payload)
+        if not delivery.msg.is_acked:
+            self._send(_Pending(delivery, payload, delay))
 
     def term(self, delivery: Delivery, reason: str) -> None:
         """End the deliveries of a claimed delivery's message; the reason is one line."""
         self._keeper.remove(delivery)
-        self._settle_leased(delivery, b"+TERM " + reason.encode())
-
-    def _settle_leased(self, delivery: Delivery, payload: bytes) -> None:
         if not delivery.msg.is_acked:
-            self._send(_Pending(delivery, payload))
+            self._send(_Pending(delivery, b"+TERM " + reason.encode()))
 
     def _send(self, pending: _Pending) -> None:
         token = str(next(self._tokens))
-        with self._lock:
-            self._pending[token] = pending
-        self._transmit(token, pending)
+        # A single step, so no lock is needed.
+        self._pending[token] = pending
+        self._outbox.put(token)
+
+    def run(self) -> None:
+        """Send new settlements until `stop`; the function of a thread."""
+        while (token := self._outbox.get()) is not None:
+            pending = self._pending.get(token)
+            if pending is not None and (not pending.sends or self._is_due(pending)):
+                self._transmit(token, pending)
+
+    def stop(self) -> None:
+        """End `run` when it has sent everything."""
+        self._outbox.put(None)
 
     def _transmit(self, token: str, pending: _Pending) -> None:
         """Send a settlement, unless the connection is down or the lease is lost."""
-        if not self._nc.is_connected:
-            return  # tick() sends it
+        pending.waits = not self._nc.is_connected
+        if pending.waits:
+            return
         if pending.payload is not _ACK and pending.delivery.is_lost():
             log.warning(
                 "%s: the lease of %r was lost before it was settled; it is delivered again",
@@ -128,15 +159,24 @@ class Settlements:
             )
             self._forget(token)
             return
-        pending.reconnects = self._nc.stats["reconnects"]
         pending.sent_at = lease_clock()
+        if not pending.sends:
+            pending.repeat_until = pending.sent_at + pending.repeat_s
+        elif pending.sent_at >= pending.repeat_until:
+            log.warning(
+                "%s: the nak of %r was not confirmed", pending.delivery.handler, pending.delivery
+            )
+            self._forget(token)
+            return
+        # Counted by the last tick: after a reconnect it may be sent once more than necessary.
+        pending.reconnects = self._keeper.reconnects
         pending.sends += 1
         try:
             reply = f"{self._inbox}.{token}"
             self._nc.publish(pending.delivery.msg.reply, pending.payload, reply)
         except Error as error:
             log.debug("%r was not settled: %s", pending.delivery, error)
-            pending.reconnects = -1
+            pending.waits = True
 
     def _on_confirmed(self, msg: Msg) -> None:
         pending = self._forget(msg.subject.rpartition(".")[2])
@@ -148,29 +188,31 @@ class Settlements:
             )
 
     def _forget(self, token: str) -> _Pending | None:
-        with self._lock:
-            pending = self._pending.pop(token, None)
-            if not self._pending:
+        pending = self._pending.pop(token, None)
+        if not self._pending:
+            with self._lock:
                 self._confirmed_all.notify_all()
-            return pending
+        return pending
 
     def tick(self) -> None:
-        """Send unconfirmed settlements again."""
+        """Enqueue the settlements that have to be sent again."""
         if not self._pending or not self._nc.is_connected:
             return
-        with self._lock:
-            waiting = list(self._pending.items())
-        reconnects = self._nc.stats["reconnects"]
-        now = lease_clock()
-        for token, pending in waiting:
-            late = now - pending.sent_at >= _CONFIRM_TIMEOUT_S
-            if pending.reconnects == reconnects and not late:
+        for token, pending in self._pending.copy().items():
+            if not self._is_due(pending):
                 continue
             if pending.sends >= _MAX_SENDS:
                 self._forget(token)
                 log.error("%r: the server did not confirm %r", pending.delivery, pending.payload)
             else:
-                self._transmit(token, pending)
+                self._outbox.put(token)
+
+    def _is_due(self, pending: _Pending) -> bool:
+        """Return whether a settlement has to be sent again; a new one is in the queue still."""
+        if pending.waits or not pending.sends:
+            return pending.waits
+        late = lease_clock() - pending.sent_at >= _CONFIRM_TIMEOUT_S
+        return late or pending.reconnects != self._keeper.reconnects
 
     def wait_confirmed(self, timeout: float) -> bool:
         """Wait until all settlements are confirmed; return whether they are."""

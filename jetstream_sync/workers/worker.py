@@ -429,6 +429,7 @@ class _Run:
         shortest = min(pool.shortest_wait for pool in self._pools)
         interval = min(shortest / 12, _MAX_TICK_S)
         spawn("worker-leases", lambda: self._maintain(interval), self._shared.on_fatal)
+        spawn("worker-settle", self._settlements.run, self._shared.on_fatal)
         for pool in self._pools:
             pool.start()
         return True
@@ -505,6 +506,8 @@ class _Run:
         abandoned = sum(pool.abandon() for pool in self._pools)
         if abandoned:
             log.error("%d handlers did not end in time; their messages are returned", abandoned)
+            self._settlements.wait_confirmed(_LAST_FLUSH_S)
+        self._settlements.stop()
         with suppress(Error):
             if clean:
                 self._nc.drain(_LAST_DRAIN_S)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -30,7 +32,7 @@ def test_a_settlement_that_is_cut_is_sent_again(
         worker = Worker(proxy.url, dead_letters="DEAD", connection=RECONNECT)
 
         @worker.handler(
-            stream=stream.name, consumer="C", retry=Backoff(first=0.1, jitter=0, attempts=5)
+            stream=stream.name, consumer="C", ack_wait=3, retry=Backoff(first=2, jitter=0)
         )
         def handle(ctx: Context) -> None:
             attempts.append(ctx.attempt)
@@ -51,6 +53,52 @@ def test_a_settlement_that_is_cut_is_sent_again(
     assert stream.consumer_info("C").delivered.consumer_seq == runs
     dead = js.get_stream("DEAD").cached_info.state.messages
     assert dead == (1 if answer == "+TERM" else 0)
+
+
+def test_a_nak_is_not_repeated_after_its_delay(
+    js: JetStream, stream: Stream, nats_server: NatsServer
+) -> None:
+    """A nak whose confirmation was lost does not interrupt the next delivery of its message."""
+    release = threading.Event()
+    begun = threading.Event()
+    first_attempts, second_attempts = [], []
+    nak = b'-NAK {"delay": 100000000}\r\n'
+    with FaultProxy(nats_server.port) as proxy:
+        first = Worker(proxy.url, connection=RECONNECT)
+        options = {"stream": stream.name, "consumer": "C", "prefetch": 0, "ack_wait": 30}
+
+        @first.handler(**options, retry=Backoff(first=0.1, jitter=0))  # type: ignore[arg-type]
+        def fail(ctx: Context) -> None:
+            first_attempts.append(ctx.message.data)
+            if ctx.message.data == b"x":
+                proxy.refuse()
+                # The server gets the whole nak, and nothing behind it.
+                proxy.cut_after(len(nak) - 4, Toward.SERVER, after=b"-NAK")
+                raise OSError("not now")
+
+        second = Worker(nats_server.url)
+
+        @second.handler(**options)  # type: ignore[arg-type]
+        def hold(ctx: Context) -> None:
+            second_attempts.append((ctx.message.data, ctx.attempt))
+            begun.set()
+            release.wait(30)
+
+        with running(first) as run:
+            js.publish(f"{stream.name}.a", b"x")
+            wait_until(lambda: proxy.cuts == 1)
+            with running(second):
+                assert begun.wait(20)
+                proxy.accept()
+                # The first worker is connected again, and gets what the second one cannot take.
+                js.publish(f"{stream.name}.a", b"y")
+                wait_until(lambda: first_attempts == [b"x", b"y"], 20)
+                time.sleep(1)  # several ticks, in which it would repeat the nak
+                assert run.stop() == 0
+                release.set()
+                wait_until(lambda: is_settled(stream, "C"))
+    assert second_attempts == [(b"x", 2)]
+    assert stream.consumer_info("C").delivered.consumer_seq == 3
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs SIGKILL")
