@@ -54,6 +54,7 @@ FULL_NAMES = {
     "PathLike": "os.PathLike",
     "SSLContext": "ssl.SSLContext",
     "Sequence": "collections.abc.Sequence",
+    "KeyValueConfigFields": "jetstream_sync.KeyValueConfig",
     "StreamConfigFields": "jetstream_sync.StreamConfig",
     "socket": "socket.socket",
     "jetstream_sync.jetstream.watch.Watch": "jetstream_sync.Watch",
@@ -62,7 +63,11 @@ FULL_NAMES = {
 }
 
 # Types of optional packages, which have no page here.
-nitpick_ignore = [("py:class", "SparkSession"), ("py:class", "pa.RecordBatch")]
+nitpick_ignore = [
+    ("py:class", "SparkSession"),
+    ("py:class", "pa.RecordBatch"),
+    ("py:class", "jetstream_sync.jetstream.watch.E"),
+]
 
 html_theme = "furo"
 html_title = f"jetstream_sync {version}"

@@ -27,6 +27,7 @@ class Settings:
             self._values.pop(entry.key, None)
 
     def get(self, key, default):
+        """Return a setting, or a default if it is not set."""
         return self._values.get(key, default)
 
 
