@@ -10,8 +10,8 @@ import pytest
 from jetstream_sync import spark
 from jetstream_sync.spark import options
 from jetstream_sync.spark.options import ReadOptions, WriteOptions
-from jetstream_sync.spark.schema import READ_TYPES
-from jetstream_sync.spark.writing.rows import WRITE_TYPES
+from jetstream_sync.spark.schema import BUCKET_TYPES, READ_TYPES
+from jetstream_sync.spark.writing.rows import BUCKET_WRITE_TYPES, WRITE_TYPES
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "spark.rst"
 _TITLE = re.compile(r"^(\S.*)\n-+$", re.MULTILINE)
@@ -60,6 +60,9 @@ def test_tables_contain_every_column() -> None:
     """Names and types in the tables are those that the schema checks."""
     read = [(name, f"``{kind}``") for name, kind in READ_TYPES.items()]
     assert table("Columns to read") == read
+    bucket = [(name, f"``{kind}``") for name, kind in BUCKET_TYPES.items()]
+    assert table("Columns of a bucket") == bucket
+    assert BUCKET_WRITE_TYPES.keys() <= BUCKET_TYPES.keys()
     written = dict(table("Columns to write"))
     assert sorted(written) == sorted(WRITE_TYPES)
     for name, cell in written.items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -18,6 +18,7 @@ from typing import Any, Final
 from typing_extensions import Self
 
 from ..address import DEFAULT_SERVER
+from ..api.key_value import STREAM_PREFIX, check_bucket, check_pattern
 from ..errors import InvalidOptionError
 from ..subjects import (
     check_consumer_name,
@@ -29,7 +30,15 @@ from ..subjects import (
 from .connections import ConnectionSettings, EnvironmentSecret, FileSecret, SecretSource
 from .option_values import OptionValues
 
-__all__ = ["EARLIEST", "LATEST", "OffsetSpec", "ReadOptions", "WriteOptions", "exposed_secrets"]
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "BucketReadOptions",
+    "OffsetSpec",
+    "ReadOptions",
+    "WriteOptions",
+    "exposed_secrets",
+]
 
 #: Offset of the first message of a stream.
 EARLIEST: Final = -2
@@ -64,6 +73,8 @@ _CONNECTION_OPTIONS: Final = (
 _READ_OPTIONS: Final = (
     "stream",
     "streamPattern",
+    "bucket",
+    "keys",
     "subjects",
     "startingOffsets",
     "startingTimestamp",
@@ -84,6 +95,7 @@ _READ_OPTIONS: Final = (
 )
 _WRITE_OPTIONS: Final = (
     "stream",
+    "bucket",
     "subject",
     "delivery",
     "maxPending",
@@ -95,6 +107,9 @@ _WRITE_OPTIONS: Final = (
     "markerSubject",
     "overwriteMode",
 )
+#: Those of the options above that apply to a bucket.
+_BUCKET_READ_OPTIONS: Final = ("bucket", "keys", "batchBytes", "planningTimeout")
+_BUCKET_WRITE_OPTIONS: Final = ("bucket", "maxPending", "ackTimeout")
 #: Options that Spark itself adds, in lower case.
 _SPARK_OPTIONS: Final = ("checkpointlocation", "queryname")
 
@@ -181,9 +196,19 @@ class ReadOptions:
 
         """
         given = OptionValues(options, (*_CONNECTION_OPTIONS, *_READ_OPTIONS), _SPARK_OPTIONS)
+        bucket = given.validated("bucket", check_bucket)
+        if bucket is not None:
+            raise InvalidOptionError(
+                "bucket",
+                bucket,
+                f"is read with spark.read only: for its changes set stream={STREAM_PREFIX}{bucket}",
+            )
+        given.require_with("keys", "bucket")
         given.exclude("stream", "streamPattern")
         if "streamPattern" not in given:
-            given.require("stream", "is required: set it to a stream name, or set streamPattern")
+            given.require(
+                "stream", "is required: set it to a stream name, or set streamPattern or bucket"
+            )
         given.exclude("startingOffsets", "startingTimestamp")
         given.exclude("endingOffsets", "endingTimestamp")
         given.exclude("consumer", "streamPattern")
@@ -224,13 +249,64 @@ class ReadOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BucketReadOptions:
+    """Which entries of a key-value bucket to read; each field is the option of the same name."""
+
+    connection: ConnectionSettings
+    """The servers and the login."""
+    bucket: str
+    """The name of the bucket."""
+    keys: tuple[str, ...] = ()
+    """The keys, with wildcards; empty: all keys."""
+    batch_bytes: int = 4 * _MB
+    """Approximate size of one batch handed to Spark, in bytes."""
+    planning_timeout: float = 60.0
+    """How long the driver retries while the server does not answer, in seconds."""
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self | None:
+        """
+        Parse the options of the source; ``None``: it does not read a bucket.
+
+        Args:
+            options: as Spark passes them.
+
+        Raises:
+            InvalidOptionError: an option is unknown, out of range or cannot be combined with ``bucket``.
+
+        """
+        given = OptionValues(options, (*_CONNECTION_OPTIONS, *_READ_OPTIONS), _SPARK_OPTIONS)
+        bucket = given.validated("bucket", check_bucket)
+        if bucket is None:
+            return None
+        _refuse_with_bucket(given, _READ_OPTIONS, _BUCKET_READ_OPTIONS)
+        return cls(
+            connection=_connection(given),
+            bucket=bucket,
+            keys=given.items("keys", check_pattern),
+            batch_bytes=given.size("batchBytes", None, 1024, 256 * _MB) or 4 * _MB,
+            planning_timeout=given.seconds("planningTimeout", 60.0, 0.001, _DAY_S),
+        )
+
+
+def _refuse_with_bucket(
+    given: OptionValues, names: Iterable[str], allowed: tuple[str, ...]
+) -> None:
+    for name in names:
+        if name not in allowed:
+            given.exclude("bucket", name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
     """Where to write and how; each field is the option of the same name in camel case."""
 
     connection: ConnectionSettings
     """The servers and the login."""
     stream: str
-    """The stream that must store the messages."""
+    """The stream that must store the messages; with `bucket` the one of the bucket."""
+    bucket: str | None = None
+    """The key-value bucket to put the rows into; ``None``: the rows are messages."""
     subject: str | None = None
     """The subject of rows without one; ``None``: every row needs one."""
     delivery: str = "window"
@@ -265,7 +341,21 @@ class WriteOptions:
 
         """
         given = OptionValues(options, (*_CONNECTION_OPTIONS, *_WRITE_OPTIONS), _SPARK_OPTIONS)
-        given.require("stream", "is required: set it to the stream that stores the messages")
+        bucket = given.validated("bucket", check_bucket)
+        if bucket is not None:
+            _refuse_with_bucket(given, _WRITE_OPTIONS, _BUCKET_WRITE_OPTIONS)
+            # A task that is repeated puts the same values again.
+            return cls(
+                connection=_connection(given),
+                stream=STREAM_PREFIX + bucket,
+                bucket=bucket,
+                delivery="at-least-once",
+                max_pending=given.number("maxPending", 1, 1_000_000) or 4096,
+                ack_timeout=given.seconds("ackTimeout", 30.0, 0.001, _DAY_S),
+            )
+        given.require(
+            "stream", "is required: set it to the stream that stores the messages, or set bucket"
+        )
         deliveries = ("at-least-once", "window", "transaction", "scan")
         delivery = given.choice("delivery", deliveries, "window")
         needs_checkpoints = delivery in {"transaction", "scan"}

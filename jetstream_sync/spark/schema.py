@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "BUCKET_DDL",
+    "BUCKET_TYPES",
     "READ_COLUMNS",
     "READ_DDL",
     "READ_TYPES",
@@ -42,6 +44,15 @@ READ_TYPES: Final[Mapping[str, str]] = {
 READ_COLUMNS: Final = ("subject", "data", "headers", "sequence", "timestamp", "stream")
 #: The default schema, as DDL.
 READ_DDL: Final = ", ".join(f"{name} {READ_TYPES[name]}" for name in READ_COLUMNS)
+#: The columns of the entries of a key-value bucket, with their Spark types.
+BUCKET_TYPES: Final[Mapping[str, str]] = {
+    "key": "string",
+    "value": "binary",
+    "revision": "bigint",
+    "created": "timestamp",
+}
+#: The default schema of a bucket, as DDL.
+BUCKET_DDL: Final = ", ".join(f"{name} {kind}" for name, kind in BUCKET_TYPES.items())
 #: The columns that can be written.
 WRITE_COLUMNS: Final = (
     "data",
@@ -67,12 +78,15 @@ class SchemaError(InvalidArgumentError):
         return f"column {self.column!r}: {self.reason}"
 
 
-def check_read_columns(fields: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+def check_read_columns(
+    fields: Iterable[tuple[str, str]], types: Mapping[str, str] = READ_TYPES
+) -> tuple[str, ...]:
     """
     Check the columns of a read schema given by the user.
 
     Args:
         fields: name and type of each column, as ``(field.name, field.dataType.simpleString())``.
+        types: the columns that can be read, with their types.
 
     Returns:
         The column names, in order.
@@ -83,11 +97,9 @@ def check_read_columns(fields: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """
     names: list[str] = []
     for name, kind in fields:
-        expected = READ_TYPES.get(name)
+        expected = types.get(name)
         if expected is None:
-            raise SchemaError(
-                name, f"cannot be read; the columns to read are {', '.join(READ_TYPES)}"
-            )
+            raise SchemaError(name, f"cannot be read; the columns to read are {', '.join(types)}")
         if kind != expected:
             raise SchemaError(name, f"must be of type {expected}, not {kind}")
         if name in names:

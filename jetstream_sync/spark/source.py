@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from pyspark.sql.datasource import (
@@ -17,10 +17,11 @@ from pyspark.sql.datasource import (
 )
 
 from ..errors import InvalidOptionError
-from .options import ReadOptions, WriteOptions, exposed_secrets
+from .options import BucketReadOptions, ReadOptions, WriteOptions, exposed_secrets
 from .planning.batch_read import FilterBounds, filter_bounds, plan_read
 from .reading.arrow import PartitionReader
-from .schema import READ_DDL, check_read_columns
+from .reading.bucket import check_bucket_exists, read_bucket
+from .schema import BUCKET_DDL, BUCKET_TYPES, READ_DDL, READ_TYPES, check_read_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = [
+    "BucketReader",
     "JetStreamDataSource",
     "JetStreamReader",
     "PushdownReader",
@@ -87,6 +89,36 @@ class PushdownReader(JetStreamReader):
         return filters
 
 
+class BucketReader(DataSourceReader):
+    """
+    Batch reader of the entries of a key-value bucket, in one task.
+
+    Each execution reads the bucket again, so every micro-batch of a join sees the current entries.
+
+    Args:
+        options: the read options.
+        schema: the columns to read.
+
+    """
+
+    def __init__(self, options: BucketReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the only partition; raise `BucketNotFoundError` if the bucket does not exist."""
+        check_bucket_exists(self._options)
+        return [InputPartition(self._options.bucket)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the entries on an executor; raises like `read_bucket`."""
+        del partition
+        return read_bucket(self._options, self._schema)
+
+    def __repr__(self) -> str:
+        return f"BucketReader({self._options.bucket})"
+
+
 def in_pushdown_worker() -> bool:
     """Return whether this process plans pushdown; in any other one Spark rejects such a reader."""
     return _PUSHDOWN_WORKER in sys.argv
@@ -111,7 +143,7 @@ class JetStreamDataSource(DataSource):
 
     def schema(self) -> str:
         """Return the default schema, as DDL."""
-        return READ_DDL
+        return BUCKET_DDL if self._bucket_options() is not None else READ_DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """
@@ -125,6 +157,11 @@ class JetStreamDataSource(DataSource):
             SchemaError: a column does not exist, or has the wrong type.
 
         """
+        bucket = self._bucket_options()
+        if bucket is not None:
+            self._warn_exposed_secrets()
+            _check_columns(schema, BUCKET_TYPES)
+            return BucketReader(bucket, schema)
         options = self._read_options()
         _check_columns(schema)
         kind = PushdownReader if options.pushdown and in_pushdown_worker() else JetStreamReader
@@ -173,6 +210,12 @@ class JetStreamDataSource(DataSource):
 
         return stream_writer(self._write_options(), schema, overwrite)
 
+    def _bucket_options(self) -> BucketReadOptions | None:
+        """Return the options for reading a bucket; ``None``: this is not about a bucket."""
+        if not any(name.lower() == "bucket" for name in self.options):
+            return None
+        return BucketReadOptions.from_options(self.options)
+
     def _read_options(self) -> ReadOptions:
         self._warn_exposed_secrets()
         return ReadOptions.from_options(self.options)
@@ -206,5 +249,6 @@ class RedactedDataSource(JetStreamDataSource):
     _secrets_are_redacted = True
 
 
-def _check_columns(schema: StructType) -> None:
-    check_read_columns((field.name, field.dataType.simpleString()) for field in schema.fields)
+def _check_columns(schema: StructType, types: Mapping[str, str] = READ_TYPES) -> None:
+    fields = ((field.name, field.dataType.simpleString()) for field in schema.fields)
+    check_read_columns(fields, types)

@@ -14,6 +14,7 @@ from datetime import timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
+from ...api.key_value import check_key, check_writable
 from ...errors import BadSubjectError, Error, InvalidOptionError
 from ...headers import EXPECTED_STREAM, MSG_TTL, encode_headers
 from ...jetstream.publish import publish_headers
@@ -24,7 +25,15 @@ from .write_errors import RowError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["WRITE_TYPES", "EncodedRows", "RowColumns", "RowEncoder", "RowLayout"]
+__all__ = [
+    "BUCKET_WRITE_TYPES",
+    "WRITE_TYPES",
+    "BucketRowEncoder",
+    "EncodedRows",
+    "RowColumns",
+    "RowEncoder",
+    "RowLayout",
+]
 
 #: Spark's name for intervals of fixed length; `_CALENDAR` excludes those with months or years.
 _INTERVAL: Final = "interval day to second"
@@ -49,6 +58,13 @@ WRITE_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "expected_last_msg_id": ("string",),
 }
 
+#: The columns of rows for a key-value bucket, all required, with the accepted Spark types.
+BUCKET_WRITE_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
+    "key": ("string",),
+    "value": ("binary", "string"),
+}
+#: What they are called in `RowColumns`.
+_BUCKET_COLUMNS: Final = {"key": "subject", "value": "data"}
 #: Columns that set conditions for storing a row; they are checked value by value.
 _CONDITION_COLUMNS: Final = (
     "expected_last_sequence",
@@ -102,6 +118,33 @@ class RowLayout:
                 wanted = " or ".join(WRITE_TYPES[name])
                 raise SchemaError(field.name, f"must be of type {wanted}, not {kind}")
         return layout
+
+    @classmethod
+    def of_bucket(cls, schema: Any) -> RowLayout:
+        """
+        Check the schema of a DataFrame for a key-value bucket; raises like `of_schema()`.
+
+        Its column ``key`` becomes ``subject``, and ``value`` becomes ``data``, see `BucketRowEncoder`.
+        """
+        names: list[str] = []
+        for field in schema.fields:
+            name = field.name.lower()
+            if name not in BUCKET_WRITE_TYPES:
+                raise SchemaError(
+                    field.name, "cannot be written to a bucket; the columns to write are key, value"
+                )
+            wanted = BUCKET_WRITE_TYPES[name]
+            kind = field.dataType.simpleString().lower()
+            if kind not in wanted:
+                reason = f"must be of type {' or '.join(wanted)}, not {kind}"
+                raise SchemaError(field.name, reason)
+            if name in names:
+                raise SchemaError(field.name, "is duplicated")
+            names.append(name)
+        for name in BUCKET_WRITE_TYPES:
+            if name not in names:
+                raise SchemaError(name, "is required")
+        return cls(names=tuple(_BUCKET_COLUMNS[name] for name in names))
 
     @classmethod
     def of_names(cls, names: Iterable[str]) -> RowLayout:
@@ -236,6 +279,9 @@ class RowEncoder:
 
     """
 
+    #: What the columns are called in errors.
+    _data_name = "data"
+
     def __init__(self, partition: int, stream: str, subject: str | None) -> None:
         self._partition = partition
         self._subject = None if subject is None else check_publish_subject(subject).encode()
@@ -286,12 +332,14 @@ class RowEncoder:
         if value.__class__ is bytes:
             return value
         if isinstance(value, str):
-            return self._encoded(value, row, b"", "data")
+            return self._encoded(value, row, b"", self._data_name)
         if isinstance(value, (bytearray, memoryview)):
             return bytes(value)
         if value is None:
-            raise self.error(row, b"", "data is NULL: use an empty value for an empty payload")
-        raise self.error(row, b"", f"data is neither binary nor a string: {type(value).__name__}")
+            reason = f"{self._data_name} is NULL: use an empty value for an empty payload"
+            raise self.error(row, b"", reason)
+        kind = type(value).__name__
+        raise self.error(row, b"", f"{self._data_name} is neither binary nor a string: {kind}")
 
     def _checked_subjects(
         self, given: Sequence[Any] | None, start: int, end: int, first: int
@@ -438,3 +486,45 @@ class RowEncoder:
             return encode_headers(lines)[_VERSION_LINE:-2] if lines else b""
         except Error as error:
             raise self.error(row, subject, str(error)) from error
+
+
+class BucketRowEncoder(RowEncoder):
+    """
+    Checks the rows of a partition for a key-value bucket, and encodes them.
+
+    Args:
+        partition: the partition number, for errors.
+        stream: the stream of the bucket.
+        prefix: the prefix of the subjects of the keys, with its final dot.
+
+    """
+
+    _data_name = "value"
+
+    def __init__(self, partition: int, stream: str, prefix: str) -> None:
+        super().__init__(partition, stream, None)
+        self._prefix = prefix.encode()
+
+    def _checked_subjects(
+        self, given: Sequence[Any] | None, start: int, end: int, first: int
+    ) -> list[bytes]:
+        keys = (given or ())[start:end]
+        return [self._subject_of(key, first + i) for i, key in enumerate(keys)]
+
+    def _subject_of(self, value: Any, row: int) -> bytes:
+        if value is None:
+            raise self.error(row, b"", "key is NULL")
+        key = value if isinstance(value, bytes) else self._encoded(value, row, b"", "key")
+        if key not in self._subjects:
+            try:
+                check_writable(check_key(key.decode()))
+            except (Error, UnicodeDecodeError) as error:
+                raise self.error(row, key, str(error)) from error
+            longest = _MAX_SUBJECT_BYTES - len(self._prefix)
+            if len(key) > longest:
+                reason = f"the key has {len(key)} bytes; the maximum is {longest}"
+                raise self.error(row, key, reason)
+            if len(self._subjects) >= _MAX_CACHED:
+                self._subjects.clear()
+            self._subjects.add(key)
+        return self._prefix + key

@@ -56,6 +56,12 @@ class CommitMessage(WriterCommitMessage):
 
 def make_write_plan(options: WriteOptions, schema: StructType, overwrite: bool) -> WritePlan:
     """Check options and schema against the stream; raises like `sink.batch_writer`."""
+    if overwrite and options.bucket is not None:
+        raise InvalidOptionError(
+            "bucket",
+            options.bucket,
+            "cannot be written in mode overwrite: mode append replaces the values of the written keys",
+        )
     if overwrite and options.overwrite_mode is None:
         raise InvalidOptionError(
             "overwriteMode",
@@ -63,7 +69,7 @@ def make_write_plan(options: WriteOptions, schema: StructType, overwrite: bool) 
             "is required for mode overwrite, which empties the stream: set overwriteMode=purge, or write "
             "in mode append",
         )
-    layout = RowLayout.of_schema(schema)
+    layout = (RowLayout.of_schema if options.bucket is None else RowLayout.of_bucket)(schema)
     settings = options.connection
     connected = retry_transient(partial(connection, settings), options.ack_timeout, "connecting")
     js = settings.jetstream(connected)

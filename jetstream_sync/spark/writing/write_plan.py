@@ -14,6 +14,8 @@ from functools import partial
 from typing import Final
 
 from ...api.enums import RetentionPolicy
+from ...api.key_value import BucketSubjects
+from ...api.routes import DEFAULT_PREFIX
 from ...api.stream import StreamConfig
 from ...errors import StreamNotFoundError
 from ...jetstream.connection import Connection
@@ -25,7 +27,7 @@ from ..retry import retry_transient
 from .checkpoints import CheckpointStore, ScanRecovery, StoredIds
 from .message_ids import ColumnIds, ContentIds, MessageIds, PositionIds, WriteTaskId
 from .publishing import CHUNK_BYTES, CHUNK_ROWS, AckWindow, WriteStats
-from .rows import EncodedRows, RowColumns, RowEncoder, RowLayout
+from .rows import BucketRowEncoder, EncodedRows, RowColumns, RowEncoder, RowLayout
 from .transactions import BATCH_ROWS, AtomicBatchSender, TransactionWriter
 from .write_errors import SinkError
 
@@ -52,8 +54,14 @@ class WriteTarget:
     end_seq: int
     """The sequence of the next message at the time of the check."""
 
+    key_prefix: str = ""
+    """The prefix of the subjects of the keys of a bucket; empty: the stream is not used as a bucket."""
+
     def accepts(self, subject: str) -> bool:
         """Return whether the stream stores messages of a subject."""
+        if self.key_prefix:
+            # With a domain or an API prefix, the server maps the subjects.
+            return subject.startswith(self.key_prefix)
         return any(subject_matches(each, subject) for each in self.subjects)
 
 
@@ -78,13 +86,14 @@ def check_target(
 
     """
     name = options.stream
+    what = f"stream {name!r}" if options.bucket is None else f"bucket {options.bucket!r}"
     try:
         info = js.get_stream(name).cached_info
     except StreamNotFoundError as error:
-        raise SinkError(f"stream {name!r} does not exist: create it first") from error
+        raise SinkError(f"{what} does not exist: create it first") from error
     config = info.config
     if config.mirror is not None:
-        raise SinkError(f"stream {name!r} is a mirror, which does not store published messages")
+        raise SinkError(f"{what} is a mirror, which does not store published messages")
     if config.sealed:
         raise SinkError(f"stream {name!r} is sealed and does not store new messages")
     if config.no_ack:
@@ -95,6 +104,7 @@ def check_target(
         subjects=tuple(config.subjects or ()),
         allows_rollup=bool(config.allow_rollup_hdrs),
         end_seq=max(info.state.last_seq + 1, info.state.first_seq),
+        key_prefix=_key_prefix(js, options, config),
     )
     if options.subject is not None and not target.accepts(options.subject):
         raise SinkError(
@@ -113,6 +123,13 @@ def check_target(
     if options.delivery == "window":
         _check_window(options, config, warns=warns)
     return target
+
+
+def _key_prefix(js: JetStream, options: WriteOptions, config: StreamConfig) -> str:
+    if options.bucket is None:
+        return ""
+    prefix = api_requests(js).routes.prefix
+    return BucketSubjects.of(config, None if prefix == DEFAULT_PREFIX else prefix).write
 
 
 def _check_checkpoints(target: WriteTarget, options: WriteOptions, config: StreamConfig) -> None:
@@ -232,7 +249,12 @@ class WritePlan:
         connected = retry_transient(
             partial(connection, options.connection), options.ack_timeout, "connecting"
         )
-        encoder = RowEncoder(task_id.partition, options.stream, options.subject)
+        encoder: RowEncoder
+        if options.bucket is None:
+            encoder = RowEncoder(task_id.partition, options.stream, options.subject)
+        else:
+            prefix = self.target.key_prefix
+            encoder = BucketRowEncoder(task_id.partition, options.stream, prefix)
         size = _Size()
         rows = self._rows(encoder, columns, size)
         if options.delivery == "transaction":

@@ -1,0 +1,201 @@
+"""
+Read the current entries of a key-value bucket.
+
+Up to 1,024 keys are read with one request, at one point in time (nats-server 2.11). More keys come from a
+watch. A watch alone may leave keys out: a revision that was replaced before its delivery is skipped, and
+the server reports nothing pending although the new one follows. So the watch is read up to the last
+message that the leader has, until there is no newer one, or for a few rounds while the bucket changes all
+the time. Then each value was current at some moment of the read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...api.key_value import STREAM_PREFIX, BucketSubjects, KeyValueEntry
+from ...errors import (
+    MessageNotFoundError,
+    MessagesChangedError,
+    NoRespondersError,
+    ServerTooOldError,
+    TimeoutError,
+    TooManyResultsError,
+)
+from ...jetstream.context import JetStream
+from ...jetstream.direct_get import StoredMsg, leader_get
+from ...jetstream.watch import Watch
+from ..connections import api_requests, connection
+from ..options import BucketReadOptions
+from ..retry import retry_transient
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["check_bucket_exists", "read_bucket", "read_entries"]
+
+#: Attempts to read the keys with one request, while they change between two pages.
+_PAGE_ATTEMPTS: Final = 3
+#: Maximum number of times that a watch is read up to the last message of the leader.
+_MAX_ROUNDS: Final = 3
+#: Seconds to wait for a message that exists, after which the leader is asked again.
+_SETTLE_TIMEOUT_S: Final = 1.0
+
+
+def check_bucket_exists(options: BucketReadOptions) -> None:
+    """
+    Check on the driver that the bucket exists.
+
+    Raises:
+        BucketNotFoundError: it does not.
+        Error: the server cannot be reached, or refuses.
+
+    """
+    retry_transient(partial(_look_up, options), options.planning_timeout, "looking up the bucket")
+
+
+def read_bucket(options: BucketReadOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """
+    Yield the current entries of a bucket, in the order of their revisions.
+
+    Args:
+        options: which entries.
+        schema: the columns, of `schema.BUCKET_TYPES`.
+
+    Raises:
+        BucketNotFoundError: the bucket does not exist.
+        Error: the server cannot be reached, or refuses.
+
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - `read_entries` works without it
+
+    columns = to_arrow_schema(schema, timezone="UTC")
+    read = partial(_read, options, meta_only="value" not in columns.names)
+    entries = retry_transient(read, options.planning_timeout, "reading the bucket")
+    for part in _parts(entries, options.batch_bytes):
+        arrays = [_ARRAYS[field.name](part).cast(field.type) for field in columns]
+        yield pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+def read_entries(
+    js: JetStream, bucket: str, keys: Sequence[str] = (), *, meta_only: bool = False
+) -> list[KeyValueEntry]:
+    """
+    Return the current entries of a bucket by revision, without deleted keys.
+
+    Args:
+        js: the JetStream context.
+        bucket: the name of the bucket.
+        keys: keys and patterns; empty: all keys.
+        meta_only: whether the values are not needed.
+
+    Raises:
+        BucketNotFoundError: the bucket does not exist.
+        Error: as `Stream.get_last_msgs` and `KeyValue.watch`.
+
+    """
+    # What other programs wrote is read, whatever its key.
+    kv = js.key_value(bucket, validate_keys=False)
+    stream = js.get_stream(STREAM_PREFIX + bucket)
+    names = BucketSubjects.of(stream.cached_info.config, None)
+    patterns = keys or (">",)
+    subjects = [names.read + pattern for pattern in patterns]
+    for _ in range(_PAGE_ATTEMPTS):
+        try:
+            found = [_stored_entry(names, each) for each in stream.get_last_msgs(subjects)]
+        except MessagesChangedError:
+            continue
+        except (NoRespondersError, ServerTooOldError, TooManyResultsError):
+            break
+        return [entry for entry in found if entry.has_value]
+    with kv.watch(patterns, meta_only=meta_only) as watch:
+        return _watched_entries(watch, partial(_last_revision, js, stream.name, subjects))
+
+
+def _stored_entry(names: BucketSubjects, message: StoredMsg) -> KeyValueEntry:
+    _, subject, revision, data, headers, time = message
+    return KeyValueEntry.of_stored(names, subject, revision, headers, data, time)
+
+
+def _watched_entries(
+    watch: Watch[KeyValueEntry], last_revision: Callable[[], int]
+) -> list[KeyValueEntry]:
+    entries: dict[str, KeyValueEntry] = {}
+    seen = 0
+
+    def apply(entry: KeyValueEntry) -> int:
+        if entry.has_value:
+            entries[entry.subject] = entry
+        else:
+            entries.pop(entry.subject, None)
+        return max(seen, entry.revision)
+
+    for entry in watch.initial():
+        seen = apply(entry)
+    for _ in range(_MAX_ROUNDS):
+        wanted = last_revision()
+        if wanted <= seen:
+            break
+        while seen < wanted:
+            try:
+                seen = apply(watch.next(timeout=_SETTLE_TIMEOUT_S))
+            except TimeoutError:
+                break  # this message was removed, or the consumer is being created again
+    return sorted(entries.values(), key=lambda entry: entry.revision)
+
+
+def _last_revision(js: JetStream, stream: str, subjects: Sequence[str]) -> int:
+    """Return the last revision of some keys on the leader; 0: there is none."""
+    api = api_requests(js)
+    found = [0]
+    for subject in subjects:
+        with suppress(MessageNotFoundError):
+            request = {"last_by_subj": subject}
+            found.append(leader_get(api, stream, request, api.deadline()).seq)
+    return max(found)
+
+
+def _jetstream(options: BucketReadOptions) -> JetStream:
+    return options.connection.jetstream(connection(options.connection))
+
+
+def _look_up(options: BucketReadOptions) -> None:
+    _jetstream(options).key_value(options.bucket)
+
+
+def _read(options: BucketReadOptions, *, meta_only: bool) -> list[KeyValueEntry]:
+    return read_entries(_jetstream(options), options.bucket, options.keys, meta_only=meta_only)
+
+
+def _parts(entries: list[KeyValueEntry], size: int) -> Iterator[list[KeyValueEntry]]:
+    """Yield entries in parts of about so many bytes."""
+    part: list[KeyValueEntry] = []
+    used = 0
+    for entry in entries:
+        part.append(entry)
+        used += len(entry.value) + len(entry.subject)
+        if used >= size:
+            yield part
+            part, used = [], 0
+    if part:
+        yield part
+
+
+def _text(entry: KeyValueEntry) -> str:
+    """Return the key, with replacements for invalid UTF-8."""
+    return entry.key.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+_ARRAYS: Final[dict[str, Callable[[list[KeyValueEntry]], Any]]] = {
+    "key": lambda part: pa.array([_text(entry) for entry in part], pa.string()),
+    "value": lambda part: pa.array([entry.value for entry in part], pa.binary()),
+    "revision": lambda part: pa.array([entry.revision for entry in part], pa.int64()),
+    "created": lambda part: pc.divide(
+        pa.array([entry.created_ns for entry in part], pa.int64()), 1000
+    ).cast(pa.timestamp("us", tz="UTC")),
+}

@@ -1,0 +1,259 @@
+"""Reading the entries of a bucket for Spark, without Spark."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fix_cases import each_case
+
+from jetstream_sync import BucketNotFoundError, Connection, JetStream, KeyValue
+from jetstream_sync.api.stream import StreamSource
+from jetstream_sync.errors import Error, InvalidOptionError
+from jetstream_sync.server import NatsServer
+from jetstream_sync.spark.connections import connection
+from jetstream_sync.spark.options import BucketReadOptions, ReadOptions, WriteOptions
+from jetstream_sync.spark.reading.bucket import read_entries
+from jetstream_sync.spark.schema import BUCKET_TYPES, SchemaError, check_read_columns
+from jetstream_sync.spark.writing.message_ids import WriteTaskId
+from jetstream_sync.spark.writing.rows import RowColumns, RowLayout
+from jetstream_sync.spark.writing.write_errors import RowError, SinkError
+from jetstream_sync.spark.writing.write_plan import WritePlan, check_target
+
+
+@pytest.fixture
+def kv(js: JetStream, stream_name: str) -> Iterator[KeyValue]:
+    """A bucket with one revision per key."""
+    yield js.create_key_value(bucket=stream_name)
+    js.delete_key_value(stream_name)
+
+
+def keys(js: JetStream, kv: KeyValue, *patterns: str) -> dict[str, bytes]:
+    """Return the entries that are read."""
+    return {entry.key: entry.value for entry in read_entries(js, kv.bucket, patterns)}
+
+
+@pytest.mark.parametrize("count", [3, 1500])
+def test_current_entries_are_read(js: JetStream, kv: KeyValue, count: int) -> None:
+    """Every key has its last value, keys that were deleted are left out, and patterns select keys."""
+    for number in range(count):
+        js.publish_async(f"$KV.{kv.bucket}.n.{number}", b"%d" % number)
+    js.publish_async_completed(20)
+    kv.put("n.1", b"new")
+    kv.delete("n.2")
+    kv.put("other", b"x")
+    kv.purge("other")
+    wanted = {f"n.{number}": b"%d" % number for number in range(count) if number != 2}
+    wanted["n.1"] = b"new"
+    assert keys(js, kv) == keys(js, kv, "n.*") == wanted
+    assert keys(js, kv, "n.0", "n.1") == {"n.0": b"0", "n.1": b"new"}
+    assert keys(js, kv, "x") == {}
+    revisions = [entry.revision for entry in read_entries(js, kv.bucket)]
+    assert revisions == sorted(revisions)
+
+
+def test_an_empty_bucket_has_no_entries(js: JetStream, kv: KeyValue) -> None:
+    """Neither an empty bucket nor one with only deleted keys is waited for."""
+    assert keys(js, kv) == {}
+    kv.put("a", b"1")
+    kv.delete("a")
+    assert keys(js, kv) == {}
+
+
+def test_a_bucket_that_does_not_exist(js: JetStream) -> None:
+    """The error names the bucket."""
+    with pytest.raises(BucketNotFoundError, match="nothing"):
+        read_entries(js, "nothing")
+
+
+def test_no_key_is_left_out_while_all_keys_change(js: JetStream, kv: KeyValue) -> None:
+    """Values are replaced during the read; every key has one of its values."""
+    count = 5000
+    for number in range(count):
+        js.publish_async(f"$KV.{kv.bucket}.{number}", b"0")
+    js.publish_async_completed(30)
+    stop = threading.Event()
+
+    def change() -> None:
+        while not stop.is_set():
+            for number in range(0, count, 5):
+                js.publish_async(f"$KV.{kv.bucket}.{number}", b"1")
+                if stop.is_set():
+                    return
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        assert len(keys(js, kv)) == count
+    finally:
+        stop.set()
+        thread.join()
+        js.publish_async_completed(30)
+
+
+@pytest.mark.server(">=2.11")
+def test_a_small_bucket_is_read_at_one_point_in_time(js: JetStream, kv: KeyValue) -> None:
+    """Keys that are written in turns differ by one turn at the most, in the order of the writes."""
+    for number in range(100):
+        kv.put(f"{number:03}", b"0")
+    stop = threading.Event()
+
+    def change() -> None:
+        turn = 1
+        while not stop.is_set():
+            for number in range(100):
+                js.publish(f"$KV.{kv.bucket}.{number:03}", b"%d" % turn)
+            turn += 1
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for _ in range(20):
+            turns = [int(value) for _, value in sorted(keys(js, kv).items())]
+            assert len(turns) == 100
+            assert turns == sorted(turns, reverse=True)
+            assert turns[0] - turns[-1] <= 1
+    finally:
+        stop.set()
+        thread.join()
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def schema(*columns: tuple[str, str]) -> Any:
+    """Return what a layout uses of a Spark schema."""
+    return SimpleNamespace(
+        fields=[
+            SimpleNamespace(
+                name=name, dataType=SimpleNamespace(simpleString=lambda kind=kind: kind)
+            )
+            for name, kind in columns
+        ]
+    )
+
+
+LAYOUT = schema(("Key", "string"), ("value", "string"))
+
+
+def put(nc: Connection, url: str, bucket: str, rows: Sequence[tuple[Any, Any]]) -> None:
+    """Write rows as a Spark task does."""
+    given = WriteOptions.from_options({"servers": url, "bucket": bucket})
+    layout = RowLayout.of_bucket(LAYOUT)
+    target = check_target(given.connection.jetstream(nc), given, layout)
+    columns = RowColumns(dict(zip(layout.names, zip(*rows, strict=True), strict=True)))
+    try:
+        written = WritePlan(options=given, layout=layout, target=target).write(
+            WriteTaskId(name="t", batch=0, partition=0), [columns]
+        )
+    finally:
+        connection(given.connection).close()
+    assert written.rows == len(rows)
+
+
+def test_rows_are_put(nc: Connection, js: JetStream, kv: KeyValue, nats_server: NatsServer) -> None:
+    """Each row puts a key, and a later row of the same key wins."""
+    rows = [("a", "1"), ("b.c", b"\xff"), ("a", ""), ("d", "\u00e4")]
+    put(nc, nats_server.url, kv.bucket, rows)
+    assert keys(js, kv) == {"a": b"", "b.c": b"\xff", "d": "\u00e4".encode()}
+
+
+@each_case(
+    ("row", "text"),
+    [
+        (("a b", "x"), "key"),
+        (("", "x"), "key"),
+        (("_kv", "x"), "reserved"),
+        ((None, "x"), "key is NULL"),
+        (("k" * 5000, "x"), "has 5000 bytes"),
+        (("a", None), "value is NULL"),
+    ],
+)
+def test_rows_that_are_no_entries(
+    nc: Connection,
+    js: JetStream,
+    kv: KeyValue,
+    nats_server: NatsServer,
+    row: tuple[Any, Any],
+    text: str,
+) -> None:
+    """The error names the column, and nothing of the row is stored."""
+    with pytest.raises(RowError, match=text):
+        put(nc, nats_server.url, kv.bucket, [row])
+    assert keys(js, kv) == {}
+
+
+def test_buckets_that_take_no_rows(
+    nc: Connection, js: JetStream, kv: KeyValue, nats_server: NatsServer
+) -> None:
+    """A bucket that does not exist, and a mirror, are refused by the driver."""
+    with pytest.raises(SinkError, match="bucket 'nothing' does not exist"):
+        put(nc, nats_server.url, "nothing", [("a", "b")])
+    mirror = js.create_key_value(bucket=f"{kv.bucket}-M", mirror=StreamSource(name=kv.bucket))
+    try:
+        with pytest.raises(SinkError, match="is a mirror"):
+            put(nc, nats_server.url, mirror.bucket, [("a", "b")])
+    finally:
+        js.delete_key_value(mirror.bucket)
+
+
+@each_case(
+    "columns",
+    [
+        [("key", "string")],
+        [("value", "string")],
+        [("key", "string"), ("value", "int")],
+        [("key", "binary"), ("value", "binary")],
+        [("key", "string"), ("KEY", "string"), ("value", "binary")],
+        [("key", "string"), ("value", "binary"), ("ttl", "int")],
+    ],
+)
+def test_wrong_columns_to_write(columns: list[tuple[str, str]]) -> None:
+    """Rows for a bucket have a key and a value."""
+    with pytest.raises(SchemaError):
+        RowLayout.of_bucket(schema(*columns))
+
+
+@each_case(
+    ("column", "kind"),
+    [("key", "binary"), ("value", "string"), ("data", "binary"), ("Key", "string")],
+)
+def test_wrong_columns_to_read(column: str, kind: str) -> None:
+    """The columns of a bucket are not those of a stream."""
+    with pytest.raises(SchemaError):
+        check_read_columns([(column, kind)], BUCKET_TYPES)
+
+
+@each_case(
+    ("parse", "options"),
+    [
+        *((BucketReadOptions, {name: "1"}) for name in ("stream", "subjects", "startingOffsets")),
+        *((BucketReadOptions, {name: "1"}) for name in ("consumer", "readMode", "minPartitions")),
+        (BucketReadOptions, {"bucket": "a.b"}),
+        (BucketReadOptions, {"keys": "a b"}),
+        (BucketReadOptions, {"keys": "a,a"}),
+        (ReadOptions, {}),
+        (WriteOptions, {"stream": "S"}),
+        (WriteOptions, {"delivery": "window"}),
+        (WriteOptions, {"subject": "a"}),
+        (WriteOptions, {"jobId": "a"}),
+        (WriteOptions, {"overwriteMode": "purge"}),
+        (WriteOptions, {"keys": "a"}),
+    ],
+)
+def test_options_that_contradict_a_bucket(parse: Any, options: dict[str, str]) -> None:
+    """Options that do not apply to a bucket are refused and not ignored."""
+    with pytest.raises(InvalidOptionError):
+        parse.from_options({"bucket": "CONFIG", **options})
+
+
+def test_keys_need_a_bucket() -> None:
+    """The option ``keys`` is not ignored for a stream, and a stream has no bucket options."""
+    with pytest.raises(InvalidOptionError, match="needs bucket"):
+        ReadOptions.from_options({"stream": "S", "keys": "a"})
+    assert BucketReadOptions.from_options({"stream": "S"}) is None
+    with pytest.raises(Error, match="stream=KV_CONFIG"):
+        ReadOptions.from_options({"bucket": "CONFIG"})
