@@ -9,6 +9,7 @@ pytest_plugins = [
     "fix_jwt",
     "fix_threads",
     "fix_server",
+    "fix_faults",
     "fix_jsm",
     "fix_orders",
     "fix_raw",

@@ -15,14 +15,18 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
 
+import pytest
 from fix_threads import SCALE
 from typing_extensions import Self
 
+import jetstream_sync
+from jetstream_sync import Connection
+from jetstream_sync.server import NatsServer
 from jetstream_sync.server.runtime import reserve_port
 
 __all__ = ["BOTH", "FaultProxy", "Toward", "open_files"]
@@ -514,3 +518,24 @@ def open_files() -> int:
     directory = Path("/proc/self/fd")
     # Elsewhere than on Linux there is nothing to compare.
     return len(list(directory.iterdir())) if directory.exists() else 0
+
+
+@pytest.fixture
+def proxy(nats_server: NatsServer) -> Iterator[FaultProxy]:
+    """A fault proxy in front of the shared server."""
+    with FaultProxy(nats_server.port) as network:
+        yield network
+
+
+@pytest.fixture
+def far(proxy: FaultProxy) -> Iterator[Connection]:
+    """A connection through the proxy that reconnects quickly."""
+    with jetstream_sync.connect(proxy.url, reconnect_time_wait=0.02) as connection:
+        yield connection
+        proxy.heal()
+
+
+@pytest.fixture
+def short_reply_margin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Return from a fetch soon after its timeout, so that the stalls of the tests can be short."""
+    monkeypatch.setattr("jetstream_sync.jetstream.pull._REPLY_MARGIN_S", 0.05)

@@ -16,7 +16,6 @@ from fix_ctrl_c import interrupted
 from fix_faults import FaultProxy, Toward
 from fix_threads import between, wait_until
 
-import jetstream_sync
 from jetstream_sync import (
     Connection,
     ConsumerNotFoundError,
@@ -28,31 +27,11 @@ from jetstream_sync import (
     Stream,
 )
 from jetstream_sync import TimeoutError as NatsTimeoutError
-from jetstream_sync.server import NatsServer
+
+pytestmark = pytest.mark.usefixtures("short_reply_margin")
 
 #: A point that is never reached: the first pass only warms up the tracer.
 NEVER = 10**9
-
-
-@pytest.fixture
-def proxy(nats_server: NatsServer) -> Iterator[FaultProxy]:
-    """A fault proxy in front of the shared server."""
-    with FaultProxy(nats_server.port) as network:
-        yield network
-
-
-@pytest.fixture
-def far(proxy: FaultProxy) -> Iterator[Connection]:
-    """A connection through the proxy that reconnects quickly."""
-    with jetstream_sync.connect(proxy.url, reconnect_time_wait=0.02) as connection:
-        yield connection
-        proxy.heal()
-
-
-@pytest.fixture(autouse=True)
-def short_reply_margin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Return from a fetch soon after its timeout, so that the stalls of the tests can be short."""
-    monkeypatch.setattr("jetstream_sync.jetstream.pull._REPLY_MARGIN_S", 0.05)
 
 
 def fill(js: JetStream, stream: Stream, count: int, first: int = 0, size: int = 0) -> None:

@@ -4,41 +4,20 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from fix_faults import FaultProxy, Toward
 from fix_threads import wait_until
 
-import jetstream_sync
 from jetstream_sync import AckPolicy, Connection, JetStream, JetStreamMsg, Stream, TimeoutError
 from jetstream_sync.jetstream.pull import PullInbox
-from jetstream_sync.server import NatsServer
+
+pytestmark = pytest.mark.usefixtures("short_reply_margin")
 
 #: Fetches a number of messages in a time; an empty list when none came.
 Fetching = Callable[[int, float], list[JetStreamMsg]]
-
-
-@pytest.fixture
-def proxy(nats_server: NatsServer) -> Iterator[FaultProxy]:
-    """A fault proxy in front of the shared server."""
-    with FaultProxy(nats_server.port) as network:
-        yield network
-
-
-@pytest.fixture
-def far(proxy: FaultProxy) -> Iterator[Connection]:
-    """A connection through the proxy that reconnects quickly."""
-    with jetstream_sync.connect(proxy.url, reconnect_time_wait=0.02) as connection:
-        yield connection
-        proxy.heal()
-
-
-@pytest.fixture(autouse=True)
-def short_reply_margin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Return from a fetch soon after its timeout, so that the stalls of the tests can be short."""
-    monkeypatch.setattr("jetstream_sync.jetstream.pull._REPLY_MARGIN_S", 0.05)
 
 
 @pytest.fixture(params=["consumer", "pull_subscribe"])
