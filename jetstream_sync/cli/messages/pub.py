@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ...api.echo import release
 from ...errors import ServerTooOldError
 from ...headers import (
     EXPECTED_LAST_MSG_ID,
@@ -34,6 +34,8 @@ __all__ = ["ack_fields", "pub"]
 
 #: The number of messages that are shown one by one; after that, only totals are shown.
 _MAX_LISTED: Final = 20
+#: Versions of nats-server that ignore the header of --ttl.
+_OLD_VERSION: Final = re.compile(r"2\.([0-9]|10)\.")
 #: The headers set by options, and the options that require an acknowledgement.
 _HEADERS: Final = {
     "msg_id": MSG_ID,
@@ -122,7 +124,7 @@ def pub(
     watch = PermissionWatch()
     with settings.connection(error_cb=watch.on_error) as nc:
         version = nc.server_info.version
-        if ttl is not None and (release(version) or (2, 11)) < (2, 11):
+        if ttl is not None and _OLD_VERSION.match(version):
             raise ServerTooOldError("--ttl", "2.11", version)
         if jetstream or expected:
             js = settings.jetstream_on(nc)
