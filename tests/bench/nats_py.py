@@ -9,7 +9,7 @@ from time import perf_counter
 
 import nats
 from nats.aio.client import Client
-from nats.js.api import AckPolicy, ConsumerConfig
+from nats.js.api import AckPolicy, ConsumerConfig, StorageType
 
 from .job import Job, Result, WrongReadError, check_read, serve
 
@@ -74,6 +74,34 @@ async def _ordered(nc: Client, job: Job) -> float:
     return seconds
 
 
+_BUCKET = "JETSTREAM_SYNC_BENCH"
+
+
+async def _key_value(nc: Client, job: Job) -> float:
+    js = nc.jetstream(publish_async_max_pending=job.window)
+    payload = b"x" * job.size
+    kv = await js.create_key_value(bucket=_BUCKET, storage=StorageType.MEMORY, direct=True)
+    try:
+        for number in range(job.count if job.row == "kv_read" else 1):
+            await js.publish_async(f"$KV.{_BUCKET}.key.{number}", payload)
+        await js.publish_async_completed()
+        start = perf_counter()
+        if job.row == "kv_put":
+            for _ in range(job.count):
+                await kv.put("key.0", payload)
+        elif job.row == "kv_get":
+            for _ in range(job.count):
+                if (await kv.get("key.0")).value != payload:
+                    raise WrongReadError("another value than the one that was put")
+        else:
+            values = {key: (await kv.get(key)).value for key in await kv.keys()}
+            if len(values) != job.count or set(values.values()) != {payload}:
+                raise WrongReadError(f"{len(values)} of {job.count} keys were read")
+        return perf_counter() - start
+    finally:
+        await js.delete_key_value(_BUCKET)
+
+
 async def _core(nc: Client, job: Job) -> float:
     payload = b"x" * job.size
     start = perf_counter()
@@ -105,6 +133,9 @@ if __name__ == "__main__":
             "ordered": _in_a_loop(_ordered),
             "push_ordered": _in_a_loop(_ordered),
             "push": _in_a_loop(_ordered),
+            "kv_put": _in_a_loop(_key_value),
+            "kv_get": _in_a_loop(_key_value),
+            "kv_read": _in_a_loop(_key_value),
             "core": _in_a_loop(_core),
         }
     )

@@ -96,6 +96,34 @@ def _push(nc: Connection, job: Job) -> float:
     return seconds
 
 
+_BUCKET = "JETSTREAM_SYNC_BENCH"
+
+
+def _key_value(nc: Connection, job: Job) -> float:
+    js = nc.jetstream(timeout=_ASYNC_TIMEOUT)
+    payload = b"x" * job.size
+    kv = js.create_key_value(bucket=_BUCKET, storage="memory")
+    try:
+        for number in range(job.count if job.row == "kv_read" else 1):
+            js.publish_async(f"$KV.{_BUCKET}.key.{number}", payload)
+        js.publish_async_completed(timeout=_ASYNC_TIMEOUT)
+        start = perf_counter()
+        if job.row == "kv_put":
+            for _ in range(job.count):
+                kv.put("key.0", payload)
+        elif job.row == "kv_get":
+            for _ in range(job.count):
+                if kv.get("key.0").value != payload:
+                    raise WrongReadError("another value than the one that was put")
+        else:
+            values = {key: entry.value for key, entry in kv.get_many(">").items()}
+            if len(values) != job.count or set(values.values()) != {payload}:
+                raise WrongReadError(f"{len(values)} of {job.count} keys were read")
+        return perf_counter() - start
+    finally:
+        js.delete_key_value(_BUCKET)
+
+
 def _core(nc: Connection, job: Job) -> float:
     payload = b"x" * job.size
     start = perf_counter()
@@ -126,6 +154,9 @@ if __name__ == "__main__":
             "ordered": _connected(_ordered),
             "push_ordered": _connected(_push),
             "push": _connected(_push),
+            "kv_put": _connected(_key_value),
+            "kv_get": _connected(_key_value),
+            "kv_read": _connected(_key_value),
             "core": _connected(_core),
         }
     )

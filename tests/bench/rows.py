@@ -41,6 +41,9 @@ class Row:
     stores: bool = False
     """What the client publishes must be in the stream afterwards."""
 
+    bucket: bool = False
+    """The client makes a key-value bucket, fills it before the clock starts, and checks what it reads."""
+
     batch: int = 0
     """Messages per ``fetch``; 0 where there is none."""
 
@@ -127,6 +130,27 @@ ROWS: Mapping[str, Row] = {
             reads=True,
             rates={OURS: 500_000, "nats-py": 60_000, "nats-py-blocking": 45_000, "c": 800_000},
             aims={"nats-py": 9.0, "c": 0.6},
+        ),
+        Row(
+            name="kv_put",
+            title="key-value: put",
+            bucket=True,
+            rates={OURS: 27_000, "nats-py": 18_000},
+            aims={"nats-py": 1.3},
+        ),
+        Row(
+            name="kv_get",
+            title="key-value: get",
+            bucket=True,
+            rates={OURS: 22_000, "nats-py": 15_000},
+            aims={"nats-py": 1.3},
+        ),
+        Row(
+            name="kv_read",
+            title="key-value: read all keys",
+            bucket=True,
+            rates={OURS: 100_000, "nats-py": 7_000},
+            aims={"nats-py": 5.0},
         ),
         Row(
             name="core",

@@ -93,7 +93,7 @@ class Referee:
             self._verify_stored(job)
         if row.pulls:
             self._verify_acked(job)
-        if not row.stores and not row.reads:
+        if not row.stores and not row.reads and not row.bucket:
             self._verify_received(job)
         self.delete_stream(job.stream)
 
