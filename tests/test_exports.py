@@ -116,7 +116,7 @@ CLASSES = {
         "update": "key value last",
         "delete": "key last",
         "purge": "key last ttl",
-        "get_many": "up_to_revision",
+        "get_many": "keys up_to_revision",
         "modify": "key function attempts",
         "keys": "patterns",
         "iter_keys": "patterns",
@@ -125,7 +125,8 @@ CLASSES = {
         "status": "",
         "value": "key default",
         "with_codecs": "key value",
-        "watch": "history ignore_deletes meta_only updates_only resume_from_revision cb current_cb",
+        "watch": "keys history ignore_deletes meta_only updates_only resume_from_revision cb "
+        "current_cb",
         "__getitem__": "key",
         "__setitem__": "key value",
         "__delitem__": "key",

@@ -25,7 +25,7 @@ from .reply import metadata_of
 from .stream import RePublish, StreamConfig, StreamInfo, StreamSource, SubjectTransform
 
 if TYPE_CHECKING:
-    from ..api.key_codecs import KeyCodec, ValueCodec
+    from .key_codecs import KeyCodec, ValueCodec
 
 __all__ = [
     "KEY_PREFIX",
@@ -41,6 +41,7 @@ __all__ = [
     "check_bucket",
     "check_key",
     "check_pattern",
+    "check_writable",
     "is_bucket",
     "merge_patterns",
     "new_stream_config",
@@ -110,11 +111,6 @@ def check_pattern(pattern: str) -> str:
         shown = pattern if isinstance(pattern, str) else repr(pattern)
         raise InvalidNameError("key", shown, f"{_KEY_RULE}; wildcards are whole tokens")
     return pattern
-
-
-def check_loose_key(key: str) -> str:
-    """Validate a key of a bucket of another writer: any subject without wildcards."""
-    return check_publish_subject(key)
 
 
 def check_writable(key: str) -> str:
