@@ -349,16 +349,19 @@ def kill(server: NatsServer, nc: Connection) -> None:
     wait_until(lambda: nc.is_connected and nc.stats["reconnects"] > before, 10)
 
 
-def test_killed_server_before_current(server: NatsServer, alone: Connection) -> None:
+def test_killed_server_before_current(
+    server: NatsServer, alone: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The newest value of each key arrives once, and none that is older than one already seen."""
+    monkeypatch.setattr("jetstream_sync.jetstream.watch._MAX_BUFFERED", 50)
     js = alone.jetstream(timeout=10 * SCALE)
     kv = js.create_key_value(bucket="B", history=3)
     for value in (b"1", b"2"):
-        fill(js, kv, 1500, value)
+        fill(js, kv, 300, value)
     with kv.watch() as watch:
         entries = [watch.next(10 * SCALE) for _ in range(10)]
         kill(server, alone)
-        kv.put("k1400", b"3")
+        kv.put("k280", b"3")
         entries += list(watch.initial())
         assert len(consumers(js, kv)) == 1
     revisions: dict[str, int] = {}
@@ -367,7 +370,7 @@ def test_killed_server_before_current(server: NatsServer, alone: Connection) -> 
         assert entry.revision > revisions.get(entry.key, 0)
         revisions[entry.key] = entry.revision
         last[entry.key] = entry.value
-    assert last == {f"k{number}": b"3" if number == 1400 else b"2" for number in range(1500)}
+    assert last == {f"k{number}": b"3" if number == 280 else b"2" for number in range(300)}
     wait_until(lambda: consumers(js, kv) == [])
 
 
