@@ -62,6 +62,9 @@ _FIRST_START_DELAY_S: Final = 0.25
 _MAX_START_DELAY_S: Final = 5.0
 #: Interval of the checks whether the connection is open, or all threads have ended, in seconds.
 _POLL_S: Final = 0.1
+#: Longest wait of the main thread, in seconds. A signal that the system delivers to another thread does
+#: not interrupt the wait, and its handler runs afterwards.
+_SIGNAL_POLL_S: Final = 0.5
 #: Longest interval at which leases and unconfirmed settlements are checked, in seconds.
 _MAX_TICK_S: Final = 0.25
 #: Timeouts of the last flush, in seconds: after a clean stop, and after the drain timeout.
@@ -480,8 +483,9 @@ class _Run:
 
     def _wait_for_stop(self) -> None:
         """Return when the worker has to stop."""
+        refresh_at = time.monotonic() + _REFRESH_S
         while True:
-            event = self._next_event(_REFRESH_S)
+            event = self._next_event(_SIGNAL_POLL_S)
             if event is not None and event.kind == "stop":
                 why = f"signal {event.signal_number}" if event.signal_number else "stop()"
                 log.info("worker %r is stopping: %s", self._worker.name, why)
@@ -490,7 +494,9 @@ class _Run:
                 log.error("worker %r is stopping: %s", self._worker.name, event.error)
                 self._status = exit_status(event.error)
                 return
-            if event is None or event.kind == "reconnected":
+            due = time.monotonic() >= refresh_at
+            if due or (event is not None and event.kind == "reconnected"):
+                refresh_at = time.monotonic() + _REFRESH_S
                 for pool in self._pools:
                     pool.refresh()
 
