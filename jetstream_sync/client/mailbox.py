@@ -16,7 +16,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+from itertools import islice
+from typing import Final, Generic, TypeVar
 
 from ..errors import ForkedConnectionError, TimeoutError
 from ..net.clock import Deadline
@@ -25,6 +26,8 @@ from .result_slot import fresh
 __all__ = ["Mailbox"]
 
 T = TypeVar("T")
+
+_RELEASE: Final[Callable[[threading.Lock], None]] = type(threading.Lock()).release
 
 
 class Mailbox(Generic[T]):
@@ -152,5 +155,7 @@ class Mailbox(Generic[T]):
 
     def _wake(self, count: int) -> None:
         """Wake up to ``count`` readers; the lock is held."""
-        for _ in range(min(count, len(self._gates))):
-            self._gates.popleft().release()
+        # No bytecode runs between taking a gate and releasing it, so no KeyboardInterrupt is raised there:
+        # the publisher puts items from the caller's thread.
+        taken = iter(self._gates.popleft, None)
+        deque(map(_RELEASE, islice(taken, min(count, len(self._gates)))), maxlen=0)
