@@ -15,9 +15,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from ...api.key_value import STREAM_PREFIX, BucketSubjects, KeyValueEntry
 from ...errors import (
     MessageNotFoundError,
@@ -35,6 +32,7 @@ from ..options import BucketReadOptions
 from ..retry import retry_transient
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 __all__ = ["check_bucket_exists", "read_bucket", "read_entries"]
@@ -72,14 +70,29 @@ def read_bucket(options: BucketReadOptions, schema: StructType) -> Iterator[pa.R
         Error: the server cannot be reached, or refuses.
 
     """
-    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - `read_entries` works without it
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - the rest works without it
 
     columns = to_arrow_schema(schema, timezone="UTC")
     read = partial(_read, options, meta_only="value" not in columns.names)
     entries = retry_transient(read, options.planning_timeout, "reading the bucket")
     for part in _parts(entries, options.batch_bytes):
-        arrays = [_ARRAYS[field.name](part).cast(field.type) for field in columns]
-        yield pa.RecordBatch.from_arrays(arrays, schema=columns)
+        yield _to_batch(part, columns)
+
+
+def _to_batch(entries: list[KeyValueEntry], columns: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa  # noqa: PLC0415 - `read_entries` works without it
+
+    values: dict[str, Callable[[KeyValueEntry], Any]] = {
+        "key": _text,
+        "value": lambda entry: entry.value,
+        "revision": lambda entry: entry.revision,
+        # A timestamp of Spark has microseconds.
+        "created": lambda entry: entry.created_ns // 1000,
+    }
+    arrays = [
+        pa.array([values[field.name](entry) for entry in entries], field.type) for field in columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
 def read_entries(
@@ -189,13 +202,3 @@ def _parts(entries: list[KeyValueEntry], size: int) -> Iterator[list[KeyValueEnt
 def _text(entry: KeyValueEntry) -> str:
     """Return the key, with replacements for invalid UTF-8."""
     return entry.key.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
-_ARRAYS: Final[dict[str, Callable[[list[KeyValueEntry]], Any]]] = {
-    "key": lambda part: pa.array([_text(entry) for entry in part], pa.string()),
-    "value": lambda part: pa.array([entry.value for entry in part], pa.binary()),
-    "revision": lambda part: pa.array([entry.revision for entry in part], pa.int64()),
-    "created": lambda part: pc.divide(
-        pa.array([entry.created_ns for entry in part], pa.int64()), 1000
-    ).cast(pa.timestamp("us", tz="UTC")),
-}
