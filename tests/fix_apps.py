@@ -72,7 +72,7 @@ class Program:
             )
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         """What it has printed so far."""
         return self._output.read_text(encoding="utf-8", errors="replace")
 
@@ -85,15 +85,15 @@ class Program:
         """Wait until it has printed a text; fail with all that it printed when it does not."""
 
         def there() -> bool:
-            if text in self.said:
+            if text in self.output:
                 return True
-            assert self.process.poll() is None, f"it ended, without {text!r}:\n{self.said}"
+            assert self.process.poll() is None, f"it ended, without {text!r}:\n{self.output}"
             return False
 
         try:
             wait_until(there, limit)
         except BaseException:
-            sys.stdout.write(self.said)
+            sys.stdout.write(self.output)
             raise
 
     def signal(self, number: signal.Signals) -> None:
@@ -109,7 +109,7 @@ class Program:
         try:
             return self.process.wait(limit * SCALE)
         except subprocess.TimeoutExpired:
-            sys.stdout.write(self.said)
+            sys.stdout.write(self.output)
             raise
 
     def __enter__(self) -> Self:
@@ -127,7 +127,7 @@ class Program:
         if self.process.stdin is not None:
             self.process.stdin.close()
         # Shown by pytest where the test fails.
-        sys.stdout.write(f"--- {self.process.args}\n{self.said}")
+        sys.stdout.write(f"--- {self.process.args}\n{self.output}")
 
 
 def copied(name: str, folder: Path) -> Path:
@@ -139,8 +139,8 @@ def run(command: list[str], url: str, folder: Path, limit: float = 40.0) -> str:
     """Run a program to its end, which has to be a good one, and return what it printed."""
     with Program(command, url, folder) as program:
         status = program.ended(limit)
-        assert status == 0, program.said
-        return program.said
+        assert status == 0, program.output
+        return program.output
 
 
 def http(method: str, url: str, data: bytes | None = None) -> tuple[int, dict[str, Any]]:

@@ -32,7 +32,7 @@ def in_child(check: Callable[[], object], limit: int = 10) -> None:
         finally:
             os._exit(status)
     os.close(writing)
-    with os.fdopen(reading, "rb") as said:
-        words = said.read().decode()
+    with os.fdopen(reading, "rb") as stream:
+        words = stream.read().decode()
     _, status = os.waitpid(pid, 0)
     assert status == 0, words

@@ -27,7 +27,7 @@ LEFT_OUT: dict[str, str] = {
     r"thread/test_races\.py::test_(a_closed_connection_always_has_its_reason|close_at_the_moment_of_a_reconnect|pings_while_disconnected)": (
         "it spins until another thread has done something, and greenlets do not take turns by themselves"
     ),
-    r"server/test_reconnect_played\.py::test_reconnect_again_and_again": (
+    r"server/test_reconnect_scripted\.py::test_reconnect_again_and_again": (
         "no greenlet gives way between two of its calls, so all of them end the same link"
     ),
     r"server/test_publish_async\.py::test_a_hundred_thousand_messages_are_counted": (

@@ -444,14 +444,14 @@ def _drain_subscriptions(core: ConnectionCore, deadline: Deadline) -> None:
 
     """
     # Reply inboxes stay: running callbacks may still make requests.
-    interests = [each for each in core.interests() if not each.receiver.is_reply_inbox]
+    subscriptions = [each for each in core.subscriptions() if not each.receiver.is_reply_inbox]
     try:
-        core.drain_subscriptions(interests, deadline)
+        core.drain_subscriptions(subscriptions, deadline)
     finally:
-        for interest in interests:
-            interest.receiver.on_closed(BadSubscriptionError("the connection was drained"))
-    late = [each.subject for each in interests if not each.receiver.wait_drained(deadline)]
+        for subscription in subscriptions:
+            subscription.receiver.on_closed(BadSubscriptionError("the connection was drained"))
+    late = [each.subject for each in subscriptions if not each.receiver.wait_drained(deadline)]
     if late:
         raise DrainTimeoutError(f"the callback for {late[0]!r} is still running")
-    if not all(each.receiver.wait_drained(deadline) for each in core.interests()):
+    if not all(each.receiver.wait_drained(deadline) for each in core.subscriptions()):
         raise DrainTimeoutError("some published messages are not acknowledged yet")

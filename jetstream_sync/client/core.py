@@ -57,7 +57,7 @@ from .reader import Reader
 from .reasons import closed_error_for, is_deliberate_close
 from .receiver import MessageReceiver
 from .request import RequestMux
-from .result_slot import fresh
+from .result_slot import copy_exception
 from .threads import after_fork, at_exit, join, spawn, spawn_from_finalizer
 from .tracing import Tracer
 from .transport import Transport
@@ -142,7 +142,7 @@ class ConnectionCore:
             self._writer, options.ping_interval, options.max_outstanding_pings, self._on_stale
         )
         self._reader = Reader(
-            self._session.interests,
+            self._session.subscriptions,
             self._writer,
             self._keepalive,
             self._events,
@@ -294,15 +294,15 @@ class ConnectionCore:
         self._connector.stop()
         with self._lock:
             transport = self._transport
-            interests = list(self._session.interests.values())
+            subscriptions = list(self._session.subscriptions.values())
         if transport is not None:
             self._reader.stop_reading(transport, 0.0)
             transport.stream.shutdown()
         self._keepalive.close(reason)
         self._mux.on_closed(reason)
-        for interest in interests:
-            interest.receiver.on_closed(reason)
-        self._session.interests.clear()
+        for subscription in subscriptions:
+            subscription.receiver.on_closed(reason)
+        self._session.subscriptions.clear()
         self._events.closed(
             ConnectionEvent(
                 EventKind.CLOSED,
@@ -330,9 +330,9 @@ class ConnectionCore:
             self._transport.stream.close()
             self._transport = None
         self._mux.forked(reason)
-        for interest in self._session.interests.values():
-            interest.receiver.on_closed(reason)
-        self._session.interests.clear()
+        for subscription in self._session.subscriptions.values():
+            subscription.receiver.on_closed(reason)
+        self._session.subscriptions.clear()
 
     def __reduce__(self) -> NoReturn:
         # Every object that belongs to a connection holds its core, so this covers all of them.
@@ -351,7 +351,9 @@ class ConnectionCore:
         self._end_trace()
 
     def _closed_error(self) -> BaseException:
-        return fresh(self._writer.closed or ConnectionClosedError("the connection is closed"))
+        return copy_exception(
+            self._writer.closed or ConnectionClosedError("the connection is closed")
+        )
 
     # --- subscribing ----------------------------------------------------------------------------
 
@@ -368,9 +370,9 @@ class ConnectionCore:
         """
         with self._lock:
             self._check_open_for(receiver)
-            interest, command = self._session.subscribe(subject, queue, receiver)
+            subscription, command = self._session.subscribe(subject, queue, receiver)
             self._writer.append(command)
-        return interest
+        return subscription
 
     def add_subscription_deferred(
         self, subject: str, receiver: MessageReceiver, limit: int = 0
@@ -378,14 +380,14 @@ class ConnectionCore:
         """Subscribe, for ``limit`` messages if given; sent together with the caller's next command."""
         with self._lock:
             self._check_open_for(receiver)
-            interest, command = self._session.subscribe(subject, "", receiver)
+            subscription, command = self._session.subscribe(subject, "", receiver)
             if limit:
-                command += self._session.unsubscribe(interest, limit)
+                command += self._session.unsubscribe(subscription, limit)
             self._writer.enqueue_deferred(command)
-        return interest
+        return subscription
 
     def remove_subscription(
-        self, interest: SubscriptionState[MessageReceiver], limit: int = 0
+        self, subscription: SubscriptionState[MessageReceiver], limit: int = 0
     ) -> None:
         """
         End a subscription, at once or after ``limit`` messages.
@@ -393,20 +395,22 @@ class ConnectionCore:
         The caller must notify the receiver.
         """
         with self._lock:
-            if interest.sid in self._session.interests:
-                self._writer.append(self._session.unsubscribe(interest, limit))
-                if limit and limit <= interest.delivered:
+            if subscription.sid in self._session.subscriptions:
+                self._writer.append(self._session.unsubscribe(subscription, limit))
+                if limit and limit <= subscription.delivered:
                     # The reader delivered the last message before this thread took the lock.
-                    self._session.forget(interest)
+                    self._session.forget(subscription)
 
-    def remove_subscription_deferred(self, interest: SubscriptionState[MessageReceiver]) -> None:
+    def remove_subscription_deferred(
+        self, subscription: SubscriptionState[MessageReceiver]
+    ) -> None:
         """End a subscription; the command is sent together with the next one."""
         with self._lock:
-            if interest.sid in self._session.interests:
-                self._writer.enqueue_deferred(self._session.unsubscribe(interest))
+            if subscription.sid in self._session.subscriptions:
+                self._writer.enqueue_deferred(self._session.unsubscribe(subscription))
 
     def drain_subscriptions(
-        self, interests: list[SubscriptionState[MessageReceiver]], deadline: Deadline
+        self, subscriptions: list[SubscriptionState[MessageReceiver]], deadline: Deadline
     ) -> None:
         """
         Unsubscribe, and wait until every message in flight has been delivered.
@@ -417,8 +421,8 @@ class ConnectionCore:
 
         """
         with self._lock:
-            for interest in interests:
-                self._writer.enqueue_deferred(self._session.stop(interest))
+            for subscription in subscriptions:
+                self._writer.enqueue_deferred(self._session.stop(subscription))
         try:
             # The server answers a ping only after all messages that it sent before.
             self.flush(deadline)
@@ -426,13 +430,13 @@ class ConnectionCore:
             raise DrainTimeoutError("the server did not confirm in time") from error
         finally:
             with self._lock:
-                for interest in interests:
-                    self._session.forget(interest)
+                for subscription in subscriptions:
+                    self._session.forget(subscription)
 
-    def interests(self) -> list[SubscriptionState[MessageReceiver]]:
+    def subscriptions(self) -> list[SubscriptionState[MessageReceiver]]:
         """Return the current subscriptions."""
         with self._lock:
-            return list(self._session.interests.values())
+            return list(self._session.subscriptions.values())
 
     def _check_open_for(self, receiver: MessageReceiver) -> None:
         """Raise if the state does not permit a new subscription; ``_lock`` is held."""
@@ -566,8 +570,8 @@ class ConnectionCore:
         return self._reader.errors_received
 
     def _notify_receivers(self, *, connected: bool) -> None:
-        for interest in self.interests():
-            interest.receiver.on_connection_change(connected=connected)
+        for subscription in self.subscriptions():
+            subscription.receiver.on_connection_change(connected=connected)
 
     # --- the reader -----------------------------------------------------------------------------
 
@@ -579,14 +583,14 @@ class ConnectionCore:
             error = self._reader.read(transport)
             transport = self._replace_transport(transport, error)
 
-    def _on_limit_reached(self, interest: SubscriptionState[MessageReceiver]) -> None:
+    def _on_limit_reached(self, subscription: SubscriptionState[MessageReceiver]) -> None:
         """Remove a subscription that has received its limit of messages."""
         with self._lock:
-            self._session.forget(interest)
+            self._session.forget(subscription)
             if self.reconnects:
                 # An UNSUB with a limit that was buffered over a reconnect makes the new server count
                 # from zero, so it would keep the subscription.
-                self._writer.append(self._session.unsubscribe(interest))
+                self._writer.append(self._session.unsubscribe(subscription))
 
     def _on_info(self, info: ServerInfo) -> None:
         """Process an INFO that arrived while connected."""
@@ -670,25 +674,26 @@ class ConnectionCore:
             return
         if self._keepalive.pongs >= len(probed):
             return  # all SUBs were accepted: the line belonged to a message, which is not sent again
-        interest = probed[self._keepalive.pongs]
+        subscription = probed[self._keepalive.pongs]
         self._probed = []  # there may be more refused subscriptions
         error = BadSubjectError(
-            interest.subject, "the server refused the subscription: its command line is too long"
+            subscription.subject,
+            "the server refused the subscription: its command line is too long",
         )
         with self._lock:
-            self._session.forget(interest)
+            self._session.forget(subscription)
         self._events.error(error)
-        if interest.receiver.is_reply_inbox:
+        if subscription.receiver.is_reply_inbox:
             # A reply inbox with a long inbox_prefix: its requests fail, but it may be used again.
             refusal = PermissionsError(
-                f'Permissions Violation for Subscription to "{interest.subject}"'
+                f'Permissions Violation for Subscription to "{subscription.subject}"'
             )
             refusal.__cause__ = error
-            interest.receiver.on_permission_error(interest.subject.encode(), refusal)
+            subscription.receiver.on_permission_error(subscription.subject.encode(), refusal)
         else:
             ended = BadSubscriptionError(str(error))
             ended.__cause__ = error
-            interest.receiver.on_closed(ended)
+            subscription.receiver.on_closed(ended)
 
     def _reconnect(self, lost: ServerAddress | None, cause: BaseException) -> Transport | None:
         try:

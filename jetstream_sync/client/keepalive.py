@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ..errors import ConnectionLostError, StaleConnectionError, TimeoutError
 from ..net.clock import Deadline, monotonic
 from ..protocol.commands import PING
-from .result_slot import ResultSlot, fresh
+from .result_slot import ResultSlot, copy_exception
 from .writer import Writer
 
 __all__ = ["KeepAlive"]
@@ -64,12 +64,12 @@ class KeepAlive:
         """
         if self._writer.closed is not None:
             # Before a lock is taken: in a forked child, a thread of the parent may have held it.
-            raise fresh(self._writer.closed)
+            raise copy_exception(self._writer.closed)
         slot: ResultSlot[None] = ResultSlot()
         with self._lock:
             self._writer.enqueue_with_marker(PING, self._waiters, slot)
         if self._writer.closed is not None:
-            raise fresh(self._writer.closed)
+            raise copy_exception(self._writer.closed)
         self._writer.send_buffered()
         if not slot.arrived(deadline):
             # The entry stays, because its pong will arrive and must not be matched to another ping.

@@ -21,7 +21,7 @@ from typing import Final, Generic, TypeVar
 
 from ..errors import ForkedConnectionError, TimeoutError
 from ..net.clock import Deadline
-from .result_slot import fresh
+from .result_slot import copy_exception
 
 __all__ = ["Mailbox"]
 
@@ -118,7 +118,7 @@ class Mailbox(Generic[T]):
     def raise_reason(self) -> None:
         """Raise the reason if the mailbox is closed."""
         if self._reason is not None:
-            raise fresh(self._reason)
+            raise copy_exception(self._reason)
 
     def wait(self, deadline: Deadline) -> None:
         """
@@ -138,7 +138,7 @@ class Mailbox(Generic[T]):
                 if self.items:
                     return
                 if self._reason is not None:
-                    raise fresh(self._reason)
+                    raise copy_exception(self._reason)
             woken = gate.acquire(timeout=deadline.lock_timeout())
         finally:
             # An item was there, the deadline has passed, or a KeyboardInterrupt was raised. A second

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from ..errors import BadSubscriptionError, ConnectionLostError, Error, PermissionsError
 from ..net.clock import Deadline
-from ..protocol.parser import Delivery, Err, Info, Messages, Operation, Ping, Pong
+from ..protocol.parser import Delivery, ErrorLine, Info, Messages, Operation, Ping, Pong
 from ..protocol.session import ServerInfo, SubscriptionState, ends_connection, error_from_text
 from .events import Events
 from .keepalive import KeepAlive
@@ -28,7 +28,7 @@ class Reader:
     Dispatches operations from the server to receivers, keep-alive, events and the writer.
 
     Args:
-        interests: the subscription table, by sid; only read here.
+        subscriptions: the subscription table, by sid; only read here.
         writer: sends the replies to pings.
         keepalive: receives the pongs.
         events: receives the errors that do not end the connection.
@@ -40,14 +40,14 @@ class Reader:
 
     def __init__(
         self,
-        interests: dict[int, SubscriptionState[MessageReceiver]],
+        subscriptions: dict[int, SubscriptionState[MessageReceiver]],
         writer: Writer,
         keepalive: KeepAlive,
         events: Events,
         on_info: Callable[[ServerInfo], None],
         on_limit_reached: Callable[[SubscriptionState[MessageReceiver]], None],
     ) -> None:
-        self._interests = interests
+        self._subscriptions = subscriptions
         self._writer = writer
         self._keepalive = keepalive
         self._events = events
@@ -89,29 +89,29 @@ class Reader:
         return stopping is not None and stopping[0] is transport and stopping[1].expired()
 
     def _dispatch(self, operations: list[Operation]) -> None:
-        interests = self._interests
+        subscriptions = self._subscriptions
         for operation in operations:
             if isinstance(operation, Messages):
-                interest = interests.get(operation.sid)
-                if interest is not None:
-                    self._deliver(interest, operation.deliveries)
+                subscription = subscriptions.get(operation.sid)
+                if subscription is not None:
+                    self._deliver(subscription, operation.deliveries)
             else:
                 self._handle(operation)
 
     def _deliver(
-        self, interest: SubscriptionState[MessageReceiver], deliveries: list[Delivery]
+        self, subscription: SubscriptionState[MessageReceiver], deliveries: list[Delivery]
     ) -> None:
         self.in_msgs += len(deliveries)
-        interest.delivered += len(deliveries)
-        if not interest.limit or interest.delivered < interest.limit:
-            interest.receiver.deliver(deliveries)
+        subscription.delivered += len(deliveries)
+        if not subscription.limit or subscription.delivered < subscription.limit:
+            subscription.receiver.deliver(deliveries)
             return
-        surplus = min(interest.delivered - interest.limit, len(deliveries))
-        interest.receiver.deliver(deliveries[: len(deliveries) - surplus])
-        self._on_limit_reached(interest)
-        interest.receiver.on_closed(
+        surplus = min(subscription.delivered - subscription.limit, len(deliveries))
+        subscription.receiver.deliver(deliveries[: len(deliveries) - surplus])
+        self._on_limit_reached(subscription)
+        subscription.receiver.on_closed(
             BadSubscriptionError(
-                f"the subscription ended after its limit of {interest.limit} messages"
+                f"the subscription ended after its limit of {subscription.limit} messages"
             )
         )
 
@@ -123,7 +123,7 @@ class Reader:
             self._keepalive.pong()
         elif isinstance(operation, Info):
             self._on_info(ServerInfo.from_fields(operation.fields))
-        elif isinstance(operation, Err):
+        elif isinstance(operation, ErrorLine):
             self.errors_received += 1
             error = error_from_text(operation.text)
             if ends_connection(error):
@@ -137,9 +137,9 @@ class Reader:
         """Notify the receiver that the refused command belongs to."""
         # A malformed text from the server may contain a surrogate.
         subject = error.subject.encode("utf-8", "replace")
-        for interest in self._interests.copy().values():
+        for subscription in self._subscriptions.copy().values():
             if error.operation != "subscribe":
-                if interest.receiver.on_permission_error(subject, error):
+                if subscription.receiver.on_permission_error(subject, error):
                     return
-            elif interest.subject == error.subject and interest.queue == error.queue:
-                interest.receiver.on_permission_error(subject, error)
+            elif subscription.subject == error.subject and subscription.queue == error.queue:
+                subscription.receiver.on_permission_error(subject, error)

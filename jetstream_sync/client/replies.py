@@ -59,14 +59,14 @@ class _ReplyInbox(MessageReceiver):
 
     is_reply_inbox = True
 
-    __slots__ = ("_asked", "_core", "_interest", "_reply")
+    __slots__ = ("_asked", "_core", "_reply", "_subscription")
 
     def __init__(self, core: ConnectionCore, limit: int = 0) -> None:
         self._core = core.machinery  # the reader holds this object
         self._asked = b""
         inbox = core.new_inbox()
         self._reply = inbox.encode()
-        self._interest: SubscriptionState[MessageReceiver] = core.add_subscription_deferred(
+        self._subscription: SubscriptionState[MessageReceiver] = core.add_subscription_deferred(
             inbox, self, limit
         )
 
@@ -164,9 +164,9 @@ class ReplyCollector(_ReplyInbox):
     def close(self) -> None:
         """Unsubscribe and drop the messages; the UNSUB is deferred if the reply is complete."""
         if self._open:
-            self._core.remove_subscription(self._interest)
+            self._core.remove_subscription(self._subscription)
         else:
-            self._core.remove_subscription_deferred(self._interest)
+            self._core.remove_subscription_deferred(self._subscription)
         # A reference cycle with the subscription delays the deletion of this object, but not of its items.
         self.items = []
 
@@ -225,7 +225,7 @@ class _ReplyQueue(_ReplyInbox):
     def close(self, reason: str) -> None:
         """End with a reason, and unsubscribe; the queued replies can still be read."""
         self.mailbox.close(_End(reason))
-        self._core.remove_subscription(self._interest)
+        self._core.remove_subscription(self._subscription)
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Queue the replies, unless they came too late."""
@@ -233,7 +233,7 @@ class _ReplyQueue(_ReplyInbox):
             return
         if self._deadline.expired():
             self.mailbox.close(_End("timeout"))
-            self._core.remove_subscription_deferred(self._interest)
+            self._core.remove_subscription_deferred(self._subscription)
             return
         self.mailbox.put(deliveries, len(deliveries))
 
@@ -244,7 +244,7 @@ class _ReplyQueue(_ReplyInbox):
             self._fail(
                 ConnectionLostError("the connection was lost before the answer was complete")
             )
-            self._core.remove_subscription_deferred(self._interest)
+            self._core.remove_subscription_deferred(self._subscription)
 
     def _fail(self, error: BaseException) -> bool:
         if self.mailbox.closed:

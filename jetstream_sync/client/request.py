@@ -30,7 +30,7 @@ from ..options import ConnectionOptions
 from ..protocol.parser import Delivery
 from ..protocol.session import SubscriptionState
 from .receiver import MessageReceiver
-from .result_slot import ResultSlot, fresh
+from .result_slot import ResultSlot, copy_exception
 
 __all__ = ["RequestMux"]
 
@@ -47,7 +47,7 @@ class _Connection(Protocol):
     ) -> SubscriptionState[MessageReceiver]: ...
 
     def remove_subscription_deferred(
-        self, interest: SubscriptionState[MessageReceiver]
+        self, subscription: SubscriptionState[MessageReceiver]
     ) -> None: ...
 
     def encode_command(
@@ -84,7 +84,7 @@ class RequestMux(MessageReceiver):
         # Guards the subscription; never held while waiting.
         self._lock = threading.Lock()
         self._subscribed = False
-        self._interest: SubscriptionState[MessageReceiver] | None = None
+        self._subscription: SubscriptionState[MessageReceiver] | None = None
         self._reason: BaseException | None = None
 
     def request(
@@ -126,7 +126,7 @@ class RequestMux(MessageReceiver):
                 self._subscribe()
             if self._reason is not None:
                 # Registered after close() failed the pending requests.
-                raise fresh(self._reason)
+                raise copy_exception(self._reason)
             command, size = self._core.encode_command(
                 subject, payload, self._reply_prefix + token, headers
             )
@@ -182,10 +182,10 @@ class RequestMux(MessageReceiver):
 
     def _on_inbox_refused(self, error: PermissionsError) -> None:
         with self._lock:
-            interest, self._interest = self._interest, None
+            subscription, self._subscription = self._subscription, None
             self._subscribed = False
-        if interest is not None:
-            self._core.remove_subscription_deferred(interest)
+        if subscription is not None:
+            self._core.remove_subscription_deferred(subscription)
         for token in self._waiting.copy():
             self._fail(token, error)
 
@@ -214,5 +214,5 @@ class RequestMux(MessageReceiver):
     def _subscribe(self) -> None:
         with self._lock:
             if not self._subscribed:
-                self._interest = self._core.add_subscription(f"{self._inbox}.*", "", self)
+                self._subscription = self._core.add_subscription(f"{self._inbox}.*", "", self)
                 self._subscribed = True

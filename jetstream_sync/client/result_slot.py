@@ -7,12 +7,12 @@ from typing import Generic, TypeVar
 
 from ..net.clock import Deadline
 
-__all__ = ["ResultSlot", "fresh"]
+__all__ = ["ResultSlot", "copy_exception"]
 
 T = TypeVar("T")
 
 
-def fresh(error: BaseException) -> BaseException:
+def copy_exception(error: BaseException) -> BaseException:
     """
     Return a copy of an error, for raising it in several threads.
 
@@ -63,5 +63,5 @@ class ResultSlot(Generic[T]):
 
         """
         if self._error is not None:
-            raise fresh(self._error)
+            raise copy_exception(self._error)
         return self._value  # type: ignore[return-value]  # set() came first

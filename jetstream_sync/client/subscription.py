@@ -88,10 +88,10 @@ class Subscription:
         self._done = threading.Event()
         receiver = self._new_receiver()
         # A placeholder, because a message may arrive before add_subscription() returns.
-        self._interest: SubscriptionState[MessageReceiver] = SubscriptionState(
+        self._state: SubscriptionState[MessageReceiver] = SubscriptionState(
             0, subject, queue, receiver
         )
-        self._interest = receiver.interest = core.add_subscription(subject, queue, receiver)
+        self._state = receiver.state = core.add_subscription(subject, queue, receiver)
         if callback is None:
             self._done.set()
         else:
@@ -107,12 +107,12 @@ class Subscription:
     @property
     def sid(self) -> int:
         """The subscription id, unique on the connection."""
-        return self._interest.sid
+        return self._state.sid
 
     @property
     def delivered(self) -> int:
         """Number of messages received so far, including dropped ones."""
-        return self._interest.delivered
+        return self._state.delivered
 
     @property
     def dropped(self) -> int:
@@ -226,18 +226,18 @@ class Subscription:
                 self._mailbox.items.clear()
             return
         self._mailbox.raise_reason()
-        self._core.remove_subscription(self._interest, limit)
+        self._core.remove_subscription(self._state, limit)
         if not limit:
             self._mailbox.items.clear()
-        elif limit <= self._interest.delivered:
+        elif limit <= self._state.delivered:
             self._drop_above(limit)
-        if limit <= self._interest.delivered:
+        if limit <= self._state.delivered:
             self._on_closed(BadSubscriptionError("the subscription was ended by unsubscribe()"))
 
     def _limit_is_reached(self) -> bool:
         """Return whether the subscription ended by its limit."""
-        interest = self._interest
-        return self._limit > 0 or 0 < interest.limit <= interest.delivered
+        state = self._state
+        return self._limit > 0 or 0 < state.limit <= state.delivered
 
     def _drop_above(self, limit: int) -> None:
         """Drop the unread messages that are not among the first ``limit`` messages."""
@@ -269,7 +269,7 @@ class Subscription:
         self._mailbox.raise_reason()
         deadline = Deadline(self._core.options.drain_timeout if timeout is None else timeout)
         try:
-            self._core.drain_subscriptions([self._interest], deadline)
+            self._core.drain_subscriptions([self._state], deadline)
         finally:
             self._on_closed(BadSubscriptionError("the subscription was drained"))
         if not self._wait_drained(deadline):
@@ -328,7 +328,7 @@ class Subscription:
         if self._mailbox.closed:
             return False
         # It is not restored after a reconnect either, because its readers get the error.
-        self._core.remove_subscription_deferred(self._interest)
+        self._core.remove_subscription_deferred(self._state)
         self._on_closed(error)
         return True
 
@@ -382,7 +382,7 @@ class SubscriptionReceiver(MessageReceiver):
 
     """
 
-    __slots__ = ("_core", "_subscription", "interest")
+    __slots__ = ("_core", "_subscription", "state")
 
     def __init__(self, subscription: Subscription, core: ConnectionCore, *, weak: bool) -> None:
         self._subscription: Callable[[], Subscription | None] = (
@@ -390,15 +390,15 @@ class SubscriptionReceiver(MessageReceiver):
         )
         self._core = core
         #: The entry in the subscription table; ``None`` until it exists.
-        self.interest: SubscriptionState[MessageReceiver] | None = None
+        self.state: SubscriptionState[MessageReceiver] | None = None
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Queue messages."""
         subscription = self._subscription()
         if subscription is not None:
             subscription._deliver(self, deliveries)
-        elif self.interest is not None:
-            self._core.remove_subscription_deferred(self.interest)
+        elif self.state is not None:
+            self._core.remove_subscription_deferred(self.state)
 
     def on_connection_change(self, *, connected: bool) -> None:
         """Pass the event on."""
@@ -414,9 +414,9 @@ class SubscriptionReceiver(MessageReceiver):
             return False
         if subscription is not None:
             return subscription._on_refused(error)
-        if self.interest is None:
+        if self.state is None:
             return False
-        self._core.remove_subscription_deferred(self.interest)  # not to be restored
+        self._core.remove_subscription_deferred(self.state)  # not to be restored
         return True
 
     def on_closed(self, reason: BaseException) -> None:

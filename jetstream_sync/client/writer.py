@@ -38,7 +38,7 @@ from ..interrupts import call_and_record
 from ..net.clock import FOREVER, Deadline
 from ..net.stream import ByteStream
 from ..protocol.commands import PING, PONG
-from .result_slot import fresh
+from .result_slot import copy_exception
 
 __all__ = ["Writer"]
 
@@ -111,7 +111,7 @@ class Writer:
 
         """
         if self.closed is not None:
-            raise fresh(self.closed)
+            raise copy_exception(self.closed)
         with self._lock:
             if self._flusher:
                 self._wake()
@@ -127,7 +127,7 @@ class Writer:
         for a reply calls `send_buffered()` first. Arguments and errors are those of `publish()`.
         """
         if self.closed is not None:
-            raise fresh(self.closed)
+            raise copy_exception(self.closed)
         with self._lock:
             if self._flusher == _ASLEEP:
                 self._wake()
@@ -210,7 +210,7 @@ class Writer:
 
         """
         if self.closed is not None:
-            raise fresh(self.closed)
+            raise copy_exception(self.closed)
         with self._lock:
             self._add(command, size, messages)
         self._flush()
@@ -308,7 +308,7 @@ class Writer:
             if self._size > _SEND_ABOVE_BYTES and deadline.expired():
                 raise TimeoutError("the server accepts no more data")
         if self.closed is not None:
-            raise fresh(self.closed)
+            raise copy_exception(self.closed)
         # Other threads may have added data while this one was sending.
         self._flush()
 
@@ -434,7 +434,7 @@ class Writer:
 
         """
         if isinstance(self.closed, ForkedConnectionError):
-            raise fresh(self.closed)
+            raise copy_exception(self.closed)
 
     def forked(self, reason: ConnectionClosedError) -> None:
         """Refuse all commands, and replace the locks that a thread of the parent may have held."""

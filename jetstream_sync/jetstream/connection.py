@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..address import DEFAULT_SERVER, parse_servers
 from ..client.connection import Connection as CoreConnection
 from ..client.core import ConnectionCore
-from ..client.result_slot import fresh
+from ..client.result_slot import copy_exception
 from ..client.threads import in_each_child
 from ..errors import Error
 from ..options import ConnectionOptions, ConnectOptions
@@ -339,7 +339,7 @@ def _usable(connection: Connection) -> bool:
 
 def _copied(error: Exception) -> BaseException:
     # The constructor of a user's error may have any parameters.
-    return fresh(error) if isinstance(error, Error) else error
+    return copy_exception(error) if isinstance(error, Error) else error
 
 
 _shared = _SharedConnections()

@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 from ..api.consumer import ConsumerInfo
 from ..api.pull import ContinuousPull, PullRequest
-from ..client.result_slot import fresh
+from ..client.result_slot import copy_exception
 from ..errors import (
     BadRequestStatusError,
     ConnectionLostError,
@@ -165,7 +165,7 @@ class OrderedPuller:
             if self._messages is not ended and self._messages is not None:
                 return self._messages
             if self._stopped is not None:
-                raise fresh(self._stopped)
+                raise copy_exception(self._stopped)
             messages = self._renewed(deadline)
         finally:
             if True in acquired:
@@ -473,7 +473,7 @@ class OrderedConsumer:
         inbox = self._inbox = PullInbox(self._api.core)
         try:
             if self._closed is not None:  # close() may not have seen the inbox
-                raise fresh(self._closed)
+                raise copy_exception(self._closed)
             received = pull.run_in(inbox)
         except _FATAL:
             self._requester = requester  # it sent nothing
@@ -503,7 +503,7 @@ class OrderedConsumer:
         info = self._cursor.renew(deadline)
         if self._closed is not None:
             self._cursor.drop()
-            raise fresh(self._closed)
+            raise copy_exception(self._closed)
         return PullRequester(self._api, info.stream_name, info.name, info.config)
 
     def _undo(self, fetch: _OrderedFetch) -> None:
@@ -571,7 +571,7 @@ class OrderedConsumer:
     def _check_open(self) -> None:
         self._api.core.check_not_forked()
         if self._closed is not None:
-            raise fresh(self._closed)
+            raise copy_exception(self._closed)
 
     def __enter__(self) -> Self:
         return self

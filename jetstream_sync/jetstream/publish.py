@@ -382,12 +382,12 @@ class Publisher(MessageReceiver):
         with self._start:
             if self._subscribed:
                 return
-            interest = self._core.add_subscription(f"{self._inbox}.*", "", self)
+            subscription = self._core.add_subscription(f"{self._inbox}.*", "", self)
             if self._unsubscribe is not None:
                 # Remove the one that was not permitted. It stayed until now because the ack thread
                 # must always have a subscription that reports the close.
                 self._unsubscribe()
-            self._unsubscribe = partial(self._core.remove_subscription_deferred, interest)
+            self._unsubscribe = partial(self._core.remove_subscription_deferred, subscription)
             if self._thread is None:
                 self._thread = spawn(f"acks-{self._core.name}", self._settle_all)
             self._subscribed = True
@@ -414,11 +414,11 @@ class Publisher(MessageReceiver):
             return True
         # The server reports each refused message once. If the permissions have just changed, messages
         # to this subject that it accepted before may be pending too; those are the earlier ones.
-        wanted = subject.decode("utf-8", "surrogateescape")
+        refused = subject.decode("utf-8", "surrogateescape")
         # A copy in one step: an iteration, even by list(), may be interrupted by another thread.
         for token in reversed(self._pending.copy()):
             future = self._pending.get(token)
-            if future is not None and future.subject == wanted and token not in self._denied:
+            if future is not None and future.subject == refused and token not in self._denied:
                 self._denied[token] = error
                 self._acks.put((_DENIED,), 1)
                 return True

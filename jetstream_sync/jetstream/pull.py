@@ -92,7 +92,7 @@ class PullInbox(MessageReceiver):
         "_core",
         "_disconnects",
         "_disconnects_read",
-        "_interest",
+        "_subscription",
         "callback_finished",
         "connected",
         "last_seen",
@@ -118,7 +118,7 @@ class PullInbox(MessageReceiver):
         subject = core.new_inbox()
         #: The reply subject of requests.
         self.reply: bytes = subject.encode()
-        self._interest = core.add_subscription_deferred(subject + self._suffix, self)
+        self._subscription = core.add_subscription_deferred(subject + self._suffix, self)
         #: Whether there is a connection, as far as the markers were read. Initialised after the
         #: subscription exists, because later changes are reported to it.
         self.connected: bool = core.address is not None
@@ -134,9 +134,9 @@ class PullInbox(MessageReceiver):
         """
         self._closed = True
         if deferred:
-            self._core.remove_subscription_deferred(self._interest)
+            self._core.remove_subscription_deferred(self._subscription)
         else:
-            self._core.remove_subscription(self._interest)
+            self._core.remove_subscription(self._subscription)
 
     def next_reply(self) -> bytes | None:
         """Return the reply subject for a request that is sent now; ``None``: wait for `RECONNECTED`."""
@@ -168,7 +168,7 @@ class PullInbox(MessageReceiver):
             ConnectionClosedError: the connection is closed or was lost.
 
         """
-        self._core.drain_subscriptions([self._interest], deadline)
+        self._core.drain_subscriptions([self._subscription], deadline)
 
     # --- called by the reader; see `MessageReceiver` ------------------------------------------------
 
@@ -196,16 +196,16 @@ class PullInbox(MessageReceiver):
 
     def _renew(self) -> None:
         subject = self._core.new_inbox()
-        old = self._interest
+        old = self._subscription
         try:
-            self._interest = self._core.add_subscription_deferred(subject + self._suffix, self)
+            self._subscription = self._core.add_subscription_deferred(subject + self._suffix, self)
         except ConnectionClosedError:
             return  # the connection is being closed
         self.reply = subject.encode()
         self._core.remove_subscription_deferred(old)
         if self._closed:
             # close() was called meanwhile and may not have seen the new subscription.
-            self._core.remove_subscription_deferred(self._interest)
+            self._core.remove_subscription_deferred(self._subscription)
 
     def on_closed(self, reason: BaseException) -> None:
         """Wake the waiting threads."""

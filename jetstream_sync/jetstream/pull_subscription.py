@@ -13,7 +13,7 @@ from ..api.consumer import ConsumerConfig
 from ..api.pull import PullRequest
 from ..api.status import PullStatus, PullStatusKind
 from ..api.subscribing import SubscribeRequest
-from ..client.result_slot import fresh
+from ..client.result_slot import copy_exception
 from ..durations import duration, duration_to_ns
 from ..errors import BadSubscriptionError, Error
 from ..net.clock import Deadline, monotonic
@@ -164,7 +164,7 @@ class PullSubscription(ConsumerAccessors):
         """
         requests = _requests(batch, timeout, heartbeat)
         if self._ended is not None:
-            raise fresh(self._ended)
+            raise copy_exception(self._ended)
         pull = _TwoRequests(self._requester, requests)
         # Without acknowledgements an inbox stays open for messages in flight.
         shared = batch == 1 or self._requester.without_acks
@@ -172,7 +172,7 @@ class PullSubscription(ConsumerAccessors):
         try:
             self._busy.add(inbox)
             if self._ended is not None:  # it ended before the inbox was in the set
-                raise fresh(self._ended)
+                raise copy_exception(self._ended)
             messages = pull.run_in(inbox)
         finally:
             self._busy.discard(inbox)
@@ -269,9 +269,9 @@ class PullSubscription(ConsumerAccessors):
     def _end(self, reason: str) -> None:
         closed = self._api.core.closed_reason
         if closed is not None:
-            raise fresh(closed)
+            raise copy_exception(closed)
         if self._ended is not None:
-            raise fresh(self._ended)
+            raise copy_exception(self._ended)
         self._ended = BadSubscriptionError(reason)
         self._close_idle()
 
@@ -395,14 +395,14 @@ class PullSubscribeAPI:
             [b'order 1', b'order 2']
 
         """
-        wanted = SubscribeRequest.of(
+        request = SubscribeRequest.of(
             subject=subject if subject == "" else check_subject(subject),
             stream=stream,
             durable=durable,
             pull=True,
             config=config,
         )
-        return self._subscribed(resolve_pull_consumer(self._api, wanted), delete_consumer)
+        return self._subscribed(resolve_pull_consumer(self._api, request), delete_consumer)
 
     def pull_subscribe_bind(self, consumer: str, stream: str) -> PullSubscription:
         """
@@ -421,10 +421,10 @@ class PullSubscribeAPI:
             ConnectionClosedError: the connection is closed.
 
         """
-        wanted = SubscribeRequest.of(
+        request = SubscribeRequest.of(
             stream=check_stream_name(stream), bind=check_consumer_name(consumer), pull=True
         )
-        return self._subscribed(resolve_pull_consumer(self._api, wanted), delete_consumer=False)
+        return self._subscribed(resolve_pull_consumer(self._api, request), delete_consumer=False)
 
     def _subscribed(self, found: ResolvedConsumer, delete_consumer: bool) -> PullSubscription:
         def delete() -> None:

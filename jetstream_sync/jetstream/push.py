@@ -350,7 +350,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
     def _end_by_limit(self) -> None:
         """End the subscription at its message limit; ``_receive_lock`` is held."""
         self._ending = True
-        self._core.remove_subscription(self._interest)
+        self._core.remove_subscription(self._state)
         self._on_closed(
             BadSubscriptionError(
                 f"the subscription has reached its limit of {self._max_msgs} messages"

@@ -66,7 +66,7 @@ class OrderedPushSubscription(PushSubscription):
     """
 
     def __init__(
-        self, api: APIRequests, stream: str, wanted: SubscribeRequest, options: PushOptions
+        self, api: APIRequests, stream: str, request: SubscribeRequest, options: PushOptions
     ) -> None:
         """
         Subscribe to a first inbox; call `_start()` next.
@@ -74,15 +74,15 @@ class OrderedPushSubscription(PushSubscription):
         Args:
             api: the JetStream API.
             stream: the name of the stream.
-            wanted: the subscription request.
+            request: the subscription request.
             options: the client-side options.
 
         Raises:
             InvalidOptionError: an option is invalid for an ordered consumer.
 
         """
-        prefix = wanted.requested.get("name") or os.urandom(8).hex()
-        first = ordered_config(wanted, f"{prefix}_0", api.core.new_inbox())
+        prefix = request.requested.get("name") or os.urandom(8).hex()
+        first = ordered_config(request, f"{prefix}_0", api.core.new_inbox())
         self._cursor = OrderedCursor(api, stream, prefix, first)
         # --- under _receive_lock ---
         self._feed: _Feed  # set by `_new_receiver()`
@@ -253,10 +253,10 @@ class OrderedPushSubscription(PushSubscription):
                 return self.subject
             if self._renewing and core.address is None:
                 raise ConnectionLostError("there is no connection")
-            old = self._interest
+            old = self._state
             feed = self._new_feed()
             inbox = core.new_inbox()
-            self._interest = feed.interest = core.add_subscription(inbox, "", feed)
+            self._state = feed.state = core.add_subscription(inbox, "", feed)
             core.remove_subscription_deferred(old)
             self._feed = feed
             self.subject = inbox
@@ -266,7 +266,7 @@ class OrderedPushSubscription(PushSubscription):
 
     def _fail(self, error: Error) -> None:
         """End with an error that another consumer would cause again."""
-        self._core.remove_subscription_deferred(self._interest)
+        self._core.remove_subscription_deferred(self._state)
         if self._callback is None:
             self._on_closed(error)
         else:

@@ -83,11 +83,11 @@ class _ChunkReceiver(MessageReceiver):
         self.subject: str = core.new_inbox()
         #: The last reply subject that was answered.
         self.answered = b""
-        self._interest = core.add_subscription_deferred(self.subject, self)
+        self._subscription = core.add_subscription_deferred(self.subject, self)
 
     def close(self) -> None:
         """Remove the subscription; the server notices that and stops."""
-        self._core.remove_subscription(self._interest)
+        self._core.remove_subscription(self._subscription)
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Enqueue chunks."""
@@ -244,7 +244,7 @@ class StreamSnapshot:
 
 
 def take_snapshot(
-    api: APIRequests, name: str, wanted: SnapshotRequest, timeout: float | timedelta | None
+    api: APIRequests, name: str, request: SnapshotRequest, timeout: float | timedelta | None
 ) -> StreamSnapshot:
     """
     Request a snapshot; see `Stream.snapshot`.
@@ -252,13 +252,13 @@ def take_snapshot(
     Args:
         api: the JetStream API.
         name: the checked name of the stream.
-        wanted: the request; the deliver subject is added here.
+        request: the request; the deliver subject is added here.
         timeout: for each reply, in seconds.
 
     """
     sink = _ChunkReceiver(api.core)
     try:
-        body = {**encode(wanted), "deliver_subject": sink.subject}
+        body = {**encode(request), "deliver_subject": sink.subject}
         route = api.routes.stream_snapshot(name)
         info = api.failing_on_disconnect().ask_for(SnapshotInfo, route, body, api.deadline(timeout))
     except BaseException:

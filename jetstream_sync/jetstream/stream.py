@@ -416,14 +416,14 @@ class Stream(ForeignNames):
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
 
         """
-        wanted = SnapshotRequest(
+        request = SnapshotRequest(
             deliver_subject="",
             no_consumers=not consumers or None,
             jsck=check or None,
             chunk_size=chunk_size,
             window_size=window_size,
         )
-        return take_snapshot(self._api, self._name, wanted, timeout)
+        return take_snapshot(self._api, self._name, request, timeout)
 
     # --- consumers ------------------------------------------------------------------------------
 

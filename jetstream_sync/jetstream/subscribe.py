@@ -64,7 +64,7 @@ class ResolvedConsumer(NamedTuple):
     """Whether it was created for this subscription."""
 
 
-def find_stream(api: APIRequests, wanted: SubscribeRequest) -> str:
+def find_stream(api: APIRequests, request: SubscribeRequest) -> str:
     """
     Return the stream that is named, or the stream with the subject.
 
@@ -74,18 +74,18 @@ def find_stream(api: APIRequests, wanted: SubscribeRequest) -> str:
         APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
 
     """
-    if wanted.stream is not None:
-        return wanted.stream
+    if request.stream is not None:
+        return request.stream
     route = api.routes.stream_names()
-    names = names_in(api.ask(route, {"subject": wanted.subject}), "streams", route)
+    names = names_in(api.ask(route, {"subject": request.subject}), "streams", route)
     if not names:
-        raise StreamNotFoundError(404, 10059, f"no stream has the subject {wanted.subject!r}")
+        raise StreamNotFoundError(404, 10059, f"no stream has the subject {request.subject!r}")
     if len(names) > 1:
-        raise AmbiguousSubjectError(wanted.subject, names)
+        raise AmbiguousSubjectError(request.subject, names)
     return names[0]
 
 
-def find_consumer(api: APIRequests, stream: str, wanted: SubscribeRequest) -> ConsumerInfo | None:
+def find_consumer(api: APIRequests, stream: str, request: SubscribeRequest) -> ConsumerInfo | None:
     """
     Look the consumer up, and check that the subscription matches it.
 
@@ -98,18 +98,18 @@ def find_consumer(api: APIRequests, stream: str, wanted: SubscribeRequest) -> Co
         APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
 
     """
-    if wanted.consumer is None:
+    if request.consumer is None:
         return None
     try:
-        return _existing(api, stream, wanted.consumer, wanted)
+        return _existing(api, stream, request.consumer, request)
     except ConsumerNotFoundError:
-        if wanted.bound:
+        if request.bound:
             raise
         return None
 
 
 def create_or_find(
-    api: APIRequests, stream: str, wanted: SubscribeRequest, config: ConsumerConfig
+    api: APIRequests, stream: str, request: SubscribeRequest, config: ConsumerConfig
 ) -> tuple[ConsumerInfo, bool]:
     """
     Create a consumer, or look up the one that another client has just created.
@@ -125,26 +125,26 @@ def create_or_find(
     try:
         return add_consumer(api, stream, config, CREATE), True
     except (ConsumerExistsError, ConsumerNameInUseError):
-        if wanted.consumer is None:
+        if request.consumer is None:
             raise
-    return _existing(api, stream, wanted.consumer, wanted), False
+    return _existing(api, stream, request.consumer, request), False
 
 
-def _existing(api: APIRequests, stream: str, name: str, wanted: SubscribeRequest) -> ConsumerInfo:
+def _existing(api: APIRequests, stream: str, name: str, request: SubscribeRequest) -> ConsumerInfo:
     """Look a consumer up, and check that the subscription matches it."""
     info = consumer_info(api, stream, name)
     try:
-        wanted.check_existing(info)
+        request.check_existing(info)
     except DuplicateSubscriptionError:
         # The other subscription may have just ended: the server notices that in the background.
         if api.core.wait_closed(BOUND_CHECK_DELAY_S):
             raise
         info = consumer_info(api, stream, name)
-        wanted.check_existing(info)
+        request.check_existing(info)
     return info
 
 
-def resolve_pull_consumer(api: APIRequests, wanted: SubscribeRequest) -> ResolvedConsumer:
+def resolve_pull_consumer(api: APIRequests, request: SubscribeRequest) -> ResolvedConsumer:
     """
     Find or create the consumer of a pull subscription.
 
@@ -157,16 +157,16 @@ def resolve_pull_consumer(api: APIRequests, wanted: SubscribeRequest) -> Resolve
         APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
 
     """
-    stream = find_stream(api, wanted)
+    stream = find_stream(api, request)
     try:
-        info = find_consumer(api, stream, wanted)
+        info = find_consumer(api, stream, request)
     except (APIError, PermissionsError, TimeoutError):
-        if not wanted.bound or wanted.consumer is None:
+        if not request.bound or request.consumer is None:
             raise
-        return ResolvedConsumer(stream, wanted.consumer, wanted.config, created=False)
+        return ResolvedConsumer(stream, request.consumer, request.config, created=False)
     created = False
     if info is None:
-        info, created = create_or_find(api, stream, wanted, wanted.new_config(None))
+        info, created = create_or_find(api, stream, request, request.new_config(None))
     return ResolvedConsumer(stream, info.name, info.config, created)
 
 
@@ -273,7 +273,7 @@ class PushSubscribeAPI:
         fields: dict[str, Any] = {name: options.get(name) for name in _FIELDS}
         fields["idle_heartbeat"] = idle_heartbeat
         fields["flow_control"] = flow_control or None
-        wanted = SubscribeRequest.of(
+        request = SubscribeRequest.of(
             subject=subject if subject == "" else check_subject(subject),
             stream=stream,
             queue=queue,
@@ -283,8 +283,8 @@ class PushSubscribeAPI:
         )
         given = _push_options(cb, manual_ack, options)
         if ordered_consumer:
-            return self._ordered(wanted, given)
-        return self._push_subscription(wanted, given)
+            return self._ordered(request, given)
+        return self._push_subscription(request, given)
 
     def subscribe_bind(
         self,
@@ -330,28 +330,28 @@ class PushSubscribeAPI:
             )
         if ordered_consumer:
             raise InvalidOptionError("ordered_consumer", True, "cannot be bound; use subscribe()")
-        wanted = SubscribeRequest.of(
+        request = SubscribeRequest.of(
             stream=check_stream_name(stream),
             queue=queue,
             bind=check_consumer_name(consumer),
             config=config,
         )
-        return self._push_subscription(wanted, _push_options(cb, manual_ack, options))
+        return self._push_subscription(request, _push_options(cb, manual_ack, options))
 
     def _push_subscription(
-        self, wanted: SubscribeRequest, options: PushOptions
+        self, request: SubscribeRequest, options: PushOptions
     ) -> PushSubscription:
         api = self._api
-        stream = find_stream(api, wanted)
-        info = find_consumer(api, stream, wanted)
+        stream = find_stream(api, request)
+        info = find_consumer(api, stream, request)
         created = False
         if info is None:
-            config = wanted.new_config(api.core.new_inbox())
+            config = request.new_config(api.core.new_inbox())
             # Subscribe before the consumer exists, so that the server sees an existing subscriber, and
             # no message is delivered without one.
             subscription = PushSubscription(api, stream, config, options)
             try:
-                info, created = create_or_find(api, stream, wanted, config)
+                info, created = create_or_find(api, stream, request, config)
             finally:
                 if not created:
                     subscription._abandon()
@@ -360,9 +360,9 @@ class PushSubscribeAPI:
         subscription._set_consumer(info, created=created)
         return subscription
 
-    def _ordered(self, wanted: SubscribeRequest, options: PushOptions) -> PushSubscription:
+    def _ordered(self, request: SubscribeRequest, options: PushOptions) -> PushSubscription:
         subscription = OrderedPushSubscription(
-            self._api, find_stream(self._api, wanted), wanted, options
+            self._api, find_stream(self._api, request), request, options
         )
         try:
             subscription._start()

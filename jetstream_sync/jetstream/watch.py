@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 from ..api.consumer import ConsumerInfo
 from ..api.enums import DeliverPolicy
 from ..api.reply import ack_tokens
-from ..client.result_slot import fresh
+from ..client.result_slot import copy_exception
 from ..client.threads import after_fork
 from ..errors import (
     Error,
@@ -625,7 +625,7 @@ class WatchHandle(ConsumeHandle):
         deadline = Deadline(timeout)
         while not self._current_event.wait(deadline.sooner(_CURRENT_POLL_S).left()):
             if self._error is not None:
-                raise fresh(self._error)
+                raise copy_exception(self._error)
             if self.closed and not self._current_event.is_set():
                 raise IteratorClosedError("the watch was stopped before it was current")
             if deadline.expired():

@@ -25,7 +25,7 @@ from ..errors import InvalidResponseError, ProtocolError
 
 __all__ = [
     "Delivery",
-    "Err",
+    "ErrorLine",
     "Info",
     "Messages",
     "Ok",
@@ -64,13 +64,13 @@ class Ok(NamedTuple):
     """The reply to any command in verbose mode."""
 
 
-class Err(NamedTuple):
+class ErrorLine(NamedTuple):
     """An error of the server; the text is without its quotes."""
 
     text: str
 
 
-Operation: TypeAlias = Messages | Info | Ping | Pong | Ok | Err
+Operation: TypeAlias = Messages | Info | Ping | Pong | Ok | ErrorLine
 
 #: nats-server limits a payload to 64 MiB at most; a message gains headers on its way.
 MAX_PAYLOAD: Final = 65 * 1024 * 1024
@@ -312,7 +312,7 @@ def _control(line: bytes) -> Operation:
             raise _garbled("INFO is not an object", line)
         return Info(fields)
     if line.startswith(b"-ERR"):
-        return Err(line[4:].strip().strip(b"'").decode("utf-8", "replace"))
+        return ErrorLine(line[4:].strip().strip(b"'").decode("utf-8", "replace"))
     if line.startswith(b"+OK"):
         return Ok()
     raise _garbled("unknown operation", line)

@@ -26,7 +26,7 @@ from ..errors import (
 )
 from ..subjects import MAX_CONTROL_LINE
 from . import commands
-from .parser import Err, Info, Operation, Ping, Pong
+from .parser import ErrorLine, Info, Operation, Ping, Pong
 
 __all__ = [
     "Handshake",
@@ -139,7 +139,7 @@ class Session(Generic[ReceiverT]):
 
     def __init__(self) -> None:
         self.info: ServerInfo = ServerInfo()
-        self.interests: dict[int, SubscriptionState[ReceiverT]] = {}
+        self.subscriptions: dict[int, SubscriptionState[ReceiverT]] = {}
         self._last_sid = 0
 
     def subscribe(
@@ -161,30 +161,30 @@ class Session(Generic[ReceiverT]):
                 f"a server accepts {MAX_CONTROL_LINE}",
             )
         self._last_sid += 1
-        interest = SubscriptionState(self._last_sid, subject, queue, receiver)
-        self.interests[interest.sid] = interest
-        return interest, command
+        subscription = SubscriptionState(self._last_sid, subject, queue, receiver)
+        self.subscriptions[subscription.sid] = subscription
+        return subscription, command
 
-    def unsubscribe(self, interest: SubscriptionState[ReceiverT], limit: int = 0) -> bytes:
+    def unsubscribe(self, subscription: SubscriptionState[ReceiverT], limit: int = 0) -> bytes:
         """
         End a subscription after ``limit`` messages, and return the command that must be sent.
 
         It ends at once if ``limit`` is 0 or was reached before.
         """
-        if limit > interest.delivered:
-            interest.limit = limit
-            return commands.unsubscribe(interest.sid, limit)
-        self.interests.pop(interest.sid, None)
-        return commands.unsubscribe(interest.sid)
+        if limit > subscription.delivered:
+            subscription.limit = limit
+            return commands.unsubscribe(subscription.sid, limit)
+        self.subscriptions.pop(subscription.sid, None)
+        return commands.unsubscribe(subscription.sid)
 
-    def stop(self, interest: SubscriptionState[ReceiverT]) -> bytes:
+    def stop(self, subscription: SubscriptionState[ReceiverT]) -> bytes:
         """Return the command that ends a subscription, which stays for the messages in flight."""
-        interest.ending = True
-        return commands.unsubscribe(interest.sid)
+        subscription.ending = True
+        return commands.unsubscribe(subscription.sid)
 
-    def forget(self, interest: SubscriptionState[ReceiverT]) -> None:
+    def forget(self, subscription: SubscriptionState[ReceiverT]) -> None:
         """Remove a subscription that was stopped or has reached its limit."""
-        self.interests.pop(interest.sid, None)
+        self.subscriptions.pop(subscription.sid, None)
 
     def resubscribe(self, confirming: list[SubscriptionState[ReceiverT]] | None = None) -> bytes:
         """
@@ -196,16 +196,18 @@ class Session(Generic[ReceiverT]):
 
         """
         parts = []
-        for interest in self.interests.values():
-            if interest.ending:
+        for subscription in self.subscriptions.values():
+            if subscription.ending:
                 continue
-            parts.append(commands.subscribe(interest.subject, interest.queue, interest.sid))
+            parts.append(
+                commands.subscribe(subscription.subject, subscription.queue, subscription.sid)
+            )
             if confirming is not None:
-                confirming.append(interest)
+                confirming.append(subscription)
                 parts.append(commands.PING)
-            if interest.limit:
-                left = max(1, interest.limit - interest.delivered)
-                parts.append(commands.unsubscribe(interest.sid, left))
+            if subscription.limit:
+                left = max(1, subscription.limit - subscription.delivered)
+                parts.append(commands.unsubscribe(subscription.sid, left))
         return b"".join(parts)
 
 
@@ -241,7 +243,7 @@ class Handshake:
             if not first:
                 return b""
             return commands.connect(self._connect_fields(self.info)) + commands.PING
-        if isinstance(operation, Err):
+        if isinstance(operation, ErrorLine):
             raise error_from_text(operation.text)
         if isinstance(operation, Ping):
             return commands.PONG

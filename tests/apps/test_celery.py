@@ -76,7 +76,7 @@ def test_tasks_publish(worker: Program, fresh_server: NatsServer, folder: Path) 
     assert stored(fresh_server) == 60
     worker.signal(signal.SIGTERM)
     assert worker.ended() == 0
-    assert "Traceback" not in worker.said
+    assert "Traceback" not in worker.output
 
 
 def test_a_task_that_is_tried_again_is_stored_once(
@@ -85,7 +85,7 @@ def test_a_task_that_is_tried_again_is_stored_once(
     """What fails behind the publish does not store the order a second time."""
     # Without the folder every task fails behind its publish, and is tried again later.
     order(folder, fresh_server.url, 0, 10)
-    wait_until(lambda: worker.said.count("Retry in") >= 10 and stored(fresh_server) == 10, 30)
+    wait_until(lambda: worker.output.count("Retry in") >= 10 and stored(fresh_server) == 10, 30)
     (folder / "receipts").mkdir()
     wait_until(lambda: len(receipts(folder)) == 10, 45)
     assert {seq for seq, _ in receipts(folder).values()} == set(range(1, 11))

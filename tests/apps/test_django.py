@@ -38,8 +38,8 @@ def site(fresh_server: NatsServer, project: Path) -> Iterator[str]:
 
 def handled(*workers: Program) -> list[int]:
     """The numbers of the orders that workers have handled, sorted."""
-    said = "".join(worker.said for worker in workers)
-    return sorted(map(int, re.findall(r"handled (\d+)\n", said)))
+    output = "".join(worker.output for worker in workers)
+    return sorted(map(int, re.findall(r"handled (\d+)\n", output)))
 
 
 def consumer(server: NatsServer) -> dict[str, int]:
@@ -69,7 +69,7 @@ def test_an_order_goes_through_view_and_worker(
         wait_until(lambda: handled(worker) == list(range(50)))
         worker.signal(signal.SIGTERM)
         assert worker.ended() == 0
-        assert "stopped" in worker.said
+        assert "stopped" in worker.output
     assert consumer(fresh_server)["num_ack_pending"] == 0
 
 
@@ -89,7 +89,7 @@ def test_a_worker_stops_on_a_signal(fresh_server: NatsServer, project: Path, how
             first.ctrl_c()
         publish(fresh_server, 300, 600)
         assert first.ended() == 0
-        assert "stopped" in first.said
+        assert "stopped" in first.output
         wait_until(lambda: handled(first, second) == list(range(600)), 15)
         second.signal(signal.SIGTERM)
         assert second.ended() == 0
@@ -120,8 +120,8 @@ def test_orders_that_cannot_be_handled(fresh_server: NatsServer, project: Path) 
         worker.signal(signal.SIGTERM)
         assert worker.ended() == 0
         # Before each order, so that no dead database connection is used, and after it.
-        assert "closed 10" in worker.said
-        assert worker.said.count("ZeroDivisionError") == 1
+        assert "closed 10" in worker.output
+        assert worker.output.count("ZeroDivisionError") == 1
     info = consumer(fresh_server)
     assert (info["num_ack_pending"], info["num_pending"]) == (1, 0)
     with RawClient(fresh_server.port) as raw:

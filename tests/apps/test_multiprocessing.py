@@ -19,9 +19,9 @@ pytestmark = pytest.mark.timeout(110)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_pool(fresh_server: NatsServer, tmp_path: Path, method: str) -> None:
     """Each process of a pool has a connection of its own, and its parent goes on with its own."""
-    said = run([str(APPS / "multiprocessing" / "pool.py"), method], fresh_server.url, tmp_path)
-    assert "100 orders from " in said
-    assert "101 in the stream" in said
+    output = run([str(APPS / "multiprocessing" / "pool.py"), method], fresh_server.url, tmp_path)
+    assert "100 orders from " in output
+    assert "101 in the stream" in output
     with RawClient(fresh_server.port) as raw:
         assert raw.api("STREAM.INFO.ORDERS")["state"]["messages"] == 101
 
@@ -29,9 +29,11 @@ def test_a_pool(fresh_server: NatsServer, tmp_path: Path, method: str) -> None:
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "forkserver"])
 def test_an_executor(fresh_server: NatsServer, tmp_path: Path, method: str) -> None:
     """Messages stay in the process that fetched them; their bytes are worked on in others."""
-    said = run([str(APPS / "multiprocessing" / "executor.py"), method], fresh_server.url, tmp_path)
-    assert "100 results" in said
-    assert "0 open" in said
+    output = run(
+        [str(APPS / "multiprocessing" / "executor.py"), method], fresh_server.url, tmp_path
+    )
+    assert "100 results" in output
+    assert "0 open" in output
     with RawClient(fresh_server.port) as raw:
         assert raw.api("STREAM.INFO.RESULTS")["state"]["messages"] == 100
         last = raw.api("STREAM.MSG.GET.RESULTS", last_by_subj="RESULTS.squares")["message"]

@@ -29,8 +29,8 @@ def open_acks(server: NatsServer, consumer: str) -> int:
 
 
 def handled_by(worker: Program) -> set[int]:
-    """The orders of which a worker has said so."""
-    return set(map(int, re.findall(r"handled (\d+)\n", worker.said)))
+    """The orders that a worker has printed as handled."""
+    return set(map(int, re.findall(r"handled (\d+)\n", worker.output)))
 
 
 def test_every_line_is_published(fresh_server: NatsServer, tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_every_line_is_published(fresh_server: NatsServer, tmp_path: Path) -> No
         program.input.write(b"".join(b"line %d\n" % n for n in range(5000)))
         program.input.close()
         assert program.ended() == 0
-        assert "5000 of 5000 are stored" in program.said
+        assert "5000 of 5000 are stored" in program.output
     assert stored(fresh_server) == 5000
 
 
@@ -51,9 +51,9 @@ def test_ctrl_c_while_publishing(fresh_server: NatsServer, tmp_path: Path) -> No
         wait_until(lambda: stored(fresh_server))
         program.signal(signal.SIGINT)
         assert program.ended() == 0
-        assert "stopping" in program.said
-        said = int(program.said.split(" of ")[1].split()[0])
-    assert stored(fresh_server) == said
+        assert "stopping" in program.output
+        count = int(program.output.split(" of ")[1].split()[0])
+    assert stored(fresh_server) == count
 
 
 def create_orders(server: NatsServer) -> None:
@@ -69,7 +69,7 @@ def test_ctrl_c_while_working(fresh_server: NatsServer, tmp_path: Path) -> None:
         with RawClient(fresh_server.port) as raw:
             for number in range(500):
                 assert b'"seq"' in raw.request("ORDERS.received", b"%d" % number)
-        wait_until(lambda: worker.said.count("handled") > 100)
+        wait_until(lambda: worker.output.count("handled") > 100)
         worker.signal(signal.SIGINT)
         assert worker.ended() == 0
         handled = handled_by(worker)
@@ -102,7 +102,7 @@ def test_orders_that_cannot_be_handled(fresh_server: NatsServer, tmp_path: Path)
     )
     with Program([str(script)], fresh_server.url, tmp_path) as worker:
         wait_until(lambda: handled_by(worker) == {1, 2, 3}, 15)
-        wait_until(lambda: "ZeroDivisionError" in worker.said)
+        wait_until(lambda: "ZeroDivisionError" in worker.output)
         worker.signal(signal.SIGINT)
         assert worker.ended() == 0
     assert open_acks(fresh_server, "work") == 1
@@ -119,8 +119,8 @@ def test_orders_that_cannot_be_handled(fresh_server: NatsServer, tmp_path: Path)
 
 def test_an_end_without_a_close(fresh_server: NatsServer, tmp_path: Path) -> None:
     """What was acknowledged is stored, and what was only buffered is sent at the end."""
-    said = run([str(SCRIPTS / "forget.py")], fresh_server.url, tmp_path)
-    assert "stored as 1" in said
+    output = run([str(SCRIPTS / "forget.py")], fresh_server.url, tmp_path)
+    assert "stored as 1" in output
     wait_until(lambda: stored(fresh_server) == 1001)
 
 
@@ -141,5 +141,5 @@ def test_a_killed_script_loses_nothing_that_was_acknowledged(
         program.wait_for("\n500\n")
         program.signal(signal.SIGKILL)
         program.ended()
-        last = [line for line in program.said.split("\n")[:-1] if line][-1]
+        last = [line for line in program.output.split("\n")[:-1] if line][-1]
     assert stored(fresh_server) in {int(last), int(last) + 1}

@@ -28,7 +28,7 @@ from jetstream_sync.server.runtime import reserve_port
 
 from .clients import ROOT
 from .rows import MESSAGE_BYTES
-from .verifier import NotDoneError, Referee
+from .verifier import NotDoneError, Verifier
 
 __all__ = ["PROBES", "Measure"]
 
@@ -129,15 +129,15 @@ def _threads(url: str, scale: float) -> Sequence[Measure]:
     count = max(800, int(16_000 * scale))
     single: list[float] = []
     together: list[float] = []
-    with Referee(url) as referee, jetstream_sync.connect(url) as nc:
+    with Verifier(url) as verifier, jetstream_sync.connect(url) as nc:
         for _ in range(3):
             for rates, threads in ((single, 1), (together, 8)):
-                referee.make_stream(_STREAM, _SUBJECT)
+                verifier.make_stream(_STREAM, _SUBJECT)
                 rates.append(_publish_rate(nc, threads, count))
-                stored = referee.api(f"STREAM.INFO.{_STREAM}")["state"]["messages"]
+                stored = verifier.api(f"STREAM.INFO.{_STREAM}")["state"]["messages"]
                 if stored != count:
                     raise NotDoneError(f"{stored} of {count} messages are in the stream")
-        referee.delete_stream(_STREAM)
+        verifier.delete_stream(_STREAM)
     ratio = median(together) / median(single)
     return [
         Measure("synchronous publishes, 1 thread", median(single), "/s", digits=0),
@@ -203,12 +203,12 @@ def _waiting_memory(url: str, scale: float) -> Sequence[Measure]:
     """Let messages wait in a core subscription; their payload is not counted."""
     count = max(2_000, int(100_000 * scale))
     grown: list[float] = []
-    with Referee(url) as referee, jetstream_sync.connect(url) as nc:
+    with Verifier(url) as verifier, jetstream_sync.connect(url) as nc:
         sub = nc.subscribe(_SUBJECT, pending_msgs_limit=2 * count, pending_bytes_limit=1024 * _MIB)
         nc.flush()
         for traced in (False, True):
             with _memory(traced=traced) as memory:
-                referee.publish(_SUBJECT, count, MESSAGE_BYTES)
+                verifier.publish(_SUBJECT, count, MESSAGE_BYTES)
                 # The answer to the ping comes behind the messages.
                 nc.flush(timeout=_TIMEOUT)
                 grown.append(memory() / count - MESSAGE_BYTES)
@@ -222,16 +222,16 @@ def _fetched_memory(url: str, scale: float) -> Sequence[Measure]:
     """Hold messages that one ``fetch`` has returned; their payload is not counted."""
     count = max(2_000, int(100_000 * scale))
     grown: list[float] = []
-    with Referee(url) as referee, jetstream_sync.connect(url) as nc:
+    with Verifier(url) as verifier, jetstream_sync.connect(url) as nc:
         for traced in (False, True):
-            consumer = _make_filled_consumer(referee, nc, count)
+            consumer = _make_filled_consumer(verifier, nc, count)
             with _memory(traced=traced) as memory:
                 held = consumer.fetch(count, timeout=_TIMEOUT)
                 grown.append(memory() / count - MESSAGE_BYTES)
             if len(held) != count:
                 raise NotDoneError(f"fetched {len(held)} of {count} messages")
             del held
-        referee.delete_stream(_STREAM)
+        verifier.delete_stream(_STREAM)
     return _message_memory("a fetched message", grown)
 
 
@@ -246,22 +246,22 @@ def _pulled_ahead(url: str, scale: float) -> Sequence[Measure]:
     """Take one message of a continuous pull, stop reading, and ask the server what it has sent."""
     count = max(5_000, int(50_000 * scale))
     limit = 500
-    with Referee(url) as referee, jetstream_sync.connect(url) as nc:
-        consumer = _make_filled_consumer(referee, nc, count)
+    with Verifier(url) as verifier, jetstream_sync.connect(url) as nc:
+        consumer = _make_filled_consumer(verifier, nc, count)
         with consumer.messages(max_messages=limit) as messages:
             messages.next(timeout=5.0)
             # Two round trips: whatever the first message has caused to be asked for has been sent.
             nc.flush()
             nc.flush()
-            sent = referee.consumer_info(_STREAM, _CONSUMER)["delivered"]["consumer_seq"]
-        referee.delete_stream(_STREAM)
+            sent = verifier.consumer_info(_STREAM, _CONSUMER)["delivered"]["consumer_seq"]
+        verifier.delete_stream(_STREAM)
     what = f"messages ahead of a reader with max_messages={limit}"
     return [Measure(what, sent - 1, "", limit, digits=0)]
 
 
-def _make_filled_consumer(referee: Referee, nc: Connection, count: int) -> PullConsumer:
-    referee.make_stream(_STREAM, _SUBJECT)
-    referee.fill(_SUBJECT, 1, count, MESSAGE_BYTES)
+def _make_filled_consumer(verifier: Verifier, nc: Connection, count: int) -> PullConsumer:
+    verifier.make_stream(_STREAM, _SUBJECT)
+    verifier.fill(_SUBJECT, 1, count, MESSAGE_BYTES)
     return nc.jetstream().create_consumer(
         _STREAM, ConsumerConfig(durable_name=_CONSUMER, ack_policy=AckPolicy.NONE)
     )
@@ -269,8 +269,8 @@ def _make_filled_consumer(referee: Referee, nc: Connection, count: int) -> PullC
 
 def _flat_ordered(url: str, scale: float) -> Sequence[Measure]:
     """Read 5 million messages through one ordered consumer's iterator."""
-    with Referee(url) as referee, jetstream_sync.connect(url) as nc:
-        _make_rolling_stream(referee)
+    with Verifier(url) as verifier, jetstream_sync.connect(url) as nc:
+        _make_rolling_stream(verifier)
         stream = nc.jetstream().get_stream(_STREAM)
         with stream.ordered_consumer().messages() as messages:
 
@@ -278,16 +278,16 @@ def _flat_ordered(url: str, scale: float) -> Sequence[Measure]:
                 for _ in islice(messages, _WINDOW):
                     pass
 
-            measures = _flat("ordered read", referee, read, scale)
-        referee.delete_stream(_STREAM)
+            measures = _flat("ordered read", verifier, read, scale)
+        verifier.delete_stream(_STREAM)
     return measures
 
 
 def _flat_fetch(url: str, scale: float) -> Sequence[Measure]:
     """Read 5 million messages through one consumer's ``fetch``, acking each."""
-    with Referee(url) as referee, jetstream_sync.connect(url) as nc:
-        _make_rolling_stream(referee)
-        referee.make_consumer(_STREAM, _CONSUMER)
+    with Verifier(url) as verifier, jetstream_sync.connect(url) as nc:
+        _make_rolling_stream(verifier)
+        verifier.make_consumer(_STREAM, _CONSUMER)
         consumer = nc.jetstream().get_consumer(_STREAM, _CONSUMER)
 
         def read() -> None:
@@ -298,19 +298,19 @@ def _flat_fetch(url: str, scale: float) -> Sequence[Measure]:
                     msg.ack()
                 left -= len(messages)
 
-        measures = _flat("fetch(500), ack each", referee, read, scale)
-        referee.delete_stream(_STREAM)
+        measures = _flat("fetch(500), ack each", verifier, read, scale)
+        verifier.delete_stream(_STREAM)
     return measures
 
 
 def _flat(
-    title: str, referee: Referee, read: Callable[[], None], scale: float
+    title: str, verifier: Verifier, read: Callable[[], None], scale: float
 ) -> Sequence[Measure]:
     blocks = max(3, int(5_000_000 * scale) // _BLOCK)
     costs: list[list[float]] = []
     resident: list[float] = []
     for block in range(blocks):
-        referee.fill(_SUBJECT, block * _BLOCK + 1, (block + 1) * _BLOCK, MESSAGE_BYTES)
+        verifier.fill(_SUBJECT, block * _BLOCK + 1, (block + 1) * _BLOCK, MESSAGE_BYTES)
         costs.append([_cost_per_message(read, _WINDOW) for _ in range(_BLOCK // _WINDOW)])
         resident.append(_resident_bytes())
     # The first 10,000 warm the interpreter and the allocator up.
@@ -334,20 +334,20 @@ def _subscriptions(url: str, scale: float) -> Sequence[Measure]:
     rounds = max(3, int(10 * scale))
     costs: tuple[list[float], list[float]] = ([], [])
     with (
-        Referee(url) as referee,
+        Verifier(url) as verifier,
         jetstream_sync.connect(url) as few,
         jetstream_sync.connect(url) as many,
     ):
         subs = [many.subscribe(f"jetstream_sync_limits.idle.{n}") for n in range(9_999)]
         many.flush(timeout=_TIMEOUT)
-        _make_rolling_stream(referee)
+        _make_rolling_stream(verifier)
         for number in range(rounds):
-            referee.fill(_SUBJECT, number * _BLOCK + 1, (number + 1) * _BLOCK, MESSAGE_BYTES)
+            verifier.fill(_SUBJECT, number * _BLOCK + 1, (number + 1) * _BLOCK, MESSAGE_BYTES)
             for nc, taken in zip((few, many), costs, strict=True):
                 taken.append(_cost_per_message(partial(_read_block, nc), _BLOCK))
         for sub in subs:
             sub.unsubscribe()
-        referee.delete_stream(_STREAM)
+        verifier.delete_stream(_STREAM)
     one, ten_thousand = median(costs[0]), median(costs[1])
     return [
         Measure("ordered read: cost with 1 subscription", one, "us", digits=2),
@@ -377,15 +377,15 @@ def _transports(url: str, scale: float) -> Sequence[Measure]:
         tls = _certify(directory)
         config = f"{tls}\nallow_non_tls: true\nwebsocket {{ port: {port}, no_tls: true }}"
         server = things.enter_context(NatsServer(config=config))
-        referee = things.enter_context(Referee(server.url))
+        verifier = things.enter_context(Verifier(server.url))
         trusted = TLSOptions(ca_file=directory / "ca.pem")
         connections = {
             "TCP": things.enter_context(jetstream_sync.connect(server.url)),
             "TLS": things.enter_context(jetstream_sync.connect(server.url, tls=trusted)),
             "WebSocket": things.enter_context(jetstream_sync.connect(f"ws://127.0.0.1:{port}")),
         }
-        _make_rolling_stream(referee)
-        referee.fill(_SUBJECT, 1, _BLOCK, MESSAGE_BYTES)
+        _make_rolling_stream(verifier)
+        verifier.fill(_SUBJECT, 1, _BLOCK, MESSAGE_BYTES)
         for nc in connections.values():
             _read_block(nc)
         for _ in range(rounds):
@@ -415,9 +415,9 @@ def _certify(directory: Path) -> str:
     return f'tls {{ cert_file: "{directory}/server.pem", key_file: "{directory}/server.pem" }}'
 
 
-def _make_rolling_stream(referee: Referee) -> None:
+def _make_rolling_stream(verifier: Verifier) -> None:
     # A block pushes the one before, which has been read, out of the stream.
-    referee.make_stream(_STREAM, _SUBJECT, max_msgs=_BLOCK)
+    verifier.make_stream(_STREAM, _SUBJECT, max_msgs=_BLOCK)
 
 
 def _cost_per_message(work: Callable[[], None], count: int) -> float:

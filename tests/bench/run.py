@@ -50,7 +50,7 @@ from .clients import CellError, Command, LeftOutError, command_makers, run_cell
 from .job import Job
 from .report import as_record, rate_table, ratio_table
 from .rows import CLIENTS, MESSAGE_BYTES, ROWS, Row
-from .verifier import NotDoneError, Referee
+from .verifier import NotDoneError, Verifier
 
 __all__ = ["main", "running_server"]
 
@@ -64,9 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     with tempfile.TemporaryDirectory() as directory, running_server(options.server) as url:
         commands, left_out = _commands(options.clients, Path(directory))
-        with Referee(url) as referee:
-            bare = _bare_round_trips(referee)
-            comparison = _Comparison(referee, url, commands, options.scale)
+        with Verifier(url) as verifier:
+            bare = _bare_round_trips(verifier)
+            comparison = _Comparison(verifier, url, commands, options.scale)
             for name in options.rows:
                 comparison.run_row(ROWS[name], options.rounds)
     versions = [f"{CLIENTS[name]} {version}" for name, version in comparison.versions.items()]
@@ -103,9 +103,9 @@ class _Comparison:
     """The measurements of one run."""
 
     def __init__(
-        self, referee: Referee, url: str, commands: dict[str, Command], scale: float
+        self, verifier: Verifier, url: str, commands: dict[str, Command], scale: float
     ) -> None:
-        self._referee = referee
+        self._referee = verifier
         self._url = url
         self._commands = commands
         self._scale = scale
@@ -170,10 +170,10 @@ def _commands(clients: Sequence[str], directory: Path) -> tuple[dict[str, Comman
     return commands, left_out
 
 
-def _bare_round_trips(referee: Referee) -> float:
-    referee.make_stream(_STREAM, _SUBJECT)
-    rate = referee.bare_round_trips(_SUBJECT, MESSAGE_BYTES)
-    referee.delete_stream(_STREAM)
+def _bare_round_trips(verifier: Verifier) -> float:
+    verifier.make_stream(_STREAM, _SUBJECT)
+    rate = verifier.bare_round_trips(_SUBJECT, MESSAGE_BYTES)
+    verifier.delete_stream(_STREAM)
     return rate
 
 

@@ -19,7 +19,7 @@ from typing_extensions import Self
 from .job import Job, numbered_payload
 from .rows import Row
 
-__all__ = ["NotDoneError", "Referee"]
+__all__ = ["NotDoneError", "Verifier"]
 
 _CHUNK_MESSAGES = 4_000
 _STREAM_NOT_FOUND = 10059
@@ -30,7 +30,7 @@ class NotDoneError(Exception):
     """The server does not show the work that a client says it has done."""
 
 
-class Referee:
+class Verifier:
     """A connection that makes streams and consumers, fills them and reads their states."""
 
     def __init__(self, url: str, timeout: float = 30.0) -> None:
@@ -48,10 +48,10 @@ class Referee:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._input = self._socket.makefile("rb")
         self._input.readline()  # INFO
-        options: dict[str, Any] = {"verbose": False, "pedantic": False, "name": "referee"}
+        options: dict[str, Any] = {"verbose": False, "pedantic": False, "name": "verifier"}
         if parts.username is not None:
             options |= {"user": unquote(parts.username), "pass": unquote(parts.password or "")}
-        self._send(f"CONNECT {json.dumps(options)}\r\nSUB _INBOX.referee 1\r\n".encode())
+        self._send(f"CONNECT {json.dumps(options)}\r\nSUB _INBOX.verifier 1\r\n".encode())
         self._received_before = 0
 
     def __enter__(self) -> Self:
@@ -130,7 +130,7 @@ class Referee:
 
         """
         plain = f"PUB {subject} {size}\r\n".encode()
-        acked = f"PUB {subject} _INBOX.referee {size}\r\n".encode()
+        acked = f"PUB {subject} _INBOX.verifier {size}\r\n".encode()
         for start in range(first, last + 1, _CHUNK_MESSAGES):
             stop = min(start + _CHUNK_MESSAGES, last + 1)
             chunk = [plain + numbered_payload(n, size) + b"\r\n" for n in range(start, stop - 1)]
@@ -164,7 +164,7 @@ class Referee:
             publishes per second.
 
         """
-        command = f"PUB {subject} _INBOX.referee {size}\r\n".encode() + b"x" * size + b"\r\n"
+        command = f"PUB {subject} _INBOX.verifier {size}\r\n".encode() + b"x" * size + b"\r\n"
         count = 0
         start = time.perf_counter()
         while time.perf_counter() - start < seconds:
@@ -217,7 +217,7 @@ class Referee:
     def _request(self, subject: str, body: dict[str, Any] | None) -> dict[str, Any]:
         payload = b"" if body is None else json.dumps(body).encode()
         self._send(
-            b"PUB %s _INBOX.referee %d\r\n%s\r\n" % (subject.encode(), len(payload), payload)
+            b"PUB %s _INBOX.verifier %d\r\n%s\r\n" % (subject.encode(), len(payload), payload)
         )
         answer: dict[str, Any] = json.loads(self._next_payload())
         return answer
@@ -235,4 +235,4 @@ class Referee:
             if line.startswith(b"PING"):
                 self._send(b"PONG\r\n")
             elif not line or line.startswith(b"-ERR"):
-                raise NotDoneError(f"the server closed the referee's connection: {line!r}")
+                raise NotDoneError(f"the server closed the verifier's connection: {line!r}")

@@ -374,9 +374,9 @@ class _Run:
 
     def _no_pulls(self) -> bool:
         return not any(
-            isinstance(interest.receiver, PullInbox)
+            isinstance(subscription.receiver, PullInbox)
             for nc in self.testbed.connections.values()
-            for interest in nc._core.interests()
+            for subscription in nc._core.subscriptions()
         )
 
     def close(self) -> int:

@@ -61,7 +61,7 @@ def data(messages: Iterator[StoredMsg]) -> list[str]:
 def scripted(
     server: NatsServer, answer: Callable[[Connection, Msg, int], None]
 ) -> Iterator[Connection]:
-    """Answer direct gets below the prefix PLAYED; forward the other requests to JetStream."""
+    """Answer direct gets below the prefix FAKE; forward the other requests to JetStream."""
     with connect(server.url) as nc, connect(server.url) as forwarding, connect(server.url) as user:
         asked = 0
 
@@ -71,10 +71,10 @@ def scripted(
                 asked += 1
                 answer(nc, msg, asked)
             else:
-                subject = msg.subject.replace("PLAYED", "$JS.API", 1)
+                subject = msg.subject.replace("FAKE", "$JS.API", 1)
                 msg.respond(forwarding.request(subject, msg.data, 5).data)
 
-        sub = nc.subscribe("PLAYED.>", cb=take)
+        sub = nc.subscribe("FAKE.>", cb=take)
         nc.flush()
         yield user
         sub.unsubscribe()
@@ -282,7 +282,7 @@ def test_an_old_replica_is_named(nats_server: NatsServer, stream: Stream) -> Non
             send_msg(nc, msg, 5, None)
 
     with scripted(nats_server, answer) as user:
-        found = user.jetstream(prefix="PLAYED").get_stream(stream.name).get_last_msgs(["s.*"])
+        found = user.jetstream(prefix="FAKE").get_stream(stream.name).get_last_msgs(["s.*"])
         assert next(found).seq == 1
         with pytest.raises(ServerTooOldError, match="needs nats-server 2.11"):
             next(found)
@@ -350,8 +350,8 @@ def test_a_page_from_a_replica_that_is_behind_is_requested_again(
         send_end(nc, msg)
 
     with scripted(nats_server, answer) as user:
-        played = user.jetstream(prefix="PLAYED").get_stream(stream.name)
-        assert [msg.seq for msg in played.get_last_msgs(["s.*"], up_to_time=PAST)] == [1, 4, 5]
+        fake = user.jetstream(prefix="FAKE").get_stream(stream.name)
+        assert [msg.seq for msg in fake.get_last_msgs(["s.*"], up_to_time=PAST)] == [1, 4, 5]
     assert asked[1:] == [b'{"multi_last":["s.*"],"max_bytes":4000000,"seq":2,"up_to_seq":9}'] * 3
 
 
@@ -366,8 +366,8 @@ def test_a_page_that_broke_off_is_requested_again(nats_server: NatsServer, strea
             send_end(nc, msg)
 
     with scripted(nats_server, answer) as user:
-        played = user.jetstream(prefix="PLAYED").get_stream(stream.name)
-        assert [msg.seq for msg in played.get_last_msgs(["s.*"])] == [7]
+        fake = user.jetstream(prefix="FAKE").get_stream(stream.name)
+        assert [msg.seq for msg in fake.get_last_msgs(["s.*"])] == [7]
 
 
 @each_case(
@@ -384,9 +384,9 @@ def test_other_answers_to_get_last_msgs_are_errors(
 ) -> None:
     """A refusal is typed, and an answer that is none is an error."""
     with scripted(nats_server, lambda nc, msg, _: send_block(nc, msg, block)) as user:
-        played = user.jetstream(prefix="PLAYED").get_stream(stream.name)
+        fake = user.jetstream(prefix="FAKE").get_stream(stream.name)
         with pytest.raises(error):
-            played.get_last_msgs(["s.*"])
+            fake.get_last_msgs(["s.*"])
 
 
 @pytest.mark.server(">=2.11")
@@ -461,6 +461,6 @@ def test_an_old_replica_does_not_ignore_the_start_time(
 ) -> None:
     """A server before 2.11 answers as if there were no start time; its answer is not used."""
     with scripted(nats_server, lambda nc, msg, _: send_msg(nc, msg, 1, None)) as user:
-        played = user.jetstream(prefix="PLAYED").get_stream(stream.name)
+        fake = user.jetstream(prefix="FAKE").get_stream(stream.name)
         with pytest.raises(ServerTooOldError):
-            played.get_msgs(5, start_time=PAST)
+            fake.get_msgs(5, start_time=PAST)

@@ -51,18 +51,20 @@ def all_of(stream: Stream, most: int, subject: str | None = None) -> Iterator[St
 
 
 @contextmanager
-def played(server: NatsServer, answer: Callable[[Connection, Msg], None]) -> Iterator[None]:
-    """Direct gets below the prefix PLAYED are answered so; the rest is forwarded to JetStream."""
+def direct_get_answers(
+    server: NatsServer, answer: Callable[[Connection, Msg], None]
+) -> Iterator[None]:
+    """Direct gets below the prefix FAKE are answered so; the rest is forwarded to JetStream."""
     with connect(server.url) as nc, connect(server.url) as forwarding:
 
         def take(msg: Msg) -> None:
             if ".DIRECT.GET." in msg.subject:
                 answer(nc, msg)
             else:
-                subject = msg.subject.replace("PLAYED", "$JS.API", 1)
+                subject = msg.subject.replace("FAKE", "$JS.API", 1)
                 msg.respond(forwarding.request(subject, msg.data, 5).data)
 
-        nc.subscribe("PLAYED.>", cb=take)
+        nc.subscribe("FAKE.>", cb=take)
         nc.flush()
         yield
 
@@ -189,8 +191,8 @@ def test_what_came_of_an_answer_that_broke_off_is_returned(
         member(server, msg, 1)
         member(server, msg, 2)
 
-    with played(nats_server, answer):
-        js = nc.jetstream(prefix="PLAYED")
+    with direct_get_answers(nats_server, answer):
+        js = nc.jetstream(prefix="FAKE")
         assert [msg.seq for msg in js.get_stream(stream.name).get_msgs(5)] == [1, 2]
 
 
@@ -198,8 +200,8 @@ def test_without_responders_the_leader_is_asked(
     nats_server: NatsServer, nc: Connection, stream: Stream
 ) -> None:
     """A replica that is down does not matter while the leader is well."""
-    with played(nats_server, lambda _, __: None):
-        js = nc.jetstream(prefix="PLAYED")
+    with direct_get_answers(nats_server, lambda _, __: None):
+        js = nc.jetstream(prefix="FAKE")
         (msg,) = js.get_stream(stream.name).get_msgs(5, 9)
     assert msg.seq == 9
 
@@ -222,8 +224,8 @@ def test_other_answers_are_errors(
             raw.send(b"HPUB %s %d %d\r\n%s\r\n" % (reply, len(answer), len(answer), answer))
             raw.request("$JS.API.INFO")
 
-    with played(nats_server, say), pytest.raises(error):
-        nc.jetstream(prefix="PLAYED").get_stream(stream.name).get_msgs(5)
+    with direct_get_answers(nats_server, say), pytest.raises(error):
+        nc.jetstream(prefix="FAKE").get_stream(stream.name).get_msgs(5)
 
 
 def test_a_server_that_is_silent_is_a_timeout(fresh_server: NatsServer) -> None:

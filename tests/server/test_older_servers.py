@@ -306,12 +306,12 @@ def test_only_what_is_new_and_empty_is_removed(created, messages, outcome, delet
         "did_create": True,
     }
 
-    def played(route: str, _: Any) -> dict[str, Any]:
+    def reply(route: str, _: Any) -> dict[str, Any]:
         if "DELETE" in route:
             return {"error": {"code": 500, "err_code": 1, "description": "no, no"}}
         return answer
 
-    with FakeJetStream(played) as server:
+    with FakeJetStream(reply) as server:
         with jetstream_sync.connect(server.url) as nc:
             with pytest.raises(ServerTooOldError, match=outcome) as caught:
                 nc.jetstream(timeout=5).create_stream(name="S", max_msgs=3, allow_atomic=True)

@@ -40,7 +40,7 @@ def break_link(nc: Connection) -> None:
 
 def subscriptions(nc: Connection) -> int:
     """Return how many subscriptions the connection has, but those for all of its requests."""
-    return len([i for i in nc._core.interests() if not i.subject.endswith(".*")])
+    return len([i for i in nc._core.subscriptions() if not i.subject.endswith(".*")])
 
 
 @pytest.fixture

@@ -60,8 +60,8 @@ def numbers_of(messages: list[JetStreamMsg]) -> list[int]:
 
 def subscriptions(nc: Connection) -> list[str]:
     """Return the connection's subscriptions, without the one for all answers."""
-    answers = nc._core._mux._interest
-    return [each.subject for each in nc._core.interests() if each is not answers]
+    answers = nc._core._mux._subscription
+    return [each.subject for each in nc._core.subscriptions() if each is not answers]
 
 
 # --- the consumer --------------------------------------------------------------------------------
@@ -377,7 +377,7 @@ def test_a_drain_hands_over_what_has_come(
         wait_until(lambda: sub.consumer_info().num_waiting == 1)
         put(js, subject, 1, 2)
         # Behind the status that there was nothing.
-        wait_until(lambda: [inbox._interest.delivered for inbox in tuple(sub._busy)] == [3])
+        wait_until(lambda: [inbox._subscription.delivered for inbox in tuple(sub._busy)] == [3])
         sub.drain()
         assert numbers_of(fetched.result(5)) == [1, 2]
 

@@ -30,7 +30,7 @@ NOT_FOUND = {"error": {"code": 404, "err_code": 10014, "description": "consumer 
 
 
 class Server:
-    """A server that is played by hand, as far as one pull subscription sees it."""
+    """A scripted server, as far as one pull subscription sees it."""
 
     def __init__(self, peer: ScriptedPeer) -> None:
         self._peer = peer

@@ -54,7 +54,7 @@ def read_to(fetch: Fetching, last: int, got: list[int]) -> list[int]:
 
 
 def inboxes(nc: Connection) -> int:
-    return sum(isinstance(each.receiver, PullInbox) for each in nc._core.interests())
+    return sum(isinstance(each.receiver, PullInbox) for each in nc._core.subscriptions())
 
 
 def test_what_a_stall_held_back_comes_later(

@@ -158,7 +158,7 @@ def test_what_is_left_of_a_limit_comes_back(
     assert read(sub, 3) == [b"after"] * 3
     with pytest.raises(BadSubscriptionError):
         sub.next_msg(timeout=5 * SCALE)
-    assert not alone._core.interests()
+    assert not alone._core.subscriptions()
 
 
 def test_a_limit_set_without_a_link_takes_no_message_from_others(

@@ -65,7 +65,7 @@ def data(replies: ReplyIterator) -> list[bytes]:
 
 def inboxes(nc: Connection) -> int:
     """Return the number of reply inboxes that the client has."""
-    return sum(each.receiver.is_reply_inbox for each in nc._core.interests())
+    return sum(each.receiver.is_reply_inbox for each in nc._core.subscriptions())
 
 
 def server_subscriptions(monitor: str) -> int:

@@ -487,13 +487,13 @@ def test_answers_need_a_permission() -> None:
                 list(snapshot)
 
 
-# --- a server that is played --------------------------------------------------------------------
+# --- a fake server - --------------------------------------------------------------------
 
 CONFIG = {"name": "S", "subjects": ["s"], "retention": "limits", "storage": "file"}
 STATE = {"messages": 1, "bytes": 1, "first_seq": 1, "last_seq": 1, "consumer_count": 0}
 
 
-def played(subject: str, asked: Any) -> dict[str, Any] | None:
+def fake_answer(subject: str, asked: Any) -> dict[str, Any] | None:
     """Answer as a server with one stream."""
     if subject == "STREAM.INFO.S":
         return {"config": CONFIG, "state": STATE, "created": "2024-01-01T00:00:00Z"}
@@ -508,7 +508,7 @@ inboxes: list[str] = []
 
 def test_a_piece_that_is_missing_is_noticed() -> None:
     """Pieces are numbered; one that did not arrive ends the snapshot."""
-    with FakeJetStream(played) as server, jetstream_sync.connect(server.url) as nc:
+    with FakeJetStream(fake_answer) as server, jetstream_sync.connect(server.url) as nc:
         snapshot = nc.jetstream().get_stream("S").snapshot()
         server.deliver(inboxes[-1], b"one", "$JS.SNAPSHOT.ACK.S.id.3.1")
         server.deliver(inboxes[-1], b"three", "$JS.SNAPSHOT.ACK.S.id.5.3")
@@ -522,7 +522,7 @@ def test_a_piece_that_is_missing_is_noticed() -> None:
 @pytest.mark.parametrize("end", [b"", b"NATS/1.0 204\r\n\r\n"])
 def test_an_empty_message_is_the_end(end: bytes) -> None:
     """Without a status, or with 204, all is well."""
-    with FakeJetStream(played) as server, jetstream_sync.connect(server.url) as nc:
+    with FakeJetStream(fake_answer) as server, jetstream_sync.connect(server.url) as nc:
         snapshot = nc.jetstream().get_stream("S").snapshot()
         server.deliver(inboxes[-1], b"last")
         server.deliver(inboxes[-1], header=end)
@@ -533,7 +533,7 @@ def test_an_empty_message_is_the_end(end: bytes) -> None:
 
 def test_a_status_is_an_error() -> None:
     """What the server ends it with is in the error."""
-    with FakeJetStream(played) as server, jetstream_sync.connect(server.url) as nc:
+    with FakeJetStream(fake_answer) as server, jetstream_sync.connect(server.url) as nc:
         snapshot = nc.jetstream().get_stream("S").snapshot()
         server.deliver(inboxes[-1], header=b"NATS/1.0 500 disk on fire\r\n\r\n")
         with pytest.raises(SnapshotBrokenError, match="500 disk on fire"):
@@ -544,7 +544,7 @@ def test_a_refused_snapshot_has_its_class() -> None:
     """A snapshot that the server cannot make is an error, and leaves no subscription."""
 
     def refusing(subject: str, asked: Any) -> dict[str, Any] | None:
-        return played("" if "SNAPSHOT" in subject else subject, asked)
+        return fake_answer("" if "SNAPSHOT" in subject else subject, asked)
 
     with FakeJetStream(refusing) as server, jetstream_sync.connect(server.url) as nc:
         stream = nc.jetstream().get_stream("S")

@@ -62,7 +62,7 @@ class Streams:
 
 
 @contextmanager
-def played(
+def fake_server(
     streams: Callable[[str, Any], dict[str, Any] | None], errors: list[Error] | None = None
 ) -> Iterator[tuple[FakeJetStream, Connection]]:
     """A fake server and a connection to it."""
@@ -106,7 +106,7 @@ def config(**fields: Any) -> dict[str, Any]:
 
 def test_an_ephemeral_consumer() -> None:
     """Without a durable: the stream is looked up, then comes the subscription, then the consumer."""
-    with played(Streams()) as (server, nc):
+    with fake_server(Streams()) as (server, nc):
         sub = nc.jetstream().subscribe("foo")
         name = sub.consumer_name
         assert story(server) == [
@@ -125,7 +125,7 @@ def test_an_ephemeral_consumer() -> None:
 
 def test_a_durable_consumer_that_does_not_exist() -> None:
     """A durable consumer is looked up before it is created."""
-    with played(Streams()) as (server, nc):
+    with fake_server(Streams()) as (server, nc):
         sub = nc.jetstream().subscribe("foo", durable="dur", stream="S")
         assert story(server) == [
             "PUB CONSUMER.INFO.S.dur",
@@ -140,7 +140,7 @@ def test_a_durable_consumer_that_does_not_exist() -> None:
 def test_a_durable_consumer_that_exists() -> None:
     """An existing consumer is bound to, on its deliver subject."""
     there = consumer_info("dur", {"durable_name": "dur", "deliver_subject": "to.here"})
-    with played(Streams(dur=there)) as (server, nc):
+    with fake_server(Streams(dur=there)) as (server, nc):
         sub = nc.jetstream().subscribe("foo", durable="dur")
         nc.flush()
         assert story(server) == ["PUB STREAM.NAMES", "PUB CONSUMER.INFO.S.dur", "SUB to.here"]
@@ -150,7 +150,7 @@ def test_a_durable_consumer_that_exists() -> None:
 def test_the_queue_of_the_document() -> None:
     """The second member of a queue without a durable finds the consumer of the first one."""
     streams = Streams()
-    with played(streams) as (server, nc):
+    with fake_server(streams) as (server, nc):
         js = nc.jetstream()
         one = js.subscribe("foo", "bar")
         two = js.subscribe("foo", "bar")
@@ -175,7 +175,7 @@ def test_the_queue_of_the_document() -> None:
 
 def test_a_given_deliver_subject_is_used() -> None:
     """The subscription is on the given deliver subject."""
-    with played(Streams()) as (server, nc):
+    with fake_server(Streams()) as (server, nc):
         cfg = ConsumerConfig(deliver_subject="mine")
         sub = nc.jetstream().subscribe("foo", stream="S", config=cfg)
         assert story(server) == ["SUB mine", f"PUB CONSUMER.CREATE.S.{sub.consumer_name}.foo"]
@@ -183,7 +183,7 @@ def test_a_given_deliver_subject_is_used() -> None:
 
 def test_a_stream_is_enough() -> None:
     """With a stream and no subject, all of its messages are subscribed to."""
-    with played(Streams()) as (server, nc):
+    with fake_server(Streams()) as (server, nc):
         sub = nc.jetstream().subscribe(stream="S")
         assert story(server) == ["SUB _", f"PUB CONSUMER.CREATE.S.{sub.consumer_name}"]
 
@@ -195,7 +195,7 @@ def test_there_has_to_be_one_stream(names: list[str], error: type[Error]) -> Non
     """If no stream, or more than one, has the subject, the error names the subject."""
     streams = Streams()
     streams.names = names
-    with played(streams) as (server, nc):
+    with fake_server(streams) as (server, nc):
         with pytest.raises(error, match="foo") as caught:
             nc.jetstream().subscribe("foo")
         assert all(name in str(caught.value) for name in names)
@@ -205,7 +205,7 @@ def test_there_has_to_be_one_stream(names: list[str], error: type[Error]) -> Non
 def test_binding_looks_the_consumer_up() -> None:
     """Binding to a missing consumer is an error."""
     there = consumer_info("c", {"name": "c", "deliver_subject": "to.here"})
-    with played(Streams(c=there)) as (server, nc):
+    with fake_server(Streams(c=there)) as (server, nc):
         js = nc.jetstream()
         js.subscribe_bind("S", "c")
         nc.flush()
@@ -218,7 +218,7 @@ def test_a_failed_subscribe_leaves_no_subscription() -> None:
     """A failed check subscribes to nothing; after a server error the client unsubscribes."""
     bound = consumer_info("dur", {"durable_name": "dur", "deliver_subject": "x"}, push_bound=True)
     streams = Streams(dur=bound)
-    with played(streams) as (server, nc):
+    with fake_server(streams) as (server, nc):
         js = nc.jetstream()
         with pytest.raises(DuplicateSubscriptionError):
             js.subscribe("foo", durable="dur", stream="S")
@@ -243,7 +243,7 @@ def test_a_lost_race_of_a_queue() -> None:
         {"durable_name": "bar", "deliver_subject": "to.here", "deliver_group": "bar"},
         push_bound=True,
     )
-    with played(streams) as (server, nc):
+    with fake_server(streams) as (server, nc):
         sub = nc.jetstream().subscribe("foo", "bar", stream="S")
         nc.flush()
         assert story(server) == [
@@ -266,7 +266,7 @@ def test_a_lost_race_without_a_queue() -> None:
     streams.appears = consumer_info(
         "dur", {"durable_name": "dur", "deliver_subject": "to.here"}, push_bound=True
     )
-    with played(streams) as (server, nc):
+    with fake_server(streams) as (server, nc):
         with pytest.raises(DuplicateSubscriptionError, match="dur"):
             nc.jetstream().subscribe("foo", durable="dur", stream="S")
         nc.flush()
@@ -282,7 +282,7 @@ def deletions(server: FakeJetStream) -> list[str]:
 
 def test_unsubscribe_deletes_the_created_consumer() -> None:
     """First the subscription ends, then the consumer created for it is deleted."""
-    with played(Streams()) as (server, nc):
+    with fake_server(Streams()) as (server, nc):
         sub = nc.jetstream().subscribe("foo", durable="dur", stream="S")
         sub.unsubscribe()
         assert story(server)[-2:] == ["UNSUB _", "PUB CONSUMER.DELETE.S.dur"]
@@ -291,7 +291,7 @@ def test_unsubscribe_deletes_the_created_consumer() -> None:
 def test_an_existing_consumer_is_not_deleted() -> None:
     """A consumer that was only bound to is not deleted."""
     there = consumer_info("dur", {"durable_name": "dur", "deliver_subject": "to.here"})
-    with played(Streams(dur=there)) as (server, nc):
+    with fake_server(Streams(dur=there)) as (server, nc):
         nc.jetstream().subscribe("foo", durable="dur").unsubscribe()
         nc.jetstream().subscribe_bind("S", "dur").drain()
         nc.flush()
@@ -300,7 +300,7 @@ def test_an_existing_consumer_is_not_deleted() -> None:
 
 def test_delete_consumer_false_keeps_the_consumer() -> None:
     """With ``delete_consumer=False`` nothing is deleted."""
-    with played(Streams()) as (server, nc):
+    with fake_server(Streams()) as (server, nc):
         js = nc.jetstream()
         js.subscribe("foo", durable="dur", delete_consumer=False).unsubscribe()
         js.subscribe("foo", delete_consumer=False).drain()
@@ -311,7 +311,7 @@ def test_delete_consumer_false_keeps_the_consumer() -> None:
 def test_a_queue_s_consumer_is_left_to_the_others() -> None:
     """The member that created the consumer deletes it only if no other member is bound."""
     streams = Streams()
-    with played(streams) as (server, nc):
+    with fake_server(streams) as (server, nc):
         js = nc.jetstream()
         sub = js.subscribe("foo", "bar")
         sub.unsubscribe()  # still bound
@@ -332,7 +332,7 @@ def test_an_error_of_the_deletion() -> None:
     def answer(route: str, said: Any) -> dict[str, Any] | None:
         return answers.pop(0) if route.startswith("CONSUMER.DELETE") else streams(route, said)
 
-    with played(answer) as (_, nc):
+    with fake_server(answer) as (_, nc):
         js = nc.jetstream()
         js.subscribe("foo").unsubscribe()
         sub = js.subscribe("foo")
@@ -350,7 +350,7 @@ def test_an_error_of_a_late_deletion() -> None:
     def answer(route: str, said: Any) -> dict[str, Any] | None:
         return refusal if route.startswith("CONSUMER.DELETE") else streams(route, said)
 
-    with played(answer, errors) as (_, nc):
+    with fake_server(answer, errors) as (_, nc):
         nc.jetstream().subscribe("foo").drain()
         wait_until(lambda: errors)
     assert "not now" in str(errors[0])
@@ -396,7 +396,7 @@ class Wire:
 @contextmanager
 def wired(errors: list[Error] | None = None, **options: Any) -> Iterator[tuple[Wire, Connection]]:
     asked: dict[str, Any] = {"idle_heartbeat": 30, "flow_control": True, **options}
-    with played(Streams(), errors) as (server, nc):
+    with fake_server(Streams(), errors) as (server, nc):
         sub = nc.jetstream().subscribe("foo", stream="S", **asked)
         yield Wire(server, sub), nc
         sub.unsubscribe()
@@ -655,7 +655,7 @@ def test_a_connection_that_is_closed_by_the_callback() -> None:
     """An acknowledgement that fails because the connection is closed is no error."""
     errors: list[Error] = []
     closed: list[bytes] = []
-    with played(Streams(), errors) as (server, nc):
+    with fake_server(Streams(), errors) as (server, nc):
 
         def work(msg: Any) -> None:
             nc.close()

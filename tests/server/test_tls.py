@@ -420,7 +420,7 @@ def test_handshake_first_with_a_server_that_does_not(
             connect(each.url, tls=certificates.trusted(), tls_handshake_first=True)
 
 
-# --- servers that are played ------------------------------------------------------------------
+# --- scripted servers ----- ------------------------------------------------------------------
 
 INFO = b'INFO {"server_id":"S","tls_required":true,"max_payload":1048576}\r\n'
 

@@ -43,8 +43,8 @@ PAGE = {"offset": 0, "limit": 1024}
 def answered(call: Callable[[JetStream], object], answer: dict[str, Any]) -> None:
     """Make a call that every request is answered alike; it has to be an InvalidResponseError."""
     with (
-        FakeJetStream(lambda *_: answer) as played,
-        jetstream_sync.connect(played.url) as nc,
+        FakeJetStream(lambda *_: answer) as server,
+        jetstream_sync.connect(server.url) as nc,
     ):
         with pytest.raises(InvalidResponseError):
             pytest.fail(f"returned {call(nc.jetstream(timeout=5))!r}")
@@ -91,7 +91,7 @@ def test_a_page_without_anything_new_ends_the_paging(name):
         found = ["A", "B"] if body["offset"] == 0 else ["B", "C"]
         return {"total": 10**9, **PAGE, "streams": found, "consumers": found}
 
-    with FakeJetStream(answer) as played, jetstream_sync.connect(played.url) as nc:
+    with FakeJetStream(answer) as server, jetstream_sync.connect(server.url) as nc:
         assert NAMES[name](nc.jetstream(timeout=5)) == ["A", "B", "C"]
         nc.close()
     assert pages == [0, 2, 4]
@@ -113,8 +113,8 @@ def test_the_subjects_of_an_info_end_with_a_page_without_anything_new():
         "total": 10**9,
     }
     with (
-        FakeJetStream(lambda *_: info) as played,
-        jetstream_sync.connect(played.url) as nc,
+        FakeJetStream(lambda *_: info) as server,
+        jetstream_sync.connect(server.url) as nc,
     ):
         stream = nc.jetstream(timeout=5).get_stream("S")
         assert stream.info(subjects_filter=">").state.subjects == {"a": 1}

@@ -497,14 +497,14 @@ def test_a_closed_read_leaves_no_state_behind(
 ) -> None:
     """After a range is closed early or complete, there is no consumer and no subscription."""
     fill(js, subject, 1000)
-    known = len(nc._core.interests())
+    known = len(nc._core.subscriptions())
     reading = chunks(nc, whole(stream), mode, batch_bytes=SMALL)
     assert len(next(reading))
     reading.close()  # type: ignore[attr-defined]
     assert stream.consumer_names() == []
     assert sequences(nc, whole(stream), mode, batch_bytes=SMALL) == list(range(1, 1001))
     assert stream.consumer_names() == []
-    assert len(nc._core.interests()) == known
+    assert len(nc._core.subscriptions()) == known
 
 
 def test_an_interrupt_during_the_creation_of_a_consumer(

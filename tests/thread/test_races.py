@@ -358,7 +358,7 @@ def test_a_limit_set_while_its_messages_arrive(listener: Listener, limit: int) -
         )
         got = len(list(sub))
         assert got == limit, sid
-        assert sid not in nc._core._session.interests
+        assert sid not in nc._core._session.subscriptions
     nc.close()
 
 

@@ -11,17 +11,17 @@ from jetstream_sync.jetstream import heartbeat
 from jetstream_sync.jetstream.heartbeat import HeartbeatMonitor, HeartbeatTimeout
 
 
-class Played:
+class FakeTimers:
     """A clock that is moved by hand, and timers that run when it reaches them."""
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.timers: list[PlayedTimer] = []
+        self.timers: list[FakeTimer] = []
         self.armed: list[float] = []
 
-    def start_timer(self, name: str, seconds: float, target: Callable[[], None]) -> PlayedTimer:
+    def start_timer(self, name: str, seconds: float, target: Callable[[], None]) -> FakeTimer:
         assert name.startswith("heartbeat-")
-        timer = PlayedTimer(self.now + seconds, target)
+        timer = FakeTimer(self.now + seconds, target)
         self.timers.append(timer)
         self.armed.append(seconds)
         return timer
@@ -36,7 +36,7 @@ class Played:
         self.now = moment
 
 
-class PlayedTimer:
+class FakeTimer:
     def __init__(self, at: float, target: Callable[[], None]) -> None:
         self.at = at
         self.target = target
@@ -47,68 +47,68 @@ class PlayedTimer:
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> Played:
-    played = Played()
-    monkeypatch.setattr(heartbeat, "start_timer", played.start_timer)
-    monkeypatch.setattr(heartbeat, "monotonic", lambda: played.now)
-    return played
+def timers(monkeypatch: pytest.MonkeyPatch) -> FakeTimers:
+    timers = FakeTimers()
+    monkeypatch.setattr(heartbeat, "start_timer", timers.start_timer)
+    monkeypatch.setattr(heartbeat, "monotonic", lambda: timers.now)
+    return timers
 
 
-def monitor(played: Played, seen: Callable[[], float]) -> tuple[HeartbeatMonitor, list[float]]:
+def monitor(timers: FakeTimers, seen: Callable[[], float]) -> tuple[HeartbeatMonitor, list[float]]:
     alarms: list[float] = []
     patience = HeartbeatTimeout(5.0, 3)
-    return HeartbeatMonitor("C", patience, seen, lambda: alarms.append(played.now)), alarms
+    return HeartbeatMonitor("C", patience, seen, lambda: alarms.append(timers.now)), alarms
 
 
-def test_the_alarm_comes_after_three_intervals(played: Played) -> None:
+def test_the_alarm_comes_after_three_intervals(timers: FakeTimers) -> None:
     """Silence is reported after 3 intervals, and again after each further 3."""
-    _, alarms = monitor(played, lambda: 100.0)
-    played.until(114.9)
+    _, alarms = monitor(timers, lambda: 100.0)
+    timers.until(114.9)
     assert alarms == []
-    played.until(150)
+    timers.until(150)
     assert alarms == [115, 130, 145]
 
 
-def test_whatever_comes_puts_it_off(played: Played) -> None:
+def test_whatever_comes_puts_it_off(timers: FakeTimers) -> None:
     """With a word now and then there is no alarm; after the last one it is three intervals."""
     last = 100.0
 
     def seen() -> float:
-        return min(played.now - (played.now % 5), last)
+        return min(timers.now - (timers.now % 5), last)
 
-    _, alarms = monitor(played, seen)
+    _, alarms = monitor(timers, seen)
     last = 160.0
-    played.until(170)
+    timers.until(170)
     assert alarms == []
-    played.until(180)
+    timers.until(180)
     assert alarms == [175]
 
 
-def test_it_is_armed_at_most_once_for_each_interval(played: Played) -> None:
+def test_it_is_armed_at_most_once_for_each_interval(timers: FakeTimers) -> None:
     """However busy a consumer is, the timer looks once in two intervals or so."""
-    _, alarms = monitor(played, lambda: played.now - 0.001)
-    played.until(200)
+    _, alarms = monitor(timers, lambda: timers.now - 0.001)
+    timers.until(200)
     assert alarms == []
-    assert len(played.armed) <= 100 / 5
-    assert min(played.armed) >= 5
+    assert len(timers.armed) <= 100 / 5
+    assert min(timers.armed) >= 5
 
 
-def test_an_irregular_word_does_not_arm_it_more_often(played: Played) -> None:
+def test_an_irregular_word_does_not_arm_it_more_often(timers: FakeTimers) -> None:
     """Also where it would have to look again very soon, it waits for an interval."""
     stamps = [100.0, 100.5, 114.0, 116.0, 129.0]
-    _, _ = monitor(played, lambda: max(stamp for stamp in stamps if stamp <= played.now))
-    played.until(140)
-    assert min(played.armed) >= 5
+    _, _ = monitor(timers, lambda: max(stamp for stamp in stamps if stamp <= timers.now))
+    timers.until(140)
+    assert min(timers.armed) >= 5
 
 
-def test_stopped_is_stopped(played: Played) -> None:
+def test_stopped_is_stopped(timers: FakeTimers) -> None:
     """After the end there is no alarm and no timer, also where one is just looking."""
-    watching, alarms = monitor(played, lambda: 100.0)
+    watching, alarms = monitor(timers, lambda: 100.0)
     watching.stop()
     watching.stop()
-    played.until(200)
+    timers.until(200)
     assert alarms == []
-    assert len(played.armed) == 1
+    assert len(timers.armed) == 1
 
     ended: list[HeartbeatMonitor] = []
 
@@ -116,13 +116,13 @@ def test_stopped_is_stopped(played: Played) -> None:
         ended[0].stop()
 
     ended.append(HeartbeatMonitor("C", HeartbeatTimeout(5.0, 3), lambda: 100.0, end))
-    played.until(300)
-    assert len(played.armed) == 2
+    timers.until(300)
+    assert len(timers.armed) == 2
 
 
-def test_in_a_forked_child_no_lock_of_the_parent_is_taken(played: Played) -> None:
+def test_in_a_forked_child_no_lock_of_the_parent_is_taken(timers: FakeTimers) -> None:
     """A thread that is not there may have held the lock."""
-    watching, _ = monitor(played, lambda: 100.0)
+    watching, _ = monitor(timers, lambda: 100.0)
     watching._lock.acquire()
     watching.forked()
     watching.stop()

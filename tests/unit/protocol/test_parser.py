@@ -13,7 +13,7 @@ from jetstream_sync.protocol.parser import (
     MAX_CONTROL_LINE,
     MAX_INFO_LINE,
     MAX_PAYLOAD,
-    Err,
+    ErrorLine,
     Info,
     Messages,
     Ok,
@@ -79,7 +79,7 @@ MEANT = [
     (b"+OK\r\n", Ok()),
     (b"PING\r\n", Ping()),
     (b"PONG\r\n", Pong()),
-    (b"-ERR 'Stale Connection'\r\n", Err("Stale Connection")),
+    (b"-ERR 'Stale Connection'\r\n", ErrorLine("Stale Connection")),
     (message(1, b"a.b", b"hello"), (1, b"a.b", b"", b"", b"hello")),
     (message(1, b"a.b", b"", b"r"), (1, b"a.b", b"r", b"", b"")),
     (message(22, b"a", b"\r\n", b"r.s", BLOCK), (22, b"a", b"r.s", BLOCK, b"\r\n")),
@@ -152,7 +152,7 @@ def test_a_sid_is_a_number(sid):
 )
 def test_the_text_of_an_error_is_without_its_quotes(line, text):
     """The text of -ERR is decoded without its quotes, also for invalid bytes."""
-    assert fed(line + b"\r\n") == [Err(text)]
+    assert fed(line + b"\r\n") == [ErrorLine(text)]
 
 
 def test_bytes_of_messages_are_counted():

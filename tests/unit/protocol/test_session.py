@@ -19,7 +19,7 @@ from jetstream_sync.errors import (
     StaleConnectionError,
     SubscriptionError,
 )
-from jetstream_sync.protocol.parser import Err, Info, Messages, Ok, Parser, Ping, Pong
+from jetstream_sync.protocol.parser import ErrorLine, Info, Messages, Ok, Parser, Ping, Pong
 from jetstream_sync.protocol.session import (
     Handshake,
     ServerInfo,
@@ -146,9 +146,9 @@ def test_a_server_may_refuse(informed):
     if informed:
         handshake.receive(Info(INFO))
     with pytest.raises(AuthorizationError):
-        handshake.receive(Err("Authorization Violation"))
+        handshake.receive(ErrorLine("Authorization Violation"))
     with pytest.raises(ServerRefusedError):
-        handshake.receive(Err("maximum connections exceeded"))
+        handshake.receive(ErrorLine("maximum connections exceeded"))
 
 
 def test_a_client_may_refuse():
@@ -195,51 +195,51 @@ def test_subscriptions_have_numbers_of_their_own():
     assert session.unsubscribe(first) == b"UNSUB 1\r\n"
     second, said = session.subscribe("b.*", "q", "sink")
     assert said == b"SUB b.* q 2\r\n"
-    assert session.interests == {2: second}
+    assert session.subscriptions == {2: second}
     assert (second.sid, second.subject, second.queue, second.receiver) == (2, "b.*", "q", "sink")
 
 
 def test_unsubscribing_after_some_messages():
     """The limit counts from the start of the subscription; the subscription is kept until it is reached."""
     session = Session()
-    interest, _ = session.subscribe("a", "", None)
-    interest.delivered = 2
-    assert session.unsubscribe(interest, 5) == b"UNSUB 1 5\r\n"
-    assert interest.limit == 5
-    assert session.interests == {1: interest}
-    assert session.unsubscribe(interest, 4) == b"UNSUB 1 4\r\n"
-    assert interest.limit == 4
+    subscription, _ = session.subscribe("a", "", None)
+    subscription.delivered = 2
+    assert session.unsubscribe(subscription, 5) == b"UNSUB 1 5\r\n"
+    assert subscription.limit == 5
+    assert session.subscriptions == {1: subscription}
+    assert session.unsubscribe(subscription, 4) == b"UNSUB 1 4\r\n"
+    assert subscription.limit == 4
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2])
 def test_unsubscribing_when_the_limit_is_reached(limit):
     """A subscription that has already received as many messages ends at once."""
     session = Session()
-    interest, _ = session.subscribe("a", "", None)
-    interest.delivered = 2
-    assert session.unsubscribe(interest, limit) == b"UNSUB 1\r\n"
-    assert session.interests == {}
+    subscription, _ = session.subscribe("a", "", None)
+    subscription.delivered = 2
+    assert session.unsubscribe(subscription, limit) == b"UNSUB 1\r\n"
+    assert session.subscriptions == {}
 
 
 def test_ending_twice_is_fine():
     """Ending or removing a removed subscription does nothing."""
     session = Session()
-    interest, _ = session.subscribe("a", "", None)
-    session.unsubscribe(interest)
-    assert session.unsubscribe(interest) == b"UNSUB 1\r\n"
-    session.forget(interest)
-    assert session.interests == {}
+    subscription, _ = session.subscribe("a", "", None)
+    session.unsubscribe(subscription)
+    assert session.unsubscribe(subscription) == b"UNSUB 1\r\n"
+    session.forget(subscription)
+    assert session.subscriptions == {}
 
 
 def test_a_stopped_interest_gets_what_is_on_its_way():
     """UNSUB is sent at once; messages in flight are delivered until the subscription is removed."""
     session = Session()
-    interest, _ = session.subscribe("a", "", None)
-    assert session.stop(interest) == b"UNSUB 1\r\n"
-    assert interest.ending
-    assert session.interests == {1: interest}
-    session.forget(interest)
-    assert session.interests == {}
+    subscription, _ = session.subscribe("a", "", None)
+    assert session.stop(subscription) == b"UNSUB 1\r\n"
+    assert subscription.ending
+    assert session.subscriptions == {1: subscription}
+    session.forget(subscription)
+    assert session.subscriptions == {}
 
 
 def test_every_subscription_is_sent_to_a_new_server():
