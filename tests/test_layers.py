@@ -171,6 +171,7 @@ CORE_INTERFACE = {
     "report_error",
     "timed_out",
     "wait_closed",
+    "with_outage",
     # only the function that opens a connection
     "open",
 }
