@@ -178,7 +178,7 @@ def test_a_bucket_is_its_model(js: JetStream) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         machine,
         settings=settings(
-            max_examples=15,
+            max_examples=10,
             stateful_step_count=20,
             deadline=None,
             suppress_health_check=list(HealthCheck),
