@@ -6,7 +6,8 @@ Watch the messages of a bucket: first those that exist, then every change.
 1. One thread at a time takes entries. It also creates the consumer again after a failure and finds out
    when the watch is current. There is no other thread and no timer. `Watch.stop` takes no lock.
 2. The watch is current once, at the first of these events: the reply to CONSUMER.CREATE reports nothing
-   pending; as many messages as it reported were received; a message reports nothing pending after it;
+   pending; as many messages as it reported were received, or a message reports nothing pending after
+   it, and the values that were replaced before their delivery have been received as well;
    CONSUMER.INFO reports that everything was delivered, was received, and that nothing is pending. The
    last one covers messages that were removed before their delivery. Silence alone decides nothing.
 3. Before that, a consumer of the last message per subject starts from scratch after a failure, because
@@ -74,6 +75,8 @@ _FIRST_CHECK_S: Final = 0.25
 _MAX_CHECK_S: Final = 5.0
 #: Timeout of this request in seconds.
 _CHECK_TIMEOUT_S: Final = 2.0
+#: Maximum number of rounds in which replaced values are read before a watch is current.
+_MAX_CATCH_UPS: Final = 20
 #: Checks that find the same pending messages undelivered, after which the consumer is replaced.
 _STALLED_CHECKS: Final = 4
 #: Interval in which a thread that waits for another one checks whether the watch is current.
@@ -219,6 +222,8 @@ class Watch(Generic[E]):
         self._seen: dict[bytes, bytes] = {}  # subject -> last reply subject, until it is current
         self._taken: Delivery | None = None  # the message of the entry that is being returned
         self._left = 0  # messages that are left until it is current
+        self._catch_ups = 0  # rounds after the initial messages; see _catch_up()
+        self._target = 0  # the stream sequence at which the round ends
         self._received: deque[Delivery] = deque()  # received messages in order
         self._quiet: tuple[str, int] = (
             "",
@@ -386,10 +391,38 @@ class Watch(Generic[E]):
                 self._seen[subject] = reply
         self._left -= 1
         received.popleft()
+        if self._catch_ups:
+            if _stream_seq(delivery[1]) >= self._target:
+                self._catch_up(_stream_seq(delivery[1]))
         # The last token alone is compared first, because this runs for each initial message.
-        if self._left <= 0 or (delivery[1].endswith(b".0") and _is_last(delivery[1])):
-            self._set_current()
+        elif self._left <= 0 or (delivery[1].endswith(b".0") and _is_last(delivery[1])):
+            self._catch_up(_stream_seq(delivery[1]))
         return entry
+
+    def _catch_up(self, position: int) -> None:
+        """
+        Become current when messages that were replaced before their delivery have been received.
+
+        The consumer of the last message per subject delivers a list made at its creation. If a message
+        of the list is replaced before its delivery, the list ends with fewer messages than announced,
+        and the new message follows, although the last message of the list reports nothing pending. So
+        the watch reads on up to the present end of the stream, again if values were replaced meanwhile.
+        The number of rounds is limited.
+        """
+        info = self._cursor.info
+        complete = info is None or len(self._seen) >= info.num_pending
+        if complete or not self._cursor.from_scratch or self._catch_ups == _MAX_CATCH_UPS:
+            self._set_current()
+            return
+        route = self._api.routes.stream_info(self._cursor.stream)
+        try:
+            state = self._api.ask(route, None, Deadline(_CHECK_TIMEOUT_S))["state"]
+        except Error:
+            return  # the connection is lost, or the check after a silence decides
+        self._catch_ups += 1
+        self._target = state["last_seq"]
+        if self._target <= position:
+            self._set_current()
 
     def _restore(self) -> None:
         """Put the message back that an exception, such as a Ctrl-C, kept from the caller."""
@@ -453,7 +486,7 @@ class Watch(Generic[E]):
         if info is None:
             return
         received = self._cursor.consumer_seq
-        if self._received_all():  # also by a new consumer with nothing pending
+        if not self._catch_ups and self._received_all():  # also by a new consumer with nothing pending
             self._set_current()
             return
         now = monotonic()

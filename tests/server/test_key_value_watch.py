@@ -443,3 +443,32 @@ def test_killed_server_in_put_and_get(server: NatsServer, alone: Connection) -> 
         written = writer.result(30 * SCALE)
         reader.result(30 * SCALE)
     assert stored <= int(kv.get("a").value) <= written
+
+
+def test_no_key_is_missing_while_values_change(js: JetStream, bucket: str) -> None:
+    """A value that is replaced before its delivery is an initial entry with its new value."""
+    kv = js.create_key_value(bucket=bucket, storage="memory")
+    count = 5000
+    for number in range(count):
+        js.publish_async(f"$KV.{bucket}.{number}", b"0")
+    js.publish_async_completed(30)
+    stop = threading.Event()
+
+    def change() -> None:
+        while not stop.is_set():
+            for number in range(0, count, 5):
+                if stop.is_set():
+                    return
+                js.publish_async(f"$KV.{bucket}.{number}", b"1")
+
+    with ThreadPoolExecutor(1) as pool:
+        changing = pool.submit(change)
+        try:
+            for _ in range(3):
+                with kv.watch() as watch:
+                    assert len({entry.key for entry in watch.initial()}) == count
+                assert len(kv.keys()) == count
+        finally:
+            stop.set()
+        changing.result(30)
+        js.publish_async_completed(30)
