@@ -169,8 +169,8 @@ def test_a_dash_reads_standard_input(jsm: Jsm, config: str) -> None:
 
 def test_an_argument_that_is_not_utf_8(jsm: Jsm, raw: RawClient, config: str) -> None:
     """An argument is stored as the bytes that the shell passed."""
-    jsm("kv", "put", config, "k", os.fsdecode(b"caf\xe9")).ok()
-    assert raw.stored("KV_CONFIG")[-1].data == b"caf\xe9"
+    jsm("kv", "put", config, "k", os.fsdecode(b"K\xf6ln")).ok()
+    assert raw.stored("KV_CONFIG")[-1].data == b"K\xf6ln"
 
 
 def test_a_terminal_gets_text(jsm: Jsm, config: str) -> None:
@@ -271,9 +271,9 @@ def test_delete_and_purge_need_confirmation(jsm: Jsm, raw: RawClient, config: st
 
 def test_several_keys_are_deleted_or_none(jsm: Jsm, config: str) -> None:
     """One unknown key stops the deletion of all; --ignore-missing deletes the others."""
-    assert jsm("kv", "del", config, "name", "nome", "-f").status == 3
+    assert jsm("kv", "del", config, "name", "unknown", "-f").status == 3
     assert jsm("kv", "get", config, "name").ok().out == "shop"
-    done = jsm("kv", "del", config, "name", "nome", "-f", "--ignore-missing", "-j").ok()
+    done = jsm("kv", "del", config, "name", "unknown", "-f", "--ignore-missing", "-j").ok()
     assert done.json == {"bucket": "CONFIG", "deleted": ["name"]}
     assert jsm("kv", "get", config, "name").status == 3
     assert jsm("kv", "del", config, "name", "-f").status == 3
