@@ -602,7 +602,7 @@ class WrongLastRevisionError(WrongLastSequenceError):
 
     def __init__(self, code: int, err_code: int, description: str, key: str, expected: int) -> None:
         super().__init__(code, err_code, description)
-        self.args = (code, err_code, description, key, expected)
+        self.args: tuple[Any, ...] = (code, err_code, description, key, expected)
         self.key = key
         self.expected = expected
 
@@ -615,7 +615,7 @@ class KeyExistsError(WrongLastSequenceError):
 
     def __init__(self, code: int, err_code: int, description: str, key: str, revision: int) -> None:
         super().__init__(code, err_code, description)
-        self.args = (code, err_code, description, key, revision)
+        self.args: tuple[Any, ...] = (code, err_code, description, key, revision)
         self.key = key
         self.revision = revision
 
@@ -628,7 +628,7 @@ class KeyNotFoundError(NotFoundError, KeyError):
 
     def __init__(self, bucket: str, key: str, revision: int | None = None) -> None:
         super().__init__(404, 10037, "no message found")
-        self.args = (bucket, key, revision)
+        self.args: tuple[Any, ...] = (bucket, key, revision)
         self.bucket = bucket
         self.key = key
         self.revision = revision
@@ -857,7 +857,7 @@ class ObjectNotFoundError(NotFoundError):
 
     def __init__(self, bucket: str, name: str) -> None:
         super().__init__(404, 10037, f"object {name!r} does not exist in bucket {bucket!r}")
-        self.args = (bucket, name)
+        self.args: tuple[Any, ...] = (bucket, name)
         self.bucket = bucket
         self.name = name
 
@@ -867,7 +867,7 @@ class ObjectDeletedError(ObjectNotFoundError):
 
     def __init__(self, bucket: str, name: str) -> None:
         super().__init__(bucket, name)
-        self.description = f"object {name!r} was deleted from bucket {bucket!r}"
+        self.description: str = f"object {name!r} was deleted from bucket {bucket!r}"
 
 
 class ObjectStoreSealedError(BadRequestError):
@@ -907,7 +907,7 @@ class ObjectLinkError(ObjectStoreError):
 
     def __init__(self, bucket: str, name: str, reason: str) -> None:
         super().__init__(bucket, name)
-        self.args = (bucket, name, reason)
+        self.args: tuple[Any, ...] = (bucket, name, reason)
         self.reason = reason
 
 
@@ -918,7 +918,7 @@ class ObjectIncompleteError(ObjectStoreError):
 
     def __init__(self, bucket: str, name: str, reason: str) -> None:
         super().__init__(bucket, name)
-        self.args = (bucket, name, reason)
+        self.args: tuple[Any, ...] = (bucket, name, reason)
         self.reason = reason
 
 
@@ -931,7 +931,7 @@ class DigestMismatchError(ObjectStoreError):
 
     def __init__(self, bucket: str, name: str, expected: str, found: str) -> None:
         super().__init__(bucket, name)
-        self.args = (bucket, name, expected, found)
+        self.args: tuple[Any, ...] = (bucket, name, expected, found)
         self.expected = expected
         self.found = found
 
@@ -943,7 +943,7 @@ class UnsupportedDigestError(ObjectStoreError):
 
     def __init__(self, bucket: str, name: str, digest: str) -> None:
         super().__init__(bucket, name)
-        self.args = (bucket, name, digest)
+        self.args: tuple[Any, ...] = (bucket, name, digest)
         self.digest = digest
 
 

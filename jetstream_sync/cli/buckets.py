@@ -22,7 +22,7 @@ from .settings import Settings
 from .stream.options import STORAGE
 from .stream.show import STORAGES, cluster_block, replication_block
 from .terminology import not_found
-from .values import LIMITED_DURATION, LIMITED_SIZE, ParamType
+from .values import LIMITED_DURATION, LIMITED_SIZE, Decorator, ParamType
 
 if TYPE_CHECKING:
     from .. import JetStream
@@ -61,7 +61,7 @@ class _BucketName(ParamType):
 
 BUCKET_NAME: Final = _BucketName()
 
-force_option = click.option(
+force_option: Decorator = click.option(
     "-f", "--force", "-y", "--yes", is_flag=True, help="Do not ask for confirmation."
 )
 
@@ -108,7 +108,7 @@ def bucket_options(command: _Command) -> _Command:
 
 
 #: The storage cannot be changed later.
-storage_option = click.option(
+storage_option: Decorator = click.option(
     "--storage", type=STORAGE, default=None, help="Storage of the bucket."
 )
 

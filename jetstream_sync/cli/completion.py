@@ -22,7 +22,7 @@ import click
 from ..errors import Error
 from .context_store import home_of
 from .status import CommandError
-from .values import STREAM_NAME
+from .values import STREAM_NAME, Decorator
 
 if TYPE_CHECKING:
     from .. import JetStream
@@ -178,10 +178,10 @@ def _cached_names(
 
 
 #: The name of a stream, prompted for if it is missing.
-optional_stream_argument = click.argument(
+optional_stream_argument: Decorator = click.argument(
     "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
 )
 #: The name of a stream.
-stream_argument = click.argument(
+stream_argument: Decorator = click.argument(
     "name", metavar="STREAM", type=STREAM_NAME, shell_complete=complete_stream
 )

@@ -28,7 +28,7 @@ from .prompts import Asker
 from .render import to_json
 from .settings import Settings
 from .status import CommandError, ExitStatus
-from .values import parse_limited_duration, parse_limited_size, with_options
+from .values import Decorator, parse_limited_duration, parse_limited_size, with_options
 
 __all__ = [
     "Difference",
@@ -498,7 +498,7 @@ def _needs_terminal(context: click.Context, _parameter: click.Parameter, value: 
 
 
 #: The options for editing a config; see `edit_config`.
-edit_options = with_options(
+edit_options: Decorator = with_options(
     click.option(
         "--config", "file", metavar="FILE", help="Read the new config from FILE; - is stdin."
     ),

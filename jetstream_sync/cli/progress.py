@@ -47,7 +47,7 @@ class Progress:
         first_s: float = 0.0,
     ) -> None:
         self.total = total
-        self.done = 0
+        self.done: int = 0
         self._title = title
         self._number = number
         self._of = "" if total is None else f" of {'about ' if about else ''}{number(total)}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import click
 
@@ -27,6 +27,7 @@ __all__ = [
     "STREAM_NAME",
     "TIME",
     "TIMEOUT",
+    "Decorator",
     "Parsed",
     "parse_duration",
     "parse_limit",
@@ -47,6 +48,14 @@ else:
 
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
+
+
+class Decorator(Protocol):
+    """The type of a decorator that adds a parameter or options to a command."""
+
+    def __call__(self, command: _Command, /) -> _Command:
+        """Return the command with the parameters added."""
+
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTPE]?)(I?)B?", re.IGNORECASE)
 _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
@@ -287,7 +296,7 @@ PAUSE: Final = Parsed("duration", _parse_pause)
 STREAM_NAME: Final = Parsed("name", check_stream_name)
 
 
-def with_options(*options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
+def with_options(*options: Callable[[Any], Any]) -> Decorator:
     """Return a decorator that adds options to a command, in the order of the help."""
 
     def decorate(command: _Command) -> _Command:

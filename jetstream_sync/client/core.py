@@ -19,6 +19,7 @@ import sys
 import threading
 import warnings
 import weakref
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from types import FrameType
 from typing import NoReturn
@@ -48,7 +49,7 @@ from ..protocol.session import ServerInfo, Session, SubscriptionState, refuses_l
 from ..protocol.state import ConnectionStatus, Event, next_status
 from .connector import Connector
 from .dialer import Dialer
-from .encoder import MessageEncoder
+from .encoder import EncodeFunction, MessageEncoder
 from .events import Events
 from .gevent_check import check_patches
 from .keepalive import KeepAlive
@@ -61,7 +62,7 @@ from .result_slot import copy_exception
 from .threads import after_fork, at_exit, join, spawn, spawn_from_finalizer
 from .tracing import Tracer
 from .transport import Transport
-from .writer import Writer
+from .writer import SendFunction, Writer
 
 __all__ = ["ConnectionCore", "is_deliberate_close"]
 
@@ -125,19 +126,19 @@ class ConnectionCore:
         self._writer = Writer(options.pending_size, self._on_send_error)
         # --- for the layers above ---
         #: Validate and encode a subject, or a message with its subject as `str` or as encoded `bytes`.
-        self.encode_subject = self._encoder.encode_subject
-        self.encode_message = self._encoder.encode_message
-        self.encode_command = self._encoder.encode_command
+        self.encode_subject: Callable[[str], bytes] = self._encoder.encode_subject
+        self.encode_message: EncodeFunction[str] = self._encoder.encode_message
+        self.encode_command: EncodeFunction[bytes] = self._encoder.encode_command
         #: Send an encoded message: by the flusher at once, by the calling thread, or later.
-        self.publish = self._writer.publish
-        self.send = self._writer.send
-        self.send_deferred = self._writer.send_deferred
+        self.publish: Callable[[bytes, int], None] = self._writer.publish
+        self.send: SendFunction = self._writer.send
+        self.send_deferred: Callable[[bytes, int], None] = self._writer.send_deferred
         #: Send what is buffered, before a wait.
-        self.send_buffered = self._writer.send_buffered
+        self.send_buffered: Callable[[], None] = self._writer.send_buffered
         #: Raise in a forked child.
-        self.check_not_forked = self._writer.check_not_forked
+        self.check_not_forked: Callable[[], None] = self._writer.check_not_forked
         #: Report an error to ``error_cb``.
-        self.report_error = self._events.error
+        self.report_error: Callable[[Exception], None] = self._events.error
         self._keepalive = KeepAlive(
             self._writer, options.ping_interval, options.max_outstanding_pings, self._on_stale
         )

@@ -25,7 +25,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ..errors import (
     ConnectionClosedError,
@@ -40,7 +40,7 @@ from ..net.stream import ByteStream
 from ..protocol.commands import PING, PONG
 from .result_slot import copy_exception
 
-__all__ = ["Writer"]
+__all__ = ["SendFunction", "Writer"]
 
 T = TypeVar("T")
 
@@ -57,6 +57,15 @@ _TICKING = 1  # sleeps for one flush delay; only urgent commands have to wake it
 _ASLEEP = 2  # sleeps until its schedule or until it is woken
 #: Seconds after which a thread that waits for a full socket checks that the stream is still in use.
 _STREAM_CHECK_S = 0.5
+
+
+class SendFunction(Protocol):
+    """The type of `Writer.send`."""
+
+    def __call__(
+        self, command: bytes, messages: int, size: int, deadline: Deadline = ..., /
+    ) -> None:
+        """Append the commands of messages, and send the buffer."""
 
 
 class Writer:

@@ -53,7 +53,7 @@ __all__ = ["ObjectBucket"]
 
 T = TypeVar("T")
 
-log = logging.getLogger("jetstream_sync.object_store")
+log: logging.Logger = logging.getLogger("jetstream_sync.object_store")
 
 #: Timeout in seconds for purging the chunks of a failed change.
 _CLEANUP_TIMEOUT_S: Final = 5.0
@@ -84,7 +84,7 @@ class ObjectBucket:
         self.api = api
         self.publisher = publisher
         self.name = name
-        self.stream = stream_name(name)
+        self.stream: str = stream_name(name)
         # Chunks to purge: nuid -> the name of the object that may have them (None: there is none), and
         # their number (0: unknown).
         self._left: dict[str, tuple[str | None, int]] = {}

@@ -204,6 +204,12 @@ class ObjectReader(io.RawIOBase):
     may use it.
     """
 
+    if TYPE_CHECKING:
+        # Type checkers require it for `io.TextIOWrapper`; the class itself accepts files without.
+        @property
+        def name(self) -> NoReturn:
+            """Raise AttributeError."""
+
     def __init__(self, download: Download) -> None:
         super().__init__()
         self._download = download

@@ -120,7 +120,7 @@ class Upload:
         if meta.link is not None:
             raise ObjectLinkError(bucket.name, meta.name, "a link has no data: use add_link()")
         #: The size of each chunk but the last one, in bytes.
-        self.chunk_size = DEFAULT_CHUNK_SIZE
+        self.chunk_size: int = DEFAULT_CHUNK_SIZE
         if meta.options is not None and meta.options.max_chunk_size:
             self.chunk_size = meta.options.max_chunk_size
         limit = bucket.api.core.max_payload
@@ -469,6 +469,12 @@ class ObjectWriter(io.RawIOBase):
     Returned by `ObjectStore.open`. Use it in a ``with`` block: an exception in the block discards what
     was written, and the object that was there stays. One thread at a time may use it.
     """
+
+    if TYPE_CHECKING:
+        # Type checkers require it for `io.TextIOWrapper`; the class itself accepts files without.
+        @property
+        def name(self) -> NoReturn:
+            """Raise AttributeError."""
 
     def __init__(self, upload: Upload) -> None:
         super().__init__()

@@ -59,7 +59,7 @@ __all__ = ["Watch", "WatchHandle"]
 
 E = TypeVar("E")
 
-log = logging.getLogger("jetstream_sync.watch")
+log: logging.Logger = logging.getLogger("jetstream_sync.watch")
 
 #: Maximum number of received messages that were not taken yet.
 _MAX_BUFFERED: Final = 1000

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Context"]
 
-log = logging.getLogger("jetstream_sync.worker")
+log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
 
 class Context:

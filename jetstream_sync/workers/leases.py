@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING, Final
 from .. import Error
 
 if TYPE_CHECKING:
-    from .. import Connection, ConsumerConfig, JetStreamMsg
+    from .. import Connection, ConsumerConfig, JetStreamMsg, Metadata
 
 __all__ = ["MIN_WAIT_S", "Delivery", "LeaseKeeper", "LeaseLostError", "LeaseTimes", "lease_clock"]
 
-log = logging.getLogger("jetstream_sync.worker")
+log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
 #: Shortest supported lease, in seconds: a shorter one would be lost by a short stall of the process.
 MIN_WAIT_S: Final = 3.0
@@ -68,7 +68,7 @@ class LeaseTimes:
     def __init__(self, config: ConsumerConfig) -> None:
         #: Lengths of the leases of the first, the second, ... delivery, in seconds.
         self.waits: list[float] = []
-        self.shortest = 0.0
+        self.shortest: float = 0.0
         self.adopt(config)
 
     def adopt(self, config: ConsumerConfig) -> None:
@@ -112,22 +112,22 @@ class Delivery:
     )
 
     def __init__(self, msg: JetStreamMsg, times: LeaseTimes, handler: str) -> None:
-        self.msg = msg
-        self.metadata = msg.metadata
-        self.attempt = self.metadata.num_delivered
-        self.times = times
-        self.handler = handler
+        self.msg: JetStreamMsg = msg
+        self.metadata: Metadata = msg.metadata
+        self.attempt: int = self.metadata.num_delivered
+        self.times: LeaseTimes = times
+        self.handler: str = handler
         #: Whether ack, nak or term was chosen; guarded by the lock of `Settlements`.
-        self.claimed = False
+        self.claimed: bool = False
         #: The thread that runs the handler; 0: the handler does not run.
-        self.thread = 0
+        self.thread: int = 0
         #: Time by the lease clock at which the handler's timeout is over.
-        self.give_up_at = math.inf
-        self.given_up = False
-        self.reported = False
+        self.give_up_at: float = math.inf
+        self.given_up: bool = False
+        self.reported: bool = False
         #: Begin of the lease, and time of the next renewal, by the lease clock.
-        self.leased_at = 0.0
-        self.due = 0.0
+        self.leased_at: float = 0.0
+        self.due: float = 0.0
         self.renewed(lease_clock())
 
     def renewed(self, now: float) -> None:
@@ -161,7 +161,7 @@ class LeaseKeeper:
         self._nc = nc
         self._on_reconnect = on_reconnect
         #: Number of reconnects, as of the last tick.
-        self.reconnects = 0
+        self.reconnects: int = 0
         self._held: dict[int, Delivery] = {}
 
     def add(self, delivery: Delivery) -> None:

@@ -40,7 +40,9 @@ class Retry(Exception):  # noqa: N818 - an instruction to the runtime, named lik
 
     def __init__(self, reason: str = "", delay: float | timedelta | None = None) -> None:
         super().__init__(reason)
-        self.delay = None if delay is None else max(MIN_DELAY_S, _seconds("delay", delay))
+        self.delay: float | None = (
+            None if delay is None else max(MIN_DELAY_S, _seconds("delay", delay))
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Settlements"]
 
-log = logging.getLogger("jetstream_sync.worker")
+log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
 _ACK: Final = b"+ACK"
 #: Seconds after which an unconfirmed settlement is sent again.

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HandlerThreads", "spawn"]
 
-log = logging.getLogger("jetstream_sync.worker")
+log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
 #: Delays between attempts to pull after an error, in seconds.
 _FIRST_PULL_DELAY_S: Final = 0.5

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckResult", "ExitStatus", "Worker", "exit_status"]
 
-log = logging.getLogger("jetstream_sync.worker")
+log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
 _DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 #: Interval at which the lengths of the leases are read again, in seconds.
@@ -172,7 +172,7 @@ class Worker:
         self.ensure = ensure
         #: The handlers, in the order of their definition.
         self.handlers: list[Handler] = []
-        self.middleware = tuple(middleware)
+        self.middleware: tuple[Middleware, ...] = tuple(middleware)
         self._connection = dict(connection or {})
         # Events for the calling thread of run(); the worker is stopped before it runs, too.
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()

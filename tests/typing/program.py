@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 from concurrent.futures import Future
@@ -24,6 +25,7 @@ from jetstream_sync import (
     MessageIterator,
     Metadata,
     Msg,
+    ObjectStore,
     OrderedConsumer,
     PubAck,
     PullConsumer,
@@ -161,8 +163,16 @@ def consume(stream: Stream) -> None:
     assert_type(ordered.fetch_no_wait(10), list[JetStreamMsg])
     stream.pause_consumer("worker", datetime.now(timezone.utc) + timedelta(minutes=1))
     stream.ordered_consumer(filter_subject="ORDERS.*")  # type: ignore[call-arg]
-    consumer.fetch(10, timout=1)  # type: ignore[call-arg]
+    consumer.fetch(10, time_out=1)  # type: ignore[call-arg]
     consumer.messages(max_message=1)  # type: ignore[call-arg]
+
+
+def read_and_write_text(store: ObjectStore) -> None:
+    """Open objects as text files."""
+    with io.TextIOWrapper(store.open("report.txt"), encoding="utf-8") as reader:
+        assert_type(reader.read(), str)
+    with io.TextIOWrapper(store.open("copy.txt", "wb"), encoding="utf-8") as writer:
+        writer.write("total: 1")
 
 
 def subscribe(js: JetStream) -> None:

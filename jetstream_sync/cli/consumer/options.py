@@ -19,6 +19,7 @@ from ..values import (
     DURATION,
     LIMIT,
     SIZE,
+    Decorator,
     Parsed,
     parse_duration,
     parse_limit,
@@ -285,7 +286,7 @@ _GROUPS: Final = (
 
 
 #: The options for a consumer config; see `fields_of`.
-config_options = with_options(
+config_options: Decorator = with_options(
     click.option(
         "--target", metavar="SUBJECT", help="Push to this subject.  [default: pull consumer]"
     ),

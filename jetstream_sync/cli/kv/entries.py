@@ -15,6 +15,7 @@ from ..messages.view import body_fields, header_fields
 from ..output import emit, when
 from ..sanitize import readable, single_line, visible
 from ..settings import Settings
+from ..values import Decorator
 
 __all__ = [
     "KV",
@@ -39,8 +40,10 @@ KV: Final = BucketKind[KeyValue](
 #: The maximum length of a value in a table.
 _MAX_SHOWN: Final = 40
 
-bucket_argument = click.argument("bucket", type=BUCKET_NAME, shell_complete=complete_bucket)
-key_argument = click.argument("key", shell_complete=complete_key)
+bucket_argument: Decorator = click.argument(
+    "bucket", type=BUCKET_NAME, shell_complete=complete_bucket
+)
+key_argument: Decorator = click.argument("key", shell_complete=complete_key)
 
 
 def entry_document(entry: KeyValueEntry, *, meta_only: bool = False) -> dict[str, Any]:

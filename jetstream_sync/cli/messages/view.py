@@ -258,7 +258,7 @@ class MessageWriter:
     ) -> None:
         if raw and layout is not None:
             raise CommandError("--raw and --format exclude each other", ExitStatus.USAGE)
-        self.number = 0
+        self.number: int = 0
         """The number of messages, including the current one."""
         self._settings = settings
         self._env = settings.env

@@ -14,6 +14,7 @@ from ..completion import complete_object, complete_store
 from ..output import Block, count, size, when, write_blocks
 from ..sanitize import single_line
 from ..settings import Settings
+from ..values import Decorator
 
 __all__ = ["OBJECTS", "bucket_argument", "object_argument", "object_document", "write_object"]
 
@@ -26,8 +27,12 @@ OBJECTS: Final = BucketKind[ObjectStore](
     info=lambda status: status.stream_info,
 )
 
-bucket_argument = click.argument("bucket", type=BUCKET_NAME, shell_complete=complete_store)
-object_argument = click.argument("name", metavar="OBJECT", shell_complete=complete_object)
+bucket_argument: Decorator = click.argument(
+    "bucket", type=BUCKET_NAME, shell_complete=complete_store
+)
+object_argument: Decorator = click.argument(
+    "name", metavar="OBJECT", shell_complete=complete_object
+)
 
 
 def object_document(info: ObjectInfo) -> dict[str, Any]:

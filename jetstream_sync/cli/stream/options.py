@@ -26,7 +26,15 @@ from ... import (
 from ...codec import decode, loads
 from ...errors import Error
 from ..config import FieldOption, labels_of, subjects_of, take_fields
-from ..values import DURATION, LIMIT, LIMITED_DURATION, LIMITED_SIZE, Parsed, with_options
+from ..values import (
+    DURATION,
+    LIMIT,
+    LIMITED_DURATION,
+    LIMITED_SIZE,
+    Decorator,
+    Parsed,
+    with_options,
+)
 
 __all__ = [
     "PLACEMENT",
@@ -257,7 +265,7 @@ _FIELDS: Final = (
 
 
 #: The options for the config of a stream; see `fields_of`.
-config_options = with_options(
+config_options: Decorator = with_options(
     click.option(
         "--subjects", multiple=True, metavar="SUBJECTS", help="Subjects to store; repeatable."
     ),
