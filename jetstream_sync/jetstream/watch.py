@@ -486,7 +486,9 @@ class Watch(Generic[E]):
         if info is None:
             return
         received = self._cursor.consumer_seq
-        if not self._catch_ups and self._received_all():  # also by a new consumer with nothing pending
+        if (
+            not self._catch_ups and self._received_all()
+        ):  # also by a new consumer with nothing pending
             self._set_current()
             return
         now = monotonic()

@@ -225,9 +225,9 @@ class _Run:
         code = f"from crash_tests.job import main\nmain(home, {str(self._plan)!r})\n"
         self._driver = driver = Driver(code, self._folder, self._server.url).__enter__()
         give_up = time.monotonic() + _DRIVER * SCALE
-        while "RUNNING" not in driver.said:
-            assert self._runs, f"the driver ended:\n{driver.said[-5000:]}"
-            assert time.monotonic() < give_up, f"the query does not run:\n{driver.said[-5000:]}"
+        while "RUNNING" not in driver.output:
+            assert self._runs, f"the driver ended:\n{driver.output[-5000:]}"
+            assert time.monotonic() < give_up, f"the query does not run:\n{driver.output[-5000:]}"
             time.sleep(0.05)
         self._told("running")
 

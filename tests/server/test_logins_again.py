@@ -72,7 +72,7 @@ def test_a_file_that_is_missing_for_a_while(tmp_path):
             assert (error.option, error.value) == ("nkeys_seed", str(seed))
             seed.write_text("garbage")
             error = reported.get(timeout=5)
-            assert "no seed" in str(error)
+            assert "no nkey seed" in str(error)
             seed.write_text(user.seed)
             wait_until(lambda: is_back(nc, 1))
     assert reported.empty()

@@ -37,8 +37,8 @@ def assert_nothing_left(program: Program, folder: Path) -> None:
 
 def test_every_order_comes_through_once(program: Program, tmp_path: Path) -> None:
     """Both queries take all orders through, and their repeated batches store nothing twice."""
-    assert program.ended(150) == 0, program.said
-    lines = program.said.splitlines()
+    assert program.ended(150) == 0, program.output
+    lines = program.output.splitlines()
     assert lines[-1] == f"{COUNT} orders came through exactly once"
     repeated = [line.split() for line in lines if "repeated a batch of" in line]
     assert [int(words[words.index("of") + 1]) > 0 for words in repeated] == [True, True]
@@ -50,5 +50,5 @@ def test_ctrl_c_leaves_nothing_behind(program: Program, tmp_path: Path) -> None:
     program.wait_for(f" of {COUNT} completed", 110)
     program.ctrl_c()
     assert program.ended(60) == 1
-    assert program.said.splitlines()[-1] == "interrupted"
+    assert program.output.splitlines()[-1] == "interrupted"
     assert_nothing_left(program, tmp_path)

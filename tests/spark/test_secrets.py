@@ -232,7 +232,7 @@ def test_secrets_show_nowhere(
     program = 'Path(home.folder / "files").mkdir()\n' + PROGRAM
     with Driver(program, work, variables=variables) as driver:
         driver.wait_for("DONE", 330)
-        said = driver.said
+        said = driver.output
         # Every login that should fail has failed.
         assert len(re.findall("^FAILED ", said, re.MULTILINE)) == 2 * len(every) + 2 * len(MORE)
         assert "WENT WELL" not in said

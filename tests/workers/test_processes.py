@@ -187,7 +187,7 @@ def handle(data, ctx: Context):
         worker.wait_runs(2)
         proxy.refuse()
         proxy.cut()
-        wait_until(lambda: worker.said.count("is lost") == 2, 20)
+        wait_until(lambda: worker.output.count("is lost") == 2, 20)
         proxy.accept()
         worker.wait_runs(4, 15)
         wait_until(lambda: is_settled(stream, "C"))
