@@ -153,10 +153,10 @@ def world(jsm: Jsm, raw: RawClient, tmp_path: Path) -> dict[str, str]:
     wanted = {"streams": [{"name": "APPLIED", "subjects": ["applied.*"], "storage": "memory"}]}
     (tmp_path / "apply.json").write_text(json.dumps(wanted))
     (tmp_path / "orders.jsonl").write_text(json.dumps(ORDER) + "\n")
-    jsm("kv", "add", "CONFIG", "--history", "2", "--storage", "memory").ok()
+    jsm("kv", "add", "CONFIG", "--history", "2").ok()
     for value in ("one", "two"):
         jsm("kv", "put", "CONFIG", "key", value).ok()
-    jsm("object", "add", "FILES", "--storage", "memory").ok()
+    jsm("object", "add", "FILES").ok()
     jsm("object", "put", "FILES", "--name", "object", stdin=b"data").ok()
     home = {"XDG_CONFIG_HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}
     jsm("context", "add", "prod", "-s", jsm.url, **home).ok()
