@@ -17,6 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice
+from operator import methodcaller
 from typing import Final, Generic, TypeVar
 
 from ..errors import ForkedConnectionError, TimeoutError
@@ -27,7 +28,8 @@ __all__ = ["Mailbox"]
 
 T = TypeVar("T")
 
-_RELEASE: Final[Callable[[threading.Lock], None]] = type(threading.Lock()).release
+# Not `threading.Lock.release`: gevent may replace the class after this import.
+_release: Final[Callable[[threading.Lock], None]] = methodcaller("release")
 
 
 class Mailbox(Generic[T]):
@@ -158,4 +160,4 @@ class Mailbox(Generic[T]):
         # No bytecode runs between taking a gate and releasing it, so no KeyboardInterrupt is raised there:
         # the publisher puts items from the caller's thread.
         taken = iter(self._gates.popleft, None)
-        deque(map(_RELEASE, islice(taken, min(count, len(self._gates)))), maxlen=0)
+        deque(map(_release, islice(taken, min(count, len(self._gates)))), maxlen=0)
