@@ -104,8 +104,8 @@ def driver(folder: Path, code: str, url: str, variables: dict[str, str]) -> str:
     program = folder / "driver.py"
     program.write_text(START + code)
     with Program([str(program)], url, folder, variables=variables) as running:
-        assert running.ended(60) == 0, running.said
-        return running.said
+        assert running.ended(60) == 0, running.output
+        return running.output
 
 
 def run_code(code: str, variables: dict[str, str], folder: Path) -> str:
@@ -189,8 +189,8 @@ def test_spark_submit_on_a_cluster(tmp_path: Path) -> None:
             starting = "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
             run_to_its_end = ["-c", starting, *command, str(tmp_path / "orders.py")]
             with Program(run_to_its_end, server.url, tmp_path, variables=variables) as program:
-                assert program.ended(120) == 0, program.said
-                said = program.said
+                assert program.ended(120) == 0, program.output
+                said = program.output
     finally:
         # A local cluster writes to this folder whatever its settings are.
         for path in set((home / "work").glob("*")) - before:
