@@ -608,6 +608,6 @@ assert query.awaitTermination(60)
 spark.stop()
 """
     with Driver(code, tmp_path) as driver:
-        assert driver.ended(90) == 0, driver.said
+        assert driver.ended(90) == 0, driver.output
     assert len(target.payloads()) == 40
-    assert driver.said.count("the duplicate_window of stream") == 1
+    assert driver.output.count("the duplicate_window of stream") == 1
