@@ -291,7 +291,7 @@ class _Run:
                 ack = future.result()
                 self.recorder.stored(message, ack.seq, duplicate=ack.duplicate)
         state = raw.api(f"STREAM.INFO.{STREAM}", subjects_filter="F.write")["state"]
-        count, most = state["subjects"].get("F.write", 0), _WRITE * (number + 1)
+        count, most = (state.get("subjects") or {}).get("F.write", 0), _WRITE * (number + 1)
         self.told(f"{count} messages of large writes are stored, of {most}")
         if count > most:
             self.recorder.complain(f"{count} messages are stored of large writes of {most}")
