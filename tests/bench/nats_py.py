@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from importlib.metadata import version
 from time import perf_counter
 
 import nats
 from nats.aio.client import Client
 from nats.js.api import AckPolicy, ConsumerConfig, StorageType
+from nats.js.errors import NoKeysError
+from nats.js.kv import KeyValue
 
 from .job import Job, Result, WrongReadError, check_read, serve
 
@@ -77,6 +80,13 @@ async def _ordered(nc: Client, job: Job) -> float:
 _BUCKET = "JETSTREAM_SYNC_BENCH"
 
 
+async def _keys(kv: KeyValue) -> list[str]:
+    """Return the keys; now and then `keys()` misses the answer of its consumer and finds none."""
+    while True:
+        with suppress(NoKeysError):
+            return await kv.keys()
+
+
 async def _key_value(nc: Client, job: Job) -> float:
     js = nc.jetstream(publish_async_max_pending=job.window)
     payload = b"x" * job.size
@@ -94,7 +104,7 @@ async def _key_value(nc: Client, job: Job) -> float:
                 if (await kv.get("key.0")).value != payload:
                     raise WrongReadError("another value than the one that was put")
         else:
-            values = {key: (await kv.get(key)).value for key in await kv.keys()}
+            values = {key: (await kv.get(key)).value for key in await _keys(kv)}
             if len(values) != job.count or set(values.values()) != {payload}:
                 raise WrongReadError(f"{len(values)} of {job.count} keys were read")
         return perf_counter() - start
