@@ -262,8 +262,8 @@ def test_keys_that_vanish_while_watches_start(js: JetStream, kv: KeyValue) -> No
             watch.wait_current(30 * SCALE)
             return sum(1 for _ in watch.initial())
 
-    with ThreadPoolExecutor(9) as pool:
-        watches = [pool.submit(watch_all) for _ in range(8)]
+    with ThreadPoolExecutor(20) as pool:
+        watches = [pool.submit(watch_all) for _ in range(20)]
         started.wait(5 * SCALE)
         for number in range(0, 5000, 500):
             js.get_stream(f"KV_{kv.bucket}").purge(seq=number + 500)
