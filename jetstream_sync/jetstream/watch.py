@@ -225,10 +225,8 @@ class Watch(Generic[E]):
         self._catch_ups = 0  # rounds after the initial messages; see _catch_up()
         self._target = 0  # the stream sequence at which the round ends
         self._received: deque[Delivery] = deque()  # received messages in order
-        self._quiet: tuple[str, int] = (
-            "",
-            0,
-        )  # the consumer, and the messages of it, at the last check
+        # The consumer and the number of its messages at the last check.
+        self._quiet: tuple[str, int] = ("", 0)
         self._check_at = 0.0
         self._check_delay = _FIRST_CHECK_S
         self._stalled = 0

@@ -522,7 +522,7 @@ def test_threads_count_exactly(kv: KeyValue) -> None:
         for _ in range(500):
             kv.modify("n", lambda entry: b"%d" % (int(entry.value if entry else b"0") + 1), 100)
 
-    with ThreadPoolExecutor(3) as pool:
+    with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(count) for _ in range(2)]:
             done.result(60 * SCALE)
     assert kv["n"] == b"1000"

@@ -26,7 +26,7 @@ Read = Callable[[int], list[int]]
 
 class LaggingAPI:
     """
-    Passes API requests on to the server, and lowers the start of new consumers as a lagging server does.
+    Forwards API requests to the server, and lowers the start of new consumers as a lagging server does.
 
     A replica that ends before ``opt_start_seq`` delivers from its own end (`selectStartingSeqNo` in
     nats-server's consumer.go), which is what the first ``times`` changed requests ask for here.
