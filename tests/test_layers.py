@@ -131,8 +131,8 @@ BROAD_HANDLERS: dict[tuple[str, str], str] = {
     ("jetstream/consume.py", "_run"): "a user's callback for messages may raise anything",
     ("jetstream/watch.py", "_report_current"): "a user's callback may raise anything",
     (
-        "workers/threads.py",
-        "_handle",
+        "workers/processing.py",
+        "process",
     ): "a user's handler may raise anything: the attempt has failed",
     ("workers/threads.py", "run"): "the top of every thread: it reports the error that ended it",
 }

@@ -20,7 +20,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from .. import (
@@ -31,15 +31,13 @@ from .. import (
     IteratorClosedError,
     NotFoundError,
 )
-from .context import Context
-from .dead_letters import DeadLetterWriter, one_line
-from .handler import DecodeError, Handler, Middleware
-from .leases import Delivery, LeaseKeeper, LeaseTimes, lease_clock
-from .retries import Reject, Retry
-from .settle import Settlements
+from .dead_letters import DeadLetterWriter
+from .handler import Handler
+from .leases import Delivery, LeaseTimes
+from .processing import Processor, Shared
 
 if TYPE_CHECKING:
-    from .. import JetStream, JetStreamMsg, MessageIterator, PullConsumer
+    from .. import JetStreamMsg, MessageIterator, PullConsumer
 
 __all__ = ["HandlerThreads", "spawn"]
 
@@ -81,40 +79,6 @@ def spawn(
     return thread
 
 
-class Shared:
-    """
-    What all handlers of a running worker have in common.
-
-    Args:
-        js: the JetStream context.
-        keeper: renews the leases.
-        settlements: sends acknowledgements.
-        middleware: wraps each run of a handler, the first one outermost.
-        is_stopping: returns whether the worker is stopping.
-        on_fatal: called with an error that must end the worker.
-        on_change: called when the worker may have become idle.
-
-    """
-
-    def __init__(
-        self,
-        js: JetStream,
-        keeper: LeaseKeeper,
-        settlements: Settlements,
-        middleware: Sequence[Middleware],
-        is_stopping: Callable[[], bool],
-        on_fatal: Callable[[BaseException], object],
-        on_change: Callable[[], object],
-    ) -> None:
-        self.js = js
-        self.keeper = keeper
-        self.settlements = settlements
-        self.middleware = middleware
-        self.is_stopping = is_stopping
-        self.on_fatal = on_fatal
-        self.on_change = on_change
-
-
 class HandlerThreads:
     """
     The threads of one handler.
@@ -140,14 +104,13 @@ class HandlerThreads:
     ) -> None:
         self.handler = handler
         self._shared = shared
-        self._dead_letters = dead_letters
+        self._processor = Processor(handler, shared, generation, dead_letters)
         self._recreate = recreate
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
         # --- under _lock ---
         self._consumer = consumer
-        self._generation = generation
         self._times = LeaseTimes(consumer.cached_info.config)
         self._waiting: deque[Delivery] = deque()
         self._running: set[Delivery] = set()
@@ -240,7 +203,8 @@ class HandlerThreads:
             log.warning("%s: %s", self.handler.name, error)
         consumer, generation = self._recreate(self.handler)
         with self._lock:
-            self._consumer, self._generation = consumer, generation
+            self._consumer = consumer
+        self._processor.generation = generation
         self._times.adopt(consumer.cached_info.config)
 
     def _wait_for_room(self, delay: float) -> int:
@@ -291,7 +255,7 @@ class HandlerThreads:
     def _run(self) -> None:
         while (delivery := self._take()) is not None:
             try:
-                self._handle(delivery)
+                self._processor.process(delivery)
             finally:
                 self._shared.keeper.remove(delivery)
                 with self._lock:
@@ -310,82 +274,3 @@ class HandlerThreads:
             self._running.add(delivery)
             self._room.notify()
             return delivery
-
-    def _handle(self, delivery: Delivery) -> None:
-        """Run the handler for a message, and settle it."""
-        if delivery.is_lost():
-            return  # it is delivered again
-        handler, shared = self.handler, self._shared
-        message_id = self._message_id(delivery)
-        if delivery.attempt > handler.retry.attempts:
-            # Its last attempt ended without an answer: the process was killed, or the lease was lost.
-            reason = f"no result after {handler.retry.attempts} attempts"
-            self._bury(delivery, message_id, reason, "")
-            return
-        context = Context(delivery, message_id, shared.js, shared.is_stopping)
-        delivery.thread = threading.get_ident()
-        delivery.give_up_at = lease_clock() + handler.timeout
-        try:
-            handler.run(context, shared.middleware)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the attempt has failed
-            delivery.give_up_at = math.inf
-            self._failed(delivery, message_id, error)
-        else:
-            delivery.give_up_at = math.inf
-            if shared.settlements.claim(delivery):
-                shared.settlements.ack(delivery, confirm=handler.confirm)
-
-    def _message_id(self, delivery: Delivery) -> str:
-        where = delivery.metadata
-        domain = f"{where.domain}/" if where.domain else ""
-        return f"{domain}{where.stream}/{where.consumer}/{where.stream_seq}/{self._generation}"
-
-    def _failed(self, delivery: Delivery, message_id: str, error: BaseException) -> None:
-        """Retry a failed message, or give it up."""
-        retry = self.handler.retry
-        what = f"{self.handler.name}: attempt {delivery.attempt} of {retry.attempts}"
-        if delivery.msg.is_acked:
-            log.error("%s: %r was acknowledged, then failed", what, delivery, exc_info=error)
-            return
-        if delivery.is_lost():
-            log.warning("%s: %r failed after its lease was lost", what, delivery, exc_info=error)
-            return
-        fatal = isinstance(error, (Reject, DecodeError, *self.handler.reject_on))
-        if self.handler.retry_on is not None and not isinstance(error, Retry):
-            fatal = fatal or not isinstance(error, self.handler.retry_on)
-        if fatal or delivery.attempt >= retry.attempts:
-            logged = None if isinstance(error, (Reject, Retry, DecodeError)) else error
-            log.error("%s: %r is given up: %s", what, delivery, one_line(error), exc_info=logged)
-            self._bury(delivery, message_id, one_line(error), type(error).__name__)
-            return
-        delay = retry.delay(delivery.attempt)
-        if isinstance(error, Retry):
-            delay = delay if error.delay is None else error.delay
-            log.info("%s: %r is retried in %g s: %s", what, delivery, delay, one_line(error))
-        else:
-            text = "%s: %r failed and is retried in %g s"
-            log.warning(text, what, delivery, delay, exc_info=error)
-        if self._shared.settlements.claim(delivery):
-            self._shared.settlements.nak(delivery, delay)
-
-    def _bury(self, delivery: Delivery, message_id: str, reason: str, error: str) -> None:
-        """Store a dead letter, then end the deliveries of the message; retry if it cannot be stored."""
-        if self._dead_letters is None:
-            log.error("%s: %r is dropped: %s", self.handler.name, delivery, reason)
-        else:
-            try:
-                self._dead_letters.write(delivery, message_id, reason, error)
-            except Error as failure:
-                delay = self.handler.retry.delay(delivery.attempt)
-                log.error(  # noqa: TRY400 - the text of the error says it all
-                    "%s: no dead letter was stored for %r, trying again in %g s: %s",
-                    self.handler.name,
-                    delivery,
-                    delay,
-                    failure,
-                )
-                if self._shared.settlements.claim(delivery):
-                    self._shared.settlements.nak(delivery, delay)
-                return
-        if self._shared.settlements.claim(delivery):
-            self._shared.settlements.term(delivery, reason)

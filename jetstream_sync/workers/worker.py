@@ -43,9 +43,10 @@ from .consumers import check_handler, ensure_consumer
 from .dead_letters import DeadLetterWriter
 from .handler import Handler, HandlerFunction, Middleware
 from .leases import LeaseKeeper
+from .processing import Shared
 from .retries import Backoff
 from .settle import Settlements
-from .threads import HandlerThreads, Shared, spawn
+from .threads import HandlerThreads, spawn
 
 if TYPE_CHECKING:
     from .. import Connection, JetStream, PullConsumer
