@@ -337,7 +337,7 @@ def test_nothing_is_left_behind(jsm: Jsm, raw: RawClient) -> None:
 
 
 @pytest.mark.usefixtures("orders")
-def test_a_durable_goes_on_where_it_was(jsm: Jsm, raw: RawClient) -> None:
+def test_a_durable_continues_at_its_position(jsm: Jsm, raw: RawClient) -> None:
     """Shown messages of a durable consumer are acknowledged; the others are redelivered at once."""
     args = ("sub", "ORDERS.*", "--durable", "ME", "--raw")
     assert jsm(*args, "--count", "2").ok().out == "1\n2\n"

@@ -1,8 +1,9 @@
 """
-A program whose main thread is interrupted again and again at random moments; see test_ctrl_c.py.
+A program whose main thread is interrupted repeatedly at random moments; see test_ctrl_c.py.
 
-Arguments: the server's URL, a seed, how often to be interrupted. It ends with status 0 when the
-connection was never lost, each interrupted call could be made again, and what arrived was whole.
+Arguments: the server's URL, a seed, and the number of interrupts. It ends with status 0 if the
+connection was never lost, each interrupted call could be repeated, and the received messages were
+complete.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def main() -> None:
         def publish() -> None:
             nonlocal sent
             while True:
-                sent += 1  # counted before: an interrupted one may or may not be sent
+                sent += 1  # counted before: an interrupted one may or may not have been sent
                 nc.publish("storm.heard", b"%08d" % sent * dice.choice([1, 10, 9000]))
 
         def request() -> None:
@@ -68,7 +69,7 @@ def main() -> None:
             with contextlib.suppress(KeyboardInterrupt):
                 signal.setitimer(signal.ITIMER_REAL, dice.uniform(0.0005, 0.02))
                 call()
-            # At once, although it was interrupted just now.
+            # At once, although the previous call was interrupted.
             nc.flush(timeout=5)
             assert nc.request("storm.service", b"?", timeout=5).data == b"?"
         nc.flush()

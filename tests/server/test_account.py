@@ -1,4 +1,4 @@
-"""The account, and what happens to a request that JetStream does not serve."""
+"""The account info, and requests that JetStream does not serve."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from jetstream_sync import (
 )
 from jetstream_sync.server import NatsServer
 
-#: A refusal comes at once, not when a timeout ends.
+#: Longest duration of a refusal, far below any timeout.
 AT_ONCE = 1.0
 
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """What is in this block does not wait for a timeout."""
+    """Assert that the block does not wait for a timeout."""
     began = time.monotonic()
     yield
     assert time.monotonic() - began < AT_ONCE
 
 
 def test_the_account_counts_its_streams_and_consumers(js: JetStream, stream_name: str) -> None:
-    """What the account uses follows what is made in it."""
+    """The account info counts streams and consumers."""
     before = js.account_info()
     js.create_stream(name=stream_name, subjects=[f"{stream_name}.*"], storage="memory")
     js.create_consumer(stream_name, durable_name="one")
@@ -50,7 +50,7 @@ def test_the_account_counts_its_streams_and_consumers(js: JetStream, stream_name
 
 
 def test_the_account_has_limits() -> None:
-    """What the account may use is what the server's operator said."""
+    """The account info has the limits from the server's config."""
     config = """
     accounts { A {
         jetstream { max_mem: 1000000, max_file: 2000000, max_streams: 3, max_consumers: 4 }
@@ -67,7 +67,7 @@ def test_the_account_has_limits() -> None:
 
 
 def test_without_jetstream_every_call_says_so_at_once() -> None:
-    """Without JetStream on the server the error says so, and is no timeout."""
+    """On a server without JetStream every call fails at once with an error that says so."""
     with (
         NatsServer(jetstream=False) as server,
         jetstream_sync.connect(server.url) as nc,
@@ -86,7 +86,7 @@ def test_without_jetstream_every_call_says_so_at_once() -> None:
 
 
 def test_an_account_without_jetstream_gets_a_specific_error() -> None:
-    """JetStream may be on for some accounts only."""
+    """An account without JetStream on a server that has it gets a specific error."""
     config = """
     accounts {
         WITH { jetstream: enabled, users: [ { user: a, password: a } ] }
@@ -103,7 +103,7 @@ def test_an_account_without_jetstream_gets_a_specific_error() -> None:
 
 @pytest.mark.parametrize("timeout", [0.1, timedelta(milliseconds=100)])
 def test_the_contexts_timeout_ends_the_wait(nc: Connection, timeout: float | timedelta) -> None:
-    """Where a subscriber takes the request and does not reply, the call ends with the context's timeout."""
+    """A request that a subscriber receives and does not answer ends with the context's timeout."""
     _kept = nc.subscribe("silent.API.>")
     js = nc.jetstream(prefix="silent.API", timeout=timeout)
     began = time.monotonic()
@@ -114,7 +114,7 @@ def test_the_contexts_timeout_ends_the_wait(nc: Connection, timeout: float | tim
 
 @pytest.mark.parametrize("timeout", ["5", True, float("nan")])
 def test_a_timeout_is_a_number(nc: Connection, timeout: object) -> None:
-    """A timeout that is none is refused when the context is made, not by its first call."""
+    """A timeout that is not a number is refused when the context is created."""
     with pytest.raises(InvalidOptionError) as caught:
         nc.jetstream(timeout=timeout)  # type: ignore[arg-type]
     assert caught.value.option == "timeout"
@@ -122,7 +122,7 @@ def test_a_timeout_is_a_number(nc: Connection, timeout: object) -> None:
 
 @pytest.mark.parametrize("answer", [b"", b"hello", b"[]", b"17", b'{"memory": "much"}', b"{}"])
 def test_an_answer_that_makes_no_sense_is_an_error(nc: Connection, answer: bytes) -> None:
-    """What is not an answer of the API is reported as that, and the connection goes on."""
+    """A reply that is not valid JSON of the API is an error, and the connection stays usable."""
 
     def respond(message: Msg) -> None:
         message.respond(answer)
@@ -134,7 +134,7 @@ def test_an_answer_that_makes_no_sense_is_an_error(nc: Connection, answer: bytes
 
 
 def test_a_closed_connection_is_an_error_at_once(nats_server: NatsServer) -> None:
-    """After `close()` nothing is waited for."""
+    """On a closed connection a call raises at once."""
     nc = jetstream_sync.connect(nats_server.url)
     js = nc.jetstream()
     nc.close()

@@ -1,4 +1,4 @@
-"""Acknowledgements: what goes over the wire, what it does, and that it is done once."""
+"""Acknowledgements: their payloads, their effects, and that each is sent once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from jetstream_sync import (
 )
 from jetstream_sync.server import NatsServer
 
-#: Every way to settle a message, by its name.
+#: All ways to settle a message, by name.
 SETTLE: dict[str, Callable[[JetStreamMsg], None]] = {
     "ack": JetStreamMsg.ack,
     "ack_sync": JetStreamMsg.ack_sync,
@@ -57,7 +57,7 @@ def consumer(stream: Stream) -> PullConsumer:
 
 @pytest.fixture
 def wire(nc: Connection, stream: Stream) -> Iterator[Subscription]:
-    """What goes to the ack subjects of the consumer."""
+    """A subscription to the ack subjects of the consumer."""
     with nc.subscribe(f"$JS.ACK.{stream.name}.C.>") as sub:
         nc.flush()
         yield sub
@@ -88,7 +88,7 @@ def test_each_answer_has_its_payload(
     settle: Callable[[JetStreamMsg], None],
     payload: bytes,
 ) -> None:
-    """What is sent to the reply subject is what ADR-15 says."""
+    """Each acknowledgement has the payload of ADR-15."""
     msg = consumer.next()
     settle(msg)
     seen = wire.next_msg(2)
@@ -100,7 +100,7 @@ def test_each_answer_has_its_payload(
 
 
 def test_an_acknowledged_message_is_done(consumer: PullConsumer) -> None:
-    """After ``ack`` the message is not pending at the server any more."""
+    """After ``ack`` the message is not pending on the server any more."""
     for msg in consumer.fetch(10):
         msg.ack()
         assert msg.is_acked
@@ -109,14 +109,14 @@ def test_an_acknowledged_message_is_done(consumer: PullConsumer) -> None:
 
 
 def test_a_confirmed_acknowledgement_is_noted_on_return(consumer: PullConsumer) -> None:
-    """When ``ack_sync`` returns, the server has noted it."""
+    """When ``ack_sync`` returns, the server has processed the acknowledgement."""
     for number in range(1, 11):
         consumer.next().ack_sync()
         assert consumer.info().ack_floor.consumer_seq == number
 
 
 def test_a_refused_message_comes_again(consumer: PullConsumer) -> None:
-    """After ``nak`` the message is delivered again at once, with its count."""
+    """After ``nak`` the message is redelivered at once, with its delivery count."""
     first, *_ = consumer.fetch(10)
     with between(0, 1):
         first.nak()
@@ -126,7 +126,7 @@ def test_a_refused_message_comes_again(consumer: PullConsumer) -> None:
 
 
 def test_a_refused_message_comes_again_after_the_delay(consumer: PullConsumer) -> None:
-    """After ``nak`` with a delay others come first, and the message not before its time."""
+    """After ``nak`` with a delay other messages come first, and this one not before the delay."""
     first = consumer.next()
     began = time.monotonic()
     first.nak(0.5)
@@ -138,7 +138,7 @@ def test_a_refused_message_comes_again_after_the_delay(consumer: PullConsumer) -
 
 
 def test_work_in_progress_is_not_delivered_again(stream: Stream) -> None:
-    """``in_progress``, again and again, keeps a message beyond its ``ack_wait``."""
+    """Repeated ``in_progress`` keeps a message beyond its ``ack_wait``."""
     consumer = stream.create_consumer(durable_name="P", ack_wait=0.5, filter_subject=stream.name)
     consumer.fetch(9, timeout=1)
     msg = consumer.next()
@@ -154,14 +154,14 @@ def test_work_in_progress_is_not_delivered_again(stream: Stream) -> None:
         return time.monotonic() - began > 1.5
 
     wait_until(looked)
-    assert others  # those that were not said to be in progress came again
+    assert others  # the messages that were not reported as in progress are redelivered
     msg.ack_sync()
 
 
 def test_a_terminated_message_does_not_come_again(
     consumer: PullConsumer, nc: Connection, stream: Stream
 ) -> None:
-    """After ``term`` the message is done with; the server's advisory has the reason."""
+    """After ``term`` the message is not redelivered; the server's advisory has the reason."""
     with nc.subscribe(f"$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{stream.name}.C") as advisories:
         nc.flush()
         consumer.next().term("spoilt")
@@ -173,7 +173,7 @@ def test_a_terminated_message_does_not_come_again(
 
 
 def test_unanswered_messages_come_again(stream: Stream) -> None:
-    """Without an answer a message comes again after ``ack_wait``."""
+    """An unacknowledged message is redelivered after ``ack_wait``."""
     consumer = stream.create_consumer(durable_name="W", ack_wait=0.2)
     assert len(consumer.fetch(10)) == 10
     again = consumer.fetch(10, timeout=3)
@@ -187,7 +187,7 @@ def test_unanswered_messages_come_again(stream: Stream) -> None:
 def test_a_message_is_settled_once(
     consumer: PullConsumer, wire: Subscription, nc: Connection, first: str
 ) -> None:
-    """Whatever settled it, whatever comes next is a `MsgAlreadyAckdError`, and nothing is sent."""
+    """After any settlement another one raises `MsgAlreadyAckdError`, and nothing is sent."""
     msg = consumer.next()
     SETTLE[first](msg)
     wire.next_msg(2)
@@ -216,7 +216,7 @@ def test_a_second_acknowledgement_raises_however_the_message_was_received(
     stream: Stream,
     receive: Callable[[JetStream, str], JetStreamMsg],
 ) -> None:
-    """A second answer is never sent, and never ignored in silence: the deviation from ADR-15."""
+    """A second acknowledgement is never sent and never ignored: the deviation from ADR-15."""
     msg = receive(js, stream.name)
     msg.ack_sync()
     nc.flush()
@@ -242,7 +242,7 @@ def test_progress_may_be_reported_any_number_of_times(
 def test_an_answer_that_could_not_be_sent_may_be_sent_again(
     fresh_server: NatsServer,
 ) -> None:
-    """A confirmation that did not come in time leaves the message open: it is tried again."""
+    """A confirmation that timed out leaves the message open, so it can be repeated."""
     with jetstream_sync.connect(fresh_server.url) as nc:
         js = nc.jetstream()
         stream = js.create_stream(name="S", subjects=["s"])
@@ -276,7 +276,7 @@ def test_bad_arguments_leave_the_message_open(consumer: PullConsumer) -> None:
 def test_a_closed_connection_leaves_the_message_open(
     nats_server: NatsServer, consumer: PullConsumer
 ) -> None:
-    """On a closed connection every answer is a `ConnectionClosedError`, and settles nothing."""
+    """On a closed connection every acknowledgement raises, and settles nothing."""
     nc = jetstream_sync.connect(nats_server.url)
     msg = nc.jetstream().get_consumer(consumer.stream_name, "C").next()
     nc.close()
@@ -291,7 +291,7 @@ def test_a_closed_connection_leaves_the_message_open(
 
 @pytest.mark.parametrize("how", [*SETTLE, "in_progress"])
 def test_nothing_is_sent_where_no_acks_are_wanted(stream: Stream, nc: Connection, how: str) -> None:
-    """With ack policy ``none`` every answer does nothing, however often."""
+    """With ack policy ``none`` acknowledgements do nothing, however often they are called."""
     consumer = stream.create_consumer(durable_name="N", ack_policy=AckPolicy.NONE)
     msg = consumer.next()
     nc.flush()
@@ -305,7 +305,7 @@ def test_nothing_is_sent_where_no_acks_are_wanted(stream: Stream, nc: Connection
 def test_ack_sync_of_a_deleted_consumer_has_no_responders(
     stream: Stream, consumer: PullConsumer
 ) -> None:
-    """``ack_sync`` where the consumer is gone is a `NoRespondersError` at once."""
+    """``ack_sync`` after the consumer was deleted raises `NoRespondersError` at once."""
     msg = consumer.next()
     stream.delete_consumer("C")
     with between(0, 0.5), pytest.raises(NoRespondersError):
@@ -314,7 +314,7 @@ def test_ack_sync_of_a_deleted_consumer_has_no_responders(
 
 
 def test_a_message_without_a_consumer_cannot_be_acknowledged(nc: Connection) -> None:
-    """A message without a reply subject is no message of a stream."""
+    """A message without a reply subject cannot be acknowledged."""
     msg = JetStreamMsg((b"s", b"", b"", b""), nc._core)
     for settle in SETTLE.values():
         with pytest.raises(NotJSMessageError):

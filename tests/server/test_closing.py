@@ -45,7 +45,7 @@ def own(nats_server: NatsServer) -> Iterator[Connection]:
 
 @contextmanager
 def paused(server: NatsServer) -> Iterator[None]:
-    """Freeze the server for the duration of the block."""
+    """Suspend the server for the duration of the block."""
     server.pause()
     try:
         yield

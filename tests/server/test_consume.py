@@ -1,4 +1,4 @@
-"""Messages handed to a callback: its thread, its ends, its errors."""
+"""`consume`: the thread of the callback, how it ends, and errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from jetstream_sync.server import NatsServer
 
 
 class Errors(list[Exception]):
-    """What a connection reports."""
+    """The errors that a connection reports."""
 
     def of(self, kind: type[Exception]) -> list[Exception]:
         """Return those of a class."""
@@ -35,7 +35,7 @@ class Errors(list[Exception]):
 
 
 class Got(list[int]):
-    """A callback that acknowledges and keeps the numbers of what it gets."""
+    """A callback that acknowledges and records the numbers of its messages."""
 
     def __call__(self, msg: JetStreamMsg) -> None:
         msg.ack()
@@ -43,7 +43,7 @@ class Got(list[int]):
 
 
 class Gate:
-    """A callback that stops at each message until it is let through."""
+    """A callback that blocks at each message until it is released."""
 
     def __init__(self) -> None:
         self.inside = threading.Semaphore(0)
@@ -74,13 +74,13 @@ def in_a_thread_that_was_joined(function: Callable[[], object]) -> None:
 
 @pytest.fixture
 def errors() -> Errors:
-    """What the connection `nc` of this file reports."""
+    """The errors that the connection `nc` of this file reports."""
     return Errors()
 
 
 @pytest.fixture
 def nc(fresh_server: NatsServer, errors: Errors) -> Iterator[Connection]:
-    """A connection to a server for this test alone, which is quick to come back."""
+    """A connection to a server of this test alone, with a short reconnect delay."""
     nc = jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05, error_cb=errors.append)
     yield nc
     nc.close()
@@ -88,7 +88,7 @@ def nc(fresh_server: NatsServer, errors: Errors) -> Iterator[Connection]:
 
 @pytest.fixture
 def js(nc: Connection) -> JetStream:
-    """JetStream there."""
+    """Its JetStream context."""
     return nc.jetstream()
 
 
@@ -100,7 +100,7 @@ def stream(js: JetStream) -> Stream:
 
 @pytest.fixture
 def consumer(stream: Stream) -> PullConsumer:
-    """A durable consumer of everything in it."""
+    """A durable consumer of the whole stream."""
     return stream.create_consumer(durable_name="C", max_ack_pending=-1)
 
 
@@ -110,7 +110,7 @@ def consumer(stream: Stream) -> PullConsumer:
 def test_the_callback_gets_every_message_in_order(
     js: JetStream, consumer: PullConsumer, errors: Errors
 ) -> None:
-    """Each message once, in order, on one thread that is not the caller's."""
+    """The callback gets each message once, in order, on one thread other than the caller's."""
     fill(js, 5000)
     got = Got()
     threads = set()
@@ -133,7 +133,7 @@ def test_the_callback_gets_every_message_in_order(
 
 
 def test_one_message_at_a_time_does_not_stall(js: JetStream, consumer: PullConsumer) -> None:
-    """With ``max_messages=1`` messages follow each other."""
+    """With ``max_messages=1`` all messages are delivered without a pause."""
     fill(js, 300)
     got = Got()
     with between(0, 10), consumer.consume(got, max_messages=1):
@@ -142,7 +142,7 @@ def test_one_message_at_a_time_does_not_stall(js: JetStream, consumer: PullConsu
 
 
 def test_stop_after_ends_it(js: JetStream, consumer: PullConsumer) -> None:
-    """After so many messages the handle is closed, without an error; no more were asked for."""
+    """After this number of messages the handle is closed, and no more were requested."""
     fill(js, 100)
     got = Got()
     handle = consumer.consume(got, stop_after=33, max_messages=10)
@@ -153,7 +153,7 @@ def test_stop_after_ends_it(js: JetStream, consumer: PullConsumer) -> None:
 
 
 def test_bad_options_are_refused_before_anything_starts(consumer: PullConsumer) -> None:
-    """An option that is unknown or out of range is an error, and no thread is made."""
+    """An option that is unknown or out of range is refused before a thread is started."""
     before = threading.active_count()
     for options in ({"max_messages": 0}, {"foo": 1}, {"max_messages": 1, "max_bytes": 1}):
         with pytest.raises(InvalidOptionError):
@@ -162,7 +162,7 @@ def test_bad_options_are_refused_before_anything_starts(consumer: PullConsumer) 
 
 
 def test_a_slow_callback_throttles_pulling(js: JetStream, consumer: PullConsumer) -> None:
-    """While the callback is busy no more than the buffer is delivered."""
+    """While the callback is busy, no more than the buffer is delivered."""
     fill(js, 200)
     gate = Gate()
     with consumer.consume(gate, max_messages=10) as handle:
@@ -183,7 +183,7 @@ def test_a_slow_callback_throttles_pulling(js: JetStream, consumer: PullConsumer
 def test_a_callback_that_raises_is_reported_and_called_again(
     js: JetStream, consumer: PullConsumer, errors: Errors
 ) -> None:
-    """Its error goes to ``error_cb``, the next message to the callback."""
+    """An error of the callback goes to ``error_cb``, and the next message to the callback."""
     fill(js, 10)
     got = Got()
 
@@ -208,7 +208,7 @@ def test_a_callback_that_raises_gets_its_message_again_after_a_delay(
     backoff: list[float] | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Neither at once, which would use up max_deliver, nor only after ack_wait; backoff goes first."""
+    """The delay is longer than none and shorter than ack_wait; a ``backoff`` goes first."""
     monkeypatch.setattr(
         "jetstream_sync.jetstream.consume.FAILED_NAK_DELAY_S", 9.0 if backoff else 0.2
     )
@@ -227,7 +227,7 @@ def test_a_callback_that_raises_gets_its_message_again_after_a_delay(
         with js.subscribe("S.a", durable="D", cb=callback, config=config):
             wait_until(lambda: len(times) == 3)
     first, second = times[1] - times[0], times[2] - times[1]
-    # The server's clock and ours do not begin at the same moment.
+    # The server's clock differs a little from the client's.
     assert first > 0.19
     assert second > (0.39 if backoff else 0.19)
 
@@ -236,7 +236,7 @@ def test_a_callback_that_raises_gets_its_message_again_after_a_delay(
 def test_a_message_that_the_callback_settled_is_left_alone(
     js: JetStream, stream: Stream, errors: Errors, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the callback raises after it has settled its message, or is to do that itself, nothing is sent."""
+    """If the callback settled its message, or has to, an error sends nothing."""
     monkeypatch.setattr("jetstream_sync.jetstream.consume.FAILED_NAK_DELAY_S", 0.05)
 
     def callback(msg: JetStreamMsg) -> None:
@@ -284,7 +284,7 @@ def test_stop_drops_what_is_buffered(js: JetStream, consumer: PullConsumer) -> N
 
 
 def test_drain_delivers_what_is_buffered(js: JetStream, consumer: PullConsumer) -> None:
-    """After ``drain`` the callback gets everything that was delivered, and then it is over."""
+    """After ``drain`` the callback gets everything that was delivered; then consume ends."""
     fill(js, 50)
     gate = Gate()
     handle = consumer.consume(gate, max_messages=20)
@@ -329,7 +329,7 @@ def test_it_may_be_ended_by_its_callback(
 
 
 def test_it_may_be_stopped_while_it_waits(consumer: PullConsumer) -> None:
-    """Another thread stops a consume that waits for messages: it is over at once."""
+    """Another thread stops a consume that waits for messages, at once."""
     handle = consumer.consume(print)
     wait_until(lambda: consumer.info().num_waiting == 1)
     with between(0, 0.5):
@@ -339,7 +339,7 @@ def test_it_may_be_stopped_while_it_waits(consumer: PullConsumer) -> None:
 
 
 def test_leaving_the_block_stops_it(consumer: PullConsumer) -> None:
-    """At the end of a ``with`` block it is stopped."""
+    """At the end of a ``with`` block consume is stopped."""
     with consumer.consume(print) as handle:
         assert not handle.closed
     handle.wait_closed(5)
@@ -349,7 +349,7 @@ def test_leaving_the_block_stops_it(consumer: PullConsumer) -> None:
 def test_it_ends_with_the_connection(
     nc: Connection, js: JetStream, consumer: PullConsumer, end: str
 ) -> None:
-    """When the user ends the connection a consume that waits is over, which is no error."""
+    """When the user closes the connection, a waiting consume ends without an error."""
     fill(js, 5)
     got = Got()
     handle = consumer.consume(got)
@@ -366,7 +366,7 @@ def test_it_ends_with_the_connection(
 def test_draining_the_connection_lets_the_callback_finish(
     nc: Connection, js: JetStream, consumer: PullConsumer, fresh_server: NatsServer
 ) -> None:
-    """The connection drains: the callback gets what is buffered, and its acks are sent."""
+    """A draining connection lets the callback finish buffered messages, and sends its acks."""
     fill(js, 50)
     got = Got()
     started = threading.Event()
@@ -393,7 +393,7 @@ def test_draining_the_connection_lets_the_callback_finish(
 def test_a_consumer_deleted_meanwhile_ends_it(
     js: JetStream, stream: Stream, consumer: PullConsumer, errors: Errors, what: str
 ) -> None:
-    """The handle closes within a second, with the error, which ``error_cb`` gets, too, once."""
+    """The handle closes within a second, and the error goes to ``error_cb`` once."""
     got = Got()
     handle = consumer.consume(got)
     fill(js, 3)
@@ -410,7 +410,7 @@ def test_a_consumer_deleted_meanwhile_ends_it(
 
 
 def test_a_missing_consumer_ends_it(stream: Stream, consumer: PullConsumer, errors: Errors) -> None:
-    """A consumer that is not there from the start closes the handle within a second."""
+    """A consumer that does not exist from the start closes the handle within a second."""
     stream.delete_consumer("C")
     with between(0, 1):
         handle = consumer.consume(print)
@@ -423,7 +423,7 @@ def test_a_missing_consumer_ends_it(stream: Stream, consumer: PullConsumer, erro
 def test_silence_is_reported_and_it_goes_on(
     js: JetStream, consumer: PullConsumer, fresh_server: NatsServer, errors: Errors
 ) -> None:
-    """Missed heartbeats are told to ``error_cb`` without an end; then messages come again."""
+    """Missed heartbeats go to ``error_cb`` and end nothing; messages follow."""
     got = Got()
     with consumer.consume(got, expires=1, heartbeat=0.5) as handle:
         fill(js, 3)
@@ -442,7 +442,7 @@ def test_silence_is_reported_and_it_goes_on(
 def test_a_restart_is_survived(
     js: JetStream, consumer: PullConsumer, fresh_server: NatsServer
 ) -> None:
-    """The server is restarted with its store: the callback gets what comes afterwards."""
+    """After a restart of the server with its store, the callback gets the next messages."""
     got = Got()
     with consumer.consume(got) as handle:
         fill(js, 100)
@@ -459,7 +459,7 @@ def test_a_restart_is_survived(
 def test_a_callback_slower_than_a_request_loses_nothing(
     js: JetStream, consumer: PullConsumer, errors: Errors
 ) -> None:
-    """The callback takes longer than ``expires`` for one message: the next ones follow it."""
+    """A callback that takes longer than ``expires`` for one message gets all others."""
     fill(js, 10)
     got = Got()
     began = time.monotonic()
@@ -476,7 +476,7 @@ def test_a_callback_slower_than_a_request_loses_nothing(
 
 
 def test_a_lost_connection_is_the_error(fresh_server: NatsServer) -> None:
-    """Without reconnecting, a lost link closes the handle, and its error says why."""
+    """Without reconnecting, a lost connection closes the handle with the reason."""
     nc = jetstream_sync.connect(fresh_server.url, allow_reconnect=False)
     js = nc.jetstream()
     js.create_stream(name="S", subjects=["S.>"])

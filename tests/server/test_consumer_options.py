@@ -1,9 +1,9 @@
 """
-What each option of a consumer does, on consumers that are pulled from and on those that deliver.
+The effect of each consumer option, on pull and on push consumers.
 
-The options of push consumers alone are in ``test_consumer_options_push.py``. Limits of pull requests
-(``max_waiting``, ``max_batch``, ``max_expires``, ``max_bytes``) are in ``test_fetch.py``, and
-``priority_groups``, ``priority_policy``, ``priority_timeout`` in ``test_priority_groups.py``.
+The options of push consumers alone are in ``test_consumer_options_push.py``. Limits of pull
+requests (``max_waiting``, ``max_batch``, ``max_expires``, ``max_bytes``) are in ``test_fetch.py``,
+and ``priority_groups``, ``priority_policy``, ``priority_timeout`` in ``test_priority_groups.py``.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Reader:
         self._next_msg = next_msg
 
     def take(self, count: int, timeout: float = 2.0) -> list[JetStreamMsg]:
-        """Return the next messages; fails when fewer come."""
+        """Return the next messages; fail when fewer arrive."""
         return [self._next_msg(timeout) for _ in range(count)]
 
     def data(self, count: int) -> list[bytes]:
-        """Return what is in the next messages."""
+        """Return the payloads of the next messages."""
         return [msg.data for msg in self.take(count)]
 
     def silent(self, seconds: float = 0.15) -> bool:
@@ -58,13 +58,13 @@ class Reader:
         return False
 
 
-#: Makes a consumer with these options and reads it.
+#: Creates a consumer with these options, and returns a reader of it.
 Read = Callable[..., Reader]
 
 
 @pytest.fixture(params=["pull", "push"])
 def read(request: pytest.FixtureRequest, js: JetStream, stream: Stream) -> Iterator[Read]:
-    """Both kinds of consumers of the stream."""
+    """Create readers of both kinds of consumers of the stream."""
 
     def pull(**options: Any) -> Reader:
         consumer = stream.create_consumer(**options)
@@ -81,13 +81,13 @@ def read(request: pytest.FixtureRequest, js: JetStream, stream: Stream) -> Itera
 
 
 def put(js: JetStream, stream: Stream, *numbers: int) -> None:
-    """Store numbered messages; the subject says whether a number is odd or even."""
+    """Store numbered messages; the subject tells whether a number is odd or even."""
     for number in numbers:
         js.publish(f"{stream.name}.{'odd' if number % 2 else 'even'}", b"%d" % number)
 
 
 def pass_time(seconds: float) -> None:
-    """Let so much time go by between what the server sees."""
+    """Wait until the server's time has advanced by a given duration."""
     begun = time.monotonic()
     wait_until(lambda: time.monotonic() - begun > seconds)
 
@@ -98,7 +98,7 @@ def pass_time(seconds: float) -> None:
 def test_deliver_all_starts_with_the_earliest_message(
     js: JetStream, stream: Stream, read: Read
 ) -> None:
-    """Every message that is in the stream comes, and then what is published."""
+    """All stored messages are delivered, then new ones."""
     put(js, stream, 1, 2, 3)
     stream.delete_msg(1)
     reader = read(deliver_policy=DeliverPolicy.ALL)
@@ -110,7 +110,7 @@ def test_deliver_all_starts_with_the_earliest_message(
 def test_deliver_last_starts_with_the_last_message(
     js: JetStream, stream: Stream, read: Read
 ) -> None:
-    """The last message of the stream comes, and then what is published."""
+    """The last message of the stream is delivered, then new ones."""
     put(js, stream, 1, 2, 3)
     reader = read(deliver_policy=DeliverPolicy.LAST)
     assert reader.data(1) == [b"3"]
@@ -121,7 +121,7 @@ def test_deliver_last_starts_with_the_last_message(
 def test_deliver_last_is_the_last_one_of_the_filter(
     js: JetStream, stream: Stream, read: Read
 ) -> None:
-    """With a filter it is the last message that falls under it."""
+    """With a filter, the last message that matches it is delivered."""
     put(js, stream, 1, 2, 3)
     reader = read(deliver_policy=DeliverPolicy.LAST, filter_subject=f"{stream.name}.even")
     assert reader.data(1) == [b"2"]
@@ -130,7 +130,7 @@ def test_deliver_last_is_the_last_one_of_the_filter(
 def test_deliver_last_per_subject_starts_with_one_of_each(
     js: JetStream, stream: Stream, read: Read
 ) -> None:
-    """The last message of each subject comes, in the order of the stream, and then what is published."""
+    """The last message of each subject is delivered in stream order, then new ones."""
     put(js, stream, 1, 2, 3, 4, 5)
     subject = f"{stream.name}.>"
     reader = read(deliver_policy=DeliverPolicy.LAST_PER_SUBJECT, filter_subject=subject)
@@ -140,7 +140,7 @@ def test_deliver_last_per_subject_starts_with_one_of_each(
 
 
 def test_deliver_new_leaves_out_what_was_there(js: JetStream, stream: Stream, read: Read) -> None:
-    """Only what is published after the consumer was made comes."""
+    """Only messages published after the creation of the consumer are delivered."""
     put(js, stream, 1, 2)
     reader = read(deliver_policy=DeliverPolicy.NEW)
     assert reader.silent()
@@ -149,7 +149,7 @@ def test_deliver_new_leaves_out_what_was_there(js: JetStream, stream: Stream, re
 
 
 def test_a_start_sequence_is_where_it_starts(js: JetStream, stream: Stream, read: Read) -> None:
-    """The message with ``opt_start_seq`` comes first; if it is gone, the next one that is there."""
+    """The message ``opt_start_seq``, or the next one that exists, is delivered first."""
     put(js, stream, 1, 2, 3, 4)
     stream.delete_msg(2)
     policy = DeliverPolicy.BY_START_SEQUENCE
@@ -158,7 +158,7 @@ def test_a_start_sequence_is_where_it_starts(js: JetStream, stream: Stream, read
 
 
 def test_a_start_time_is_where_it_starts(js: JetStream, stream: Stream, read: Read) -> None:
-    """The first message that was stored at ``opt_start_time`` or later comes first, to the nanosecond."""
+    """The first message stored at ``opt_start_time`` or later comes first, to the nanosecond."""
     put(js, stream, 1, 2, 3)
     policy = DeliverPolicy.BY_START_TIME
     stored = stream.get_msg(2).time
@@ -184,7 +184,7 @@ def test_explicit_acks_are_for_one_message_each(js: JetStream, stream: Stream, r
 
 
 def test_ack_all_is_for_those_before_it_too(js: JetStream, stream: Stream, read: Read) -> None:
-    """Acknowledging the second of three leaves one."""
+    """Acknowledging the second of three also acknowledges the first."""
     put(js, stream, 1, 2, 3)
     reader = read(ack_policy=AckPolicy.ALL)
     reader.take(3)[1].ack_sync()
@@ -193,7 +193,7 @@ def test_ack_all_is_for_those_before_it_too(js: JetStream, stream: Stream, read:
 
 
 def test_without_acks_what_is_delivered_is_done(js: JetStream, stream: Stream, read: Read) -> None:
-    """With ack policy ``none`` nothing is pending, and the position moves with the deliveries."""
+    """With ack policy ``none`` nothing is pending, and each delivery moves the position."""
     put(js, stream, 1, 2, 3)
     reader = read(ack_policy=AckPolicy.NONE)
     reader.take(2)[1].ack()
@@ -203,7 +203,7 @@ def test_without_acks_what_is_delivered_is_done(js: JetStream, stream: Stream, r
 
 
 def test_ack_wait_is_how_long_an_ack_may_take(js: JetStream, stream: Stream, read: Read) -> None:
-    """A message without an answer comes again after that time, not before."""
+    """An unacknowledged message is redelivered after ``ack_wait``, and not before."""
     put(js, stream, 1)
     begun = time.monotonic()
     reader = read(ack_wait=0.3)
@@ -217,7 +217,7 @@ def test_ack_wait_is_how_long_an_ack_may_take(js: JetStream, stream: Stream, rea
 
 
 def test_backoff_is_how_long_each_ack_may_take(js: JetStream, stream: Stream, read: Read) -> None:
-    """The second delivery comes after the first time, the third after the second, and so on."""
+    """The n-th redelivery follows after the n-th duration."""
     put(js, stream, 1)
     begun = time.monotonic()
     reader = read(backoff=[0.1, 0.5], max_deliver=4)
@@ -234,7 +234,7 @@ def test_backoff_is_how_long_each_ack_may_take(js: JetStream, stream: Stream, re
 def test_max_deliver_is_how_often_a_message_comes(
     js: JetStream, stream: Stream, read: Read, nc: Connection
 ) -> None:
-    """After so many deliveries a message does not come again, and the server says so."""
+    """After this number of deliveries a message is not redelivered, and there is an advisory."""
     put(js, stream, 1)
     with nc.subscribe(f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{stream.name}.*") as advisories:
         reader = read(max_deliver=2, ack_wait=0.1)
@@ -244,7 +244,7 @@ def test_max_deliver_is_how_often_a_message_comes(
 
 
 def test_max_ack_pending_is_how_many_may_be_open(js: JetStream, stream: Stream, read: Read) -> None:
-    """With two open the third comes after one of them is acknowledged."""
+    """With two messages pending, the third is delivered after an acknowledgement."""
     put(js, stream, 1, 2, 3)
     reader = read(max_ack_pending=2)
     first, _ = reader.take(2)
@@ -254,7 +254,7 @@ def test_max_ack_pending_is_how_many_may_be_open(js: JetStream, stream: Stream, 
 
 
 def test_no_limit_of_open_acks(js: JetStream, stream: Stream, read: Read) -> None:
-    """``-1`` is no limit, where 1000 would be the server's."""
+    """``-1`` is unlimited, and the server's default is 1000."""
     for _ in range(1100):
         js.publish_async(f"{stream.name}.a", b"x")
     js.publish_async_completed(10)
@@ -267,7 +267,7 @@ def test_no_limit_of_open_acks(js: JetStream, stream: Stream, read: Read) -> Non
 
 
 def test_a_filter_is_what_comes(js: JetStream, stream: Stream, read: Read) -> None:
-    """Only messages on ``filter_subject`` come, and only they count as pending."""
+    """Only messages that match ``filter_subject`` are delivered and counted as pending."""
     put(js, stream, 1, 2, 3, 4)
     reader = read(filter_subject=f"{stream.name}.odd", max_ack_pending=1)
     (first,) = reader.take(1)
@@ -278,7 +278,7 @@ def test_a_filter_is_what_comes(js: JetStream, stream: Stream, read: Read) -> No
 
 
 def test_several_filters_are_what_comes(js: JetStream, stream: Stream, read: Read) -> None:
-    """With ``filter_subjects`` what is on any of them comes, in the order of the stream."""
+    """With ``filter_subjects`` messages on any of them are delivered in stream order."""
     for token in ("a.1", "b.1", "c.1", "a.2", "c.2"):
         js.publish(f"{stream.name}.{token}", token.encode())
     reader = read(filter_subjects=[f"{stream.name}.c.*", f"{stream.name}.a.1"])
@@ -287,7 +287,7 @@ def test_several_filters_are_what_comes(js: JetStream, stream: Stream, read: Rea
 
 
 def test_headers_only_leaves_the_payload_out(js: JetStream, stream: Stream, read: Read) -> None:
-    """A message has its headers, no payload, and says how large that was."""
+    """A message has its headers, no payload, and a header with the size of the payload."""
     js.publish(f"{stream.name}.a", b"x" * 1234, headers={"A": "b"})
     js.publish(f"{stream.name}.a", b"y")
     first, second = read(headers_only=True).take(2)
@@ -302,7 +302,7 @@ def test_headers_only_leaves_the_payload_out(js: JetStream, stream: Stream, read
 
 
 def test_replay_instant_is_as_fast_as_it_goes(js: JetStream, stream: Stream, read: Read) -> None:
-    """What was stored over a while comes at once."""
+    """Messages stored over some time are delivered at once."""
     put(js, stream, 1)
     pass_time(0.4 + STALL)
     put(js, stream, 2)
@@ -313,7 +313,7 @@ def test_replay_instant_is_as_fast_as_it_goes(js: JetStream, stream: Stream, rea
 
 
 def test_replay_original_is_as_slow_as_it_was(js: JetStream, stream: Stream, read: Read) -> None:
-    """Between two messages as much time passes as there was between their publishes."""
+    """Messages are delivered with the intervals of their publishing."""
     put(js, stream, 1)
     pass_time(0.5)
     put(js, stream, 2, 3)
@@ -329,7 +329,7 @@ def test_replay_original_is_as_slow_as_it_was(js: JetStream, stream: Stream, rea
 def test_sample_freq_reports_acks(
     js: JetStream, stream: Stream, read: Read, nc: Connection, freq: str
 ) -> None:
-    """With all of them sampled each ack is reported, with its count of deliveries."""
+    """With a rate of 100 % each ack is reported with its delivery count."""
     put(js, stream, 1, 2)
     with nc.subscribe(f"$JS.EVENT.METRIC.CONSUMER.ACK.{stream.name}.*") as metrics:
         reader = read(sample_freq=freq)
@@ -344,7 +344,7 @@ def test_sample_freq_reports_acks(
 def test_without_sample_freq_acks_are_not_reported(
     js: JetStream, stream: Stream, read: Read, nc: Connection
 ) -> None:
-    """Ack samples are published only when the consumer asks for them."""
+    """Without ``sample_freq`` no ack samples are published."""
     put(js, stream, 1)
     with nc.subscribe(f"$JS.EVENT.METRIC.CONSUMER.ACK.{stream.name}.*") as metrics:
         read().take(1)[0].ack_sync()
@@ -356,7 +356,7 @@ def test_without_sample_freq_acks_are_not_reported(
 
 
 def test_an_ephemeral_consumer_goes_when_it_is_not_used(stream: Stream) -> None:
-    """After ``inactive_threshold`` without use it is gone, a durable one without one is not."""
+    """A consumer is deleted after ``inactive_threshold`` without use; a durable one is kept."""
     ephemeral = stream.create_consumer(name="E", inactive_threshold=0.2)
     durable = stream.create_consumer(durable_name="D")
     both = stream.create_consumer(durable_name="B", inactive_threshold=0.2)
@@ -377,7 +377,7 @@ def test_a_consumer_in_use_stays(js: JetStream, stream: Stream, read: Read) -> N
 
 
 def test_a_durable_consumer_goes_on_where_it_was(js: JetStream, stream: Stream) -> None:
-    """The next reader gets the messages that were not acknowledged by then."""
+    """The next reader gets the messages that were not acknowledged."""
     put(js, stream, 1, 2, 3)
     first = stream.create_consumer(durable_name="D")
     first.next().ack_sync()
@@ -386,7 +386,7 @@ def test_a_durable_consumer_goes_on_where_it_was(js: JetStream, stream: Stream) 
 
 
 def test_description_and_metadata_are_kept(read: Read) -> None:
-    """The server keeps them and tells them, with its own labels beside them."""
+    """The server stores and returns both, and adds its own metadata."""
     config = read(description="for billing", metadata={"team": "a", "x": ""}).info().config
     assert config.description == "for billing"
     assert config.metadata is not None
@@ -399,7 +399,7 @@ def test_description_and_metadata_are_kept(read: Read) -> None:
 
 @pytest.mark.server(">=2.11")
 def test_a_paused_consumer_delivers_later(js: JetStream, stream: Stream, read: Read) -> None:
-    """Before ``pause_until`` nothing comes, then everything."""
+    """Nothing is delivered before ``pause_until``; then everything is."""
     put(js, stream, 1)
     begun = time.monotonic()
     reader = read(pause_until=datetime.now(timezone.utc) + timedelta(seconds=0.5))
@@ -412,7 +412,7 @@ def test_a_paused_consumer_delivers_later(js: JetStream, stream: Stream, read: R
 
 
 def test_num_replicas_is_on_how_many_servers_it_is(cluster: NatsCluster) -> None:
-    """By default a durable consumer has the stream's replicas, and an ephemeral one has one."""
+    """A durable consumer has the stream's replicas by default, an ephemeral one has one."""
     with jetstream_sync.connect(cluster.urls) as nc:
         js = nc.jetstream()
         stream = js.create_stream(name="S", subjects=["s"], num_replicas=3)
@@ -427,7 +427,7 @@ def test_num_replicas_is_on_how_many_servers_it_is(cluster: NatsCluster) -> None
 
 
 def test_mem_storage_is_forgotten_with_the_server(fresh_server: NatsServer) -> None:
-    """On a file stream a memory consumer starts again after a restart; a file consumer continues."""
+    """After a restart a memory consumer starts again, and a file consumer continues."""
     with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
         js = nc.jetstream()
         stream = js.create_stream(name="S", subjects=["S.>"], storage="file")
@@ -441,5 +441,5 @@ def test_mem_storage_is_forgotten_with_the_server(fresh_server: NatsServer) -> N
         fresh_server.restart()
         wait_until(lambda: nc.is_connected and nc.stats["reconnects"])
         assert stream.get_consumer("D1").next().data == b"2"
-        # The server keeps the config of a durable consumer, and not its position.
+        # The server stores the config of a durable memory consumer, and not its position.
         assert stream.create_consumer(durable_name="D0", mem_storage=True).next().data == b"1"

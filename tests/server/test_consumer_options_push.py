@@ -1,4 +1,4 @@
-"""What the options do that only push consumers have; what arrives is seen without our push code."""
+"""Options of push consumers; received by a plain subscription, without the push code."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ def stream(js: JetStream, stream_name: str) -> Stream:
 
 @pytest.fixture
 def raw(nats_server: NatsServer) -> Iterator[RawClient]:
-    """A client that shares nothing with the package."""
+    """An independent client."""
     with RawClient(nats_server.port) as client:
         yield client
 
 
 @pytest.fixture
 def inbox(nc: Connection, stream: Stream) -> Iterator[Subscription]:
-    """A plain subscription to what a consumer may deliver to."""
+    """Subscribe to a deliver subject."""
     with nc.subscribe(f"deliver.{stream.name}") as sub:
         nc.flush()
         yield sub
 
 
 def make(raw: RawClient, stream: Stream, **options: Any) -> ConsumerInfo:
-    """Make a push consumer of this config."""
+    """Create a push consumer with this config."""
     given: dict[str, Any] = {"name": "C", "deliver_subject": f"deliver.{stream.name}", **options}
     config = encode(ConsumerConfig(**given))
     route = f"CONSUMER.CREATE.{stream.name}.{given['name']}"
@@ -67,13 +67,13 @@ def put(js: JetStream, stream: Stream, count: int, size: int = 1) -> None:
 
 
 def description(msg: Msg) -> str | None:
-    """Return what a status says, ``None`` for a message of the stream."""
+    """Return the description of a status; ``None`` for a message of the stream."""
     status = None if msg.data or not msg._header else parse_status(msg._header)
     return None if status is None else status.description
 
 
 def all_of(sub: Subscription, silence: float = 0.2) -> list[Msg]:
-    """Return what comes until nothing does."""
+    """Return the messages until none follows."""
     messages = []
     while True:
         try:
@@ -85,7 +85,7 @@ def all_of(sub: Subscription, silence: float = 0.2) -> list[Msg]:
 def test_the_deliver_subject_is_where_messages_go(
     js: JetStream, stream: Stream, raw: RawClient, inbox: Subscription
 ) -> None:
-    """Messages come to it by themselves; the message's own subject is told as before."""
+    """Messages are sent to the deliver subject, with their own subjects in the reply subject."""
     put(js, stream, 2)
     info = make(raw, stream)
     assert info.config.deliver_subject == inbox.subject
@@ -114,7 +114,7 @@ def test_nothing_is_delivered_without_a_subscriber(
 def test_a_deliver_group_shares_the_messages(
     js: JetStream, stream: Stream, raw: RawClient, nc: Connection
 ) -> None:
-    """Each message goes to one member of the group, and none goes out before there is a member."""
+    """Each message goes to one member of the group, and none is sent without a member."""
     put(js, stream, 1)
     subject = f"deliver.{stream.name}"
     with nc.subscribe(subject), nc.subscribe(subject, queue="others"):
@@ -146,8 +146,8 @@ def test_the_rate_limit_slows_delivery_down(
     least: float,
     most: float,
 ) -> None:
-    """Nine kilobytes at ten kilobytes a second, given in bits, take about a second."""
-    # A burst of max_msg_size is free. A message with subjects must be smaller, or never comes.
+    """Nine kilobytes at ten kilobytes per second, given in bits, take about a second."""
+    # A burst of max_msg_size is free. A message with subjects must be smaller, or is never sent.
     stream = js.create_stream(
         name=stream_name, subjects=[stream_name], storage="memory", max_msg_size=1024
     )
@@ -164,7 +164,7 @@ def test_the_rate_limit_slows_delivery_down(
 def test_an_idle_heartbeat_says_that_the_server_is_there(
     js: JetStream, stream: Stream, raw: RawClient, inbox: Subscription
 ) -> None:
-    """While nothing is published a status comes in each interval, with the position."""
+    """While nothing is published, a status with the position arrives in each interval."""
     put(js, stream, 3)
     begun = time.monotonic()
     make(raw, stream, idle_heartbeat=0.2, ack_policy=AckPolicy.NONE)
@@ -182,7 +182,7 @@ def test_an_idle_heartbeat_says_that_the_server_is_there(
 def test_without_an_idle_heartbeat_it_is_silent(
     raw: RawClient, stream: Stream, inbox: Subscription
 ) -> None:
-    """No message is delivered while none is published."""
+    """Without a heartbeat nothing is sent while nothing is published."""
     make(raw, stream)
     assert all_of(inbox, 0.5) == []
 
@@ -190,7 +190,7 @@ def test_without_an_idle_heartbeat_it_is_silent(
 def test_flow_control_waits_for_the_client(
     js: JetStream, stream: Stream, raw: RawClient, nc: Connection, inbox: Subscription
 ) -> None:
-    """The server stops until its question is answered; heartbeats say which one that is."""
+    """The server stops until its request is answered; heartbeats name the pending request."""
     put(js, stream, 600, size=10_000)
     make(raw, stream, flow_control=True, idle_heartbeat=0.2, ack_policy=AckPolicy.NONE)
     received, question, beats = 0, "", 0
@@ -219,7 +219,7 @@ def test_flow_control_waits_for_the_client(
 def test_without_flow_control_it_does_not_wait(
     js: JetStream, stream: Stream, raw: RawClient, inbox: Subscription
 ) -> None:
-    """Everything comes, and no question."""
+    """Without flow control everything is sent, and there is no request."""
     put(js, stream, 600, size=10_000)
     make(raw, stream, ack_policy=AckPolicy.NONE)
     messages = all_of(inbox, 0.5)
@@ -230,7 +230,7 @@ def test_without_flow_control_it_does_not_wait(
 def test_a_push_consumer_counts_what_is_open(
     js: JetStream, stream: Stream, raw: RawClient, nc: Connection, inbox: Subscription
 ) -> None:
-    """``max_ack_pending`` is for all members together, and -1 is no limit."""
+    """``max_ack_pending`` counts the messages of all members, and -1 is unlimited."""
     put(js, stream, 5)
     make(raw, stream, max_ack_pending=2)
     first, second = all_of(inbox)
@@ -240,7 +240,7 @@ def test_a_push_consumer_counts_what_is_open(
 
 
 def test_durations_arrive_as_they_were_said(raw: RawClient, stream: Stream) -> None:
-    """What the server says of a consumer has the values that it was made with."""
+    """Durations in the consumer info are those of the config."""
     said = {
         "ack_wait": timedelta(seconds=12.5),
         "idle_heartbeat": timedelta(milliseconds=1500),

@@ -1,4 +1,4 @@
-"""Consumers: made, found, listed, changed, paused and deleted."""
+"""Consumers: create, get, list, update, pause and delete."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ BAD_NAMES = ["", "a.b", "a b", "a*", "a>", "a/b", "a\\b", "a\r\n"]
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """What is in this block does not wait for a timeout."""
+    """Assert that the block does not wait for a timeout."""
     began = time.monotonic()
     yield
     assert time.monotonic() - began < 1
@@ -62,8 +62,8 @@ def unanswered(nc: Connection) -> JetStream:
 # --- making and changing ------------------------------------------------------------------------
 
 
-def test_a_consumer_is_made_as_its_config_says(stream: Stream, nats_server: NatsServer) -> None:
-    """The server has what was asked for; acks are explicit unless something else is said."""
+def test_a_consumer_is_created_with_its_config(stream: Stream, nats_server: NatsServer) -> None:
+    """The server has the given config; the default ack policy is explicit."""
     consumer = stream.create_consumer(
         ConsumerConfig(
             durable_name="NEW",
@@ -89,8 +89,8 @@ def test_a_consumer_is_made_as_its_config_says(stream: Stream, nats_server: Nats
     assert consumer.cached_info.config.backoff == [timedelta(seconds=0.5), timedelta(seconds=2)]
 
 
-def test_the_context_and_the_stream_do_the_same(js: JetStream, stream: Stream) -> None:
-    """What a stream can do with its consumers, the context can do with the stream's name."""
+def test_the_context_has_the_methods_of_the_stream(js: JetStream, stream: Stream) -> None:
+    """The methods of a stream exist on the context, with the name of the stream."""
     name = stream.name
     made = js.create_consumer(name, durable_name="a", description="one")
     assert stream.get_consumer("a").cached_info.config == made.cached_info.config
@@ -106,7 +106,7 @@ def test_the_context_and_the_stream_do_the_same(js: JetStream, stream: Stream) -
 
 
 def test_fields_can_be_given_instead_of_a_config(stream: Stream) -> None:
-    """`create_consumer(durable_name=...)` is `create_consumer(ConsumerConfig(...))`."""
+    """`create_consumer(durable_name=...)` equals `create_consumer(ConsumerConfig(...))`."""
     config = ConsumerConfig(durable_name="a", ack_policy=AckPolicy.NONE, max_deliver=3)
     by_record = stream.create_consumer(config).cached_info.config
     stream.delete_consumer("a")
@@ -114,8 +114,8 @@ def test_fields_can_be_given_instead_of_a_config(stream: Stream) -> None:
     assert by_fields.cached_info.config == by_record
 
 
-def test_without_a_name_it_is_ephemeral_and_gets_one(stream: Stream) -> None:
-    """Two consumers without names are two consumers, which go when they are not used."""
+def test_a_consumer_without_a_name_is_ephemeral(stream: Stream) -> None:
+    """Two consumers without names are two ephemeral consumers."""
     first = stream.create_consumer(inactive_threshold=60)
     second = stream.create_consumer(inactive_threshold=60)
     assert first.name != second.name
@@ -125,14 +125,14 @@ def test_without_a_name_it_is_ephemeral_and_gets_one(stream: Stream) -> None:
 
 
 def test_a_name_alone_makes_an_ephemeral_consumer(stream: Stream) -> None:
-    """It goes when it is not used, a durable one stays."""
+    """A consumer with a name alone is deleted when unused; a durable one is kept."""
     stream.create_consumer(name="goes", inactive_threshold=0.2)
     stream.create_consumer(durable_name="stays")
     wait_until(lambda: stream.consumer_names() == ["stays"], limit=10)
 
 
-def test_making_it_twice_is_fine_when_it_is_equal(js: JetStream, stream: Stream) -> None:
-    """The second one finds the first, with its state."""
+def test_creating_an_equal_consumer_twice_is_allowed(js: JetStream, stream: Stream) -> None:
+    """Creating an equal consumer again returns the existing one, with its state."""
     js.publish(f"{stream.name}.a", b"x")
     first = stream.create_consumer(durable_name="a")
     second = stream.create_consumer(durable_name="a")
@@ -140,7 +140,7 @@ def test_making_it_twice_is_fine_when_it_is_equal(js: JetStream, stream: Stream)
     assert second.cached_info.num_pending == 1
 
 
-def test_make_refuses_one_with_another_config(stream: Stream) -> None:
+def test_create_refuses_another_config(stream: Stream) -> None:
     """`create` never changes a consumer."""
     stream.create_consumer(durable_name="a", max_deliver=3)
     with at_once(), pytest.raises(ConsumerExistsError):
@@ -148,8 +148,8 @@ def test_make_refuses_one_with_another_config(stream: Stream) -> None:
     assert stream.get_consumer("a").cached_info.config.max_deliver == 3
 
 
-def test_update_never_makes_one(stream: Stream) -> None:
-    """`update` on what is not there is an error, and it is still not there."""
+def test_update_never_creates_a_consumer(stream: Stream) -> None:
+    """`update` of a consumer that does not exist is an error, and creates nothing."""
     with at_once(), pytest.raises(ConsumerDoesNotExistError):
         stream.update_consumer(durable_name="a")
     assert stream.consumer_names() == []
@@ -157,7 +157,7 @@ def test_update_never_makes_one(stream: Stream) -> None:
 
 @pytest.mark.server(">=2.11")
 def test_a_pedantic_server_corrects_nothing(js: JetStream, stream: Stream) -> None:
-    """What the server would correct without a word is refused, by each way to make or change one."""
+    """With `pedantic` each call refuses what the server would silently correct."""
     backoff: dict[str, Any] = {"backoff": [1, 2], "ack_wait": 30, "max_deliver": 5}
     deliver = {**backoff, "deliver_subject": "pedantic.deliver"}
     stream.create_consumer(name="one", **backoff)
@@ -176,15 +176,15 @@ def test_a_pedantic_server_corrects_nothing(js: JetStream, stream: Stream) -> No
 
 
 def test_create_or_update_does_either(stream: Stream) -> None:
-    """It makes one, and the next time changes it."""
+    """`create_or_update` creates a consumer, and changes it at the next call."""
     made = stream.create_or_update_consumer(durable_name="a", max_deliver=3)
     changed = stream.create_or_update_consumer(durable_name="a", max_deliver=4)
     assert changed.cached_info.created == made.cached_info.created
     assert changed.cached_info.config.max_deliver == 4
 
 
-def test_an_update_changes_what_it_says(stream: Stream) -> None:
-    """A config that was read, changed and sent back changes only that."""
+def test_an_update_changes_only_the_given_field(stream: Stream) -> None:
+    """A config that was read, changed and sent back changes only the changed field."""
     config = (
         stream.create_consumer(durable_name="a", filter_subject=f"{stream.name}.x").info().config
     )
@@ -193,7 +193,7 @@ def test_an_update_changes_what_it_says(stream: Stream) -> None:
 
 
 def test_changing_a_fixed_property_is_refused(stream: Stream) -> None:
-    """The refusal is the call's error, and the consumer stays as it was."""
+    """Changing a fixed property is refused, and the consumer is unchanged."""
     stream.create_consumer(durable_name="a")
     with at_once(), pytest.raises(APIError):
         stream.update_consumer(durable_name="a", ack_policy="none")
@@ -201,7 +201,7 @@ def test_changing_a_fixed_property_is_refused(stream: Stream) -> None:
 
 
 def test_no_more_consumers_than_allowed(js: JetStream, stream_name: str) -> None:
-    """The stream's limit has its own error."""
+    """The stream's limit of consumers has its own error."""
     stream = js.create_stream(name=stream_name, storage="memory", max_consumers=1)
     stream.create_consumer(durable_name="a")
     with at_once(), pytest.raises(MaxConsumersError):
@@ -210,7 +210,7 @@ def test_no_more_consumers_than_allowed(js: JetStream, stream_name: str) -> None
 
 @pytest.mark.server(">=2.12")
 def test_a_server_refuses_a_field_that_it_does_not_know(stream: Stream) -> None:
-    """What is in `extra` reaches the server, which says what it thinks of it."""
+    """The fields of `extra` are sent to the server, and its refusal is returned."""
     config = ConsumerConfig(durable_name="a", extra={"future_field": 1})
     with at_once(), pytest.raises(BadRequestError, match="future_field"):
         stream.create_consumer(config)
@@ -233,7 +233,7 @@ def test_a_server_refuses_a_field_that_it_does_not_know(stream: Stream) -> None:
 def test_a_single_filter_is_in_the_route(
     nc: Connection, stream: Stream, fields: dict[str, Any], token: str
 ) -> None:
-    """So permissions can be given by filter; the filters that were asked for apply."""
+    """A single filter is in the subject of the request, so permissions can be given by filter."""
     fields = json.loads(json.dumps(fields).replace("$", stream.name))
     spy = nc.subscribe("$JS.API.CONSUMER.CREATE.>")
     made = stream.create_consumer(durable_name="C", **fields)
@@ -244,7 +244,7 @@ def test_a_single_filter_is_in_the_route(
 
 
 def test_a_filter_selects(js: JetStream, stream: Stream) -> None:
-    """A consumer counts only what falls under its filters."""
+    """A consumer counts only messages that match its filters."""
     for subject in ("a.1", "a.2", "b.1", "c.1"):
         js.publish(f"{stream.name}.{subject}", b"x")
     one = stream.create_consumer(durable_name="one", filter_subject=f"{stream.name}.a.*")
@@ -255,14 +255,14 @@ def test_a_filter_selects(js: JetStream, stream: Stream) -> None:
 
 
 def test_filters_that_overlap_are_refused(stream: Stream) -> None:
-    """The server says so, and no consumer is made."""
+    """Overlapping filters are refused by the server, and no consumer is created."""
     with at_once(), pytest.raises(APIError):
         stream.create_consumer(durable_name="a", filter_subjects=["x.*", "x.a"])
     assert stream.consumer_names() == []
 
 
 def consumer_info(config: dict[str, Any]) -> dict[str, Any]:
-    """What a server answers for a consumer."""
+    """Return the consumer info as a server sends it."""
     nothing = {"consumer_seq": 0, "stream_seq": 0}
     numbers = ("num_ack_pending", "num_redelivered", "num_waiting", "num_pending")
     return {
@@ -277,7 +277,7 @@ def consumer_info(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_server_that_ignores_several_filters_is_found_out(nc: Connection) -> None:
-    """A server before 2.10 makes a consumer for everything; that is not what was asked for."""
+    """A server before 2.10 ignores several filters; the call fails."""
 
     def respond(message: Msg) -> None:
         config = json.loads(message.data)["config"]
@@ -290,7 +290,7 @@ def test_a_server_that_ignores_several_filters_is_found_out(nc: Connection) -> N
 
 
 def test_what_is_not_known_is_sent_back_on_update(nc: Connection) -> None:
-    """Reading a config of a newer server, changing and writing it loses nothing."""
+    """Unknown fields of a newer server survive reading, changing and writing a config."""
     config = {
         "name": "C",
         "durable_name": "C",
@@ -333,7 +333,7 @@ def test_a_push_consumer_is_not_made_here(stream: Stream) -> None:
 
 
 def test_a_push_consumer_can_be_managed_and_not_pulled_from(js: JetStream, stream: Stream) -> None:
-    """It is listed and deleted as any other; getting it to pull from is a typed error."""
+    """A push consumer is listed and deleted like any other; pulling from it is a typed error."""
     config = ConsumerConfig(durable_name="pushes", deliver_subject="there")
     made = add_consumer(js._api, stream.name, config, CREATE)
     assert made.config.deliver_subject == "there"
@@ -348,7 +348,7 @@ def test_a_push_consumer_can_be_managed_and_not_pulled_from(js: JetStream, strea
 
 
 def test_a_consumer_that_is_not_there(stream: Stream) -> None:
-    """Every call that needs one says so, at once."""
+    """Every call for a consumer that does not exist raises at once."""
     for call in (
         lambda: stream.get_consumer("none"),
         lambda: stream.delete_consumer("none"),
@@ -359,7 +359,7 @@ def test_a_consumer_that_is_not_there(stream: Stream) -> None:
 
 
 def test_a_consumer_that_was_deleted_is_gone(stream: Stream) -> None:
-    """Its info says so."""
+    """After a consumer was deleted, its `info` raises."""
     consumer = stream.create_consumer(durable_name="a")
     stream.delete_consumer("a")
     with at_once(), pytest.raises(ConsumerNotFoundError):
@@ -367,7 +367,7 @@ def test_a_consumer_that_was_deleted_is_gone(stream: Stream) -> None:
 
 
 def test_a_stream_that_is_not_there(js: JetStream) -> None:
-    """Calls with a stream's name say that it is not there."""
+    """Calls with the name of a stream that does not exist raise the stream's error."""
     calls: list[Callable[[], object]] = [
         lambda: js.create_consumer("none", durable_name="a"),
         lambda: js.update_consumer("none", durable_name="a"),
@@ -383,7 +383,7 @@ def test_a_stream_that_is_not_there(js: JetStream) -> None:
 
 
 def test_lists_are_put_together_of_pages(fresh_server: NatsServer) -> None:
-    """A page of names has 1024 at most, one of infos 256; all consumers come, each once, sorted."""
+    """Names come in pages of 1024, infos in pages of 256; each consumer is listed once, sorted."""
     names = [f"C{number:04}" for number in range(1030)]
     with jetstream_sync.connect(fresh_server.url) as nc, RawClient(fresh_server.port) as raw:
         stream = nc.jetstream().create_stream(name="S", storage="memory", max_consumers=2000)
@@ -402,7 +402,7 @@ def test_lists_are_put_together_of_pages(fresh_server: NatsServer) -> None:
 
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_a_bad_name_is_refused_here(unanswered: JetStream, name: str) -> None:
-    """A name that would change the request's subject is never sent, a stream's or a consumer's."""
+    """An invalid name of a stream or consumer, which would change the subject, is never sent."""
     until = datetime.now(timezone.utc)
     calls: list[Callable[[], object]] = [
         lambda: unanswered.create_consumer("S", durable_name=name),
@@ -452,7 +452,7 @@ def test_a_bad_filter_is_refused_here(unanswered: JetStream, subject: str) -> No
 def test_a_bad_config_is_refused_here(
     unanswered: JetStream, config: Any, fields: dict[str, Any], option: str
 ) -> None:
-    """Both of record and fields, or an invalid field, is refused by the client."""
+    """A config together with fields, or an invalid field, is refused by the client."""
     for call in (
         unanswered.create_consumer,
         unanswered.update_consumer,
@@ -470,7 +470,7 @@ def test_an_update_needs_a_name(unanswered: JetStream) -> None:
     assert caught.value.option == "name"
 
 
-# --- pausing ------------------------------------------------------------------------------------
+# --- pausing --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -478,7 +478,7 @@ def test_an_update_needs_a_name(unanswered: JetStream) -> None:
     [None, 5, "2030-01-01T00:00:00Z", datetime(2030, 1, 1)],  # noqa: DTZ001 - that is the point
 )
 def test_a_time_has_a_zone(unanswered: JetStream, until: Any) -> None:
-    """A time that could be any hour of the day is refused."""
+    """A datetime without a time zone is refused."""
     with pytest.raises(InvalidOptionError) as caught:
         unanswered.pause_consumer("S", "C", until)
     assert caught.value.option == "until"
@@ -486,7 +486,7 @@ def test_a_time_has_a_zone(unanswered: JetStream, until: Any) -> None:
 
 @pytest.mark.server(">=2.11")
 def test_pause_and_resume(stream: Stream) -> None:
-    """A paused consumer says until when, a resumed one is not paused."""
+    """A paused consumer reports its time, a resumed one is not paused."""
     consumer = stream.create_consumer(durable_name="a")
     until = datetime.now(timezone(timedelta(hours=2))) + timedelta(hours=1)
     paused = stream.pause_consumer("a", until)
@@ -505,7 +505,7 @@ def test_pause_and_resume(stream: Stream) -> None:
 
 @pytest.mark.server(">=2.11")
 def test_pausing_until_a_time_that_is_over_resumes(js: JetStream, stream: Stream) -> None:
-    """The context pauses and resumes, too."""
+    """Pausing until a past time resumes; the context has the same methods."""
     stream.create_consumer(durable_name="a")
     now = datetime.now(timezone.utc)
     assert js.pause_consumer(stream.name, "a", now + timedelta(hours=1)).paused
@@ -516,14 +516,14 @@ def test_pausing_until_a_time_that_is_over_resumes(js: JetStream, stream: Stream
 
 @pytest.mark.server(">=2.11")
 def test_a_consumer_can_be_made_paused(stream: Stream) -> None:
-    """`pause_until` in its config is the same."""
+    """`pause_until` in the config creates a paused consumer."""
     until = datetime.now(timezone.utc) + timedelta(hours=1)
     assert stream.create_consumer(durable_name="a", pause_until=until).info().paused
 
 
 @pytest.mark.server(">=2.11")
 def test_only_what_is_there_can_be_paused(js: JetStream, stream: Stream) -> None:
-    """No consumer, or no stream, is a typed error at once."""
+    """A consumer or stream that does not exist is a typed error at once."""
     until = datetime.now(timezone.utc) + timedelta(hours=1)
     with at_once(), pytest.raises(ConsumerNotFoundError):
         stream.pause_consumer("none", until)

@@ -1,4 +1,4 @@
-"""Consumers as an administrator sees them: looked up, made to deliver, reset and unpinned."""
+"""Administration of consumers: get, push consumers, reset and unpin."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def ten(js: JetStream, stream: Stream) -> Stream:
 def test_a_push_consumer_is_made_and_changed(
     js: JetStream, stream: Stream, nats_server: NatsServer
 ) -> None:
-    """The server has it as its config says, and delivers to its subject."""
+    """The server has the given config, and delivers to the deliver subject."""
     info = stream.create_push_consumer(
         durable_name="MONITOR", deliver_subject="monitor", ack_policy=AckPolicy.NONE
     )
@@ -60,7 +60,7 @@ def test_a_push_consumer_is_made_and_changed(
 
 
 def test_a_push_consumer_needs_a_subject(js: JetStream, stream: Stream) -> None:
-    """Without a subject to deliver to it would be another kind, which is refused before it is sent."""
+    """A push consumer without a deliver subject is refused before anything is sent."""
     for call in (stream.create_push_consumer, stream.update_push_consumer):
         with pytest.raises(InvalidOptionError, match="deliver_subject"):
             call(durable_name="a")
@@ -68,7 +68,7 @@ def test_a_push_consumer_needs_a_subject(js: JetStream, stream: Stream) -> None:
 
 
 def test_what_exists_is_not_changed_by_making_it(js: JetStream, stream: Stream) -> None:
-    """Making one that exists otherwise is refused, and so is changing one that does not exist."""
+    """Creating an existing consumer with another config, or updating a missing one, is refused."""
     js.create_push_consumer(stream.name, durable_name="a", deliver_subject="one")
     with pytest.raises(ConsumerExistsError):
         js.create_push_consumer(stream.name, durable_name="a", deliver_subject="two")
@@ -78,7 +78,7 @@ def test_what_exists_is_not_changed_by_making_it(js: JetStream, stream: Stream) 
 
 
 def test_the_info_of_what_is_not_there(js: JetStream, stream: Stream) -> None:
-    """A missing stream and a missing consumer are told apart."""
+    """A missing stream and a missing consumer have different errors."""
     with pytest.raises(ConsumerNotFoundError):
         stream.consumer_info("none")
     with pytest.raises(StreamNotFoundError):
@@ -92,7 +92,7 @@ def test_the_info_of_what_is_not_there(js: JetStream, stream: Stream) -> None:
 
 @pytest.mark.server(">=2.14")
 def test_a_reset_goes_back_to_the_ack_floor(ten: Stream) -> None:
-    """What was delivered and not acknowledged comes again at once, as if for the first time."""
+    """Unacknowledged messages are redelivered at once, with a delivery count of 1."""
     consumer = ten.create_consumer(durable_name="a")
     first, *_rest = consumer.fetch(5)
     first.ack_sync()
@@ -111,7 +111,7 @@ def test_a_reset_goes_back_to_the_ack_floor(ten: Stream) -> None:
 def test_a_reset_goes_to_a_sequence(
     js: JetStream, ten: Stream, nats_server: NatsServer, seq: int, left: int
 ) -> None:
-    """A consumer that delivers all goes forward or back, to any sequence."""
+    """A consumer that delivers all can be moved to any sequence."""
     consumer = ten.create_consumer(durable_name="a")
     for msg in consumer.fetch(5):
         msg.ack_sync()
@@ -124,7 +124,7 @@ def test_a_reset_goes_to_a_sequence(
 
 @pytest.mark.server(">=2.14")
 def test_a_push_consumer_can_be_reset(js: JetStream, nc: Connection, ten: Stream) -> None:
-    """A push subscriber gets everything a second time."""
+    """After a reset a push subscriber gets all messages again."""
     listener = nc.subscribe("again")
     ten.create_push_consumer(durable_name="a", deliver_subject="again", ack_policy="none")
     assert [listener.next_msg(5).data for _ in range(10)] == [b"%d" % n for n in range(1, 11)]
@@ -142,7 +142,7 @@ def test_a_push_consumer_can_be_reset(js: JetStream, nc: Connection, ten: Stream
     ],
 )
 def test_the_config_bounds_a_reset(ten: Stream, start: dict[str, Any], seq: int) -> None:
-    """What the start in the config does not allow is refused, and the consumer is as it was."""
+    """A sequence that the start in the config excludes is refused; the consumer is unchanged."""
     ten.create_consumer(durable_name="a", **start)
     before = ten.consumer_info("a")
     with pytest.raises(ConsumerInvalidResetError) as caught:
@@ -154,7 +154,7 @@ def test_the_config_bounds_a_reset(ten: Stream, start: dict[str, Any], seq: int)
 
 @pytest.mark.server(">=2.14")
 def test_a_pull_goes_on_after_a_reset(ten: Stream) -> None:
-    """A reader with outstanding pulls gets the messages again, and is not disturbed."""
+    """A reader with outstanding pulls gets the messages again, without an error."""
     consumer = ten.create_consumer(durable_name="a")
     with consumer.messages(max_messages=20) as messages:
         for _ in range(10):
@@ -164,7 +164,7 @@ def test_a_pull_goes_on_after_a_reset(ten: Stream) -> None:
 
 
 def test_a_reset_of_what_is_not_there(js: JetStream, stream: Stream) -> None:
-    """The consumer itself would answer; that there is none is found out at once."""
+    """A consumer that does not exist is an error at once."""
     with pytest.raises(ConsumerNotFoundError):
         stream.reset_consumer("none")
     with pytest.raises(StreamNotFoundError):
@@ -210,7 +210,7 @@ def test_unpinning_lets_another_client_in(
 
 @pytest.mark.server(">=2.11")
 def test_only_a_group_of_the_consumer_is_unpinned(js: JetStream, stream: Stream) -> None:
-    """A group or consumer that is not there is an error."""
+    """A group or consumer that does not exist is an error."""
     stream.create_consumer(durable_name="a")
     with pytest.raises(BadRequestError):
         stream.unpin_consumer("a", "A")
@@ -223,7 +223,7 @@ def test_only_a_group_of_the_consumer_is_unpinned(js: JetStream, stream: Stream)
 
 @pytest.mark.server("<2.14")
 def test_an_old_server_cannot_reset(stream: Stream) -> None:
-    """A server that would not answer is not asked, and the error names the version that can."""
+    """A server that cannot reset consumers is not asked; the error names the required version."""
     stream.create_consumer(durable_name="a")
     with pytest.raises(ServerTooOldError, match=r"2\.14"):
         stream.reset_consumer("a")
@@ -231,14 +231,14 @@ def test_an_old_server_cannot_reset(stream: Stream) -> None:
 
 @pytest.mark.server("<2.11")
 def test_an_old_server_cannot_unpin(stream: Stream) -> None:
-    """A server that would not answer is not asked, and the error names the version that can."""
+    """A server that cannot unpin is not asked; the error names the required version."""
     stream.create_consumer(durable_name="a")
     with pytest.raises(ServerTooOldError, match=r"2\.11"):
         stream.unpin_consumer("a", "A")
 
 
 def test_the_server_of_the_consumer_counts(nc: Connection) -> None:
-    """The version is that of the server that has the consumer, not of the one we are connected to."""
+    """The version of the server that has the consumer counts, not of the connected one."""
     body = (
         b'{"stream_name":"S","name":"C","created":"2024-01-01T00:00:00Z","config":{'
         b'"deliver_policy":"all","ack_policy":"none","replay_policy":"instant",'
@@ -258,7 +258,7 @@ def test_the_server_of_the_consumer_counts(nc: Connection) -> None:
     [("2.14.0", (2, 14)), ("2.10.25-beta.1", (2, 10)), ("2.9", (2, 9)), ("", None), ("x.1", None)],
 )
 def test_a_version_is_read(version: str, pair: tuple[int, int] | None) -> None:
-    """Numbers are compared as numbers, and what is no version is not one."""
+    """Versions are compared as numbers, and an invalid version is recognised."""
     assert release(version) == pair
 
 

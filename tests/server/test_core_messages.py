@@ -1,4 +1,4 @@
-"""Messages as they are published and as they arrive: contents, subjects, readers, limits."""
+"""Core messages: contents, subjects, readers, limits."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def read(sub: Subscription, count: int) -> list[bytes]:
 
 
 class Reports:
-    """What a connection reports, complete once it is closed."""
+    """The errors that a connection reports, complete when it is closed."""
 
     def __init__(self, server: NatsServer) -> None:
         self.errors: list[Exception] = []
@@ -68,7 +68,7 @@ class Reports:
 
     def after_close(self) -> list[Exception]:
         self.nc.close()
-        assert self._closed.wait(5)  # it is the last call, behind every error
+        assert self._closed.wait(5)  # the last call, after all errors
         return self.errors
 
 
@@ -101,7 +101,7 @@ def reports(nats_server: NatsServer):
 def test_a_payload_arrives_as_it_was_sent(
     nc: Connection, subject: str, payload: bytes, headers: dict[str, str] | None
 ) -> None:
-    """A payload may be any bytes, none at all and such that look like the protocol, too."""
+    """A payload may be any bytes, including none and some that look like the protocol."""
     with nc.subscribe(subject) as sub:
         nc.publish(subject, payload, headers=headers)
         nc.publish(subject, b"next")
@@ -132,7 +132,7 @@ def test_a_payload_is_taken_as_it_is_when_published(nc: Connection, subject: str
 
 @pytest.mark.parametrize("payload", ["text", 5, None, ["a"]])
 def test_other_payloads_are_refused(nc: Connection, subject: str, payload: object) -> None:
-    """A str or anything else that is not bytes is refused, and the connection goes on."""
+    """A payload that is not bytes-like is refused, and the connection stays usable."""
     with nc.subscribe(subject) as sub:
         with pytest.raises(InvalidArgumentError, match="bytes"):
             nc.publish(subject, payload)  # type: ignore[arg-type]
@@ -173,7 +173,7 @@ def test_the_reply_subject_arrives(
 
 
 def test_too_large_messages_are_refused_here(nc: Connection, subject: str) -> None:
-    """A message above ``max_payload``, headers included, is refused and nothing of it is sent."""
+    """A message above ``max_payload``, headers included, is refused, and nothing is sent."""
     block = len(b"NATS/1.0\r\nA: b\r\n\r\n")
     with nc.subscribe(subject) as sub:
         for size, headers in ((nc.max_payload + 1, None), (nc.max_payload + 1 - block, {"A": "b"})):
@@ -221,7 +221,7 @@ def test_bad_subjects_are_refused(nc: Connection, subject: str, bad: str) -> Non
 
 @pytest.mark.parametrize("bad", ["", "a..b", "a b", "a\r\nPING", "a.>.b", ">.a"])
 def test_invalid_subjects_cannot_be_subscribed_to(nc: Connection, bad: str) -> None:
-    """A pattern or a queue group that is not well formed is refused, and the connection goes on."""
+    """An invalid pattern or queue group is refused, and the connection stays usable."""
     with pytest.raises(BadSubjectError):
         nc.subscribe(bad)
     with pytest.raises(BadSubjectError):
@@ -243,7 +243,7 @@ def test_invalid_subjects_cannot_be_subscribed_to(nc: Connection, bad: str) -> N
     ],
 )
 def test_bad_headers_are_refused(nc: Connection, subject: str, bad: dict[str, str]) -> None:
-    """A line break or another thing that no header may have is refused, and the connection goes on."""
+    """Invalid headers, such as one with a line break, are refused; the connection stays usable."""
     with nc.subscribe(subject) as sub:
         with pytest.raises(InvalidHeaderError):
             nc.publish(subject, b"x", headers=bad)
@@ -287,7 +287,7 @@ def test_a_queue_group_shares_the_messages(
 
 
 def test_no_echo(nc: Connection, nats_server: NatsServer, subject: str) -> None:
-    """With ``no_echo`` a connection gets what others publish, and not what it publishes itself."""
+    """With ``no_echo`` a connection does not receive its own messages."""
     with jetstream_sync.connect(nats_server.url, no_echo=True) as deaf:
         sub = deaf.subscribe(subject)
         deaf.publish(subject, b"own")
@@ -369,7 +369,7 @@ def test_pending_bytes_fall_when_messages_are_read(nc: Connection, subject: str)
 
 
 def test_pending_bytes_fall_as_a_callback_works(nc: Connection, subject: str) -> None:
-    """A callback takes messages from what is pending, too."""
+    """A callback takes its messages from the pending ones, too."""
     gate, entered = threading.Semaphore(0), threading.Semaphore(0)
 
     def callback(_: Msg) -> None:
@@ -391,7 +391,7 @@ def test_pending_bytes_fall_as_a_callback_works(nc: Connection, subject: str) ->
 
 @pytest.mark.parametrize("timeout", [0, 0.05])
 def test_next_msg_gives_up_in_time(nc: Connection, subject: str, timeout: float) -> None:
-    """Without a message `next_msg` raises our `TimeoutError`, the built-in one, too, in time."""
+    """Without a message `next_msg` raises `TimeoutError`, also the built-in one, in time."""
     with nc.subscribe(subject) as sub:
         began = time.monotonic()
         with pytest.raises(TimeoutError) as caught:
@@ -402,7 +402,7 @@ def test_next_msg_gives_up_in_time(nc: Connection, subject: str, timeout: float)
 
 
 def test_next_msg_with_timeout_0_takes_what_is_there(nc: Connection, subject: str) -> None:
-    """A timeout of 0 looks once, and finds what has arrived."""
+    """A timeout of 0 returns a message that has arrived, or raises at once."""
     with nc.subscribe(subject) as sub:
         nc.publish(subject, b"here")
         nc.flush(5)
@@ -413,7 +413,7 @@ def test_next_msg_with_timeout_0_takes_what_is_there(nc: Connection, subject: st
 def test_a_message_wakes_a_waiting_thread(
     nc: Connection, subject: str, timeout: float | None
 ) -> None:
-    """A thread that waits gets the message that another thread publishes, at once."""
+    """A waiting thread gets a message at once."""
     with nc.subscribe(subject) as sub, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(sub.next_msg, timeout)
         wait_until(lambda: somebody_is_in("next_msg"))
@@ -450,7 +450,7 @@ def test_unsubscribing_ends_reading(nc: Connection, subject: str) -> None:
 def test_an_iteration_ends_with_its_messages(
     nats_server: NatsServer, subject: str, how: str
 ) -> None:
-    """Closing and draining end an iteration quietly, after what had arrived."""
+    """Closing and draining end an iteration without an error, after the received messages."""
     nc = jetstream_sync.connect(nats_server.url)
     sub = nc.subscribe(subject)
     for number in range(10):
@@ -465,7 +465,7 @@ def test_an_iteration_ends_with_its_messages(
 
 
 def test_unsubscribing_after_a_number_of_messages(nc: Connection, subject: str) -> None:
-    """With a limit, exactly so many messages are read, counted from the start."""
+    """With a limit, exactly this number of messages is read, counted from the start."""
     sub = nc.subscribe(subject)
     nc.publish(subject, b"0")
     assert sub.next_msg(5).data == b"0"
@@ -482,7 +482,7 @@ def test_unsubscribing_after_a_number_of_messages(nc: Connection, subject: str) 
 
 @pytest.mark.parametrize("taken", [0, 2, 5, 7])
 def test_a_limit_below_what_is_buffered(nc: Connection, subject: str, taken: int) -> None:
-    """A limit holds for messages that have arrived already, too; what is above it is dropped."""
+    """A limit applies to buffered messages, too; those above it are dropped."""
     sub = nc.subscribe(subject)
     for number in range(10):
         nc.publish(subject, b"%d" % number)
@@ -496,7 +496,7 @@ def test_a_limit_below_what_is_buffered(nc: Connection, subject: str, taken: int
 def test_unsubscribe_after_the_limit_is_a_no_op(
     nc: Connection, subject: str, *, late: bool
 ) -> None:
-    """Once the limit was reached, `unsubscribe` drops what is unread, and raises nothing, ever."""
+    """After the limit was reached, `unsubscribe` drops unread messages and never raises."""
     sub = nc.subscribe(subject)
     if not late:
         sub.unsubscribe(3)
@@ -602,7 +602,7 @@ def test_a_callback_that_raises_is_reported(reports: Reports, subject: str) -> N
 
 
 def test_with_a_callback_other_ways_to_read_are_refused(nc: Connection, subject: str) -> None:
-    """`next_msg` and iterating are refused where a callback gets the messages."""
+    """`next_msg` and iterating are refused for a subscription with a callback."""
     sub = nc.subscribe(subject, cb=lambda _: None)
     with pytest.raises(SubscriptionError, match="callback"):
         sub.next_msg(0)
@@ -617,7 +617,7 @@ def test_with_a_callback_other_ways_to_read_are_refused(nc: Connection, subject:
 def test_a_slow_consumer_loses_messages(
     reports: Reports, subject: str, limits: tuple[int, int]
 ) -> None:
-    """Above a limit messages are dropped and counted; each time it falls behind is reported once."""
+    """Above a limit messages are dropped and counted; each overflow is reported once."""
     nc = reports.nc
     sub = nc.subscribe(subject, pending_msgs_limit=limits[0], pending_bytes_limit=limits[1])
     other = nc.subscribe(subject)
@@ -627,7 +627,7 @@ def test_a_slow_consumer_loses_messages(
             nc.flush(5)  # so that the messages come one by one
         assert (sub.pending_msgs, sub.dropped) == (10, 40 * episode)
         assert [int(data) for data in read(sub, 10)] == list(range(10))
-        # It has caught up.
+        # The subscription has caught up.
         nc.publish(subject, b"caught up")
         assert sub.next_msg(5).data == b"caught up"
     assert sub.delivered == 2 * 51
@@ -650,7 +650,7 @@ def test_headers_count_as_pending_bytes(nc: Connection, subject: str) -> None:
 
 
 def test_a_burst_fills_a_subscription_to_its_limit(reports: Reports, subject: str) -> None:
-    """However many messages come at once, the first ones up to the limit are kept."""
+    """Of a large burst the first messages up to the limit are kept."""
     nc = reports.nc
     sub = nc.subscribe(subject, pending_msgs_limit=10)
     for number in range(5_000):
@@ -662,7 +662,7 @@ def test_a_burst_fills_a_subscription_to_its_limit(reports: Reports, subject: st
 
 
 def test_a_slow_callback_loses_messages(reports: Reports, subject: str) -> None:
-    """The limits hold for what waits for a callback, too."""
+    """The limits apply to messages that wait for a callback, too."""
     nc = reports.nc
     go_on, began = threading.Event(), threading.Event()
     got: list[bytes] = []

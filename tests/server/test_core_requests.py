@@ -1,4 +1,4 @@
-"""Requests: each gets its own answer, or an error that says why there is none."""
+"""Requests: each gets its own reply, or an error with the reason."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def other(nats_server: NatsServer) -> Iterator[Connection]:
 def test_every_request_gets_its_own_answer(
     nc: Connection, other: Connection, subject: str, where: str
 ) -> None:
-    """Threads may ask at the same time through one connection, and each gets the right answer."""
+    """Many threads send requests through one connection, and each gets its own reply."""
     responder = nc if where == "same" else other
     responder.subscribe(subject, cb=lambda msg: msg.respond(b"re " + msg.data))
     responder.flush(5)
@@ -59,7 +59,7 @@ def test_every_request_gets_its_own_answer(
 
 
 def test_answers_may_come_in_any_order(nc: Connection, other: Connection, subject: str) -> None:
-    """Answers are told apart by their inbox, not by their order."""
+    """Replies are matched by their inbox, not by their order."""
     questions = other.subscribe(subject)
     other.flush(5)
     with ThreadPoolExecutor(10) as pool:
@@ -72,7 +72,7 @@ def test_answers_may_come_in_any_order(nc: Connection, other: Connection, subjec
 
 
 def test_the_first_answer_counts(nc: Connection, subject: str) -> None:
-    """Of several answers the first is returned, and no other request gets the rest."""
+    """Of several replies the first is returned, and no other request gets the rest."""
 
     def answer(msg: Msg) -> None:
         for number in range(3):
@@ -97,7 +97,7 @@ def test_a_request_without_responders(nc: Connection, subject: str, timeout: flo
 def test_a_late_reply_goes_to_no_other_request(
     nc: Connection, other: Connection, subject: str, timeout: float | timedelta
 ) -> None:
-    """A request gives up in time, and its late answer is not taken for another one's."""
+    """A request times out, and its late reply is not given to another one."""
     questions = other.subscribe(subject)
     other.flush(5)
     began = time.monotonic()
@@ -115,7 +115,7 @@ def test_a_late_reply_goes_to_no_other_request(
 
 
 def test_headers_go_both_ways(nc: Connection, subject: str) -> None:
-    """Requests and answers carry headers, and an answer without a payload is one, too."""
+    """Requests and replies carry headers; a reply may have no payload."""
     asked: list[Msg] = []
 
     def answer(msg: Msg) -> None:
@@ -132,14 +132,14 @@ def test_headers_go_both_ways(nc: Connection, subject: str) -> None:
 
 
 def test_a_status_with_a_payload_is_an_answer(nc: Connection, subject: str) -> None:
-    """Only an empty message with status 503 means no responders, not a header that looks like it."""
+    """Only an empty message with status 503 means no responders."""
     nc.subscribe(subject, cb=lambda msg: msg.respond(b"", {"Status": "503"}))
     msg = nc.request(subject, b"", 5)
     assert msg.headers == {"Status": "503"}
 
 
 def test_the_inbox_has_the_prefix(nats_server: NatsServer, subject: str) -> None:
-    """Answers come in below the ``inbox_prefix``, and `new_inbox` never gives the same twice."""
+    """Replies arrive below the ``inbox_prefix``, and `new_inbox` never repeats itself."""
     with jetstream_sync.connect(nats_server.url, inbox_prefix="my.own") as nc:
         nc.subscribe(subject, cb=lambda msg: msg.respond(msg.reply.encode()))
         assert nc.request(subject, b"", 5).data.startswith(b"my.own.")
@@ -149,7 +149,7 @@ def test_the_inbox_has_the_prefix(nats_server: NatsServer, subject: str) -> None
 
 
 def test_no_answer_is_wanted(nc: Connection, subject: str) -> None:
-    """`respond` raises where the message has no reply subject."""
+    """`respond` raises if the message has no reply subject."""
     with nc.subscribe(subject) as sub:
         nc.publish(subject, b"x")
         msg = sub.next_msg(5)
@@ -158,7 +158,7 @@ def test_no_answer_is_wanted(nc: Connection, subject: str) -> None:
 
 
 def test_invalid_requests_are_refused(nc: Connection, subject: str) -> None:
-    """A request that cannot be sent is refused like a message, and the next one works."""
+    """An invalid request is refused like a message, and the next one works."""
     nc.subscribe(subject, cb=lambda msg: msg.respond(msg.data))
     with pytest.raises(BadSubjectError):
         nc.request("a.*", b"x", 5)
@@ -170,7 +170,7 @@ def test_invalid_requests_are_refused(nc: Connection, subject: str) -> None:
 
 
 def test_a_callback_may_ask(nc: Connection, subject: str) -> None:
-    """A request from inside a callback works, on the same connection, one inside the other."""
+    """A callback may send requests on its own connection, also nested."""
 
     def relay(msg: Msg) -> None:
         msg.respond(nc.request(f"{subject}.inner", msg.data, 5).data + b" outer")
@@ -198,7 +198,7 @@ def test_closing_wakes_waiting_requests(
 
 
 def test_asking_after_the_end(nats_server: NatsServer, subject: str) -> None:
-    """A request on a closed connection raises `ConnectionClosedError` at once, asked before or not."""
+    """A request on a closed connection raises `ConnectionClosedError` at once."""
     for asked_before in (True, False):
         nc = jetstream_sync.connect(nats_server.url)
         if asked_before:
@@ -210,7 +210,7 @@ def test_asking_after_the_end(nats_server: NatsServer, subject: str) -> None:
 
 
 def test_it_waits_without_a_timeout(nc: Connection, other: Connection, subject: str) -> None:
-    """With ``None`` a request waits until the answer is there."""
+    """With a timeout of ``None`` a request waits until the reply arrives."""
     questions = other.subscribe(subject)
     other.flush(5)
     with ThreadPoolExecutor(1) as pool:
@@ -222,7 +222,7 @@ def test_it_waits_without_a_timeout(nc: Connection, other: Connection, subject: 
 
 
 def test_closing_while_many_ask(nats_server: NatsServer, other: Connection, subject: str) -> None:
-    """A close among many requests leaves no thread waiting: each has its reply or its error."""
+    """A close during many requests leaves no thread waiting: each gets a reply or an error."""
     other.subscribe(subject, cb=lambda msg: msg.respond(msg.data))
     other.flush(5)
     nc = jetstream_sync.connect(nats_server.url)

@@ -1,4 +1,4 @@
-"""Ctrl-C: it interrupts every call that waits, and leaves a connection that works."""
+"""Ctrl-C interrupts every waiting call, and the connection works afterwards."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from jetstream_sync import Connection, Subscription, TimeoutError
 from jetstream_sync.server import NatsServer
 
 BIG = b"x" * 70_000
-#: A moment that does not come: the first pass is for the tracer alone.
+#: A number of opcodes that is not reached: the first pass only counts.
 NEVER = 10**9
 
 
 @pytest.fixture
 def service(nats_server: NatsServer) -> Iterator[Connection]:
-    """Another connection, which answers."""
+    """Another connection, which answers requests."""
     with jetstream_sync.connect(nats_server.url) as other:
         other.subscribe("ctrl_c.service", cb=lambda msg: msg.respond(msg.data))
         other.flush()
@@ -55,7 +55,7 @@ CALLS: dict[str, Callable[[Connection, Subscription], object]] = {
 
 
 def check_it_works(nc: Connection, sub: Subscription) -> None:
-    """Pongs and answers find their waiters, and a reader on another thread is woken, all at once."""
+    """Assert that flushes, requests and a reader on another thread work at the same time."""
     began = time.monotonic()
     nc.flush(timeout=5)
     assert nc.request("ctrl_c.service", b"again", timeout=5).data == b"again"
@@ -64,7 +64,7 @@ def check_it_works(nc: Connection, sub: Subscription) -> None:
     got: list[bytes] = []
     reader = threading.Thread(target=lambda: got.append(sub.next_msg(timeout=5).data))
     reader.start()
-    # It sleeps: its gate is there. (Should one of an interrupted call be left, it is there, too.)
+    # It waits: its lock exists. (A lock left by an interrupted call would exist, too.)
     wait_until(lambda: sub._mailbox._gates)
     nc.publish(sub.subject, b"woken")
     reader.join()
@@ -79,8 +79,8 @@ by_opcodes = pytest.mark.skipif(sys.version_info >= (3, 12), reason="not every o
 
 @by_opcodes
 @pytest.mark.parametrize("name", CALLS)
-def test_it_may_strike_anywhere_in_a_call(nc: Connection, service: Connection, name: str) -> None:
-    """Wherever a Ctrl-C strikes in a call, the connection works afterwards and nothing is cut up."""
+def test_a_call_may_be_interrupted_anywhere(nc: Connection, service: Connection, name: str) -> None:
+    """Wherever a Ctrl-C interrupts a call, the connection works and no data is corrupt."""
     heard = service.subscribe("ctrl_c.heard")
     service.flush()
     sub = nc.subscribe("ctrl_c.mine")
@@ -103,11 +103,11 @@ def ours() -> list[str]:
 
 
 @by_opcodes
-# A socket that was just made goes with the frame that was interrupted.
+# A socket that was just created is freed with the interrupted frame.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("call", ["connect", "close", "drain"])
-def test_it_may_strike_while_connecting_and_closing(nats_server: NatsServer, call: str) -> None:
-    """Interrupted, connecting leaves nothing behind, and closing can be done again."""
+def test_connecting_and_closing_may_be_interrupted(nats_server: NatsServer, call: str) -> None:
+    """An interrupted connect leaves nothing behind, and an interrupted close can be repeated."""
     before = ours()
     with jetstream_sync.connect(nats_server.url) as nc:
         interrupted(nc.drain, NEVER)
@@ -165,15 +165,17 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("name", WAITING)
-def test_it_interrupts_what_waits(nats_server: NatsServer, name: str) -> None:
-    """Every call that waits ends with KeyboardInterrupt at once, and the program ends promptly."""
+def test_waiting_calls_are_interrupted(nats_server: NatsServer, name: str) -> None:
+    """Every waiting call raises KeyboardInterrupt at once, and the program ends promptly."""
     program = PROGRAM.format(url=nats_server.url, name=name, call=WAITING[name])
     with subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, env=ENVIRONMENT
     ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"waiting\n"
-        time.sleep(0.05)  # Better if it waits by now; if not, it is interrupted just before.
+        time.sleep(
+            0.05
+        )  # Preferably the call waits by now; otherwise it is interrupted just before.
         began = time.monotonic()
         child.send_signal(signal.SIGINT)
         assert child.stdout.readline() == b"interrupted\n"
@@ -181,15 +183,15 @@ def test_it_interrupts_what_waits(nats_server: NatsServer, name: str) -> None:
         assert time.monotonic() - began < 2 * SCALE
 
 
-#: The programs find the package where this process did.
+#: The programs import the package from where this process did.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 STORM = Path(__file__).with_name("ctrl_c_storm.py")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="timers that send signals are POSIX")
 @pytest.mark.parametrize("seed", range(3))
-def test_a_storm_of_them_corrupts_nothing(fresh_server: NatsServer, seed: int) -> None:
-    """Hundreds of interrupted publishes, requests, flushes and fetches leave a whole byte stream."""
+def test_many_interrupts_corrupt_nothing(fresh_server: NatsServer, seed: int) -> None:
+    """Hundreds of interrupted publishes, requests, flushes and fetches corrupt no bytes."""
     done = subprocess.run(
         [sys.executable, str(STORM), fresh_server.url, str(seed), "150"],
         capture_output=True,

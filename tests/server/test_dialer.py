@@ -1,4 +1,4 @@
-"""Connections through sockets that the user makes: a SOCKS proxy, a socket pair."""
+"""Connections through sockets that the user creates: a SOCKS proxy, a socket pair."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def relay(one: socket.socket, other: socket.socket) -> None:
 
 
 def join(one: socket.socket, other: socket.socket) -> None:
-    """Forward bytes between two sockets, on threads of their own."""
+    """Forward bytes between two sockets, on two threads."""
     threading.Thread(target=relay, args=(one, other), daemon=True).start()
 
 
 class SocksProxy:
-    """A SOCKS5 proxy (RFC 1928) that knows one command, CONNECT to a name, and one made-up host."""
+    """A SOCKS5 proxy (RFC 1928) that supports CONNECT to a name, and one invented host."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -121,7 +121,7 @@ def proxy(nats_server: NatsServer) -> Iterator[SocksProxy]:
 
 
 def test_a_connection_through_socks_comes_back_through_socks(proxy: SocksProxy) -> None:
-    """The dialer gets the host as it is written, and is asked again at each reconnect."""
+    """The dialer gets the host as written, and is called again at each reconnect."""
     with jetstream_sync.connect(
         "nats://nats.invalid:4333", dialer=through(proxy.port), **QUICK
     ) as nc:
@@ -139,7 +139,7 @@ def test_a_connection_through_socks_comes_back_through_socks(proxy: SocksProxy) 
 
 
 def test_a_host_that_the_proxy_cannot_reach(proxy: SocksProxy) -> None:
-    """An OSError of the dialer is that of the server, and the next server is tried."""
+    """An OSError of the dialer counts as that of the server, and the next server is tried."""
     dial = through(proxy.port)
     with pytest.raises(NoServersError, match="SOCKS error 4"):
         jetstream_sync.connect("nats://other.invalid", dialer=dial)
@@ -150,7 +150,7 @@ def test_a_host_that_the_proxy_cannot_reach(proxy: SocksProxy) -> None:
 
 
 def test_a_socket_pair_reaches_a_server_in_the_process(nats_server: NatsServer) -> None:
-    """The socket need not be TCP: what is at its other end is the user's business."""
+    """The socket need not be TCP: the other end is the user's."""
     ours: list[socket.socket] = []
 
     def dial(host: str, port: int, timeout: float) -> socket.socket:
@@ -175,7 +175,7 @@ def test_a_socket_pair_reaches_a_server_in_the_process(nats_server: NatsServer) 
 
 
 def test_tls_is_spoken_on_top(certificates: Certificates) -> None:
-    """TLS is made on the dialer's socket, and checked against the host of the URL."""
+    """TLS runs on the dialer's socket, and the certificate is checked against the URL's host."""
     dialed: list[str] = []
 
     def dial(host: str, port: int, timeout: float) -> socket.socket:
@@ -194,14 +194,14 @@ def test_tls_is_spoken_on_top(certificates: Certificates) -> None:
 
 @pytest.mark.parametrize("fault", [lambda *_: None, lambda *_: 1 / 0, lambda: None, "no function"])
 def test_a_dialer_that_does_not_work_is_named(nats_server: NatsServer, fault: Any) -> None:
-    """What is no socket, or no OSError, is an `InvalidOptionError` at once."""
+    """A dialer that returns no socket, or raises another error, is refused at once."""
     with within(2), pytest.raises(InvalidOptionError) as caught:
         jetstream_sync.connect(nats_server.url, dialer=fault)
     assert caught.value.option == "dialer"
 
 
 def test_the_error_of_a_dialer_names_what_it_returned_or_raised(nats_server: NatsServer) -> None:
-    """The type of the result is not quoted like a value of the option."""
+    """The error names the type of the result, and does not quote it as an option's value."""
     faults: dict[str, Any] = {
         "dialer=...: must return a connected, plain socket, not None": lambda *_: None,
         "dialer=...: must return a connected, plain socket, not int": lambda *_: 1,
@@ -214,7 +214,7 @@ def test_the_error_of_a_dialer_names_what_it_returned_or_raised(nats_server: Nat
 
 
 def test_a_dialer_that_breaks_later_is_reported(fresh_server: NatsServer) -> None:
-    """On a reconnect the fault goes to error_cb, and the attempts continue."""
+    """On a reconnect the error goes to error_cb, and the attempts continue."""
     errors: list[Exception] = []
     broken = threading.Event()
 

@@ -1,4 +1,4 @@
-"""One message of a stream, from whichever server has it, or from the leader."""
+"""Reading one message of a stream, by direct get or from the leader."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from jetstream_sync import (
 )
 from jetstream_sync.durations import time_from_ns
 
-#: Servers before 2.11 send no 503 for an unserved direct get, so the leader is asked later.
+#: Servers before 2.11 send no 503 for an unserved direct get, so the fallback takes longer.
 SOON = 2.0
 
 BINARY = bytes(range(256))
@@ -49,7 +49,7 @@ def fill(js: JetStream, stream: Stream, *subjects: str) -> None:
 
 
 def test_a_message_comes_by_its_sequence(js: JetStream, stream: Stream) -> None:
-    """A sequence names exactly one message."""
+    """A sequence selects one message."""
     fill(js, stream, "a", "b", "c")
     got = stream.get_msg(2)
     assert (got.stream, got.subject, got.seq, got.data, got.headers) == (
@@ -63,7 +63,7 @@ def test_a_message_comes_by_its_sequence(js: JetStream, stream: Stream) -> None:
 
 @pytest.mark.parametrize(("pattern", "seq"), [("a", 4), ("*", 5), (">", 5), ("b", 2)])
 def test_the_last_of_a_subject(js: JetStream, stream: Stream, pattern: str, seq: int) -> None:
-    """The last message of a subject, or of all that fall under its wildcards."""
+    """The last message of a subject, or of all subjects that match a wildcard."""
     fill(js, stream, "a", "b", "c", "a", "c")
     assert stream.get_msg(last_by_subject=f"{stream.name}.{pattern}").seq == seq
 
@@ -89,7 +89,7 @@ def test_the_next_of_a_subject(
 
 
 def test_payload_and_headers_come_back_as_they_were(js: JetStream, stream: Stream) -> None:
-    """Any bytes, headers with several values and other letters, and the exact time."""
+    """Payload, repeated headers, non-ASCII text and the exact time are unchanged."""
     before = datetime.now(timezone.utc)
     headers = {"Kind": ["a", "b"], "Ort": "Köln", "Empty": ""}
     js.publish(f"{stream.name}.a", BINARY, headers=headers)
@@ -110,7 +110,7 @@ def test_payload_and_headers_come_back_as_they_were(js: JetStream, stream: Strea
 def test_a_payload_may_be_empty(
     js: JetStream, stream: Stream, headers: dict[str, str] | None
 ) -> None:
-    """A message without payload is a message, and not a status."""
+    """A message without a payload is a message, not a status."""
     js.publish(f"{stream.name}.a", b"", headers=headers)
     got = stream.get_msg(1)
     assert got.data == b""
@@ -118,7 +118,7 @@ def test_a_payload_may_be_empty(
 
 
 def test_both_ways_give_the_same(js: JetStream, stream_name: str) -> None:
-    """A message does not show which way it was read, not even one that was republished."""
+    """Both ways return equal messages, also of one that was republished."""
     origin = js.create_stream(
         name=stream_name,
         subjects=[f"{stream_name}.a.>"],
@@ -140,7 +140,7 @@ def test_both_ways_give_the_same(js: JetStream, stream_name: str) -> None:
     assert by_leader.stream == copies.name
     assert by_leader.seq == 2
     assert by_leader.headers is not None
-    # What the republishing says of the origin is part of the message.
+    # The headers of republishing are part of the message.
     assert by_leader.headers.get_all("Nats-Stream") == [origin.name]
     assert by_leader.headers.get_all("Nats-Subject") == [f"{stream_name}.a.y"]
     assert by_leader.headers.get_all("A") == ["1", "2"]
@@ -148,7 +148,7 @@ def test_both_ways_give_the_same(js: JetStream, stream_name: str) -> None:
 
 @pytest.mark.parametrize("which", ["seq", "deleted", "last", "next", "next past the end"])
 def test_a_message_that_is_not_there(js: JetStream, stream: Stream, which: str) -> None:
-    """Every way of asking for what is not there gives the same typed error, at once."""
+    """Each selector of a missing message raises the same typed error at once."""
     fill(js, stream, "a", "b")
     stream.delete_msg(1)
     began = time.monotonic()
@@ -184,7 +184,7 @@ def test_a_message_that_is_not_there(js: JetStream, stream: Stream, which: str) 
 def test_say_which_message_in_one_way(
     stream: Stream, seq: int | None, last: str | None, following: str | None, option: str
 ) -> None:
-    """None of the selectors, or two that exclude each other, or a bad sequence is refused here."""
+    """No selector, two exclusive ones, or an invalid sequence is refused by the client."""
     with pytest.raises(InvalidOptionError) as caught:
         stream.get_msg(seq, last, following)
     assert caught.value.option == option
@@ -200,7 +200,7 @@ def test_a_bad_subject_is_refused_here(stream: Stream, subject: str) -> None:
 
 
 def test_a_stream_that_is_gone(js: JetStream, stream: Stream) -> None:
-    """The error says that the stream is gone, whichever way the message was asked for."""
+    """If the stream does not exist, both ways raise the error that says so."""
     fill(js, stream, "a")
     js.delete_stream(stream.name)
     began = time.monotonic()
@@ -212,7 +212,7 @@ def test_a_stream_that_is_gone(js: JetStream, stream: Stream) -> None:
 def test_direct_gets_that_are_switched_off_fall_back_to_the_leader(
     js: JetStream, stream_name: str
 ) -> None:
-    """The cached stream info may be stale: direct gets have no responders any more."""
+    """The cached stream info may be outdated: a direct get without responders asks the leader."""
     stream = js.create_stream(
         name=stream_name, subjects=[f"{stream_name}.>"], storage="memory", allow_direct=True
     )
@@ -225,7 +225,7 @@ def test_direct_gets_that_are_switched_off_fall_back_to_the_leader(
 
 
 def test_the_route_says_the_way(js: JetStream, stream: Stream, nc: Connection) -> None:
-    """With `allow_direct` the API's leader is not asked; a plain last subject is in the route."""
+    """`allow_direct` bypasses the leader; a last subject is part of the request's subject."""
     fill(js, stream, "a")
     spy = nc.subscribe("$JS.API.>")
     subject = f"{stream.name}.a"
@@ -242,7 +242,7 @@ def test_the_route_says_the_way(js: JetStream, stream: Stream, nc: Connection) -
 
 
 def test_a_mirror_is_asked_as_its_own_config_says(js: JetStream, stream_name: str) -> None:
-    """`mirror_direct` is about gets for the origin (ADR-31); the mirror itself has `allow_direct`."""
+    """`mirror_direct` is for gets of the origin (ADR-31); the mirror's own is `allow_direct`."""
     origin = js.create_stream(
         name=stream_name, subjects=[f"{stream_name}.>"], storage="memory", allow_direct=True
     )
@@ -271,14 +271,14 @@ def test_a_mirror_is_asked_as_its_own_config_says(js: JetStream, stream_name: st
 def test_an_answer_without_a_message_is_an_error(
     nc: Connection, js: JetStream, stream_name: str, headers: dict[str, str] | None
 ) -> None:
-    """What is not a message of a stream is not made up into one."""
+    """A reply that is not a message of a stream is an error."""
     created = js.create_stream(name=stream_name, storage="memory", allow_direct=True)
 
     def respond(message: Msg) -> None:
         message.respond(b"{}", headers)
 
     nc.subscribe("odd.API.DIRECT.GET.>", cb=respond)
-    # The config is the real one, the answer to the get is not.
+    # The config is real, the reply to the get is not.
     odd = nc.jetstream(prefix="odd.API")
     stream = Stream(odd._api, created.cached_info)
     with pytest.raises(InvalidResponseError):
@@ -286,7 +286,7 @@ def test_an_answer_without_a_message_is_an_error(
 
 
 def test_a_stored_message_survives_pickle(js: JetStream, stream: Stream) -> None:
-    """A message can go to another process, with its nanoseconds."""
+    """A message survives pickle, including its nanoseconds."""
     js.publish(f"{stream.name}.a", BINARY, headers={"A": "1"})
     got = stream.get_msg(1)
     again = pickle.loads(pickle.dumps(got))

@@ -1,8 +1,8 @@
 """
-The examples in docstrings show what happens.
+The examples in docstrings run.
 
 Each example runs in a namespace with a connection `nc`, its context `js`, the stream ORDERS with
-three messages, and the durable consumer `consumer` named billing. The address that examples connect to is
+three messages, and the durable consumer `consumer` named billing. The address in examples is
 replaced by that of the server.
 """
 
@@ -71,7 +71,7 @@ def names(server: NatsServer) -> Iterator[dict[str, Any]]:
 def test_an_example_shows_what_happens(
     documented: doctest.DocTest, names: dict[str, Any], server: NatsServer
 ) -> None:
-    """The lines of an example run one after the other, and print what is written below them."""
+    """The lines of an example run one after the other, and print the documented results."""
     documented.globs = names
     for example in documented.examples:
         example.source = example.source.replace(DOCUMENTED_URL, server.url)
@@ -81,7 +81,7 @@ def test_an_example_shows_what_happens(
 
 
 def test_the_most_used_methods_have_an_example() -> None:
-    """Examples are found, those of inherited methods too."""
+    """Examples are found, also those of inherited methods."""
     names = {test.name.removeprefix("jetstream_sync.") for test in docstrings_with_examples()}
     assert {
         "client.connection.Connection.publish",

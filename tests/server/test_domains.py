@@ -1,4 +1,4 @@
-"""JetStream in a domain, in another server's domain, and under an imported prefix."""
+"""JetStream in a domain, in the domain of another server, and under an imported prefix."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jetstream_sync import (
 )
 from jetstream_sync.server import NatsServer
 
-# JetStream belongs to one account; another one sees it as `acme.JS.API`, and shares its subjects.
+# JetStream belongs to one account; another one imports it as `acme.JS.API`, with its subjects.
 IMPORTED = """
 accounts {
     OWNER {
@@ -58,14 +58,14 @@ def hub() -> Iterator[NatsServer]:
 
 @pytest.fixture(scope="module")
 def owner() -> Iterator[NatsServer]:
-    """A server with an account that imports JetStream of another."""
+    """A server with an account that imports the JetStream of another one."""
     with NatsServer(name="owner", config=IMPORTED) as server:
         yield server
 
 
 @pytest.fixture(params=["usual", "domain", "prefix of domain", "import"])
 def js(request: pytest.FixtureRequest, hub: NatsServer, owner: NatsServer) -> Iterator[JetStream]:
-    """JetStream, by each way that there is to its API."""
+    """JetStream contexts, one for each way to reach the API."""
     if request.param == "import":
         with jetstream_sync.connect(owner.url, user="app", password="app") as nc:
             yield nc.jetstream(prefix="acme.JS.API")
@@ -80,7 +80,7 @@ def js(request: pytest.FixtureRequest, hub: NatsServer, owner: NatsServer) -> It
 
 
 def test_everything_works_there(js: JetStream) -> None:
-    """Every call of the API goes to the place that the context was made for."""
+    """Every call of the API uses the prefix of the context."""
     for name in js.stream_names():
         js.delete_stream(name)
     before = js.account_info()
@@ -135,7 +135,7 @@ def manage_consumers(js: JetStream) -> None:
 
 @pytest.mark.server(">=2.11")
 def test_pausing_works_there(js: JetStream) -> None:
-    """Pause and resume are part of the same API."""
+    """Pause and resume use the prefix, too."""
     js.create_or_update_stream(name="ORDERS", subjects=["orders.>"])
     js.create_or_update_consumer("ORDERS", durable_name="P")
     assert js.pause_consumer("ORDERS", "P", datetime.now(timezone.utc) + timedelta(hours=1)).paused
@@ -144,7 +144,7 @@ def test_pausing_works_there(js: JetStream) -> None:
 
 
 def test_acks_and_infos_name_the_domain(hub: NatsServer) -> None:
-    """A server with a domain says it in what it answers."""
+    """The metadata of messages and infos name the domain."""
     with jetstream_sync.connect(hub.url) as nc:
         js = nc.jetstream(domain="hub")
         stream = js.create_stream(name="NAMED", subjects=["named"], storage="memory")
@@ -156,7 +156,7 @@ def test_acks_and_infos_name_the_domain(hub: NatsServer) -> None:
 
 @pytest.mark.parametrize("where", [{"domain": "spoke"}, {"prefix": "nothing.here"}])
 def test_where_there_is_no_jetstream(hub: NatsServer, where: dict[str, str]) -> None:
-    """A domain or prefix without responders is an error at once, and not a timeout."""
+    """A domain or prefix without responders is an error at once, not after a timeout."""
     with jetstream_sync.connect(hub.url) as nc:
         js = nc.jetstream(**where)  # type: ignore[arg-type]
         began = time.monotonic()
@@ -168,7 +168,7 @@ def test_where_there_is_no_jetstream(hub: NatsServer, where: dict[str, str]) -> 
 
 
 def test_a_domain_and_a_prefix_exclude_each_other(hub: NatsServer) -> None:
-    """Both, or one that is not well formed, is refused when the context is made."""
+    """Both together, or an invalid one, are refused when the context is created."""
     with jetstream_sync.connect(hub.url) as nc:
         for where in (
             {"domain": "hub", "prefix": "acme.JS.API"},
@@ -190,7 +190,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def leaf() -> Iterator[Connection]:
-    """A connection to a leaf node, with a domain of its own, of a hub."""
+    """A connection to a leaf node, with its own domain, of a hub."""
     port = free_port()
     hub_config = f"""
     jetstream {{ domain: hub }}
@@ -217,7 +217,7 @@ def answers(js: JetStream) -> bool:
 
 
 def test_a_leaf_node_reaches_both_domains(leaf: Connection) -> None:
-    """Streams of one name in two domains are two streams, each managed through its domain."""
+    """Streams of one name in two domains are independent, each managed through its domain."""
     hub, own, usual = (
         leaf.jetstream(domain="hub"),
         leaf.jetstream(domain="leaf"),

@@ -1,4 +1,4 @@
-"""Several who end one connection: drains, closes and blocks that meet."""
+"""Several drains, closes and blocks that end one connection at the same time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def own(nats_server: NatsServer) -> Iterator[Connection]:
 
 
 def test_two_callbacks_drain(own: Connection) -> None:
-    """Callbacks that both drain the connection, as on a message to stop, do not wait for each other."""
+    """Two callbacks that drain the connection do not wait for each other."""
     both = threading.Barrier(2)
     done: list[str] = []
 
@@ -43,7 +43,7 @@ def test_two_callbacks_drain(own: Connection) -> None:
 
 
 def test_a_second_drain_waits_for_the_first(own: Connection) -> None:
-    """When any drain of a connection returns, the connection is drained and closed."""
+    """Each drain returns when the connection is drained and closed."""
     may_end = threading.Event()
     handled: list[bytes] = []
 
@@ -75,7 +75,7 @@ def test_a_second_drain_waits_for_the_first(own: Connection) -> None:
 
 
 def test_a_block_that_ends_during_a_drain_waits_for_it(nats_server: NatsServer) -> None:
-    """Leaving a with block does not cut short a drain that is under way."""
+    """The end of a with block does not shorten a drain that is in progress."""
     may_end = threading.Event()
     answered: list[bytes] = []
     with jetstream_sync.connect(nats_server.url) as other:
@@ -101,7 +101,7 @@ def test_a_block_that_ends_during_a_drain_waits_for_it(nats_server: NatsServer) 
 
 
 def test_what_is_left_after_the_time_is_dropped(own: Connection) -> None:
-    """A drain that takes too long drops what callbacks have not got, and their threads end."""
+    """A drain that takes too long drops unhandled messages, and the threads of callbacks end."""
     first = threading.Event()
     handled: list[bytes] = []
 
@@ -148,7 +148,7 @@ def test_a_close_cuts_a_drain_short(own: Connection) -> None:
 
 
 def test_a_program_that_ends_without_closing(nats_server: NatsServer) -> None:
-    """What a program published before it ended without a close arrives; it ends at once."""
+    """Messages published before a program ends without closing arrive; it ends at once."""
     program = (
         "import jetstream_sync\n"
         f"nc = jetstream_sync.connect({nats_server.url!r})\n"

@@ -1,4 +1,4 @@
-"""Connections that are dropped without `close()`: they warn, and leave nothing behind."""
+"""Connections that are dropped without `close()` warn and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def subscribe(nc: Connection) -> None:
 
 
 def read_a_little(nc: Connection) -> None:
-    """Leave an iteration over messages in the middle."""
+    """Leave an iteration over messages before its end."""
     js = nc.jetstream()
     consumer = js.create_consumer("KEPT", durable_name="C")
     for msg in consumer.messages():
@@ -59,10 +59,10 @@ def ours() -> list[str]:
 
 
 def sockets() -> int:
-    """Return how many sockets this process has open."""
+    """Return the number of open sockets of this process."""
     found = 0
     for each in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # that of the listing itself
+        with suppress(FileNotFoundError):  # the descriptor of the listing itself
             found += "socket" in str(each.readlink())
     return found
 
@@ -76,7 +76,7 @@ def warned() -> Iterator[list[warnings.WarningMessage]]:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 def test_fifty_dropped_connections_leave_nothing(nats_server: NatsServer) -> None:
-    """Each warns, and none holds a socket or a thread."""
+    """Each warns, and none keeps a socket or a thread."""
     gc.collect()
     threads, files = set(ours()), sockets()
     with warned() as caught:
@@ -98,7 +98,7 @@ def test_fifty_dropped_connections_leave_nothing(nats_server: NatsServer) -> Non
 def test_what_was_done_with_it_does_not_keep_it(
     nats_server: NatsServer, use: Callable[[Connection], None]
 ) -> None:
-    """Objects that nothing refers to any more do not keep the connection either."""
+    """Unreferenced objects that used the connection do not keep it."""
     gc.collect()
     threads = set(ours())
     with warned() as caught:
@@ -111,7 +111,7 @@ def test_what_was_done_with_it_does_not_keep_it(
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("kind", ["jetstream", "consumer", "message", "subscription", "callback"])
 def test_what_is_in_use_keeps_it(nats_server: NatsServer, kind: str) -> None:
-    """Everything that was made with a connection keeps it open, as long as that is referred to."""
+    """Each object made with a connection keeps it open while it is referenced."""
 
     def make() -> tuple[object, Callable[[], object]]:
         nc = jetstream_sync.connect(nats_server.url)
@@ -154,7 +154,7 @@ def test_what_is_in_use_keeps_it(nats_server: NatsServer, kind: str) -> None:
 
 
 def test_what_was_published_is_sent(nats_server: NatsServer) -> None:
-    """A dropped connection sends what is buffered before it closes."""
+    """A dropped connection sends its buffer before it closes."""
     got: list[Msg] = []
     with jetstream_sync.connect(nats_server.url) as nc:
         sub = nc.subscribe("last.words")
@@ -170,7 +170,7 @@ def test_what_was_published_is_sent(nats_server: NatsServer) -> None:
 
 
 def test_a_closed_connection_does_not_warn(nats_server: NatsServer) -> None:
-    """Neither does one that was drained, or never came to be."""
+    """A closed, drained or never opened connection does not warn."""
     with warned() as caught:
         jetstream_sync.connect(nats_server.url).close()
         jetstream_sync.connect(nats_server.url).drain()
@@ -184,7 +184,7 @@ def test_a_closed_connection_does_not_warn(nats_server: NatsServer) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_child_that_drops_it_does_nothing(nats_server: NatsServer) -> None:
-    """In a forked child there is no warning, and the parent's connection goes on."""
+    """In a forked child there is no warning, and the parent's connection stays usable."""
     held = [jetstream_sync.connect(nats_server.url)]
 
     def check() -> None:
@@ -210,7 +210,7 @@ js = nc.jetstream()
 
 
 def test_the_end_of_a_program_is_quiet(nats_server: NatsServer) -> None:
-    """A program that ends with an open connection ends at once, without a word."""
+    """A program that ends with an open connection ends at once, without output."""
     done = subprocess.run(
         [sys.executable, "-W", "always::ResourceWarning", "-c", _FORGETS, nats_server.url],
         capture_output=True,

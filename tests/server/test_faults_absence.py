@@ -1,8 +1,8 @@
 """
-A consumer that exists and has no server for it, as while a cluster elects a leader.
+A consumer that exists without a server that answers for it, as during a leader election.
 
-The API is reached under a prefix of the test's own. There only the consumer's info is answered, so a
-pull request meets what it meets without a leader: there are no responders.
+The API is reached under a prefix of the test. It answers only consumer info requests, so a pull
+request has no responders, as without a leader.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Absent:
 
 
 def notices(events: list[Exception]) -> int:
-    """Count what was said of absences; on a busy machine heartbeats may be missed, too."""
+    """Count the events of absences; on a busy machine heartbeats may be missed, too."""
     return len([event for event in events if isinstance(event, PullError)])
 
 
@@ -98,13 +98,13 @@ def consumer(user: Connection, absent: Absent, stream: Stream) -> PullConsumer:
     return consumer
 
 
-pytestmark = pytest.mark.server(">=2.11")  # before, the server sends no 503 for such a request
+pytestmark = pytest.mark.server(">=2.11")  # older servers send no 503 for such a request
 
 
-def test_an_iterator_asks_again_in_growing_intervals_and_says_so_once(
+def test_an_iterator_repeats_requests_in_growing_intervals(
     js: JetStream, stream: Stream, consumer: PullConsumer, absent: Absent, events: list[Exception]
 ) -> None:
-    """It is asked for after 1/4, 1/2, 1 s and so on; there is one event until it is back."""
+    """Requests are repeated after 1/4, 1/2, 1 s and so on, with one event for the absence."""
     with consumer.messages(heartbeat=2, expires=4) as messages:
         with pytest.raises(TimeoutError):
             messages.next(2.5)
@@ -120,13 +120,13 @@ def test_an_iterator_asks_again_in_growing_intervals_and_says_so_once(
         assert len(events) == 1
 
 
-def test_another_absence_is_news(
+def test_another_absence_has_another_event(
     js: JetStream, stream: Stream, consumer: PullConsumer, absent: Absent, events: list[Exception]
 ) -> None:
-    """Once messages came again, the next absence has an event of its own."""
+    """After messages have arrived, the next absence has its own event."""
     with consumer.messages(max_messages=1, heartbeat=0.5, expires=1) as messages:
         for count in (1, 2):
-            # A request that was under way before ends after a second.
+            # A request that was in progress ends after a second.
             with pytest.raises(TimeoutError):
                 messages.next(1.7)
             wait_until(lambda count=count: notices(events) == count)
@@ -137,7 +137,7 @@ def test_another_absence_is_news(
 
 
 def test_no_interval_is_longer_than_a_heartbeat(consumer: PullConsumer, absent: Absent) -> None:
-    """With a short heartbeat a consumer that is back is found within two of them."""
+    """With a short heartbeat, a consumer that is back is found within two heartbeats."""
     with consumer.messages(heartbeat=0.5, expires=1) as messages, pytest.raises(TimeoutError):
         messages.next(2.2)
     waits = [b - a for a, b in zip(absent.asked, absent.asked[1:], strict=False)]
@@ -148,7 +148,7 @@ def test_no_interval_is_longer_than_a_heartbeat(consumer: PullConsumer, absent: 
 def test_a_fetch_waits_for_it(
     js: JetStream, stream: Stream, consumer: PullConsumer, absent: Absent
 ) -> None:
-    """A fetch, and a next, with time left get what is there when the consumer is served again."""
+    """A fetch and a next with time left return messages when the consumer is served again."""
     for number in range(3):
         js.publish(stream.name, b"%d" % number)
     with ThreadPoolExecutor(2) as pool:
@@ -165,7 +165,7 @@ def test_a_fetch_waits_for_it(
 
 
 def test_a_fetch_reports_missing_responders_in_time(consumer: PullConsumer) -> None:
-    """A fetch that times out reports the last refusal; one that cannot wait does so at once."""
+    """A fetch reports the last refusal when it times out; one that cannot wait does so at once."""
     began = time.monotonic()
     with pytest.raises(PullError, match="No Responders") as caught:
         consumer.fetch(1, timeout=0.9)
@@ -178,10 +178,10 @@ def test_a_fetch_reports_missing_responders_in_time(consumer: PullConsumer) -> N
     assert time.monotonic() - began < 0.5 * SCALE
 
 
-def test_one_that_is_gone_ends_them_all(
+def test_a_deleted_consumer_ends_all_readers(
     stream: Stream, consumer: PullConsumer, events: list[Exception]
 ) -> None:
-    """Where the consumer was deleted meanwhile, reading ends with that as the error."""
+    """If the consumer was deleted meanwhile, reading ends with the error that says so."""
     caught: list[BaseException] = []
     handle = consumer.consume(lambda _: None, heartbeat=1, expires=2)
     wait_until(lambda: len(events) == 1)
@@ -204,7 +204,7 @@ def test_one_that_is_gone_ends_them_all(
 def test_an_ordered_fetch_leaves_a_consumer_that_says_nothing(
     js: JetStream, nc: Connection, user: Connection, stream: Stream
 ) -> None:
-    """Without even a reply at the end of the time, the next fetch continues with another consumer."""
+    """If no reply arrives until the end, the next fetch continues with another consumer."""
     silent: set[str] = set()
 
     def forward(msg: Msg) -> None:
@@ -219,7 +219,7 @@ def test_an_ordered_fetch_leaves_a_consumer_that_says_nothing(
     for number in range(3):
         js.publish(stream.name, b"%d" % number)
     consumer = user.jetstream(prefix="SILENT").ordered_consumer(stream.name)
-    while not silent:  # a slow server may need the time for the consumer alone
+    while not silent:  # a slow server may need this time to create the consumer
         assert consumer.fetch(3, timeout=0.2) == []
     assert [msg.data for msg in consumer.fetch(3, timeout=5 * SCALE)] == [b"0", b"1", b"2"]
     assert len(silent) == 1

@@ -1,4 +1,4 @@
-"""Calls and consumers in a cluster of three, with three replicas: leaders step down, nodes are lost."""
+"""Calls and consumers in a cluster of three with three replicas: leader changes, lost nodes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HEARTBEAT = 2.0
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[NatsCluster]:
-    """The cluster that the tests here share; each finds it whole."""
+    """The cluster that the tests share; complete at the start of each test."""
     with NatsCluster(config="jetstream { sync_interval: always }\n") as cluster:
         yield cluster
 
@@ -78,7 +78,7 @@ def durable(js: JetStream) -> PullConsumer:
 
 
 def ask(nodes: NatsCluster, name: str) -> dict[str, Any]:
-    """Ask the API around the connection under test, until a server answers."""
+    """Send API requests on another connection until a server answers."""
 
     def answer() -> dict[str, Any] | None:
         running = next(server for server in nodes.servers if server.is_running)
@@ -86,13 +86,13 @@ def ask(nodes: NatsCluster, name: str) -> dict[str, Any]:
             with RawClient(running.port, 2 * SCALE) as raw:
                 return raw.api(name)
         except (OSError, ValueError):
-            return None  # its leader has just gone
+            return None  # the leader has just been lost
 
     return wait_until(answer, 15)
 
 
 def leader(nodes: NatsCluster, consumer: str = "") -> NatsServer:
-    """Return the server that leads the stream, or the consumer."""
+    """Return the server that leads the stream or the consumer."""
     what = f"CONSUMER.INFO.S.{consumer}" if consumer else "STREAM.INFO.S"
     name = wait_until(lambda: ask(nodes, what).get("cluster", {}).get("leader"), 15)
     return next(server for server in nodes.servers if server.name == name)
@@ -103,7 +103,7 @@ def connected_to(nodes: NatsCluster, nc: Connection) -> NatsServer:
 
 
 def step_down(nodes: NatsCluster, what: str) -> None:
-    """Have a leader step down, and wait until it has, and there is another one."""
+    """Make a leader step down, and wait for another one."""
     assert ask(nodes, f"{what.split('.', 1)[0]}.LEADER.STEPDOWN.{what.split('.', 1)[1]}")["success"]
 
 
@@ -119,7 +119,7 @@ def lose(nodes: NatsCluster, nc: Connection, which: str) -> NatsServer:
 
 
 def publish_until_stored(js: JetStream, msg_id: str) -> None:
-    """Publish with an id again and again until it is acknowledged."""
+    """Publish with a message id, and repeat it until it is acknowledged."""
 
     def acknowledged() -> bool:
         try:
@@ -138,8 +138,8 @@ def stored(nodes: NatsCluster) -> int:
 
 
 every_loss = pytest.mark.parametrize("which", ["stream leader", "connected"])
-#: It takes the servers some seconds to notice that one of them is gone, so most of these tests run in
-#: the environment of tox that has the time.
+#: The servers notice a lost node after some seconds, so most of these tests run in the tox
+#: environment that has the time.
 takes_its_time = pytest.mark.skipif(
     float(os.environ.get("JETSTREAM_SYNC_FAULT_SECONDS", "0")) < 30, reason="run by py311-faults"
 )
@@ -149,7 +149,7 @@ takes_its_time = pytest.mark.skipif(
 
 
 def test_a_leader_that_steps_down_loses_no_message(nodes: NatsCluster, js: JetStream) -> None:
-    """Both publish and publish_async stand a new leader of the stream: what has an id is stored once."""
+    """Publishing continues under a new leader; a message with an id is stored once."""
     for round_number in range(3):
         futures = {
             f"{round_number}-{each}": js.publish_async(
@@ -174,7 +174,7 @@ def test_readers_resume_under_a_new_leader(
     events: list[Exception],
     what: str,
 ) -> None:
-    """messages, consume and fetch go on within two heartbeats of another leader, with few events."""
+    """messages, consume and fetch continue within two heartbeats of a new leader."""
     js.create_consumer("S", durable_name="D", ack_wait=30)
     js.create_consumer("S", durable_name="F", ack_wait=30)
     called: SimpleQueue[bytes] = SimpleQueue()
@@ -207,7 +207,7 @@ def test_readers_resume_under_a_new_leader(
     handle.stop()
     handle.wait_closed(5 * SCALE)
     assert handle.error is None
-    # One notice for each of the two that go on for ever.
+    # One event for each of the two continuous readers.
     assert len([event for event in events if isinstance(event, PullError)]) <= 2
     for each in "CDF":
         wait_until(lambda each=each: js.get_consumer("S", each).info().num_waiting == 0)
@@ -221,7 +221,7 @@ def test_readers_resume_under_a_new_leader(
 def test_a_lost_node_loses_no_message(
     nodes: NatsCluster, nc: Connection, js: JetStream, which: str
 ) -> None:
-    """A node is killed amid publishing: every future settles, and what has an id is stored once."""
+    """A node is killed during publishing: every future settles, and messages are stored once."""
     publish_until_stored(js, "first")
     futures = {
         f"{each}": js.publish_async("s", b"", msg_id=f"{each}", timeout=3 * SCALE)
@@ -246,7 +246,7 @@ def test_readers_resume_without_a_node(
     durable: PullConsumer,
     which: str,
 ) -> None:
-    """messages, consume and fetch go on with the nodes that are left, and so does an ordered one."""
+    """messages, consume, fetch and ordered consumers continue with the remaining nodes."""
     js.create_consumer("S", durable_name="D", ack_wait=2)
     called: SimpleQueue[bytes] = SimpleQueue()
     ordered: SimpleQueue[bytes] = SimpleQueue()
@@ -277,7 +277,7 @@ def test_readers_resume_without_a_node(
         msg = messages.next(20 * SCALE)
         msg.ack()
         got[msg.data] += 1
-    # What was lost on the way comes again after its ack_wait.
+    # Lost deliveries are repeated after ack_wait.
     assert time.monotonic() - began < (2 * HEARTBEAT + 4) * SCALE
     assert [ordered.get(timeout=30 * SCALE) for _ in range(40)] == [b"%d" % n for n in range(40)]
     assert ordered.empty()
@@ -291,7 +291,7 @@ def test_readers_resume_without_a_node(
 def test_an_ordered_fetch_survives_the_node_of_its_consumer(
     nodes: NatsCluster, js: JetStream
 ) -> None:
-    """The only replica of its consumer is lost: it reads on with another one on another node."""
+    """If the only replica of its consumer is lost, it continues with a consumer on another node."""
     for each in range(30):
         publish_until_stored(js, f"{each}")
     consumer = js.ordered_consumer("S")
@@ -314,7 +314,7 @@ def test_without_a_majority_everything_ends_in_time(
     durable: PullConsumer,
     events: list[Exception],
 ) -> None:
-    """With two of three nodes lost nothing hangs; there is one notice, and later it goes on."""
+    """With two of three nodes lost nothing hangs, and reading continues later."""
     publish_until_stored(js, "0")
     durable.next(10 * SCALE).ack_sync(10 * SCALE)
     messages = durable.messages(heartbeat=1, expires=3)
@@ -327,7 +327,7 @@ def test_without_a_majority_everything_ends_in_time(
         began = time.monotonic()
         with pytest.raises(TimeoutError):
             messages.next(1)
-        # Whether the consumer is gone is asked for a second at most.
+        # The check whether the consumer exists takes at most a second.
         assert time.monotonic() - began < 2.5 * SCALE
     began = time.monotonic()
     try:
@@ -342,7 +342,7 @@ def test_without_a_majority_everything_ends_in_time(
     assert len([each for each in events if not isinstance(each, NoHeartbeatError)]) <= 1
     nodes.start()
     publish_until_stored(js, "1")
-    # What was not acknowledged may be stored all the same.
+    # A message without an acknowledgement may be stored.
     while messages.next(20 * SCALE).data != b"1":
         pass
     messages.stop()

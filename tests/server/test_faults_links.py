@@ -1,4 +1,4 @@
-"""Calls and consumers over links that break, at any byte and in any way, and over bad lines."""
+"""Calls and consumers over links that break, at any byte and in any way, and over slow links."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jetstream_sync import (
 )
 from jetstream_sync.server import NatsServer
 
-#: Back at once, and a silent peer is given up after 0.6 s at the latest.
+#: Short reconnect delays; a silent server is given up after 0.6 s.
 OPTIONS: dict[str, Any] = {
     "reconnect_time_wait": 0.01,
     "max_reconnect_attempts": -1,
@@ -48,14 +48,14 @@ every_break = pytest.mark.parametrize("how", BREAKS)
 
 @pytest.fixture
 def line(nats_server: NatsServer) -> Iterator[FaultProxy]:
-    """The network between the server and `far`."""
+    """The proxy between the server and `far`."""
     with FaultProxy(nats_server.port) as proxy:
         yield proxy
 
 
 @pytest.fixture
 def far(line: FaultProxy) -> Iterator[Connection]:
-    """A connection through that network; the fixture ``js`` is one around it."""
+    """A connection through the proxy; the fixture ``js`` uses it."""
     with jetstream_sync.connect(line.url, **OPTIONS) as nc:
         yield nc
 
@@ -67,13 +67,13 @@ def stream(js: JetStream, stream_name: str) -> Stream:
 
 @pytest.fixture
 def durable(far: Connection, stream: Stream) -> PullConsumer:
-    """A durable consumer, used over the bad network."""
+    """A durable consumer, used through the proxy."""
     stream.create_consumer(durable_name="C", ack_wait=60)
     return far.jetstream().get_consumer(stream.name, "C")
 
 
 def break_link(far: Connection, line: FaultProxy, how: str) -> None:
-    """Break the link in this way, wait until the client knows, mend it, and wait for the next one."""
+    """Break the link, wait until the client notices, repair it, wait for the next connection."""
     before = far.stats["reconnects"]
     BREAKS[how](line)
     wait_until(lambda: not far.is_connected or far.stats["reconnects"] > before)
@@ -87,7 +87,7 @@ def publish(js: JetStream, subject: str, numbers: range) -> None:
 
 
 def read(messages: Any, count: int) -> list[int]:
-    """Take so many messages, and see to it that the server knows that they are done with."""
+    """Read and acknowledge this number of messages, and wait until the server has the acks."""
     taken = []
     for _ in range(count):
         msg = messages.next(timeout=5 * SCALE)
@@ -97,7 +97,7 @@ def read(messages: Any, count: int) -> list[int]:
 
 
 def waiting(stream: Stream, consumer: str = "C") -> int:
-    """Return how many pull requests the server has; asked around the bad network."""
+    """Return the number of waiting pull requests on the server, asked directly."""
     return stream.get_consumer(consumer).info().num_waiting
 
 
@@ -113,7 +113,7 @@ def test_messages_resume_within_two_heartbeats(
     durable: PullConsumer,
     how: str,
 ) -> None:
-    """An iterator gets what comes after a break within two heartbeats of the new link."""
+    """An iterator gets new messages within two heartbeats of the new link."""
     with durable.messages(heartbeat=HEARTBEAT, expires=4) as messages:
         publish(js, stream.name, range(5))
         assert read(messages, 5) == [0, 1, 2, 3, 4]
@@ -138,7 +138,7 @@ def test_consume_resumes_within_two_heartbeats(
     durable: PullConsumer,
     how: str,
 ) -> None:
-    """A callback gets what comes after a break within two heartbeats of the new link."""
+    """A callback gets new messages within two heartbeats of the new link."""
     got: SimpleQueue[bytes] = SimpleQueue()
 
     def called(msg: JetStreamMsg) -> None:
@@ -168,7 +168,7 @@ def test_a_fetch_and_a_next_go_on(
     durable: PullConsumer,
     how: str,
 ) -> None:
-    """A fetch or next that waits over a break gets what comes after it, and leaves nothing behind."""
+    """A fetch or next that waits during a break gets new messages, and leaves no request behind."""
     stream.create_consumer(durable_name="N")
     other = far.jetstream().get_consumer(stream.name, "N")
     with ThreadPoolExecutor(2) as pool:
@@ -178,7 +178,7 @@ def test_a_fetch_and_a_next_go_on(
         break_link(far, line, how)
         wait_until(lambda: waiting(stream) >= 1 and waiting(stream, "N") >= 1)
         if how == "server does not know":
-            # What was asked on the old link is gone when the server has noticed.
+            # The requests of the old link are gone when the server has noticed the break.
             wait_until(lambda: waiting(stream) == 1 and waiting(stream, "N") == 1)
         publish(js, stream.name, range(3))
         assert [msg.data for msg in fetched.result(5 * SCALE)] == [b"0", b"1", b"2"]
@@ -191,7 +191,7 @@ def test_a_fetch_and_a_next_go_on(
 def test_an_ordered_consumer_stays_gapless(
     far: Connection, line: FaultProxy, js: JetStream, stream: Stream, way: str, how: str
 ) -> None:
-    """An ordered consumer gives each message once and in order, whatever its link does."""
+    """An ordered consumer returns each message once and in order, whatever its link does."""
     publish(js, stream.name, range(300))
     consumer = far.jetstream().ordered_consumer(stream.name)
     messages = consumer.messages(heartbeat=0.5) if way == "messages" else None
@@ -216,7 +216,7 @@ def test_an_ordered_consumer_stays_gapless(
 def test_an_ordered_consumer_may_be_cut_at_any_byte(
     far: Connection, line: FaultProxy, js: JetStream, stream: Stream, count: int
 ) -> None:
-    """A link that ends within a message costs nothing: the message comes again, whole."""
+    """A link that ends within a message loses nothing: the message is sent again."""
     for number in range(500):
         js.publish_async(stream.name, b"%d " % number + b"x" * 300)
     js.publish_async_completed(5 * SCALE)
@@ -231,7 +231,7 @@ def test_an_ordered_consumer_may_be_cut_at_any_byte(
 def test_what_a_dead_client_was_sent_comes_again(
     far: Connection, line: FaultProxy, js: JetStream, stream: Stream
 ) -> None:
-    """What the server sends to a link that it does not know to be dead comes again after ack_wait."""
+    """Messages sent into a dead link are redelivered after ack_wait."""
     stream.create_consumer(durable_name="C", ack_wait=0.5)
     consumer = far.jetstream().get_consumer(stream.name, "C")
     with ThreadPoolExecutor(1) as pool:
@@ -247,7 +247,7 @@ def test_what_a_dead_client_was_sent_comes_again(
 def test_a_fetch_ends_in_time_in_a_black_hole(
     far: Connection, line: FaultProxy, durable: PullConsumer, stream: Stream
 ) -> None:
-    """Where nothing comes through, a fetch and a next return within their time and a second."""
+    """If no bytes arrive, a fetch and a next return within their timeout and a second."""
     line.hold()
     began = time.monotonic()
     assert durable.fetch(3, timeout=1) == []
@@ -281,7 +281,7 @@ def test_a_publish_whose_ack_is_lost_is_stored_once(
 def test_a_publish_that_is_cut_off_is_not_stored_in_part(
     far: Connection, line: FaultProxy, stream: Stream, count: int
 ) -> None:
-    """A message of which a part was sent is an error in time, and is whole when sent again."""
+    """A partly sent message is an error in time, and complete when it is sent again."""
     payload = bytes(range(256)) * 40
     line.cut_after(count, Toward.SERVER, after=b"HPUB ")
     with pytest.raises(TimeoutError):
@@ -294,7 +294,7 @@ def test_a_publish_that_is_cut_off_is_not_stored_in_part(
 
 @every_break
 def test_every_future_settles(far: Connection, line: FaultProxy, stream: Stream, how: str) -> None:
-    """Over a break each future of publish_async settles; sent again with its id, each is stored once."""
+    """Every future of publish_async settles; repeated with its id, each message is stored once."""
     far_js = far.jetstream()
     far_js.publish(stream.name, b"first")
     futures = {}
@@ -323,7 +323,7 @@ def test_every_future_settles(far: Connection, line: FaultProxy, stream: Stream,
 def test_publish_async_may_be_cut_in_its_middle(
     far: Connection, line: FaultProxy, stream: Stream
 ) -> None:
-    """A link that is cut again and again among many messages loses none that was acknowledged."""
+    """A link that is cut repeatedly loses no acknowledged message."""
     far_js = far.jetstream()
     left = list(range(2000))
     for count in (1_000, 30_000, 77_777, 150_001):
@@ -339,16 +339,16 @@ def test_publish_async_may_be_cut_in_its_middle(
     line.heal()
     for number in left:
         far_js.publish(stream.name, b"%d " % number, msg_id=f"{number}")
-    # A slow publisher sends most messages after the first cut, and leaves none for later ones.
+    # A slow publisher sends most messages after the first cuts, and few remain for later ones.
     assert line.cuts >= 1
     assert stream.info().state.messages == 2000
 
 
 @pytest.mark.parametrize("how", ["black hole", "black hole, one way"])
-def test_calls_return_in_time_where_nothing_comes_back(
+def test_calls_return_in_time_without_replies(
     far: Connection, line: FaultProxy, stream: Stream, how: str
 ) -> None:
-    """A request and a call of the API raise when their time is up, a flush as the link is given up."""
+    """Requests and API calls time out; a flush ends when the link is given up."""
     far_js = far.jetstream(timeout=0.3)
     BREAKS[how](line)
     calls: list[Callable[[], object]] = [
@@ -362,14 +362,14 @@ def test_calls_return_in_time_where_nothing_comes_back(
         with pytest.raises((TimeoutError, ConnectionLostError)):
             call()
         assert time.monotonic() - began < 0.8 * SCALE
-    # 3 pings, one each 0.2 s; connecting goes on meanwhile, and is given up after 0.5 s each.
+    # 3 pings, one every 0.2 s; each reconnect attempt is given up after 0.5 s.
     wait_until(lambda: not far.is_connected or line.accepted > 1, 1.5)
     line.heal()
     wait_until(lambda: far.is_connected)
     assert far_js.publish(stream.name, b"1").stream == stream.name
 
 
-# --- bad lines ----------------------------------------------------------------------------------
+# --- slow links -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("piece", [1, 2, 3, 7, 64])
@@ -380,7 +380,7 @@ def test_bytes_may_come_in_any_pieces(
     durable: PullConsumer,
     piece: int,
 ) -> None:
-    """Messages with headers and any payload go both ways unharmed, however the bytes are cut."""
+    """Messages with headers and any payload arrive unchanged, however the bytes are divided."""
     line.slow(piece=piece)
     payloads = [b"", b"\r\n", b"MSG a 1 5\r\n", bytes(range(256)), b"\r\n" * 100]
     for number, payload in enumerate(payloads):
@@ -391,7 +391,7 @@ def test_bytes_may_come_in_any_pieces(
 
 
 def test_a_trickle_is_not_a_dead_link(line: FaultProxy, js: JetStream, stream: Stream) -> None:
-    """A line that gives a few bytes at a time is slow, and that is all: no link is given up for it."""
+    """A link that delivers a few bytes at a time is slow, and not given up."""
     line.slow(piece=4, pause=0.0005)
     stream.create_consumer(durable_name="C")
     publish(js, stream.name, range(3))
@@ -402,13 +402,13 @@ def test_a_trickle_is_not_a_dead_link(line: FaultProxy, js: JetStream, stream: S
         assert far.stats["reconnects"] == 0
 
 
-# --- nothing is left ----------------------------------------------------------------------------
+# --- leftovers ------------------------------------------------------------------------------------
 
 
 def test_breaks_leave_nothing_behind(
     far: Connection, line: FaultProxy, js: JetStream, stream: Stream, durable: PullConsumer
 ) -> None:
-    """After many breaks there are the files, the subscriptions and the pull requests of one link."""
+    """After many breaks there are the files, subscriptions and pull requests of one link."""
     with durable.messages(heartbeat=HEARTBEAT, expires=4) as messages:
         publish(js, stream.name, range(1))
         assert read(messages, 1) == [0]

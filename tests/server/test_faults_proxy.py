@@ -1,4 +1,4 @@
-"""The fault proxy itself: tests of faults are worth what it does."""
+"""Tests of the fault proxy itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fix_threads import SCALE, wait_until
 
 
 class Peer:
-    """One end of a connection, which notes what it gets and how it ended."""
+    """One end of a connection, which records what it receives and how it ended."""
 
     def __init__(self, link: socket.socket) -> None:
         self.link = link
@@ -36,7 +36,7 @@ class Peer:
             self.end = "closed"
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # it may not be connected any more
+        with contextlib.suppress(OSError):  # it may be disconnected already
             self.link.shutdown(socket.SHUT_RDWR)
         self.thread.join(5 * SCALE)
         self.link.close()
@@ -72,7 +72,7 @@ def wire() -> Iterator[Wire]:
 
 
 def test_it_forwards_both_ways_and_the_end(wire: Wire) -> None:
-    """Without faults it is not there: bytes pass unchanged, and so does the end of each side."""
+    """Without faults, bytes and the end of each side are forwarded unchanged."""
     sent = bytes(range(256)) * 8000
     wire.client.link.sendall(sent)
     wire.server.link.sendall(b"answer")
@@ -90,7 +90,7 @@ def test_it_forwards_both_ways_and_the_end(wire: Wire) -> None:
 def test_a_cut_ends_the_sides_that_it_names(
     wire: Wire, toward: tuple[Toward, ...], reset: bool, end: str
 ) -> None:
-    """A cut tells both ends, or one: the other one then hears nothing until all is well again."""
+    """A cut ends both sides, or one; the other one then receives nothing until the repair."""
     sides = {Toward.CLIENT: wire.client, Toward.SERVER: wire.server}
     assert wire.proxy.cut(toward, reset=reset) == 1
     for each, peer in sides.items():
@@ -105,7 +105,7 @@ def test_a_cut_ends_the_sides_that_it_names(
 
 
 def test_a_cut_after_some_bytes_is_exact(wire: Wire) -> None:
-    """A cut after n bytes lets exactly n through, counted from the words that it names."""
+    """A cut after n bytes forwards exactly n, counted from a given text."""
     wire.proxy.cut_after(5, Toward.CLIENT, after=b"MSG ")
     wire.server.link.sendall(b"PING INFO M")
     wait_until(lambda: wire.client.got == b"PING INFO M")
@@ -118,7 +118,7 @@ def test_a_cut_after_some_bytes_is_exact(wire: Wire) -> None:
 
 
 def test_it_holds_bytes_back_and_lets_them_go_on(wire: Wire) -> None:
-    """A black hole loses nothing: what it swallowed comes when the network is well again."""
+    """A black hole keeps the bytes, and forwards them after the repair."""
     wire.proxy.hold(Toward.SERVER)
     wire.client.link.sendall(b"up")
     wire.server.link.sendall(b"down")
@@ -132,7 +132,7 @@ def test_it_holds_bytes_back_and_lets_them_go_on(wire: Wire) -> None:
 
 
 def test_it_trickles_and_delays(wire: Wire) -> None:
-    """A slow line gives the bytes in the pieces and with the delays that were asked for."""
+    """A slow link forwards the bytes in pieces, with delays, as configured."""
     wire.proxy.slow(Toward.CLIENT, piece=1, pause=0.005)
     wire.server.link.sendall(b"0123456789")
     wait_until(lambda: wire.client.got == b"0123456789")
@@ -147,7 +147,7 @@ def test_it_trickles_and_delays(wire: Wire) -> None:
 
 
 def test_a_half_closed_link_lives_on_the_other_way(wire: Wire) -> None:
-    """A half-closed link has ended for one side only."""
+    """A half-closed link has ended in one direction only."""
     wire.proxy.half_close(Toward.CLIENT)
     wait_until(lambda: wire.client.end == "FIN")
     wire.client.link.sendall(b"still here")
@@ -155,7 +155,7 @@ def test_a_half_closed_link_lives_on_the_other_way(wire: Wire) -> None:
 
 
 def test_it_refuses_and_accepts_on_the_same_port(wire: Wire) -> None:
-    """A refused connection is refused by the system; later the same port takes some again."""
+    """A refused connection is refused by the system; the same port accepts connections later."""
     wire.proxy.refuse()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", wire.proxy.port))
@@ -168,7 +168,7 @@ def test_it_refuses_and_accepts_on_the_same_port(wire: Wire) -> None:
 
 
 def test_it_leaves_nothing_behind() -> None:
-    """A closed proxy has no thread and no file, whatever state its links were in."""
+    """A closed proxy has no threads and open files, whatever the state of its links."""
     files, threads = open_files(), threading.active_count()
     for fault in ("nothing", "hold", "cut"):
         wire = Wire()

@@ -1,4 +1,4 @@
-"""Calls and consumers while a server is stopped, or killed with -9, and started on the same store."""
+"""Calls and consumers while a server is stopped, or killed with -9, and restarted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ every_end = pytest.mark.parametrize("end", ["stop", "kill"])
 
 @pytest.fixture
 def server() -> Iterator[NatsServer]:
-    """A server for this test alone, that writes what it acknowledges to the disk first."""
+    """A server of this test alone that syncs each stored message to disk."""
     with NatsServer(config="jetstream { sync_interval: always }\n") as starting:
         yield starting
 
@@ -64,7 +64,7 @@ def info_of(consumer: PullConsumer) -> tuple[int, int, int]:
 
 
 def restart(server: NatsServer, nc: Connection, end: str) -> None:
-    """End the server, start it again, and return when the connection is back."""
+    """Stop the server, start it again, and return when the connection is open."""
     before = nc.stats["reconnects"]
     (server.stop if end == "stop" else server.kill)()
     server.start()
@@ -75,7 +75,7 @@ def restart(server: NatsServer, nc: Connection, end: str) -> None:
 def test_messages_and_consume_resume_within_two_heartbeats(
     server: NatsServer, alone: Connection, js: JetStream, durable: PullConsumer, end: str
 ) -> None:
-    """Both get what is published after a restart within two heartbeats, with requests once each."""
+    """Both get new messages within two heartbeats of the restart, and send each request once."""
     other = js.create_consumer("S", durable_name="D", ack_wait=60)
     called: SimpleQueue[bytes] = SimpleQueue()
 
@@ -94,7 +94,7 @@ def test_messages_and_consume_resume_within_two_heartbeats(
             restart(server, alone, end)
             back = time.monotonic()
             js.publish("s", b"after")
-            # What a server that is killed knew of acknowledgements may be old: it sends again.
+            # A killed server may have lost acknowledgements: it redelivers.
             again = taken.result(5 * SCALE).data
             assert again in {b"before", b"after"}
             if again == b"before":
@@ -114,7 +114,7 @@ def test_messages_and_consume_resume_within_two_heartbeats(
 def test_an_ordered_consumer_goes_on_with_another_one(
     server: NatsServer, alone: Connection, js: JetStream, way: str, end: str
 ) -> None:
-    """Its consumer is in memory and gone with the server; no message is missing, or comes twice."""
+    """Its memory consumer is lost with the server; no message is missing or repeated."""
     for number in range(200):
         js.publish_async("s", b"%d" % number)
     js.publish_async_completed(10 * SCALE)
@@ -142,7 +142,7 @@ def test_an_ordered_consumer_goes_on_with_another_one(
 def test_what_is_published_with_an_id_is_stored_once(
     server: NatsServer, alone: Connection, js: JetStream, end: str
 ) -> None:
-    """Repeated with its id until it is acknowledged, each message is stored once, in any restart."""
+    """Repeated with its id until it is acknowledged, each message is stored once."""
     stop = threading.Event()
     acknowledged: dict[str, int] = {}
 
@@ -178,7 +178,7 @@ def test_what_is_published_with_an_id_is_stored_once(
 def test_every_future_settles(
     server: NatsServer, alone: Connection, js: JetStream, end: str
 ) -> None:
-    """Futures that wait when the server goes fail at once; those made meanwhile are kept for it."""
+    """Pending futures fail at once; those made while disconnected are kept for the server."""
     js.publish("s", b"first")
     server.pause()
     waiting = [js.publish_async("s", b"%d" % each, timeout=30) for each in range(50)]
@@ -187,7 +187,7 @@ def test_every_future_settles(
     (server.stop if end == "stop" else server.kill)()
     errors = [future.exception(5 * SCALE) for future in waiting]
     assert time.monotonic() - began < 7 * SCALE
-    # A server that is stopped goes on first, and may have acknowledged some.
+    # A server that is stopped may have acknowledged some before.
     assert {type(error) for error in errors} <= {ConnectionLostError, type(None)}
     wait_until(lambda: not alone.is_connected)
     kept = [js.publish_async("s", b"%d" % each, timeout=30) for each in range(50, 60)]
@@ -199,7 +199,7 @@ def test_every_future_settles(
 def test_fetches_among_crashes_miss_nothing(
     server: NatsServer, alone: Connection, js: JetStream
 ) -> None:
-    """Fetches see every message; those whose acknowledgement a crash undid come again."""
+    """Fetches return every message; those with lost acknowledgements are redelivered."""
     durable = js.create_consumer("S", durable_name="C", ack_wait=1)
     for number in range(60):
         js.publish("s", b"%d" % number)
@@ -220,7 +220,7 @@ def test_fetches_among_crashes_miss_nothing(
 def test_a_stopped_server_is_a_pause(
     server: NatsServer, js: JetStream, durable: PullConsumer
 ) -> None:
-    """A server that stands still for a while is waited for: nothing is lost, and nothing ends."""
+    """While a server is suspended, calls wait: nothing is lost, and nothing ends."""
     with durable.messages(heartbeat=HEARTBEAT, expires=4) as messages:
         server.pause()
         future = js.publish_async("s", b"0", timeout=20 * SCALE)

@@ -7,15 +7,15 @@ import os
 import pytest
 from faults.run import run
 
-#: Seconds of faults; the environments of tox say.
+#: Duration of the faults in seconds, set by the environments of tox.
 SECONDS = float(os.environ.get("JETSTREAM_SYNC_FAULT_SECONDS", "6"))
-#: What the plans are made from; a run that failed names its own.
+#: Seeds of the plans; a failed run prints its own.
 SEED = int(os.environ.get("JETSTREAM_SYNC_FAULT_SEED", "1"))
 
 
 @pytest.mark.timeout(SECONDS * 2 + 240)
-def test_every_promise_is_kept_while_everything_goes_wrong() -> None:
-    """Random faults lose, double and reorder nothing that must not be, and leave nothing behind."""
+def test_random_faults_break_no_promise() -> None:
+    """Random faults lose, repeat and reorder nothing, and leave nothing behind."""
     outcome = run(SEED, SECONDS, tell=print)
     print(outcome)  # noqa: T201 - the figures, where output is shown
     assert not outcome.wrong, str(outcome)
@@ -23,8 +23,8 @@ def test_every_promise_is_kept_while_everything_goes_wrong() -> None:
 
 @pytest.mark.skipif(SECONDS < 30, reason="three servers take part in longer runs only")
 @pytest.mark.timeout(SECONDS * 2 + 240)
-def test_three_servers_keep_them_too() -> None:
-    """With three replicas leaders step down and nodes are lost; everything holds all the same."""
+def test_random_faults_of_a_cluster_break_no_promise() -> None:
+    """With three replicas, leader changes and lost nodes break no promise either."""
     outcome = run(SEED, SECONDS / 2, cluster=True, tell=print)
     print(outcome)  # noqa: T201
     assert not outcome.wrong, str(outcome)
@@ -34,8 +34,8 @@ def test_three_servers_keep_them_too() -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("cluster", [False, True])
 @pytest.mark.parametrize("seed", [SEED, SEED + 1])
-def test_it_holds_for_long(seed: int, cluster: bool) -> None:
-    """It holds for ten minutes as it does for one, with one server and with three."""
+def test_long_random_faults_break_no_promise(seed: int, cluster: bool) -> None:
+    """Ten minutes of faults break no promise, with one server and with three."""
     outcome = run(seed, 600, cluster=cluster, tell=print)
     print(outcome)  # noqa: T201
     assert not outcome.wrong, str(outcome)

@@ -1,4 +1,4 @@
-"""One bounded pull: how many messages, how long, and what is refused."""
+"""fetch: one bounded pull; number of messages, duration, and refused options."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fill(js: JetStream, stream: Stream, count: int, size: int = 10) -> None:
 
 
 def numbers(messages: list[JetStreamMsg]) -> list[int]:
-    """Return the numbers that `fill` gave to these messages."""
+    """Return the numbers of messages that `fill` stored."""
     return [int(msg.data.split()[0]) for msg in messages]
 
 
@@ -44,13 +44,13 @@ def size_of(msg: JetStreamMsg) -> int:
 
 
 def subscriptions(nc: Connection) -> int:
-    """Return how many subscriptions the connection has, but those for all of its requests."""
+    """Return the number of subscriptions without the one for all requests."""
     return len([i for i in nc._core.subscriptions() if not i.subject.endswith(".*")])
 
 
 @pytest.fixture
 def consumer(stream: Stream) -> PullConsumer:
-    """A durable consumer of everything in it."""
+    """A durable consumer of the whole stream."""
     return stream.create_consumer(durable_name="C")
 
 
@@ -60,7 +60,7 @@ def consumer(stream: Stream) -> PullConsumer:
 def test_a_full_batch_returns_at_once(
     js: JetStream, stream: Stream, consumer: PullConsumer
 ) -> None:
-    """As many messages as asked for, in order, as soon as they are there; the rest stays."""
+    """A full batch is returned in order as soon as it is complete; the rest stays."""
     fill(js, stream, 25)
     with between(0, 1):
         assert numbers(consumer.fetch(10, timeout=5)) == list(range(10))
@@ -69,7 +69,7 @@ def test_a_full_batch_returns_at_once(
 
 
 def test_a_message_is_whole(js: JetStream, stream: Stream, consumer: PullConsumer) -> None:
-    """Subject, headers and payload are as published; an empty payload with headers is a message."""
+    """Subject, headers and payload are unchanged; an empty payload with headers is a message."""
     js.publish(f"{stream.name}.a", b"x", headers={"Trace": "1"})
     js.publish(f"{stream.name}.b", b"", headers={"Trace": "2"})
     js.publish(f"{stream.name}.c", b"")
@@ -83,7 +83,7 @@ def test_a_message_is_whole(js: JetStream, stream: Stream, consumer: PullConsume
 def test_fewer_than_asked_for_come_when_time_is_up(
     js: JetStream, stream: Stream, consumer: PullConsumer
 ) -> None:
-    """After the timeout those that came are returned."""
+    """After the timeout the received messages are returned."""
     fill(js, stream, 3)
     with between(0.3, 0.6):
         assert numbers(consumer.fetch(10, timeout=0.3)) == [0, 1, 2]
@@ -93,7 +93,7 @@ def test_fewer_than_asked_for_come_when_time_is_up(
 def test_none_is_an_empty_list_when_time_is_up(
     consumer: PullConsumer, timeout: float | timedelta
 ) -> None:
-    """Without messages the list is empty, neither early nor late."""
+    """Without messages the list is empty, and returned neither early nor late."""
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     with between(seconds, seconds + 0.2):
         assert consumer.fetch(10, timeout=timeout) == []
@@ -102,7 +102,7 @@ def test_none_is_an_empty_list_when_time_is_up(
 def test_messages_that_come_meanwhile_are_returned(
     js: JetStream, stream: Stream, consumer: PullConsumer
 ) -> None:
-    """A fetch that waits gets what is published meanwhile, and ends with the last one asked for."""
+    """A waiting fetch returns messages that are published meanwhile, and ends with the last one."""
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(consumer.fetch, 3, 20)
         wait_until(lambda: consumer.info().num_waiting == 1)
@@ -113,7 +113,7 @@ def test_messages_that_come_meanwhile_are_returned(
 def test_no_timeout_waits_beyond_one_request(
     js: JetStream, stream: Stream, consumer: PullConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With ``timeout=None`` requests follow each other until the batch is complete."""
+    """With ``timeout=None`` requests are repeated until the batch is complete."""
     monkeypatch.setattr("jetstream_sync.jetstream.pull._MAX_EXPIRES_NS", 100_000_000)
     monkeypatch.setattr("jetstream_sync.jetstream.consumer._MAX_EXPIRES_NS", 100_000_000)
     jetstream_sync.jetstream.consumer.fetch_request.cache_clear()
@@ -129,7 +129,7 @@ def test_no_timeout_waits_beyond_one_request(
 def test_what_is_there_is_fetched_without_waiting(
     js: JetStream, stream: Stream, consumer: PullConsumer
 ) -> None:
-    """``fetch_no_wait`` returns what is there, less than asked for or nothing, at once."""
+    """``fetch_no_wait`` returns the available messages, fewer than requested or none, at once."""
     with between(0, 0.3):
         assert consumer.fetch_no_wait(10) == []
         fill(js, stream, 7)
@@ -145,7 +145,7 @@ def test_what_is_there_is_fetched_without_waiting(
 def test_a_limit_in_bytes_ends_before_the_message_that_does_not_fit(
     js: JetStream, stream: Stream, consumer: PullConsumer
 ) -> None:
-    """With ``max_bytes`` as many messages come as fit whole, at once."""
+    """With ``max_bytes`` all messages that fit are returned at once."""
     fill(js, stream, 20, size=100)
     size = size_of(consumer.fetch(1)[0])
     with between(0, 1):
@@ -157,7 +157,7 @@ def test_a_limit_in_bytes_ends_before_the_message_that_does_not_fit(
 def test_bytes_that_are_used_up_exactly_end_it(
     js: JetStream, stream: Stream, consumer: PullConsumer
 ) -> None:
-    """When the messages have exactly ``max_bytes`` the fetch ends without waiting for more."""
+    """If the messages have exactly ``max_bytes``, the fetch ends without waiting for more."""
     fill(js, stream, 9, size=100)
     size = size_of(consumer.fetch(1)[0])
     with between(0, 1):
@@ -170,7 +170,7 @@ def test_bytes_that_are_used_up_exactly_end_it(
 def test_a_message_that_never_fits_ends_it(
     js: JetStream, stream: Stream, consumer: PullConsumer, timeout: float | None
 ) -> None:
-    """A message larger than ``max_bytes`` gives an empty list at once, with or without a timeout."""
+    """A first message above ``max_bytes`` gives an empty list at once."""
     fill(js, stream, 1, size=500)
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(consumer.fetch, None, timeout, 200)
@@ -178,12 +178,12 @@ def test_a_message_that_never_fits_ends_it(
             with between(0, 1):
                 assert fetched.result(3) == []
         finally:
-            stream.delete_consumer("C")  # would end it, if all else fails
+            stream.delete_consumer("C")  # would end it as a last resort
     assert len(stream.create_consumer(durable_name="D").fetch(max_bytes=1000, timeout=0.2)) == 1
 
 
 def test_a_large_message_passes(js: JetStream, stream: Stream, nc: Connection) -> None:
-    """Messages as large as the server allows come as they were, next to small ones."""
+    """Messages of the maximum size arrive unchanged, next to small ones."""
     large = bytes(range(256)) * (nc.max_payload // 256)
     js.publish(f"{stream.name}.a", b"small")
     js.publish(f"{stream.name}.a", large)
@@ -222,7 +222,7 @@ def test_a_large_message_passes(js: JetStream, stream: Stream, nc: Connection) -
 def test_invalid_options_are_refused_by_the_client(
     consumer: PullConsumer, nc: Connection, options: dict[str, Any], named: str
 ) -> None:
-    """The option is named in the error, nothing is sent, and no subscription is left."""
+    """The error names the option, nothing is sent, and no subscription is left."""
     sent = nc.stats["out_msgs"]
     with pytest.raises(InvalidOptionError) as caught:
         consumer.fetch(**options)
@@ -232,7 +232,7 @@ def test_invalid_options_are_refused_by_the_client(
 
 
 def test_fetch_no_wait_refuses_the_same(consumer: PullConsumer) -> None:
-    """``fetch_no_wait`` needs a batch or bytes, in range, too."""
+    """``fetch_no_wait`` has the same rules for a batch and bytes."""
     for options in ({}, {"batch": 0}, {"batch": 1, "max_bytes": -1}, {"batch": 1, "foo": 1}):
         with pytest.raises(InvalidOptionError):
             consumer.fetch_no_wait(**options)  # type: ignore[arg-type]
@@ -258,7 +258,7 @@ def test_limits_of_the_consumer_are_typed_errors(stream: Stream) -> None:
 
 
 def test_too_many_requests_at_a_time_are_a_typed_error(stream: Stream) -> None:
-    """A request above ``max_waiting`` is a `RequestLimitError`; the others are not disturbed."""
+    """A request above ``max_waiting`` is a `RequestLimitError`; the others continue."""
     consumer = stream.create_consumer(durable_name="W", max_waiting=2)
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(consumer.fetch, 1, 2) for _ in range(2)]
@@ -268,7 +268,7 @@ def test_too_many_requests_at_a_time_are_a_typed_error(stream: Stream) -> None:
         assert [fetched.result(5) for fetched in waiting] == [[], []]
 
 
-# --- many at a time -----------------------------------------------------------------------------
+# --- concurrent fetches ---------------------------------------------------------------------------
 
 
 def test_threads_fetch_from_one_consumer(
@@ -299,7 +299,7 @@ def test_threads_fetch_from_one_consumer(
 
 
 def test_a_fetch_leaves_no_subscription_on_the_server() -> None:
-    """After many fetches, complete or not, the server has the connection's other subscriptions."""
+    """After many fetches, complete or not, the server has no subscription of them."""
     with (
         NatsServer(config='http: "127.0.0.1:-1"') as server,
         jetstream_sync.connect(server.url, name="mine") as nc,

@@ -388,11 +388,11 @@ def inherited(nc: Connection) -> Inherited:
 
 
 def test_objects_have_no_further_public_attributes(it: Inherited) -> None:
-    """``dir()`` of an object shows what its class shows, and the subject and queue of a subscription."""
+    """``dir()`` of an object shows its public names only."""
     for field in fields(Inherited):
         value = getattr(it, field.name)
         own = {name for name in set(dir(value)) - set(dir(type(value))) if name[0] != "_"}
-        if field.name != "future":  # a standard future, with attributes of its own
+        if field.name != "future":  # a standard future, with its own attributes
             assert own == ({"subject", "queue"} if field.name in {"sub", "push"} else set())
 
 
@@ -410,7 +410,7 @@ def test_every_public_method_has_its_row() -> None:
 
 
 def test_every_call_is_refused_in_a_child(it: Inherited) -> None:
-    """In a child each call on what came from the parent raises ForkedConnectionError at once."""
+    """In a child each call on an inherited object raises ForkedConnectionError at once."""
 
     @each_case("name", REFUSED)
     def check(name: str) -> None:
@@ -470,7 +470,7 @@ def test_a_child_does_not_affect_its_parent(nc: Connection) -> None:
 
 
 def test_a_child_holds_no_socket_of_its_parents(nc: Connection) -> None:
-    """The child's copy of the socket is closed, so the parent's link ends when the parent ends it."""
+    """The child's copy of the socket is closed, so the link ends when the parent closes it."""
     stream = nc._core._transport.stream
     number = stream._socket.fileno()
 
@@ -505,7 +505,7 @@ def test_a_child_opens_its_own_connection(nats_server: NatsServer, nc: Connectio
 
 
 def test_a_callback_may_fork(nc: Connection) -> None:
-    """A child that was forked in a callback gets none of the messages that wait for it."""
+    """A child that was forked in a callback gets none of the messages waiting for the callback."""
     seen: list[bytes] = []
     children: list[int] = []
 
@@ -584,7 +584,7 @@ def busy(it: Inherited) -> Iterator[list[str]]:
     reason="a thread of the parent may hold a lock of coverage when it forks, and the child hangs",
 )
 def test_a_fork_amid_everything(it: Inherited, busy: list[str]) -> None:
-    """No call of a child hangs, whatever the parent's threads do at the fork."""
+    """No call of a child hangs, whatever the parent's threads do during the fork."""
 
     def check() -> None:
         for call in REFUSED.values():

@@ -1,4 +1,4 @@
-"""Futures of `publish_async` over a fork: the child's settle at once, the parent's when their acks come."""
+"""Futures of `publish_async` after a fork: settled at once in the child, by acks in the parent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no for
 
 
 class Held:
-    """A JetStream context whose messages to the subject ``held`` are acknowledged when a test says so."""
+    """A JetStream context whose messages to the subject ``held`` are acknowledged on request."""
 
     def __init__(self, url: str) -> None:
         self.nc = jetstream_sync.connect(url)
@@ -31,7 +31,7 @@ class Held:
         return self.js.publish_async("held", timeout=None)
 
     def acknowledge(self, seq: int = 1) -> None:
-        """Acknowledge the first message that is not."""
+        """Acknowledge the first unacknowledged message."""
         self._sub.next_msg(timeout=5).respond(b'{"stream":"HELD","seq":%d}' % seq)
 
 
@@ -44,7 +44,7 @@ def held(nats_server: NatsServer) -> Iterator[Held]:
 
 @pytest.mark.parametrize("looked_at", [False, True])
 def test_a_child_s_futures_are_settled_at_once(held: Held, looked_at: bool) -> None:
-    """A child does not wait for acks that only its parent can get."""
+    """A child does not wait for acks that only its parent can receive."""
     futures = [held.publish() for _ in range(3)]
     if looked_at:
         wait(futures, 0)
@@ -70,7 +70,7 @@ def test_a_child_s_futures_are_settled_at_once(held: Held, looked_at: bool) -> N
 
 
 def test_a_future_that_is_settled_stays_so(held: Held) -> None:
-    """What was acknowledged before the fork is acknowledged in the child, too."""
+    """A future that was acknowledged before the fork is acknowledged in the child, too."""
     future = held.publish()
     held.acknowledge(7)
     wait_until(future.done)
@@ -78,7 +78,7 @@ def test_a_future_that_is_settled_stays_so(held: Held) -> None:
 
 
 def test_callbacks_are_called_in_the_parent_alone(held: Held) -> None:
-    """A child that calls back, too, would do everything twice."""
+    """Callbacks of inherited futures run in the parent only, not twice."""
     called: list[int] = []
     future = held.publish()
     future.add_done_callback(lambda _: called.append(os.getpid()))
@@ -87,7 +87,7 @@ def test_callbacks_are_called_in_the_parent_alone(held: Held) -> None:
         with pytest.raises(ForkedConnectionError):
             future.result()
         assert not called
-        # One that the child adds itself is called.
+        # A callback that the child adds itself is called.
         future.add_done_callback(lambda _: called.append(os.getpid()))
         assert called == [os.getpid()]
 
@@ -98,7 +98,7 @@ def test_callbacks_are_called_in_the_parent_alone(held: Held) -> None:
 
 @pytest.mark.parametrize("when", ["all", "first"])
 def test_an_iteration_goes_on_in_a_child(held: Held, when: str) -> None:
-    """A fork amid `as_completed` leaves the child with an iteration that ends."""
+    """A fork during `as_completed` leaves the child with an iteration that ends."""
     futures = {held.publish() for _ in range(4)}
     held.acknowledge()
     iteration = as_completed(futures)
@@ -117,12 +117,12 @@ def test_an_iteration_goes_on_in_a_child(held: Held, when: str) -> None:
 
 @pytest.mark.parametrize("looked_at", [False, True])
 def test_a_future_that_was_about_to_be_settled(held: Held, looked_at: bool) -> None:
-    """A child's future is settled also where a thread of the parent had it in its hands."""
+    """A child's future is also settled if a thread of the parent was about to settle it."""
     future = held.publish()
     assert isinstance(future, PubAckFuture)
     if looked_at:
         wait([future], 0)
-    # As the thread does it that settles futures, which the fork meets right behind that.
+    # Take the future like the thread that settles, and fork right after it.
     taken = dict(held.js._publisher._pending)
     held.js._publisher._pending.clear()
     assert list(taken.values()) == [future]
@@ -141,7 +141,7 @@ def test_a_future_that_was_about_to_be_settled(held: Held, looked_at: bool) -> N
 
 
 def test_a_full_window(nats_server: NatsServer) -> None:
-    """Publishing in a child is refused without waiting for room that would never come."""
+    """Publishing in a child is refused, without waiting for room in the window."""
     held = Held(nats_server.url)
     held.js._publisher._window = 2
     futures = [held.publish() for _ in range(2)]
@@ -157,7 +157,7 @@ def test_a_full_window(nats_server: NatsServer) -> None:
 
 
 def test_a_callback_that_forks(held: Held) -> None:
-    """A child that was forked in a future's callback gets none of the acks that have come."""
+    """A child that was forked in a future's callback gets none of the received acks."""
     futures = [held.publish() for _ in range(10)]
     children: list[int] = []
     seen: list[int] = []
@@ -168,7 +168,7 @@ def test_a_callback_that_forks(held: Held) -> None:
         if pid:
             children.append(pid)
             return
-        # It goes on as if it were the parent, with nothing to settle.
+        # It continues like the parent, with nothing to settle.
         seen.clear()
         end = threading.Timer(0.2, lambda: os._exit(len(seen)))
         end.daemon = True

@@ -129,7 +129,7 @@ def test_the_last_message_of_each_subject_is_returned(stream: Stream, batch: int
 
 @pytest.mark.server(">=2.11")
 def test_subjects_may_overlap_and_be_missing(stream: Stream) -> None:
-    """A subject that two patterns name comes once, and one without messages not at all."""
+    """A subject that two patterns match is returned once; one without messages is left out."""
     name = stream.name
     assert data(stream.get_last_msgs([f"{name}.b", f"{name}.*", f"{name}.b", f"{name}.x"])) == [
         *("a2", "b2", "c2", "d2", "e2")
@@ -214,7 +214,7 @@ def test_a_message_replaced_between_two_pages_is_an_error(js: JetStream, stream_
 
 @pytest.mark.server(">=2.11")
 def test_large_messages_come_in_pages(nc: Connection, js: JetStream, stream_name: str) -> None:
-    """An answer is bounded in bytes, so that it cannot fill the server's buffer."""
+    """An answer is limited in bytes, so that it cannot exceed the server's buffer."""
     stream = js.create_stream(name=stream_name, subjects=[f"{stream_name}.*"], allow_direct=True)
     for number in range(10):
         js.publish(f"{stream_name}.{number}", bytes(900_000))
@@ -225,7 +225,7 @@ def test_large_messages_come_in_pages(nc: Connection, js: JetStream, stream_name
 
 @pytest.mark.server(">=2.11")
 def test_more_than_1024_subjects_are_refused(js: JetStream, stream_name: str) -> None:
-    """The server refuses to answer for more, before the first message, whatever the page."""
+    """The server refuses more subjects, before the first message, whatever the page."""
     stream = js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], allow_direct=True)
     for number in range(1025):
         js.publish_async(f"{stream_name}.{number}", b"x")
@@ -261,7 +261,7 @@ def test_a_mirror_may_answer_for_the_stream(js: JetStream, stream: Stream) -> No
 
 @pytest.mark.server("<2.11")
 def test_an_old_server_is_named(nc: Connection, stream: Stream) -> None:
-    """Servers before 2.11 cannot do that, and the error says so at once."""
+    """Servers before 2.11 do not support it, and the error says so at once."""
     started = time.monotonic()
     with pytest.raises(ServerTooOldError, match="multi_last") as caught:
         stream.get_last_msgs([all_subjects(stream)])
@@ -318,7 +318,7 @@ def test_invalid_arguments_of_get_last_msgs_are_refused(
 
 @pytest.mark.server(">=2.11")
 def test_a_stream_without_direct_gets_has_no_responders(js: JetStream, stream: Stream) -> None:
-    """A stream that is gone is not found; one without ``allow_direct`` has no responders."""
+    """A deleted stream is not found; one without ``allow_direct`` has no responders."""
     js.update_stream(replace(stream.cached_info.config, allow_direct=False))
     started = time.monotonic()
     with pytest.raises(NoRespondersError):
@@ -332,7 +332,7 @@ def test_a_stream_without_direct_gets_has_no_responders(js: JetStream, stream: S
 def test_a_page_from_a_replica_that_is_behind_is_requested_again(
     nats_server: NatsServer, stream: Stream
 ) -> None:
-    """An answer with fewer messages than announced is not taken for the end."""
+    """An answer with fewer messages than announced is not the end."""
     asked = []
 
     def answer(nc: Connection, msg: Msg, number: int) -> None:
@@ -356,7 +356,7 @@ def test_a_page_from_a_replica_that_is_behind_is_requested_again(
 
 
 def test_a_page_that_broke_off_is_requested_again(nats_server: NatsServer, stream: Stream) -> None:
-    """Messages of an incomplete page are not used: the end says what the other pages ask for."""
+    """Messages of an incomplete page are dropped; the end status is needed for the other pages."""
 
     def answer(nc: Connection, msg: Msg, number: int) -> None:
         if number == 1:
@@ -382,7 +382,7 @@ def test_a_page_that_broke_off_is_requested_again(nats_server: NatsServer, strea
 def test_other_answers_to_get_last_msgs_are_errors(
     nats_server: NatsServer, stream: Stream, block: bytes, error: type[Exception]
 ) -> None:
-    """A refusal is typed, and an answer that is none is an error."""
+    """A refusal is a typed error, and an invalid answer is an error."""
     with scripted(nats_server, lambda nc, msg, _: send_block(nc, msg, block)) as user:
         fake = user.jetstream(prefix="FAKE").get_stream(stream.name)
         with pytest.raises(error):
@@ -424,7 +424,7 @@ def test_pages_continue_after_a_restart_of_the_server(fresh_server: NatsServer) 
 @pytest.mark.server(">=2.11")
 @pytest.mark.parametrize("allow_direct", [True, False])
 def test_messages_from_a_time_on(js: JetStream, stream: Stream, allow_direct: bool) -> None:
-    """``start_time`` starts at the first message that was stored then or later."""
+    """``start_time`` starts at the first message stored at that time or later."""
     stream = js.update_stream(replace(stream.cached_info.config, allow_direct=allow_direct))
     tenth = stream.get_msg(10).time
     found = stream.get_msgs(3, start_time=tenth)
@@ -459,7 +459,7 @@ def test_invalid_start_times_are_refused(
 def test_an_old_replica_does_not_ignore_the_start_time(
     nats_server: NatsServer, stream: Stream
 ) -> None:
-    """A server before 2.11 answers as if there were no start time; its answer is not used."""
+    """A server before 2.11 ignores the start time; its answer is not used."""
     with scripted(nats_server, lambda nc, msg, _: send_msg(nc, msg, 1, None)) as user:
         fake = user.jetstream(prefix="FAKE").get_stream(stream.name)
         with pytest.raises(ServerTooOldError):

@@ -1,4 +1,4 @@
-"""Many messages of a stream at a time: direct gets in batches, and one by one where there are none."""
+"""Reading many messages of a stream: direct gets in batches, or one by one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stream(js: JetStream, stream_name: str) -> Stream:
 
 
 def all_of(stream: Stream, most: int, subject: str | None = None) -> Iterator[StoredMsg]:
-    """Ask on, until there are none."""
+    """Call again behind the last message until the result is empty."""
     seq = 1
     while found := stream.get_msgs(most, seq, subject):
         assert len(found) <= most
@@ -54,7 +54,7 @@ def all_of(stream: Stream, most: int, subject: str | None = None) -> Iterator[St
 def direct_get_answers(
     server: NatsServer, answer: Callable[[Connection, Msg], None]
 ) -> Iterator[None]:
-    """Direct gets below the prefix FAKE are answered so; the rest is forwarded to JetStream."""
+    """Answer direct gets below the prefix FAKE; forward the rest to JetStream."""
     with connect(server.url) as nc, connect(server.url) as forwarding:
 
         def take(msg: Msg) -> None:
@@ -90,7 +90,7 @@ def member(nc: Connection, msg: Msg, seq: int) -> None:
 def test_every_message_comes_once_in_order(
     js: JetStream, stream: Stream, allow_direct: bool, most: int, kind: str | None
 ) -> None:
-    """Asking on behind the last message gives all of a stream, whether or not it has direct gets."""
+    """Reading behind the last message returns the whole stream, with or without direct gets."""
     config = replace(stream.cached_info.config, allow_direct=allow_direct)
     stream = js.update_stream(config)
     subject = None if kind is None else f"{stream.name}.{kind}"
@@ -108,7 +108,7 @@ def test_every_message_comes_once_in_order(
 
 @pytest.mark.server(">=2.11")
 def test_they_come_with_one_request(nc: Connection, stream: Stream) -> None:
-    """A batch is one request, and what comes is what came one by one."""
+    """A batch is one request, and returns the same messages as single gets."""
     before = nc.stats["out_msgs"]
     found = stream.get_msgs(20, 5)
     assert nc.stats["out_msgs"] == before + 1
@@ -120,7 +120,7 @@ def test_they_come_with_one_request(nc: Connection, stream: Stream) -> None:
 def test_an_answer_ends_with_the_message_that_reaches_the_bytes(
     js: JetStream, stream_name: str
 ) -> None:
-    """``max_bytes`` bounds an answer, and one message comes always."""
+    """``max_bytes`` limits an answer, and at least one message is returned."""
     stream = js.create_stream(name=stream_name, subjects=[stream_name], allow_direct=True)
     for _ in range(10):
         js.publish(stream_name, bytes(10_000))
@@ -130,7 +130,7 @@ def test_an_answer_ends_with_the_message_that_reaches_the_bytes(
 
 
 def test_headers_of_the_message_s_own_stay(js: JetStream, stream_name: str) -> None:
-    """A message that was republished has the headers of a direct get twice; the last are the server's."""
+    """A republished message has the headers of a direct get twice; the last are the server's."""
     stream = js.create_stream(name=stream_name, subjects=[stream_name], allow_direct=True)
     own = {"Nats-Sequence": "99", "Nats-Num-Pending": "9", "Nats-Last-Sequence": "8"}
     js.publish(stream_name, b"x", headers=own)
@@ -141,7 +141,7 @@ def test_headers_of_the_message_s_own_stay(js: JetStream, stream_name: str) -> N
 
 
 def test_where_there_is_none_nothing_comes(js: JetStream, stream_name: str) -> None:
-    """An empty stream, what is behind the end, and a subject without messages are empty lists."""
+    """An empty stream, a start behind the end, and a subject without messages give empty lists."""
     stream = js.create_stream(name=stream_name, subjects=[f"{stream_name}.*"], allow_direct=True)
     assert stream.get_msgs(5) == []
     js.publish(f"{stream_name}.a", b"")
@@ -156,7 +156,7 @@ def test_where_there_is_none_nothing_comes(js: JetStream, stream_name: str) -> N
 def test_a_stream_that_is_gone_is_not_found(
     js: JetStream, stream_name: str, allow_direct: bool
 ) -> None:
-    """It is said of a stream that it is gone, not that it has no messages."""
+    """The error of a deleted stream says so, instead of an empty list."""
     stream = js.create_stream(name=stream_name, allow_direct=allow_direct)
     js.delete_stream(stream_name)
     with pytest.raises(StreamNotFoundError):
@@ -185,7 +185,7 @@ def test_invalid_arguments_are_refused(
 def test_what_came_of_an_answer_that_broke_off_is_returned(
     nats_server: NatsServer, nc: Connection, stream: Stream
 ) -> None:
-    """Messages that came are in order, so they are right whether or not the rest comes."""
+    """The messages of an interrupted answer are contiguous, so they are returned."""
 
     def answer(server: Connection, msg: Msg) -> None:
         member(server, msg, 1)
@@ -199,7 +199,7 @@ def test_what_came_of_an_answer_that_broke_off_is_returned(
 def test_without_responders_the_leader_is_asked(
     nats_server: NatsServer, nc: Connection, stream: Stream
 ) -> None:
-    """A replica that is down does not matter while the leader is well."""
+    """A lost replica does not matter while the leader answers."""
     with direct_get_answers(nats_server, lambda _, __: None):
         js = nc.jetstream(prefix="FAKE")
         (msg,) = js.get_stream(stream.name).get_msgs(5, 9)
@@ -216,7 +216,7 @@ def test_without_responders_the_leader_is_asked(
 def test_other_answers_are_errors(
     nats_server: NatsServer, nc: Connection, stream: Stream, answer: bytes, error: type[Exception]
 ) -> None:
-    """A refusal says why, and what is no answer is an error."""
+    """A refusal is a typed error, and an invalid answer is an error."""
 
     def say(_: Connection, msg: Msg) -> None:
         with RawClient(nats_server.port) as raw:
@@ -229,7 +229,7 @@ def test_other_answers_are_errors(
 
 
 def test_a_server_that_is_silent_is_a_timeout(fresh_server: NatsServer) -> None:
-    """The whole call ends in its time."""
+    """The whole call ends after its timeout."""
     with connect(fresh_server.url) as nc:
         stream = nc.jetstream().create_stream(name="S", allow_direct=True)
         fresh_server.pause()
@@ -241,7 +241,7 @@ def test_a_server_that_is_silent_is_a_timeout(fresh_server: NatsServer) -> None:
 
 
 def test_a_server_that_comes_back_is_asked_again(fresh_server: NatsServer) -> None:
-    """A link that breaks amid the answer does not end the call."""
+    """A link that breaks during the answer does not end the call."""
     with connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
         js = nc.jetstream()
         stream = js.create_stream(name="S", subjects=["s"], allow_direct=True)
@@ -251,7 +251,7 @@ def test_a_server_that_comes_back_is_asked_again(fresh_server: NatsServer) -> No
 
 
 def test_what_is_not_permitted_fails_at_once() -> None:
-    """A user who may not ask is told so, and does not wait."""
+    """A user without the permission gets the error at once."""
     user = '{ user: u, password: p, permissions: { publish: { deny: "$JS.API.DIRECT.>" } } }'
     with (
         NatsServer(config=f"authorization {{ users: [ {user} ] }}") as server,

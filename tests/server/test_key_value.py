@@ -102,7 +102,7 @@ def test_manage_buckets(js: JetStream, bucket: str) -> None:
 
 
 def test_only_buckets_are_listed(js: JetStream, bucket: str) -> None:
-    """A stream with the prefix of a bucket and other subjects is none; a mirror is one."""
+    """A stream with the prefix of a bucket and other subjects is not listed; a mirror is."""
     js.create_stream(name=f"KV_{bucket}-x", subjects=[f"{bucket}.>"])
     js.create_key_value(bucket=bucket)
     js.create_key_value(bucket=f"{bucket}-m", mirror=StreamSource(name=bucket))
@@ -127,7 +127,7 @@ def test_refused_before_anything_is_sent(nc: Connection, js: JetStream, bucket: 
 
 @pytest.mark.parametrize("key", ["a..b", ".a", "a b", "", "a.*", ">", "_kv.a"])
 def test_refused_keys(kv: KeyValue, key: str) -> None:
-    """No write takes a malformed or reserved key, also not one that the server would take."""
+    """No write accepts a malformed or reserved key, even one that the server would accept."""
     calls: list[Callable[[], object]] = [
         lambda: kv.put(key, b""),
         lambda: kv.create(key, b""),
@@ -155,7 +155,7 @@ def test_keys_of_other_writers(js: JetStream, kv: KeyValue) -> None:
 
 @pytest.mark.server("<2.11")
 def test_markers_on_an_old_server(js: JetStream, kv: KeyValue, bucket: str) -> None:
-    """A server that would ignore the markers is refused, and leaves no bucket."""
+    """A server that would ignore the markers is refused, and no bucket is left."""
     with pytest.raises(ServerTooOldError):
         js.create_key_value(bucket=f"{bucket}-m", limit_marker_ttl=1)
     with pytest.raises(ServerTooOldError):
@@ -253,7 +253,7 @@ def test_create_with_a_ttl(markers: KeyValue) -> None:
     assert "a" not in markers
     markers.create("a", b"2")
     markers.delete("a")
-    # Over the marker of a deletion the history goes, so that the server reports the expiry.
+    # The marker removes the history, so the server reports the expiry.
     revision = markers.create("a", b"3", ttl=timedelta(seconds=1))
     assert [entry.revision for entry in markers.history("a")] == [revision]
     assert markers.get("a").ttl == timedelta(seconds=1)
@@ -315,7 +315,7 @@ def test_expected_revisions(kv: KeyValue) -> None:
 
 
 def test_limits(js: JetStream, bucket: str) -> None:
-    """A value that is too large and a full bucket are errors of their own, at once."""
+    """A value that is too large, and a full bucket, have their own errors, at once."""
     kv = js.create_key_value(bucket=bucket, max_value_size=100, max_bytes=1000)
     began = time.monotonic()
     with pytest.raises(ValueTooLargeError):
@@ -413,7 +413,7 @@ def test_get_very_many(js: JetStream, kv: KeyValue) -> None:
 
 @pytest.mark.server(">=2.11")
 def test_get_many_is_one_point_in_time(kv: KeyValue) -> None:
-    """A writer that counts two keys up in turn is never seen one step apart the wrong way."""
+    """Of a writer that increments two keys in turn, no impossible state is seen."""
     stop = threading.Event()
 
     def write() -> None:
@@ -437,7 +437,7 @@ def test_get_many_is_one_point_in_time(kv: KeyValue) -> None:
 
 
 def test_purge_deletes(kv: KeyValue) -> None:
-    """Old markers go with their history; of young ones the history goes only."""
+    """Old markers are removed with their history; young ones lose their history only."""
     for key in ("a", "b", "c"):
         kv.put(key, b"1")
         kv.put(key, b"2")
@@ -500,7 +500,7 @@ def test_modify(kv: KeyValue) -> None:
 
 
 def test_modify_gives_up(kv: KeyValue) -> None:
-    """When every attempt has a conflict the last one is raised."""
+    """When every attempt has a conflict, the last one is raised."""
     calls = 0
 
     def change(_: KeyValueEntry | None) -> bytes:
@@ -573,7 +573,7 @@ def test_mirror(js: JetStream, kv: KeyValue, bucket: str) -> None:
 
 
 def test_sources(js: JetStream, kv: KeyValue, bucket: str) -> None:
-    """The keys of a source appear under the same name, or as its transform says."""
+    """The keys of a source have the same names, or those of its transform."""
     kv.put("a", b"1")
     kv.put("sub.b", b"2")
     moved = SubjectTransform(src=f"$KV.{bucket}.sub.>", dest=f"$KV.{bucket}-t.moved.>")
@@ -605,7 +605,7 @@ def test_domain() -> None:
             kv.update("a", b"2", 1)
             assert watch.next(5 * SCALE).value == b"2"
         assert nc.jetstream().key_value("B")["a"] == b"2"
-        # The message went to the API of the domain, which a leaf node would not store itself.
+        # The message was sent to the API of the domain, which a leaf node would not store itself.
         assert kv._subjects.write == "$JS.hub.API.$KV.B."
 
 
@@ -632,7 +632,7 @@ def test_codecs(kv: KeyValue) -> None:
     assert [entry.value for entry in coded.history("/é a/2")] == [b"two", b"two!"]
     assert set(coded.get_many("/>")) == {"/é a/1", "/é a/2"}
     assert kv.get(kv.keys()[0]).value.isupper()
-    # What others wrote does not end a watch: the error comes with the access.
+    # Undecodable values do not end a watch: the error is raised by the access.
     kv.put("X3Jvb3Rf.x", b"small")
     with coded.watch() as watch:
         *_, foreign = watch.initial()

@@ -16,7 +16,7 @@ from jetstream_sync.server import NatsCluster
 
 @pytest.fixture
 def nc(cluster: NatsCluster) -> Iterator[Connection]:
-    """A connection that outlives the loss of a server."""
+    """A connection that survives the loss of a server."""
     with jetstream_sync.connect(
         cluster.urls, reconnect_time_wait=0.02, max_reconnect_attempts=-1
     ) as connection:
@@ -30,7 +30,7 @@ def js(nc: Connection) -> JetStream:
 
 
 def step_down(nc: Connection, stream: str) -> None:
-    """Have the leader of a stream step down, and wait until there is another one."""
+    """Make the leader of a stream step down, and wait for another one."""
     js = nc.jetstream(timeout=1)
 
     def leader() -> str | None:
@@ -46,7 +46,7 @@ def step_down(nc: Connection, stream: str) -> None:
 
 
 def test_conflicts_of_replicated_keys(js: JetStream) -> None:
-    """An old revision changes nothing, and threads that modify one key lose no step."""
+    """A stale revision changes nothing, and threads that modify one key lose no step."""
     kv = js.create_key_value(bucket="B", history=5, replicas=3)
     first = kv.put("a", b"1")
     kv.put("a", b"2")
@@ -71,7 +71,7 @@ def test_conflicts_of_replicated_keys(js: JetStream) -> None:
 
 
 def test_watch_through_changes_of_the_leader(nc: Connection, js: JetStream) -> None:
-    """The last value of each key arrives, none older than one seen before, and one consumer is left."""
+    """The last value of each key arrives, never an older one, and one consumer is left."""
     kv = js.create_key_value(bucket="W", history=1, replicas=3)
     seen: dict[str, KeyValueEntry] = {}
     current = threading.Event()

@@ -45,7 +45,7 @@ def with_nats_py(server: NatsServer, use: Callable[[Client], Awaitable[T]]) -> T
 
 
 def test_their_bucket_here(nats_server: NatsServer, js: JetStream, bucket: str) -> None:
-    """What nats-py wrote is read, with its operations, and its config counts as equal."""
+    """Entries written by nats-py are read with their operations; its config counts as equal."""
 
     async def write(nc: Client) -> None:
         kv = await nc.jetstream().create_key_value(
@@ -79,7 +79,7 @@ def test_their_bucket_here(nats_server: NatsServer, js: JetStream, bucket: str) 
 
 
 def test_our_bucket_there(nats_server: NatsServer, js: JetStream, bucket: str) -> None:
-    """nats-py reads what was written here, sees the deletions, and conflicts work both ways."""
+    """nats-py reads entries and deletions of this package, and conflicts work both ways."""
     mine = js.create_key_value(bucket=bucket, history=5, description="x", storage="memory")
     mine.put("a.b", b"1")
     last = mine.update("a.b", b"2", 1)

@@ -58,7 +58,7 @@ class Bucket(RuleBasedStateMachine):
     def the_watch_shows_each_step(self) -> None:
         if not hasattr(self, "kv"):
             return
-        # At once: a message that is removed before its delivery never comes.
+        # At once: a message that is removed before its delivery is not delivered.
         found = [self.watch.next(10) for _ in self.expected]
         assert [(e.key, e.revision, str(e.operation), e.value) for e in found] == self.expected
         self.expected = []

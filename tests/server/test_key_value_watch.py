@@ -90,7 +90,7 @@ def test_initial_entries_and_changes(js: JetStream, kv: KeyValue) -> None:
     ],
 )
 def test_options(kv: KeyValue, options: dict[str, object], expected: list[str]) -> None:
-    """Each option selects what exists at the start, and a change follows in any case."""
+    """Each option selects the initial entries, and changes follow in any case."""
     kv.put("a", b"1")
     kv.put("b", b"2")
     kv.put("a", b"3")
@@ -146,7 +146,7 @@ def test_current_without_entries(kv: KeyValue, options: dict[str, object]) -> No
 
 
 def test_iteration_ends_with_stop(kv: KeyValue) -> None:
-    """A loop on another thread ends when the watch is stopped; `initial()` reports that it is not whole."""
+    """A loop on another thread ends when the watch is stopped; `initial()` raises if incomplete."""
     kv.put("a", b"1")
     watch = kv.watch()
     with ThreadPoolExecutor(1) as pool:
@@ -177,7 +177,7 @@ def test_end_of_the_connection(kv: KeyValue, nats_server: NatsServer) -> None:
 
 
 def test_deleted_bucket(js: JetStream, kv: KeyValue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Iterations raise, and a handle has the error."""
+    """Iterations raise the error, and a handle has it."""
     monkeypatch.setattr("jetstream_sync.jetstream.watch._HEARTBEAT_S", 0.5)
     watch = kv.watch()
     handle = kv.watch(cb=print)
@@ -190,7 +190,7 @@ def test_deleted_bucket(js: JetStream, kv: KeyValue, monkeypatch: pytest.MonkeyP
 
 
 def test_errors_of_callbacks(nats_server: NatsServer, kv: KeyValue) -> None:
-    """What a callback raises is reported, and the next entry follows."""
+    """An error of a callback is reported, and the next entry follows."""
     errors: list[Exception] = []
     with jetstream_sync.connect(nats_server.url, error_cb=errors.append) as nc:
         mine = nc.jetstream().key_value(kv.bucket)
@@ -231,7 +231,7 @@ def test_callback_uses_the_bucket(kv: KeyValue) -> None:
 
 
 def test_slow_callback(js: JetStream, kv: KeyValue) -> None:
-    """A callback that is slow delays no other call, and the buffer stays bounded."""
+    """A slow callback delays no other call, and the buffer stays bounded."""
     fill(js, kv, 5000)
     handled: list[str] = []
 
@@ -252,7 +252,7 @@ def test_slow_callback(js: JetStream, kv: KeyValue) -> None:
 
 
 def test_keys_that_vanish_while_watches_start(js: JetStream, kv: KeyValue) -> None:
-    """Every watch becomes current although the keys are purged without markers meanwhile."""
+    """Every watch becomes current although keys are purged without markers meanwhile."""
     fill(js, kv, 5000)
     started = threading.Event()
 
@@ -287,7 +287,7 @@ def test_two_threads_read_one_watch(js: JetStream, kv: KeyValue) -> None:
 
 
 def test_poll_with_short_timeouts(kv: KeyValue, js: JetStream) -> None:
-    """A loop with short timeouts also gets over the loss of the consumer."""
+    """A loop with short timeouts survives the loss of the consumer, too."""
     with kv.watch() as watch:
         (name,) = consumers(js, kv)
         js.delete_consumer(f"KV_{kv.bucket}", name)
@@ -307,7 +307,7 @@ def test_poll_with_short_timeouts(kv: KeyValue, js: JetStream) -> None:
 )
 @pytest.mark.parametrize("waits", [False, True])
 def test_ctrl_c_loses_no_entry(kv: KeyValue, waits: bool) -> None:
-    """Wherever a call is interrupted, the next one returns the entry, also one that is buffered."""
+    """After an interrupted call the next one returns the entry, also a buffered one."""
     with kv.watch() as watch:
         for moment in range(1, 200):
             revision = kv.put("a", b"%d" % moment)
@@ -332,7 +332,7 @@ def test_ctrl_c_loses_no_entry(kv: KeyValue, waits: bool) -> None:
 
 @pytest.fixture
 def server() -> Iterator[NatsServer]:
-    """A server for this test alone, that writes what it acknowledges to the disk first."""
+    """A server of this test alone that syncs each stored message to disk."""
     with NatsServer(config="jetstream { sync_interval: always }\n") as starting:
         yield starting
 
@@ -346,7 +346,7 @@ def alone(server: NatsServer) -> Iterator[Connection]:
 
 
 def kill(server: NatsServer, nc: Connection) -> None:
-    """Kill the server with -9, start it again, and return when the connection is back."""
+    """Kill the server with -9, start it again, and return when the connection is open."""
     before = nc.stats["reconnects"]
     server.kill()
     server.start()
@@ -356,7 +356,7 @@ def kill(server: NatsServer, nc: Connection) -> None:
 def test_killed_server_before_current(
     server: NatsServer, alone: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The newest value of each key arrives once, and none that is older than one already seen."""
+    """The newest value of each key arrives once, never an older one than before."""
     monkeypatch.setattr("jetstream_sync.jetstream.watch._MAX_BUFFERED", 50)
     js = alone.jetstream(timeout=10 * SCALE)
     kv = js.create_key_value(bucket="B", history=3)
@@ -379,7 +379,7 @@ def test_killed_server_before_current(
 
 
 def test_killed_server_afterwards(server: NatsServer, alone: Connection) -> None:
-    """All changes arrive, those before and after the restart, and one consumer is left."""
+    """All changes before and after the restart arrive, and one consumer is left."""
     js = alone.jetstream(timeout=10 * SCALE)
     kv = js.create_key_value(bucket="B", history=3)
     seen: list[bytes] = []
@@ -393,7 +393,7 @@ def test_killed_server_afterwards(server: NatsServer, alone: Connection) -> None
         expected.append(b"%d" % number)
         kv.put("a", expected[-1])
         if number == 1:
-            # Not written before the end of the server: the watch has to read them later.
+            # Written after the restart: the watch has to read them later.
             wait_until(lambda: len(seen) == 2)
         kill(server, alone)
     wait_until(lambda: seen == expected, 20)
@@ -406,7 +406,7 @@ def test_killed_server_afterwards(server: NatsServer, alone: Connection) -> None
 
 
 def test_killed_server_in_put_and_get(server: NatsServer, alone: Connection) -> None:
-    """A put that was answered is there after the restart; calls meanwhile end, and work again."""
+    """An acknowledged put is there after the restart; calls meanwhile end, and work again."""
     # A request that is lost with the connection ends with its timeout.
     kv = alone.jetstream(timeout=0.5).create_key_value(bucket="B")
     stop = threading.Event()

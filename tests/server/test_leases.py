@@ -1,4 +1,4 @@
-"""Leases of messages that wait in our buffer: what has run out is not handed out, what is renewed is."""
+"""Leases of buffered messages: expired ones are dropped, renewed ones are returned."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fill(js: JetStream, stream: Stream, count: int) -> None:
 
 
 class Handler:
-    """A handler that takes its time, and counts how often it gets each message."""
+    """A slow handler that counts the deliveries of each message."""
 
     def __init__(self, seconds: float) -> None:
         self.runs: Counter[int] = Counter()
@@ -48,7 +48,7 @@ class Handler:
         msg.ack()
 
     def once(self, count: int) -> bool:
-        """Return whether so many messages were handled; more often than once is a failure."""
+        """Return whether this number of messages was handled; fail if one was handled twice."""
         assert max(self.runs.values(), default=0) <= 1, self.runs
         return len(self.runs) == count
 
@@ -60,7 +60,7 @@ WAYS = ["messages", "stop_after", "max_bytes", "consume", "next_msg", "cb", "que
 def test_a_slow_handler_with_a_full_buffer_gets_each_message_once(
     way: str, js: JetStream, stream: Stream
 ) -> None:
-    """A message whose lease ran out in the buffer is dropped, and handled when it comes again."""
+    """A message whose lease expired in the buffer is dropped, and handled when redelivered."""
     count = 12
     fill(js, stream, count)
     handle = Handler(0.1)
@@ -68,14 +68,14 @@ def test_a_slow_handler_with_a_full_buffer_gets_each_message_once(
         done = pool.submit(handle_all, way, js, stream, handle, count)
         wait_until(lambda: handle.once(count), 10)
         wait_until(lambda: stream.consumer_info("C").num_ack_pending == 0)
-        # Whatever else came before this one is handled before it.
+        # All other messages are handled before this one.
         js.publish(f"{stream.cached_info.config.name}.a", b"%d" % count)
         done.result(20)
     assert handle.once(count + (way != "stop_after"))
 
 
 def handle_all(way: str, js: JetStream, stream: Stream, handle: Handler, count: int) -> None:
-    """Have so many messages handled, and the next one, with a lease of 0.5 s, in one of several ways."""
+    """Handle this number of messages, and the next one, with a lease of 0.5 s."""
     config = ConsumerConfig(ack_wait=0.5)
     subject = f"{stream.cached_info.config.name}.a"
     limits: ContinuousOptions = {}
@@ -106,18 +106,18 @@ def handle_all(way: str, js: JetStream, stream: Stream, handle: Handler, count: 
 
 
 def start(stream: Stream, js: JetStream, count: int = 2, **config: Any) -> PullConsumer:
-    """Return a consumer of a stream that has so many messages."""
+    """Return a consumer of a stream with this number of messages."""
     fill(js, stream, count)
     return stream.create_consumer(durable_name="C", **config)
 
 
 def wait_for_buffered(messages: MessageIterator, count: int) -> None:
-    """Wait until so many deliveries are in an iterator's buffer."""
+    """Wait until this number of deliveries is in an iterator's buffer."""
     wait_until(lambda: len(messages._source._inbox.mailbox) >= count)
 
 
 def deliveries(messages: MessageIterator, count: int) -> list[tuple[int, int]]:
-    """Take messages; return the stream sequence and the number of the delivery of each."""
+    """Read messages; return the stream sequence and delivery count of each."""
     got = []
     for _ in range(count):
         msg = messages.next(5)
@@ -127,7 +127,7 @@ def deliveries(messages: MessageIterator, count: int) -> list[tuple[int, int]]:
 
 
 def test_a_lease_that_has_become_longer_is_noticed(js: JetStream, stream: Stream) -> None:
-    """Before a message is dropped, the config is read again: another ack_wait may hold by now."""
+    """Before a message is dropped, the config is read again: `ack_wait` may have changed."""
     consumer = start(stream, js, ack_wait=0.5)
     with consumer.messages() as messages:
         wait_for_buffered(messages, 2)
@@ -140,7 +140,7 @@ def test_a_lease_that_has_become_longer_is_noticed(js: JetStream, stream: Stream
 def test_no_message_is_dropped_where_the_next_ack_would_cover_it(
     js: JetStream, stream: Stream, policy: AckPolicy
 ) -> None:
-    """With the ack policy all, what is dropped would be acknowledged by what follows; none has no lease."""
+    """With ack policy all a later ack covers a dropped message; with none there is no lease."""
     consumer = start(stream, js, ack_policy=policy, ack_wait=0.2)
     with consumer.messages(stop_after=2) as messages:
         wait_for_buffered(messages, 2)
@@ -149,7 +149,7 @@ def test_no_message_is_dropped_where_the_next_ack_would_cover_it(
 
 
 def test_each_delivery_has_the_lease_of_its_step(js: JetStream, stream: Stream) -> None:
-    """The first delivery goes by the first step of the back-off, the second by the second."""
+    """The first delivery uses the first step of the back-off, the second one the second."""
     consumer = start(stream, js, backoff=[0.3, 30.0], max_deliver=5)
     with consumer.messages() as messages:
         wait_for_buffered(messages, 4)  # both deliveries of both messages
@@ -157,18 +157,18 @@ def test_each_delivery_has_the_lease_of_its_step(js: JetStream, stream: Stream) 
         assert deliveries(messages, 2) == [(1, 2), (2, 2)]
 
 
-def test_what_was_refused_is_handed_out_again(js: JetStream, stream: Stream) -> None:
-    """A message that comes again after a nak is no late copy, whenever it comes."""
+def test_a_message_refused_by_nak_is_returned_again(js: JetStream, stream: Stream) -> None:
+    """A message that is redelivered after a nak is not a late copy."""
     consumer = start(stream, js, count=1, ack_wait=0.3)
     with consumer.messages() as messages:
         messages.next(5).nak(delay=0.5)
         assert deliveries(messages, 1) == [(1, 2)]
 
 
-def test_a_message_that_is_from_no_stream_has_no_lease(
+def test_a_message_without_metadata_has_no_lease(
     nc: Connection, js: JetStream, stream: Stream
 ) -> None:
-    """What is published to the subject that a consumer delivers to is handed out, whenever that is."""
+    """A message that was published to the deliver subject directly is returned at any time."""
     fill(js, stream, 1)
     subject = f"{stream.cached_info.config.name}.a"
     with js.subscribe(subject, durable="C", config=ConsumerConfig(ack_wait=0.2)) as sub:
@@ -186,7 +186,7 @@ def test_a_message_that_is_from_no_stream_has_no_lease(
 def test_renewed_leases_last_until_a_slow_handler_is_done(
     js: JetStream, stream: Stream, way: str
 ) -> None:
-    """With auto_in_progress no message comes twice, neither from the buffer nor one being handled."""
+    """With auto_in_progress no message is redelivered, neither a buffered nor a handled one."""
     consumer = start(stream, js, count=3, ack_wait=0.5)
     seen = []
 
@@ -207,7 +207,7 @@ def test_renewed_leases_last_until_a_slow_handler_is_done(
 
 
 def test_a_callback_that_outlives_stop_keeps_its_message(js: JetStream, stream: Stream) -> None:
-    """`ConsumeHandle.stop` ends the renewing of what is buffered, not of what the callback is at."""
+    """`ConsumeHandle.stop` ends the renewal of buffered messages only."""
     consumer = start(stream, js, ack_wait=0.5)
     begun, go_on = threading.Event(), threading.Event()
 
@@ -219,7 +219,7 @@ def test_a_callback_that_outlives_stop_keeps_its_message(js: JetStream, stream: 
     handle_of_it = consumer.consume(handle, auto_in_progress=True)
     assert begun.wait(20)
     handle_of_it.stop()
-    other = consumer.next(10)  # what was buffered
+    other = consumer.next(10)  # the buffered messages
     assert other.metadata.stream_seq == 2
     other.ack()
     assert consumer.fetch(1, timeout=0.8) == []
@@ -229,10 +229,10 @@ def test_a_callback_that_outlives_stop_keeps_its_message(js: JetStream, stream: 
 
 
 @pytest.mark.parametrize("how", ["asked", "ended", "stopped", "dropped", "hour"])
-def test_a_message_that_nothing_handles_any_more_comes_again(
+def test_an_abandoned_message_is_redelivered(
     js: JetStream, stream: Stream, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """Renewing ends when the thread asks for another message, or ends, and with the iterator."""
+    """Renewal ends when the thread requests another message or ends, and with the iterator."""
     if how == "hour":
         monkeypatch.setattr("jetstream_sync.jetstream.leases._MAX_RENEWED_S", 0.5)
     consumer = start(stream, js, count=1, ack_wait=0.5)
@@ -261,7 +261,7 @@ def test_a_message_that_nothing_handles_any_more_comes_again(
 
 
 def test_renewing_ends_with_the_connection(nats_server: NatsServer, stream: Stream) -> None:
-    """The timer of an iterator that was not stopped does not outlive its connection."""
+    """The timer of an iterator that was not stopped ends with its connection."""
     with jetstream_sync.connect(nats_server.url) as nc:
         name = stream.cached_info.config.name
         consumer = nc.jetstream().get_stream(name).create_consumer(durable_name="C")
@@ -272,6 +272,6 @@ def test_renewing_ends_with_the_connection(nats_server: NatsServer, stream: Stre
 
 
 def test_an_ordered_consumer_renews_nothing(stream: Stream) -> None:
-    """The option is refused where nothing is acknowledged."""
+    """The option is refused for ordered consumers, which acknowledge nothing."""
     with pytest.raises(InvalidOptionError, match="auto_in_progress"):
         stream.ordered_consumer().messages(auto_in_progress=True)

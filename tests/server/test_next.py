@@ -1,4 +1,4 @@
-"""One message at a time."""
+"""`next`: one message at a time."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def stream(js: JetStream, stream_name: str) -> Stream:
 
 @pytest.fixture
 def consumer(stream: Stream) -> PullConsumer:
-    """A durable consumer of everything in it."""
+    """A durable consumer of the whole stream."""
     return stream.create_consumer(durable_name="C")
 
 
 def test_messages_come_one_by_one(js: JetStream, stream: Stream, consumer: PullConsumer) -> None:
-    """Each call returns the next message, and asks for no more than that."""
+    """Each call returns the next message, and requests one only."""
     for number in range(5):
         js.publish(stream.name, b"%d" % number)
     for number in range(5):
@@ -42,7 +42,7 @@ def test_messages_come_one_by_one(js: JetStream, stream: Stream, consumer: PullC
 
 
 def test_it_waits_for_a_message(js: JetStream, stream: Stream, consumer: PullConsumer) -> None:
-    """A message that comes in time is returned at once, with a timeout and without."""
+    """A message that arrives in time is returned at once, with a timeout and without."""
     for timeout in (10, None):
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(consumer.next, timeout)
@@ -54,7 +54,7 @@ def test_it_waits_for_a_message(js: JetStream, stream: Stream, consumer: PullCon
 
 @pytest.mark.parametrize("timeout", [0.05, 0.5])
 def test_no_message_is_a_timeout(consumer: PullConsumer, timeout: float) -> None:
-    """Without a message there is a `TimeoutError`, the built-in one, too, neither early nor late."""
+    """Without a message there is a `TimeoutError`, also the built-in one, after the timeout."""
     with between(timeout, timeout + 0.2), pytest.raises(jetstream_sync.TimeoutError):
         consumer.next(timeout)
     with pytest.raises(TimeoutError, match="C"):
@@ -62,14 +62,14 @@ def test_no_message_is_a_timeout(consumer: PullConsumer, timeout: float) -> None
 
 
 def test_invalid_options_are_refused(consumer: PullConsumer) -> None:
-    """A timeout of 0 or less, and a heartbeat above half of it, are `InvalidOptionError`."""
+    """A timeout of 0 or less, or a heartbeat above half of it, is an `InvalidOptionError`."""
     for timeout, heartbeat in ((0, None), (-1, None), (1, 0.51), (1, -1)):
         with pytest.raises(InvalidOptionError):
             consumer.next(timeout, heartbeat)
 
 
 def test_a_missing_consumer_is_an_error_at_once(stream: Stream, consumer: PullConsumer) -> None:
-    """The consumer is gone: the error says so long before the time is up."""
+    """If the consumer does not exist, the error is raised long before the timeout."""
     stream.delete_consumer("C")
     with between(0, 1), pytest.raises(ConsumerNotFoundError):
         consumer.next(30)

@@ -95,7 +95,7 @@ def test_objects_of_many_sizes(store: ObjectStore, stream: Stream, size: int) ->
 
 
 def test_what_an_info_tells(store: ObjectStore) -> None:
-    """The info has what was given, and what the put found out."""
+    """The info has the given fields and the results of the put."""
     meta = ObjectMeta(
         name="report.pdf",
         description="monthly",
@@ -310,7 +310,7 @@ def test_a_reader_that_raises(store: ObjectStore, stream: Stream) -> None:
 
 
 def test_a_full_bucket(js: JetStream) -> None:
-    """A put that does not fit is refused at once, leaves nothing, and the earlier object stays."""
+    """A put that does not fit is refused at once; nothing is left, and the earlier object stays."""
     store = js.create_object_store(bucket="FULL", storage="memory", max_bytes=100_000)
     store.put("a", b"old")
     stream = js.get_stream("OBJ_FULL")
@@ -850,7 +850,7 @@ def test_watch_on_an_empty_bucket(store: ObjectStore) -> None:
 
 
 def test_watch_with_a_callback(store: ObjectStore) -> None:
-    """The callback gets what exists, then `current_cb` is called, and then the changes come."""
+    """The callback gets the initial infos, then `current_cb` is called, then changes follow."""
     store.put("a", b"1")
     events: list[str] = []
     handle = store.watch(
@@ -867,7 +867,7 @@ def test_watch_with_a_callback(store: ObjectStore) -> None:
 
 
 def test_watch_skips_what_is_not_an_info(nats_server: NatsServer, js: JetStream) -> None:
-    """A message of another program is reported, and the watch goes on."""
+    """A message of another program is reported, and the watch continues."""
     reported: list[BaseException] = []
     with jetstream_sync.connect(nats_server.url, error_cb=reported.append) as nc:
         store = nc.jetstream().create_object_store(bucket="FILES", storage="memory")
@@ -904,7 +904,7 @@ def test_seal(store: ObjectStore) -> None:
 
 
 def test_a_missing_bucket(js: JetStream, store: ObjectStore) -> None:
-    """Every call on a bucket that was deleted says so."""
+    """Every call on a deleted bucket raises its error."""
     info = store.put("a", b"x")
     js.delete_object_store("FILES")
     calls: dict[str, Callable[[], object]] = {

@@ -34,7 +34,7 @@ from jetstream_sync import (
 from jetstream_sync.jetstream import object_store_bucket
 from jetstream_sync.server import NatsCluster, NatsServer
 
-#: A moment that does not come: the first pass is for the tracer alone.
+#: A number of opcodes that is not reached: the first pass only counts.
 NEVER = 10**9
 DATA = os.urandom(4_000_000)
 
@@ -67,7 +67,7 @@ def test_server_killed_in_put(fresh_server: NatsServer, share: float) -> None:
             kill_at = int(share * len(DATA)) // 1000 * 1000
             for start in range(0, len(DATA), 1000):
                 if start == kill_at - 20_000:
-                    fresh_server.pause()  # chunks are on their way
+                    fresh_server.pause()  # chunks are in flight
                 elif start == kill_at:
                     fresh_server.kill()
                     fresh_server.start()
@@ -82,7 +82,7 @@ def test_server_killed_in_put(fresh_server: NatsServer, share: float) -> None:
 
 
 def test_server_restarted_between_chunks(fresh_server: NatsServer) -> None:
-    """A put goes on after a restart in which no chunk was on its way; lost chunks are found out."""
+    """A put continues after a restart without chunks in flight; lost chunks are detected."""
     with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
         js = nc.jetstream()
         store = js.create_object_store(bucket="FILES")
@@ -108,7 +108,7 @@ def test_server_restarted_between_chunks(fresh_server: NatsServer) -> None:
 
 
 def test_leader_killed_in_put_and_get(cluster: NatsCluster) -> None:
-    """On a cluster a put fails with a typed error or succeeds, a get goes on, and nothing is left."""
+    """On a cluster a put succeeds or fails with a typed error, a get continues, nothing is left."""
     urls = [server.url for server in cluster.servers]
     with jetstream_sync.connect(urls, reconnect_time_wait=0.05) as nc:
         js = nc.jetstream(timeout=10 * SCALE)
@@ -170,7 +170,7 @@ def test_server_killed_while_the_info_is_stored(
 
 
 def test_server_killed_in_get(fresh_server: NatsServer) -> None:
-    """A get goes on after a restart of the server."""
+    """A get continues after a restart of the server."""
     with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
         store = nc.jetstream().create_object_store(bucket="FILES")
         store.put(small("a", 50_000), DATA)
@@ -184,7 +184,7 @@ def test_server_killed_in_get(fresh_server: NatsServer) -> None:
 def test_server_that_does_not_answer(
     fresh_server: NatsServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Without progress for the timeout, put and get fail; the chunks go with the next change."""
+    """Without progress for the timeout, put and get fail; the next change removes the chunks."""
     monkeypatch.setattr(object_store_bucket, "_CLEANUP_TIMEOUT_S", 0.3)
     with jetstream_sync.connect(fresh_server.url) as nc:
         js = nc.jetstream()
@@ -269,7 +269,7 @@ DENIED = """authorization { users: [
 
 
 def test_permissions() -> None:
-    """What a user may not do is an error at once, and nothing is left."""
+    """An action that the user's permissions forbid is an error at once, and nothing is left."""
     with (
         NatsServer(name="denied", config=DENIED) as server,
         jetstream_sync.connect(server.url, user="admin", password="a") as admin,
@@ -356,7 +356,7 @@ def test_domain(domain: str) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("call", ["put", "replace", "delete", "get_file"])
 def test_ctrl_c_anywhere(js: JetStream, tmp_path: Path, call: str) -> None:
-    """Wherever a Ctrl-C strikes, there is one whole object, no orphaned chunk and no partial file."""
+    """Wherever a Ctrl-C interrupts, there is one whole object, and no orphan or partial file."""
     store = js.create_object_store(bucket="FILES", storage="memory")
     old, new = b"o" * 25, b"n" * 35
     calls = {
@@ -373,7 +373,7 @@ def test_ctrl_c_anywhere(js: JetStream, tmp_path: Path, call: str) -> None:
         if not interrupted(calls[call], moment):
             break
         struck += 1
-        moment += 1 + struck // 4  # the first ones, and then more and more seldom
+        moment += 1 + struck // 4  # the first opcodes, then fewer and fewer
         for path in tmp_path.iterdir():
             assert path.name == "a"
             assert path.read_bytes() == old
@@ -382,7 +382,7 @@ def test_ctrl_c_anywhere(js: JetStream, tmp_path: Path, call: str) -> None:
         except ObjectDeletedError:
             assert call == "delete"
     assert struck > 20
-    store.put("end", b"x")  # purges what an interrupted purge left
+    store.put("end", b"x")  # removes what an interrupted purge left
     check_no_orphans(js, store)
 
 

@@ -1,4 +1,4 @@
-"""What a server is too old for: the call says so, and takes back what it did (ADR-44)."""
+"""Features that a server is too old for: the call says so, and undoes its effect (ADR-44)."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ SOURCE = StreamSource(
     name="O", filter_subject="o.>", opt_start_seq=3, external=ExternalStream(api="$JS.x.API")
 )
 
-#: A field of a server to come; from 2.12 on a server refuses what it does not know.
+#: A field of a future server; from 2.12 on a server refuses unknown fields.
 STRICT = Version("2.12.0") <= VERSION
 UNKNOWN: list[tuple[str, dict[str, Any], str]] = [
     ("unknown", {"extra": {"unknown": True}}, "99"),
     ("unknown", {"extra": {"unknown": False}}, ""),
 ][: 1 if STRICT else 2]
-#: Every field of a StreamConfig that a create may have, with what it needs beside it; and the first
-#: server that knows it, where that is later than 2.10.
+#: Every field of a StreamConfig that a create may have, with the fields that it requires; and the
+#: first server that knows it, if that is later than 2.10.
 STREAMS: list[tuple[str, dict[str, Any], str]] = [
     ("description", {"description": "d"}, ""),
     ("retention", {"retention": "workqueue"}, ""),
@@ -178,24 +178,24 @@ def is_known(first: str) -> bool:
 
 
 def names(table: list[tuple[str, dict[str, Any], str]]) -> set[str]:
-    """The fields that a table is about."""
+    """The fields that a table covers."""
     return {name.partition("[")[0] for name, _, _ in table} - {"unknown"}
 
 
 def test_the_tables_name_every_field():
-    """A field that is added to a record is added here, too."""
+    """A field that is added to a record must be added here."""
     assert names(STREAMS) | NOT_CREATED == {each.name for each in fields(StreamConfig)}
     assert names(CONSUMERS) | SERVERS_OWN == {each.name for each in fields(ConsumerConfig)}
 
 
 @pytest.mark.parametrize(("name", "said", "first"), STREAMS)
 def test_a_stream_field_is_taken_or_named(name, said, first, js):
-    """What the server knows is no error, and what it does not know leaves nothing behind."""
+    """A known field is accepted; an unknown one is named, and nothing is left behind."""
     config = StreamConfig(**{"name": "E", "subjects": ["E.>"], "storage": "memory", **said})
     if is_known(first):
         js.create_stream(config)
-        js.create_stream(config)  # one that is there is taken as it is
-        # What the server says of it can be sent back.
+        js.create_stream(config)  # an existing one is accepted
+        # The server's config can be sent back.
         js.update_stream(js.get_stream("E").cached_info.config)
         return
     if STRICT:
@@ -213,7 +213,7 @@ def test_a_stream_field_is_taken_or_named(name, said, first, js):
 
 @pytest.mark.parametrize(("name", "said", "first"), CONSUMERS)
 def test_a_consumer_field_is_taken_or_named(name, said, first, js):
-    """The same for consumers, whatever kind."""
+    """The same for consumers of each kind."""
     js.create_stream(name="E", subjects=["E.>"], storage="memory")
     config = ConsumerConfig(**({"durable_name": "C"} | said if "name" not in said else said))
     push = config.deliver_subject is not None
@@ -222,7 +222,7 @@ def test_a_consumer_field_is_taken_or_named(name, said, first, js):
     if is_known(first):
         create("E", config)
         if config.durable_name:
-            create("E", config)  # one that is there is taken as it is
+            create("E", config)  # an existing one is accepted
         update("E", js.consumer_info("E", "C").config)
         return
     if STRICT:
@@ -238,17 +238,17 @@ def test_a_consumer_field_is_taken_or_named(name, said, first, js):
 
 
 def test_a_limit_of_the_stream_is_no_field_left_out(js):
-    """What a stream's limits and a changed pause_until make of a config is not the server's age."""
+    """Limits of a stream, and a changed pause_until, do not count as missing fields."""
     limits = StreamConsumerLimits(inactive_threshold=9, max_ack_pending=9)
     js.create_stream(name="E", subjects=["E.>"], storage="memory", consumer_limits=limits)
     js.create_consumer("E", name="C", max_deliver=0, max_ack_pending=0, inactive_threshold=0)
     if is_known("2.11"):
-        # The server keeps what is there, and has no pause for it.
+        # The server keeps the existing value, and does not pause.
         js.update_consumer("E", name="C", pause_until=LATER, inactive_threshold=9)
 
 
 def test_sealing_is_taken(js):
-    """A sealed stream loses its age limit and roll-ups, which is no field left out."""
+    """A sealed stream loses its age limit and roll-ups, which does not count as missing."""
     stream = js.create_stream(
         name="E", subjects=["E.>"], storage="memory", max_age=90, allow_rollup_hdrs=True
     )
@@ -257,7 +257,7 @@ def test_sealing_is_taken(js):
 
 @pytest.mark.server("<2.12")
 def test_what_was_there_before_stays(js):
-    """Only what the call has made is removed, not what it matched or changed."""
+    """Only what the call created is removed, not what it matched or changed."""
     unknown = {"unknown": True}
     stream = js.create_stream(name="E", subjects=["E.>"], storage="memory")
     stream.create_consumer(durable_name="C")
@@ -280,7 +280,7 @@ def test_what_was_there_before_stays(js):
 
 @pytest.mark.server("<2.12")
 def test_an_unnamed_consumer_is_removed(stream):
-    """An ephemeral consumer that lacks a field does not linger."""
+    """An ephemeral consumer that lacks a field is removed."""
     with pytest.raises(ServerTooOldError, match="unknown needs nats-server .*was removed"):
         stream.create_consumer(extra={"unknown": True})
     assert stream.consumer_names() == []
@@ -296,7 +296,7 @@ def test_an_unnamed_consumer_is_removed(stream):
     ],
 )
 def test_only_what_is_new_and_empty_is_removed(created, messages, outcome, deletions):
-    """By the server's times; where that fails, or is in doubt, the error says so."""
+    """Judged by the server's times; if that fails or is uncertain, the error says so."""
     state = {"bytes": 0, "first_seq": 0, "last_seq": 0, "consumer_count": 0, "messages": messages}
     answer = {
         "config": {"name": "S"},
@@ -325,12 +325,12 @@ def test_only_what_is_new_and_empty_is_removed(created, messages, outcome, delet
 
 
 def info_requests(server: FakeJetStream) -> int:
-    """How often the client asked for the level."""
+    """The number of requests for the API level."""
     return len(server.published("$JS.API.INFO"))
 
 
 def level(number: int | None) -> dict[str, Any]:
-    """What a server says of its account, as far as it matters here."""
+    """Return an account info of a server with an API level."""
     return {"api": {"total": 0, "errors": 0} | ({} if number is None else {"level": number})}
 
 
@@ -342,7 +342,7 @@ def ack(server: FakeJetStream, number: int) -> None:
 
 @pytest.mark.parametrize("number", [None, 0])
 def test_a_ttl_is_refused_at_once_by_an_older_server(number):
-    """Without the level, the message would be kept for ever: it is not sent."""
+    """Without the API level the message would be kept for ever: it is not sent."""
     with FakeJetStream(lambda *_: level(number)) as server:
         with jetstream_sync.connect(server.url) as nc:
             js = nc.jetstream(timeout=5)
@@ -359,7 +359,7 @@ def test_a_ttl_is_refused_at_once_by_an_older_server(number):
 
 
 def test_the_level_is_asked_for_once_for_each_link():
-    """It costs no request per message, for all contexts of a connection."""
+    """The level is requested once for each link, for all contexts of a connection."""
     with (
         FakeJetStream(lambda *_: level(1)) as server,
         jetstream_sync.connect(server.url, reconnect_time_wait=0.01) as nc,
@@ -380,7 +380,7 @@ def test_the_level_is_asked_for_once_for_each_link():
 
 
 def test_without_the_permission_to_ask_the_version_decides():
-    """A user who may publish but not look can still use a TTL."""
+    """A user who may publish and not request the level can use a TTL."""
     config = """
     jetstream: enabled
     authorization { users = [
@@ -404,7 +404,7 @@ def test_without_the_permission_to_ask_the_version_decides():
 
 
 def test_a_ttl_and_a_pause_go_by_the_real_server(js):
-    """On a server that knows them they work, on another they are refused at once."""
+    """On a server that supports them both work; on another they are refused at once."""
     extra = {"allow_msg_ttl": True} if is_known("2.11") else {}
     stream = js.create_stream(name="E", subjects=["E.>"], storage="memory", **extra)
     stream.create_consumer(durable_name="C")

@@ -46,8 +46,8 @@ def numbers(messages: OrderedMessages, count: int, timeout: float = 5) -> list[i
     return [int(messages.next(timeout).data) for _ in range(count)]
 
 
-#: A request that arrives while its consumer is being deleted gets no answer at all (nats-server
-#: drops it): then the heartbeats have to tell, and here they tell soon.
+#: nats-server drops a request that arrives while its consumer is being deleted. Then the heartbeats
+#: have to detect it; they are short here.
 ALERT: dict[str, Any] = {"expires": 1, "heartbeat": 0.5}
 
 
@@ -58,12 +58,12 @@ def delete_consumers(stream: Stream) -> int:
         try:
             stream.delete_consumer(name)
         except ConsumerNotFoundError:
-            continue  # it went by itself
+            continue  # it was deleted by the server
     return len(names)
 
 
 def break_link(nc: Connection) -> None:
-    """Break the link as a network would."""
+    """Break the link."""
     link = nc._core._transport
     assert link is not None
     link.stream.shutdown()
@@ -72,7 +72,7 @@ def break_link(nc: Connection) -> None:
 
 @pytest.fixture
 def alone(fresh_server: NatsServer) -> Iterator[Connection]:
-    """A connection to a server for this test alone, which is quick to come back."""
+    """A connection to a server of this test alone, with a short reconnect delay."""
     nc = jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05)
     yield nc
     nc.close()
@@ -86,7 +86,7 @@ def filed(alone: Connection) -> Stream:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attempts to make a consumer follow each other quickly."""
+    """Use short delays between attempts to create a consumer."""
     monkeypatch.setattr("jetstream_sync.jetstream.ordered_cursor._FIRST_RETRY_DELAY_S", 0.05)
 
 
@@ -94,7 +94,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_message_comes_once_and_in_order(js: JetStream, stream: Stream) -> None:
-    """100,000 messages come each once and in order."""
+    """100,000 messages are returned once and in order."""
     fill(js, stream.name, 100_000)
     expected = 0
     with stream.ordered_consumer().messages() as messages:
@@ -107,7 +107,7 @@ def test_every_message_comes_once_and_in_order(js: JetStream, stream: Stream) ->
 
 
 def test_new_messages_follow(js: JetStream, stream: Stream) -> None:
-    """Messages published while it waits are delivered, too."""
+    """Messages that are published while it waits are returned, too."""
     with stream.ordered_consumer().messages() as messages:
         for round_ in range(5):
             fill(js, stream.name, 10, first=10 * round_)
@@ -150,7 +150,7 @@ def test_it_starts_and_filters_as_configured(
         options = {**options, "filter_subjects": [each.format(stream.name) for each in named]}
     fill(js, stream.name, 6)
     with stream.ordered_consumer(**options).messages(**ALERT) as messages:
-        if expected is None:  # it starts in a far future
+        if expected is None:  # it starts far in the future
             with pytest.raises(jetstream_sync.TimeoutError):
                 messages.next(0.1)
             return
@@ -169,7 +169,7 @@ def test_it_starts_and_filters_as_configured(
 
 
 def test_it_starts_at_a_time(js: JetStream, stream: Stream) -> None:
-    """With ``opt_start_time`` the first message is the first one that is not older."""
+    """With ``opt_start_time`` the first message is the first one stored at that time or later."""
     fill(js, stream.name, 5)
     third = stream.get_msg(3).time
     with stream.ordered_consumer(opt_start_time=third).messages() as messages:
@@ -177,7 +177,7 @@ def test_it_starts_at_a_time(js: JetStream, stream: Stream) -> None:
 
 
 def test_payloads_may_be_left_out(js: JetStream, stream: Stream) -> None:
-    """With ``headers_only`` messages come with their headers and their size, without a payload."""
+    """With ``headers_only`` messages have their headers and size, without a payload."""
     js.publish(f"{stream.name}.a", b"12345", headers={"A": "b"})
     with stream.ordered_consumer(headers_only=True).messages() as messages:
         msg = messages.next(5)
@@ -187,7 +187,7 @@ def test_payloads_may_be_left_out(js: JetStream, stream: Stream) -> None:
 
 
 def test_the_server_s_consumer_is_cheap(stream: Stream) -> None:
-    """It has no acks, is in memory with one replica, and is deleted when it is not used."""
+    """It has no acks, is in memory with one replica, and is deleted when unused."""
     ordered = stream.ordered_consumer(
         name_prefix="mine", inactive_threshold=30, metadata={"who": "me"}
     )
@@ -203,7 +203,7 @@ def test_the_server_s_consumer_is_cheap(stream: Stream) -> None:
 
 
 def test_readers_of_one_prefix_do_not_share_a_consumer(js: JetStream, stream: Stream) -> None:
-    """With one ``name_prefix`` each iterator, and each ordered consumer, has its own consumer."""
+    """With one ``name_prefix`` each iterator and each ordered consumer has its own consumer."""
     fill(js, stream.name, 10)
     ordered, other = (stream.ordered_consumer(name_prefix="mine") for _ in range(2))
     with ordered.messages() as first, ordered.messages() as second, other.messages() as third:
@@ -226,7 +226,7 @@ def test_invalid_options_are_refused(stream: Stream, options: dict[str, Any]) ->
 
 
 def test_what_the_server_refuses_is_raised_where_it_is_made(stream: Stream) -> None:
-    """Filters that overlap are refused by the server: `messages` raises that at once."""
+    """Filters that the server refuses raise in `messages`."""
     ordered = stream.ordered_consumer(filter_subjects=[f"{stream.name}.>", f"{stream.name}.a"])
     with between(0, 1), pytest.raises(BadRequestError):
         ordered.messages()
@@ -244,8 +244,8 @@ def test_a_missing_stream_is_an_error_at_once(js: JetStream, stream: Stream) -> 
 # --- resets -------------------------------------------------------------------------------------
 
 
-def test_a_deleted_consumer_is_replaced_again_and_again(js: JetStream, stream: Stream) -> None:
-    """The server's consumer is deleted between reads and while waiting: nothing is lost or doubled."""
+def test_a_deleted_consumer_is_replaced_repeatedly(js: JetStream, stream: Stream) -> None:
+    """The server's consumer is deleted repeatedly: no message is lost or repeated."""
     with stream.ordered_consumer().messages(max_messages=7, **ALERT) as messages:
         for round_ in range(10):
             fill(js, stream.name, 10, first=10 * round_)
@@ -270,7 +270,7 @@ def test_a_deleted_consumer_is_replaced_again_and_again(js: JetStream, stream: S
 def test_a_reset_before_the_first_message_loses_nothing(
     js: JetStream, stream: Stream, policy: DeliverPolicy
 ) -> None:
-    """Messages after the start are read when the consumer was lost before the first one."""
+    """If the consumer is lost before the first message, all messages after the start are read."""
     options: dict[str, Any] = {"deliver_policy": policy}
     fill(js, stream.name, 5)
     if policy == DeliverPolicy.BY_START_TIME:
@@ -309,8 +309,8 @@ def test_a_gap_does_not_end_the_wait_of_other_threads(js: JetStream, stream: Str
         assert sorted(int(each.result(5).data) for each in waiting) == [0, 1]
 
 
-def test_a_purge_in_the_middle_is_no_gap(js: JetStream, stream: Stream) -> None:
-    """Messages that are purged before they were delivered are not waited for; order stays."""
+def test_a_purge_is_not_a_gap(js: JetStream, stream: Stream) -> None:
+    """Messages that are purged before their delivery are not waited for; the order is kept."""
     fill(js, stream.name, 100)
     with stream.ordered_consumer().messages(max_messages=5) as messages:
         assert numbers(messages, 3) == [0, 1, 2]
@@ -320,7 +320,7 @@ def test_a_purge_in_the_middle_is_no_gap(js: JetStream, stream: Stream) -> None:
         while got[-1] != 109:
             got += numbers(messages, 1)
     assert got[-10:] == list(range(100, 110))
-    # Before them come at most those that were in the buffer.
+    # Before them come at most the buffered ones.
     assert got[:-10] == list(range(3, 3 + len(got) - 10))
 
 
@@ -403,7 +403,7 @@ def test_attempts_may_be_limited(
     fill(alone.jetstream(), "S", 1)
     with filed.ordered_consumer(max_reset_attempts=2).messages() as messages:
         numbers(messages, 1)
-        # The API answers with silence, so that no consumer can be made.
+        # The API does not reply, so no consumer can be created.
         messages._source._cursor._api.routes = alone.jetstream(prefix="unserved.api")._api.routes
         break_link(alone)
         with between(0, 5), pytest.raises(OrderedConsumerResetError):
@@ -414,7 +414,7 @@ def test_attempts_may_be_limited(
 # --- ends ---------------------------------------------------------------------------------------
 
 
-def test_stop_has_the_server_drop_its_consumer(js: JetStream, stream: Stream) -> None:
+def test_stop_deletes_the_server_s_consumer(js: JetStream, stream: Stream) -> None:
     """After ``stop`` no message is returned, and the server's consumer is deleted."""
     fill(js, stream.name, 10)
     messages = stream.ordered_consumer().messages()
@@ -430,7 +430,7 @@ def test_stop_has_the_server_drop_its_consumer(js: JetStream, stream: Stream) ->
 
 
 def test_stop_after_is_exact_over_resets(js: JetStream, stream: Stream) -> None:
-    """``stop_after`` counts over resets, and at the end the server's consumer goes."""
+    """``stop_after`` counts over resets; at the end the server's consumer is deleted."""
     fill(js, stream.name, 50)
     messages = stream.ordered_consumer().messages(stop_after=20, max_messages=8, **ALERT)
     got = numbers(messages, 5)
@@ -497,7 +497,7 @@ def test_another_thread_s_reset_keeps_to_the_time(alone: Connection, filed: Stre
 
 @pytest.mark.parametrize("end", ["close", "drain"])
 def test_it_ends_with_the_connection(alone: Connection, filed: Stream, end: str) -> None:
-    """When the user ends the connection, iterations end quietly, and consumes without an error."""
+    """When the user closes the connection, iterations and consumes end without an error."""
     messages = filed.ordered_consumer().messages()
     handle = filed.ordered_consumer().consume(print)
     with ThreadPoolExecutor(1) as pool:
@@ -518,7 +518,7 @@ def test_it_ends_with_the_connection(alone: Connection, filed: Stream, end: str)
 
 
 def test_fetch_and_next_share_one_position(js: JetStream, stream: Stream) -> None:
-    """``fetch`` and ``next`` share one position, and messages have their own."""
+    """``fetch`` and ``next`` share one position; `messages` has its own."""
     fill(js, stream.name, 20)
     ordered = stream.ordered_consumer()
     assert ordered.stream_name == stream.name
@@ -536,7 +536,7 @@ def test_fetch_and_next_share_one_position(js: JetStream, stream: Stream) -> Non
 
 
 def test_fetch_is_in_order_over_resets(js: JetStream, stream: Stream) -> None:
-    """The consumer is deleted between fetches, and while one waits: nothing is missing."""
+    """The consumer is deleted between and during fetches: nothing is missing."""
     fill(js, stream.name, 100)
     ordered = stream.ordered_consumer()
     got: list[int] = []
@@ -568,7 +568,7 @@ def test_fetch_goes_on_over_a_new_link(alone: Connection, filed: Stream) -> None
 
 
 def test_bad_fetches_are_refused(stream: Stream) -> None:
-    """Neither batch nor bytes, and a time of 0 or less, are `InvalidOptionError`."""
+    """Neither batch nor bytes, or a timeout of 0 or less, is an `InvalidOptionError`."""
     ordered = stream.ordered_consumer()
     for options in ({}, {"batch": 0}, {"batch": 1, "timeout": 0}, {"batch": 1, "timeout": -1}):
         with pytest.raises(InvalidOptionError):
@@ -576,7 +576,7 @@ def test_bad_fetches_are_refused(stream: Stream) -> None:
 
 
 def test_consume_calls_back_in_order_over_resets(js: JetStream, stream: Stream) -> None:
-    """The callback gets every message in order, though the consumer is deleted meanwhile."""
+    """The callback gets every message in order, although the consumer is deleted meanwhile."""
     fill(js, stream.name, 200)
     got: list[int] = []
     halfway, go_on = threading.Event(), threading.Event()
@@ -615,7 +615,7 @@ def test_messages_need_no_acks(js: JetStream, stream: Stream, nc: Connection) ->
 
 
 def test_threads_take_from_one_iterator(js: JetStream, stream: Stream) -> None:
-    """Four threads take from one iterator while its consumer is deleted: each message goes to one."""
+    """Four threads read one iterator while its consumer is deleted: each message goes to one."""
     fill(js, stream.name, 3000)
     got: list[int] = []
     lock = threading.Lock()

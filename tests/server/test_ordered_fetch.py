@@ -1,4 +1,4 @@
-"""Ordered fetches that end early: messages sent after the end are read again without new ones."""
+"""Ordered fetches that end early: messages sent after their end are read again."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from jetstream_sync import TimeoutError as NatsTimeoutError
 
 pytestmark = pytest.mark.usefixtures("short_reply_margin")
 
-#: A point that is never reached: the first pass only warms up the tracer.
+#: A number of opcodes that is not reached: the first pass only warms up the tracer.
 NEVER = 10**9
 
 
 def fill(js: JetStream, stream: Stream, count: int, first: int = 0, size: int = 0) -> None:
-    """Store messages that begin with their numbers."""
+    """Store messages that start with their numbers."""
     for number in range(first, first + count):
         js.publish_async(f"{stream.name}.x", b"%d %s" % (number, b"x" * size))
     js.publish_async_completed(20)
@@ -46,7 +46,7 @@ def numbers(messages: list[JetStreamMsg]) -> list[int]:
 
 
 def read_to(ordered: OrderedConsumer, last: int, got: list[int]) -> list[int]:
-    """Fetch until the last message has come, or nothing comes any more."""
+    """Fetch until the last message has arrived, or none arrives any more."""
     in_vain = 0
     while (not got or got[-1] != last) and in_vain < 3:
         more = numbers(ordered.fetch(max(1, last + 1 - len(got)), timeout=0.3))
@@ -57,7 +57,7 @@ def read_to(ordered: OrderedConsumer, last: int, got: list[int]) -> list[int]:
 
 @contextmanager
 def ctrl_c_when(condition: Callable[[], object]) -> Iterator[None]:
-    """Interrupt the block, once a condition holds, as Ctrl-C does."""
+    """Interrupt the block like Ctrl-C, once a condition holds."""
     main = threading.main_thread().ident
     assert main == threading.get_ident()
 
@@ -92,7 +92,7 @@ def test_what_a_stall_held_back_is_read_again(
 
 
 def test_what_came_for_an_interrupted_fetch_is_read_again(js: JetStream, stream: Stream) -> None:
-    """A Ctrl-C in a fetch loses none of the messages that the server had sent for it."""
+    """A Ctrl-C in a fetch loses none of the messages that the server has sent for it."""
     fill(js, stream, 10)
     ordered = stream.ordered_consumer()
 
@@ -109,7 +109,7 @@ def test_what_came_for_an_interrupted_fetch_is_read_again(js: JetStream, stream:
 
 
 def test_an_interrupted_fetch_loses_no_message(js: JetStream, stream: Stream) -> None:
-    """After a Ctrl-C before any message came, what is published later comes."""
+    """After a Ctrl-C before any message arrived, later messages are returned."""
     ordered = stream.ordered_consumer()
     assert ordered.fetch(1, timeout=0.05) == []
     info = ordered.cached_info
@@ -123,10 +123,10 @@ def test_an_interrupted_fetch_loses_no_message(js: JetStream, stream: Stream) ->
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="not every opcode is traced")
 @pytest.mark.parametrize("call", ["fetch", "next"])
-def test_a_ctrl_c_anywhere_in_a_fetch_loses_and_doubles_nothing(
+def test_a_ctrl_c_anywhere_in_a_fetch_loses_no_message(
     js: JetStream, stream: Stream, call: str
 ) -> None:
-    """Wherever a Ctrl-C strikes, what was not returned comes from the next fetch, once."""
+    """Wherever a Ctrl-C interrupts, the next fetch returns what was not returned, once."""
     ordered = stream.ordered_consumer()
     got: list[int] = []
 
@@ -153,7 +153,7 @@ def test_a_ctrl_c_anywhere_in_a_fetch_loses_and_doubles_nothing(
 def test_a_fetch_does_not_keep_its_consumer_over_a_new_link(
     js: JetStream, stream: Stream, far: Connection, proxy: FaultProxy
 ) -> None:
-    """What was on its way when a link broke is read again on the next one, in the same fetch."""
+    """Messages in flight when a link broke are read again on the next one, in the same fetch."""
     fill(js, stream, 100, size=10_000)
     ordered = far.jetstream().ordered_consumer(stream.name)
     got = numbers(ordered.fetch(5))
@@ -161,7 +161,7 @@ def test_a_fetch_does_not_keep_its_consumer_over_a_new_link(
     before = ordered.cached_info.name
     proxy.cut_after(200_000, Toward.CLIENT)
     got += numbers(ordered.fetch(95, timeout=5))
-    # It ended with the link, or went on behind what it had, with another consumer.
+    # It ended with the link, or continued behind its messages with another consumer.
     assert got == list(range(len(got)))
     assert read_to(ordered, 99, got) == list(range(100))
     assert ordered.cached_info.name != before
@@ -170,17 +170,17 @@ def test_a_fetch_does_not_keep_its_consumer_over_a_new_link(
 
 
 def test_a_heartbeat_of_half_the_timeout_is_taken(js: JetStream, stream: Stream) -> None:
-    """The time that it takes to make a consumer does not make a heartbeat too long."""
+    """The time for creating a consumer does not make a heartbeat too long."""
     fill(js, stream, 1)
     ordered = stream.ordered_consumer()
     assert numbers(ordered.fetch(1, timeout=2, heartbeat=1)) == [0]
 
 
-# --- what there is, and the end --------------------------------------------------------------------
+# --- fetch_no_wait, and the end -------------------------------------------------------------------
 
 
 def test_fetch_no_wait_returns_what_is_there(js: JetStream, stream: Stream) -> None:
-    """``fetch_no_wait`` returns the next messages at once, fewer than asked for or none, in order."""
+    """``fetch_no_wait`` returns the available messages at once, in order, or none."""
     ordered = stream.ordered_consumer()
     with between(0, 1):
         assert ordered.fetch_no_wait(5) == []
@@ -196,7 +196,7 @@ def test_fetch_no_wait_returns_what_is_there(js: JetStream, stream: Stream) -> N
 def test_fetch_no_wait_reads_a_stalled_answer_again(
     js: JetStream, stream: Stream, far: Connection, proxy: FaultProxy
 ) -> None:
-    """``fetch_no_wait`` is in order over a link that breaks in the middle of its answer."""
+    """``fetch_no_wait`` keeps the order when the link breaks in the middle of its answer."""
     fill(js, stream, 100, size=10_000)
     ordered = far.jetstream().ordered_consumer(stream.name)
     got = numbers(ordered.fetch_no_wait(5))
@@ -210,12 +210,12 @@ def test_fetch_no_wait_reads_a_stalled_answer_again(
 
 
 def test_its_consumer_can_be_looked_at(js: JetStream, stream: Stream) -> None:
-    """``name``, ``info`` and ``cached_info`` are about the server's consumer that was used last."""
+    """``name``, ``info`` and ``cached_info`` describe the server's consumer that was used last."""
     fill(js, stream, 10)
     ordered = stream.ordered_consumer(name_prefix="mine")
     assert ordered.name is None
     assert ordered.cached_info is None
-    assert ordered.info().num_pending == 10  # makes the one that fetch() uses
+    assert ordered.info().num_pending == 10  # creates the consumer of fetch()
     assert numbers(ordered.fetch(4)) == [0, 1, 2, 3]
     assert ordered.info().num_pending == 6
     (name,) = stream.consumer_names()
@@ -233,8 +233,8 @@ def test_its_consumer_can_be_looked_at(js: JetStream, stream: Stream) -> None:
     assert ordered.info().num_pending == 0
 
 
-def test_close_has_the_server_drop_its_consumers(js: JetStream, stream: Stream) -> None:
-    """After ``close``, or the ``with`` block, the server has no consumer of it, and it is over."""
+def test_close_deletes_its_consumers_on_the_server(js: JetStream, stream: Stream) -> None:
+    """After ``close``, or the ``with`` block, it is closed and the server has no consumer of it."""
     fill(js, stream, 10)
     with stream.ordered_consumer() as ordered:
         assert numbers(ordered.fetch(4)) == [0, 1, 2, 3]
@@ -259,7 +259,7 @@ def test_close_has_the_server_drop_its_consumers(js: JetStream, stream: Stream) 
 
 
 def test_close_ends_a_fetch_that_waits(js: JetStream, stream: Stream) -> None:
-    """A fetch on another thread ends at once: with what it has, or with `IteratorClosedError`."""
+    """A fetch on another thread ends at once, with its messages or with `IteratorClosedError`."""
     for count in (0, 3):
         fill(js, stream, count)
         ordered = stream.ordered_consumer()
@@ -298,18 +298,18 @@ def test_close_ends_a_fetch_that_has_no_consumer(
     wait_until(lambda: not stream.consumer_names(), 2)
 
 
-# --- any order of them -----------------------------------------------------------------------------
+# --- random order ---------------------------------------------------------------------------------
 
 
 class _Trouble:
-    """Disturb a reader in a random order: stalls, cuts and Ctrl-C, with quiet periods between them."""
+    """Disturb a reader in a random order: stalls, cuts and Ctrl-C, with pauses between them."""
 
     def __init__(self, rng: random.Random, proxy: FaultProxy, nc: Connection) -> None:
         self._rng = rng
         self._proxy = proxy
         self._nc = nc
         self.over = False
-        #: Whether a signal interrupts what runs.
+        #: Whether a signal interrupts the running code.
         self.armed = False
         self.log: list[str] = []
 
@@ -324,7 +324,7 @@ class _Trouble:
             "quiet": lambda: None,
         }
         if sys.version_info >= (3, 11):
-            # Earlier ones handle signals between any two instructions: also where the caller
+            # Earlier versions handle signals between any two instructions: also where the caller
             # has a result and has not stored it yet.
             deeds["ctrl-c"] = self._strike
         while not self.over:
@@ -353,7 +353,7 @@ class _Trouble:
 def test_any_order_of_disturbances_ends_at_the_last_message(
     js: JetStream, stream: Stream, far: Connection, proxy: FaultProxy, seed: int
 ) -> None:
-    """Stalls, cuts, Ctrl-C, quiet: then fetches alone reach the end, each message once, in order."""
+    """After stalls, cuts and Ctrl-C, fetches reach the end, each message once and in order."""
     rng = random.Random(f"ordered {seed}")
     ordered = far.jetstream().ordered_consumer(stream.name)
     fetched: list[list[JetStreamMsg]] = []
@@ -369,7 +369,7 @@ def test_any_order_of_disturbances_ends_at_the_last_message(
             batch, timeout = rng.choice((1, 10, 300)), rng.choice((0.02, 0.1, 0.5))
             try:
                 trouble.armed = True
-                # In one expression: a result has to be kept before the next signal is handled.
+                # In one expression: a result has to be stored before the next signal is handled.
                 if batch == 1:
                     fetched.append([ordered.next(timeout)])
                 else:
@@ -382,7 +382,7 @@ def test_any_order_of_disturbances_ends_at_the_last_message(
         thread.join()
         signal.signal(signal.SIGUSR1, before)
         proxy.heal()
-    # The last disturbance has nothing after it that makes up for it.
+    # The last disturbance is followed by nothing that would repair it.
     fill(js, stream, 100, size=3000)
     proxy.hold_after(rng.randrange(100_000, 300_000), Toward.CLIENT)
     fetched.append(ordered.fetch(1000, timeout=0.1))

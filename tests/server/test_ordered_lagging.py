@@ -26,10 +26,11 @@ Read = Callable[[int], list[int]]
 
 class LaggingAPI:
     """
-    Forwards API requests to the server, and lowers the start of new consumers as a lagging server does.
+    Forwards API requests, and lowers the start of new consumers like a lagging server.
 
-    A replica that ends before ``opt_start_seq`` delivers from its own end (`selectStartingSeqNo` in
-    nats-server's consumer.go), which is what the first ``times`` changed requests ask for here.
+    A replica that ends before ``opt_start_seq`` delivers from its own end
+    (`selectStartingSeqNo` in nats-server's consumer.go), which the first ``times`` changed
+    requests produce here.
     """
 
     def __init__(self, nc: Connection) -> None:
@@ -50,7 +51,7 @@ class LaggingAPI:
                 data = json.dumps(request).encode()
         subject = msg.subject.replace("lagging.API", "$JS.API", 1)
         if subject.endswith(">"):
-            subject = ".".join(subject.split(".")[:6])  # without the filter, which the config has
+            subject = ".".join(subject.split(".")[:6])  # without the filter, which is in the config
         self._nc.publish(subject, data, reply=msg.reply or None)
 
     def close(self) -> None:
@@ -127,7 +128,7 @@ def test_no_message_comes_twice_from_a_lagging_server(
 
 
 def create_again(js: JetStream, stream: Stream) -> None:
-    """Create the stream, as soon as the server has deleted the files of the old one."""
+    """Create the stream when the server has deleted the files of the old one."""
 
     def created() -> bool:
         try:
@@ -142,10 +143,10 @@ def create_again(js: JetStream, stream: Stream) -> None:
 @WAYS
 def test_a_shorter_stream_is_read_on(js: JetStream, stream: Stream, way) -> None:
     """
-    When a stream was created again, reading goes on.
+    When a stream was created again, reading continues.
 
-    nats-server 2.10 starts the next consumer at the end of the new stream, later versions at the old
-    position, once the stream has reached it.
+    nats-server 2.10 starts the next consumer at the end of the new stream, later versions at
+    the old position, once the stream has reached it.
     """
     fill(js, stream.name, 0, 20)
     with way(js, stream) as read:

@@ -1,4 +1,4 @@
-"""Permission violations: which call gets the error, how soon, and that the connection stays."""
+"""Permission violations: which call gets the error, how soon, and that nothing else ends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LONG = 30.0
 
 @pytest.fixture(scope="module")
 def strict() -> Iterator[NatsServer]:
-    """A server with a guest with few permissions, and a user without replies."""
+    """A server with a user with few permissions, and one that may not receive replies."""
     with NatsServer(name="strict", jetstream=False, config=CONFIG) as server:
         yield server
 
@@ -59,7 +59,7 @@ class Guest:
 
 @pytest.fixture
 def guest(strict: NatsServer) -> Iterator[Guest]:
-    """The guest."""
+    """A connection of the user with few permissions."""
     made = Guest(strict)
     yield made
     assert made.nc.is_connected
@@ -68,7 +68,7 @@ def guest(strict: NatsServer) -> Iterator[Guest]:
 
 @pytest.fixture
 def deaf(strict: NatsServer) -> Iterator[Guest]:
-    """A user that must not subscribe to an inbox."""
+    """A connection of a user that must not subscribe to an inbox."""
     made = Guest(strict, "deaf")
     yield made
     assert made.nc.is_connected
@@ -77,7 +77,7 @@ def deaf(strict: NatsServer) -> Iterator[Guest]:
 
 @pytest.fixture
 def admin(strict: NatsServer) -> Iterator[Connection]:
-    """A user with all permissions, which responds on ``public.echo``."""
+    """A connection of a user with all permissions, which responds on ``public.echo``."""
     with jetstream_sync.connect(strict.url, user="admin", password="a") as nc:
         nc.subscribe("public.echo", cb=lambda msg: msg.respond(msg.data))
         nc.flush()
@@ -96,7 +96,7 @@ def soon() -> Iterator[None]:
 
 
 def test_reading_a_subscription_that_is_not_permitted(guest):
-    """Reading raises it, each time, and so does iterating; it is reported once; no more comes."""
+    """Each read and iteration raises the error, which is reported once."""
     sub = guest.nc.subscribe("private.a")
     with soon():
         for read in (sub.next_msg, iter(sub).__next__, sub.next_msg):
@@ -112,7 +112,7 @@ def test_reading_a_subscription_that_is_not_permitted(guest):
 
 
 def test_a_thread_waiting_for_a_message_is_woken(guest):
-    """All threads that read the subscription get the error, also those that were waiting before."""
+    """All reading threads get the error, also those that waited before."""
     sub = guest.nc.subscribe("private.b")
     with ThreadPoolExecutor(3) as pool, soon():
         reading = [pool.submit(sub.next_msg, LONG) for _ in range(3)]
@@ -122,7 +122,7 @@ def test_a_thread_waiting_for_a_message_is_woken(guest):
 
 
 def test_a_queue_group_may_be_what_is_not_permitted(guest):
-    """The error says which group; the same subject in a permitted one goes on."""
+    """The error names the group; the same subject in a permitted group works."""
     allowed = guest.nc.subscribe("shared", queue="workers")
     with soon():
         for queue in ("others", ""):
@@ -154,7 +154,7 @@ def test_a_callback_is_not_called_and_its_thread_ends(guest):
 
 
 def test_what_has_come_before_can_be_read():
-    """A permission may end while messages wait: they are read first, then the error is raised."""
+    """If a permission is revoked, pending messages can be read; then the error is raised."""
     refusal = b'-ERR \'Permissions Violation for Subscription to "a" (sid "1")\'\r\n'
     reported: SimpleQueue[Exception] = SimpleQueue()
     with Listener() as server, jetstream_sync.connect(server.url, error_cb=reported.put) as nc:
@@ -215,7 +215,7 @@ def test_a_refused_subscription_does_not_come_back(strict, referenced):
 
 
 def test_publishing_what_is_not_permitted_is_reported(guest):
-    """No call waits for it, so only ``error_cb`` gets the error; other calls are not disturbed."""
+    """No call waits for it, so only ``error_cb`` gets the error; other calls are unaffected."""
     sub = guest.nc.subscribe("public.e")
     guest.nc.publish("private.e", b"x")
     guest.nc.publish("public.e", b"y")
@@ -226,7 +226,7 @@ def test_publishing_what_is_not_permitted_is_reported(guest):
 
 @pytest.mark.parametrize("timeout", [LONG, None])
 def test_a_request_that_is_not_permitted_fails_at_once(guest, timeout):
-    """It does not wait for a reply that cannot come; it is reported, too."""
+    """It does not wait for a reply; the error is reported, too."""
     with soon(), pytest.raises(PermissionsError) as caught:
         guest.nc.request("private.f", b"x", timeout=timeout)
     assert (caught.value.operation, caught.value.subject) == ("publish", "private.f")
@@ -284,7 +284,7 @@ def test_another_inbox_prefix_may_be_permitted(strict):
         assert nc.request("public.echo", b"x", timeout=LONG).data == b"x"
 
 
-def test_permissions_that_come_with_the_next_login():
+def test_permissions_of_the_next_login():
     """Requests work as soon as the server permits the inbox, without a new connection."""
     denied = (
         "authorization { users: [{ user: u, password: p, permissions: { subscribe: nothing }}]}"
@@ -324,8 +324,8 @@ def test_a_reply_that_is_not_permitted():
         nc.close()
 
 
-def test_a_text_that_makes_no_sense_does_no_harm():
-    """An unparsable violation text is reported as an error, without other effects."""
+def test_an_unknown_violation_text_is_reported():
+    """A violation text that cannot be parsed is reported, without other effects."""
     texts = [
         b'Permissions Violation for Publish to "a',
         b'Permissions Violation for Subscription to "\\ud800\\Uffffffff\\"',

@@ -1,4 +1,4 @@
-"""Permission violations in JetStream: no call waits for a reply that cannot come."""
+"""Permission violations in JetStream: no call waits for a reply that cannot arrive."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LONG = 30.0
 
 @pytest.fixture(scope="module")
 def strict() -> Iterator[NatsServer]:
-    """A server with JetStream, a stream with messages and a consumer, and users who may do little."""
+    """A server with JetStream, a stream with messages and a consumer, and restricted users."""
     with NatsServer(name="strict", config=CONFIG) as server:
         with jetstream_sync.connect(server.url, user="admin", password="a") as nc:
             js = nc.jetstream()
@@ -44,7 +44,7 @@ def strict() -> Iterator[NatsServer]:
 
 @contextmanager
 def connected(server: NatsServer, user: str) -> Iterator[tuple[Connection, SimpleQueue[Exception]]]:
-    """A connection of a user, and what is reported to it."""
+    """A connection of a user, and the errors reported to it."""
     reported: SimpleQueue[Exception] = SimpleQueue()
     with jetstream_sync.connect(
         server.url, user=user, password=user[0], error_cb=reported.put
@@ -55,7 +55,7 @@ def connected(server: NatsServer, user: str) -> Iterator[tuple[Connection, Simpl
 
 @contextmanager
 def denied(subject: str, operation: str = "publish") -> Iterator[None]:
-    """What is in this block raises, soon, that a subject is not permitted."""
+    """Assert that the block raises soon that a subject is not permitted."""
     began = time.monotonic()
     with pytest.raises(PermissionsError) as caught:
         yield
@@ -69,7 +69,7 @@ NEXT = "$JS.API.CONSUMER.MSG.NEXT.S.C"
 
 @pytest.mark.parametrize("timeout", [LONG, None])
 def test_fetching(strict, timeout):
-    """A fetch whose request is not permitted raises, instead of returning nothing at the end."""
+    """A fetch whose request is not permitted raises, instead of returning nothing later."""
     with connected(strict, "idle") as (nc, reported):
         consumer = nc.jetstream().get_consumer("S", "C")
         for fetch in (consumer.next, lambda timeout: consumer.fetch(5, timeout)):
@@ -78,12 +78,12 @@ def test_fetching(strict, timeout):
             assert isinstance(reported.get(timeout=5), PermissionsError)
         with denied(NEXT):
             consumer.fetch_no_wait(5)
-        # The consumer is as good as before for what is permitted.
+        # The consumer stays usable for permitted requests.
         assert consumer.info().num_waiting == 0
 
 
 def test_a_fetch_does_not_end_another_one(strict):
-    """Two consumers of one connection have nothing to do with each other."""
+    """Two consumers of one connection are independent."""
     with connected(strict, "idle") as (nc, _):
         js = nc.jetstream()
         consumers = [js.create_consumer("S", durable_name=name) for name in ("A", "B")]
@@ -93,7 +93,7 @@ def test_a_fetch_does_not_end_another_one(strict):
 
 
 def test_messages(strict):
-    """An iterator ends with the error: asking again would be refused again."""
+    """An iterator ends with the error: another request would be refused, too."""
     with connected(strict, "idle") as (nc, _):
         messages = nc.jetstream().get_consumer("S", "C").messages()
         with messages:
@@ -106,7 +106,7 @@ def test_messages(strict):
 
 
 def test_consume(strict):
-    """A consume ends, and says why; ``error_cb`` hears of it once."""
+    """A consume ends with the error, which ``error_cb`` gets once."""
     with connected(strict, "idle") as (nc, reported):
         handle = nc.jetstream().get_consumer("S", "C").consume(print)
         handle.wait_closed(timeout=5)
@@ -118,7 +118,7 @@ def test_consume(strict):
 
 
 def test_an_ordered_consumer(strict):
-    """It does not make one consumer after the other for requests that are refused."""
+    """It does not create consumers repeatedly for refused requests."""
     with connected(strict, "idle") as (nc, _):
         stream = nc.jetstream().get_stream("S")
         with (
@@ -131,7 +131,7 @@ def test_an_ordered_consumer(strict):
 
 
 def test_an_ordered_consumer_that_cannot_be_created(strict):
-    """It does not try again and again to make a consumer that is refused."""
+    """It does not repeat a refused creation."""
     with connected(strict, "reader") as (nc, reported):
         stream = nc.jetstream(timeout=LONG).get_stream("S")
         with denied("$JS.API.CONSUMER.CREATE.S."):
@@ -145,7 +145,7 @@ def test_an_ordered_consumer_that_cannot_be_created(strict):
 
 
 def test_the_api(strict):
-    """Every question to the JetStream API fails at once."""
+    """Every request to the JetStream API fails at once."""
     with connected(strict, "narrow") as (nc, _):
         js = nc.jetstream(timeout=LONG)
         with denied("$JS.API.INFO"):
@@ -159,7 +159,7 @@ def test_the_api(strict):
 
 
 def test_publishing(strict):
-    """A message to a subject that is not permitted fails at once; others are stored."""
+    """A publish to a subject that is not permitted fails at once; others are stored."""
     with connected(strict, "idle") as (nc, _):
         js = nc.jetstream(timeout=LONG)
         with denied("S.denied"):
@@ -171,7 +171,7 @@ def test_publishing(strict):
 
 
 def test_acknowledging(strict):
-    """An acknowledgement that asks for the server's word has it; another one is reported."""
+    """A confirmed acknowledgement raises; others are reported."""
     with jetstream_sync.connect(strict.url, user="admin", password="a") as admin:
         consumer = admin.jetstream().get_consumer("S", "C")
         reply = consumer.next(timeout=LONG).reply
@@ -184,7 +184,7 @@ def test_acknowledging(strict):
 
 
 def test_answers_that_may_not_come_in(strict):
-    """Where the inbox of a pull is refused, it is the same as where the request is."""
+    """A refused inbox has the same effect as a refused request."""
     config = """authorization { users: [
         { user: u, password: u, permissions: { subscribe: { allow: "_INBOX.*.*" } } }
     ] }"""
@@ -192,7 +192,7 @@ def test_answers_that_may_not_come_in(strict):
     with NatsServer(config=config) as server, connected(server, "u") as (nc, _):
         js = nc.jetstream()
         js.create_stream(name="S", subjects=["S.*"])
-        # Requests have "_INBOX.<unique>.*", which is permitted; pulls have "_INBOX.<unique>".
+        # Requests use "_INBOX.<unique>.*", which is permitted; pulls use "_INBOX.<unique>".
         consumer = js.create_consumer("S", durable_name="C")
         with denied("_INBOX.", "subscribe"):
             consumer.fetch(1, timeout=LONG)
@@ -203,7 +203,7 @@ def test_answers_that_may_not_come_in(strict):
 
 
 def test_acks_that_may_not_come_in():
-    """A future whose acknowledgement could not come in fails at once, and so does the next one."""
+    """A future whose acknowledgement cannot arrive fails at once, and so does the next one."""
     config = """authorization { users: [
         { user: u, password: u, permissions: { subscribe: { deny: "_INBOX.>" } } }
     ] }"""
@@ -216,7 +216,7 @@ def test_acks_that_may_not_come_in():
 
 
 def test_nothing_is_left_of_what_was_refused(strict):
-    """A fetch or an iterator that was refused leaves no subscription and no thread behind."""
+    """A refused fetch or iterator leaves no subscription and no thread behind."""
     with connected(strict, "idle") as (nc, _):
         js = nc.jetstream()
         consumer = js.get_consumer("S", "C")

@@ -47,7 +47,7 @@ def other(nats_server: NatsServer) -> Iterator[Connection]:
 
 @pytest.fixture
 def overflow(stream: Stream) -> PullConsumer:
-    """A consumer whose groups serve some only when there is much to do."""
+    """A consumer with groups of policy overflow."""
     return stream.create_consumer(
         durable_name="O", priority_policy=PriorityPolicy.OVERFLOW, priority_groups=["A"]
     )
@@ -92,7 +92,7 @@ def test_the_group_is_checked_locally(
 def test_overflow_serves_only_above_the_pending_messages(
     js: JetStream, stream: Stream, overflow: PullConsumer
 ) -> None:
-    """With ``min_pending`` messages come only while at least so many are left."""
+    """With ``min_pending`` messages are delivered only while at least so many are pending."""
     fill(js, stream.name, 10)
     assert overflow.fetch(5, timeout=0.2, group="A", min_pending=11) == []
     got = overflow.fetch(10, timeout=0.3, group="A", min_pending=6)
@@ -103,7 +103,7 @@ def test_overflow_serves_only_above_the_pending_messages(
 def test_overflow_serves_only_above_the_unacknowledged_messages(
     js: JetStream, stream: Stream, overflow: PullConsumer
 ) -> None:
-    """With ``min_ack_pending`` messages come only while so many await their acknowledgement."""
+    """With ``min_ack_pending`` messages are delivered only while so many are unacknowledged."""
     fill(js, stream.name, 10)
     assert overflow.fetch(1, timeout=0.2, group="A", min_ack_pending=3) == []
     assert len(overflow.fetch(3, group="A")) == 3
@@ -114,7 +114,7 @@ def test_overflow_serves_only_above_the_unacknowledged_messages(
 def test_overflow_works_for_pulls_that_go_on(
     js: JetStream, stream: Stream, overflow: PullConsumer
 ) -> None:
-    """An iterator with ``min_pending`` takes what is above it and leaves the rest."""
+    """An iterator with ``min_pending`` takes the messages above it and leaves the rest."""
     fill(js, stream.name, 20)
     with overflow.messages(group="A", min_pending=11, max_messages=4) as messages:
         got = []
@@ -131,7 +131,7 @@ def test_overflow_works_for_pulls_that_go_on(
 def test_one_client_is_pinned(
     js: JetStream, stream: Stream, pinned: PullConsumer, other: Connection
 ) -> None:
-    """The first client gets the pin, learns its id from the message, and others get nothing."""
+    """The first client is pinned and learns its id from the message; others get nothing."""
     fill(js, stream.name, 20)
     first = pinned.next(2, group="A")
     assert first.headers is not None
@@ -146,24 +146,24 @@ def test_one_client_is_pinned(
 def test_a_client_that_lost_the_pin_gets_an_error_and_can_pull_again(
     js: JetStream, stream: Stream, pinned: PullConsumer, other: Connection
 ) -> None:
-    """With another client's pin in force a fetch is a `PinIDMismatchError`; the next one waits."""
+    """While another client is pinned a fetch is a `PinIDMismatchError`; the next one waits."""
     fill(js, stream.name, 20)
     pinned.next(2, group="A")
     same = other.jetstream().get_consumer(stream.name, "P")
-    # The pin goes to the other client when the first one was silent for the priority_timeout.
+    # The pin moves to the other client when the first one was silent for the priority_timeout.
     assert int(same.next(10, group="A").data) == 1
     with pytest.raises(PinIDMismatchError) as caught:
         pinned.fetch(1, timeout=2, group="A")
     assert caught.value.code == 423
     assert pinned.fetch(1, timeout=0.3, group="A") == []
-    # And when that one is silent, it is the first one's turn again.
+    # When that one is silent, the first one is pinned again.
     assert int(pinned.next(10, group="A").data) == 2
 
 
 def test_an_iterator_takes_over_a_pin(
     js: JetStream, stream: Stream, pinned: PullConsumer, other: Connection
 ) -> None:
-    """Two iterators: one is served; when it stops the other one takes over, and loses nothing."""
+    """When the pinned one of two iterators stops, the other one takes over without a loss."""
     fill(js, stream.name, 40)
     same = other.jetstream().get_consumer(stream.name, "P")
     got: list[int] = []
@@ -184,13 +184,13 @@ def test_an_iterator_takes_over_a_pin(
 def test_an_iterator_survives_the_loss_of_its_pin(
     js: JetStream, stream: Stream, pinned: PullConsumer, other: Connection
 ) -> None:
-    """An iterator that is told that its pin is another's asks again without one."""
+    """An iterator whose pin was lost sends a request without one."""
     fill(js, stream.name, 40)
     same = other.jetstream().get_consumer(stream.name, "P")
     with pinned.messages(group="A", max_messages=2, expires=1) as messages:
         assert int(messages.next(2).data) == 0
         began = time.monotonic()
-        # No message is taken here meanwhile, so none is requested, and the pin moves.
+        # No message is read here meanwhile, so none is requested, and the pin moves.
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(same.next, 15, None, group="A")
             taken = int(waiting.result(20).data)
@@ -213,7 +213,7 @@ def test_an_iterator_survives_the_loss_of_its_pin(
 def test_lower_priorities_are_served_first(
     js: JetStream, stream: Stream, other: Connection
 ) -> None:
-    """With policy ``prioritized`` waiting clients are served by their numbers, not by their turn."""
+    """With policy ``prioritized`` waiting clients are served by priority, not in turn."""
     consumer = stream.create_consumer(
         durable_name="R", priority_policy=PriorityPolicy.PRIORITIZED, priority_groups=["A"]
     )

@@ -1,4 +1,4 @@
-"""Publishing to a stream and waiting for its word: acks, expectations, refusals, faults."""
+"""`publish`: acknowledgements, expectations, refusals and faults."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from jetstream_sync.server import NatsServer
 
 
 def test_an_ack_names_the_stream_and_the_sequence(js: JetStream, stream: Stream) -> None:
-    """An acknowledgement has the stream's name and the message's sequence; nothing else is said."""
+    """An acknowledgement has the stream's name and the message's sequence, and no other field."""
     first = js.publish(f"{stream.name}.a", b"one")
     second = js.publish(f"{stream.name}.b", b"two")
     assert (first.stream, first.seq) == (stream.name, 1)
@@ -45,7 +45,7 @@ def test_an_ack_names_the_stream_and_the_sequence(js: JetStream, stream: Stream)
 
 
 def test_an_acknowledged_message_is_stored_as_it_was_given(js: JetStream, stream: Stream) -> None:
-    """What is stored has the subject, the payload and every value of the headers."""
+    """The stored message has the subject, the payload and all header values."""
     headers = Headers({"One": "1"})
     headers.add("Two", "2")
     headers.add("Two", "zwei ü")
@@ -59,7 +59,7 @@ def test_an_acknowledged_message_is_stored_as_it_was_given(js: JetStream, stream
 
 
 def test_the_ack_of_a_server_with_a_domain_names_it() -> None:
-    """Where the server has a JetStream domain, the acknowledgement says so."""
+    """If the server has a JetStream domain, the acknowledgement names it."""
     with (
         NatsServer(config="jetstream { domain: hub }") as server,
         jetstream_sync.connect(server.url) as nc,
@@ -70,7 +70,7 @@ def test_the_ack_of_a_server_with_a_domain_names_it() -> None:
 
 
 def test_a_message_of_a_known_id_is_not_stored_again(js: JetStream, stream: Stream) -> None:
-    """A duplicate gets the sequence of the first one, and the stream has one message."""
+    """A duplicate gets the sequence of the first message, and is not stored."""
     first = js.publish(f"{stream.name}.a", b"one", msg_id="x")
     again = js.publish(f"{stream.name}.a", b"two", msg_id="x")
     other = js.publish(f"{stream.name}.a", b"two", msg_id="y")
@@ -83,7 +83,7 @@ def test_a_message_of_a_known_id_is_not_stored_again(js: JetStream, stream: Stre
 def test_headers_of_the_caller_go_together_with_those_of_arguments(
     js: JetStream, stream: Stream
 ) -> None:
-    """A message id given as an argument joins the caller's headers, which are not changed."""
+    """A message id as an argument is added to the caller's headers, which are not changed."""
     given = {"Trace": "abc"}
     ack = js.publish(f"{stream.name}.a", b"", headers=given, msg_id="id-1", stream=stream.name)
     stored = stream.get_msg(ack.seq)
@@ -140,7 +140,7 @@ def test_the_expected_last_sequence_of_the_subject_has_to_be_it(
 
 
 def test_the_expected_last_message_id_has_to_be_the_last(js: JetStream, stream: Stream) -> None:
-    """With ``expected_last_msg_id`` the stream's last message has to have that id."""
+    """With ``expected_last_msg_id`` the last message of the stream must have that id."""
     js.publish(f"{stream.name}.a", msg_id="one")
     assert js.publish(f"{stream.name}.a", msg_id="two", expected_last_msg_id="one").seq == 2
     with pytest.raises(WrongLastMsgIDError) as caught:
@@ -151,7 +151,7 @@ def test_the_expected_last_message_id_has_to_be_the_last(js: JetStream, stream: 
 
 @pytest.mark.server(">=2.11")
 def test_a_sequence_can_be_expected_of_other_subjects(js: JetStream, stream: Stream) -> None:
-    """With ``expected_last_subject`` the last message of those subjects has to have the sequence."""
+    """With ``expected_last_subject`` the last message on those subjects must have the sequence."""
     js.publish(f"{stream.name}.a.one")
     js.publish(f"{stream.name}.b")
     a = f"{stream.name}.a.*"
@@ -170,7 +170,7 @@ def test_a_sequence_can_be_expected_of_other_subjects(js: JetStream, stream: Str
 def test_an_old_server_does_not_get_expectations_of_other_subjects(
     js: JetStream, stream: Stream
 ) -> None:
-    """A server that would check another subject is not sent the message."""
+    """To a server that would check another subject the message is not sent."""
     for publish in (js.publish, js.publish_async):
         with pytest.raises(ServerTooOldError, match="2.11"):
             publish(
@@ -182,7 +182,7 @@ def test_an_old_server_does_not_get_expectations_of_other_subjects(
 
 
 @pytest.mark.server(">=2.11")
-def test_a_message_may_never_expire(js: JetStream, stream_name: str) -> None:
+def test_msg_ttl_never_outlives_max_age(js: JetStream, stream_name: str) -> None:
     """With ``msg_ttl="never"`` a message outlives the stream's ``max_age``."""
     stream = js.create_stream(
         name=stream_name, subjects=[stream_name], storage="memory", allow_msg_ttl=True, max_age=1
@@ -195,7 +195,7 @@ def test_a_message_may_never_expire(js: JetStream, stream_name: str) -> None:
 
 @pytest.mark.server(">=2.11")
 def test_a_message_with_a_ttl_goes_after_that_time(js: JetStream, stream_name: str) -> None:
-    """With ``msg_ttl`` on a stream that allows it, the message is gone when the time is over."""
+    """With ``msg_ttl`` on a stream that allows it, the message is deleted after that time."""
     stream = js.create_stream(
         name=stream_name, subjects=[stream_name], storage="memory", allow_msg_ttl=True
     )
@@ -209,8 +209,8 @@ def test_a_message_with_a_ttl_goes_after_that_time(js: JetStream, stream_name: s
 
 
 @pytest.mark.server(">=2.11")
-def test_a_ttl_is_refused_where_the_stream_does_not_allow_it(js: JetStream, stream: Stream) -> None:
-    """With ``msg_ttl`` on another stream nothing is stored, and the error is its own class."""
+def test_a_ttl_is_refused_if_the_stream_does_not_allow_it(js: JetStream, stream: Stream) -> None:
+    """With ``msg_ttl`` on another stream nothing is stored, and the error has its own class."""
     with pytest.raises(MessageTTLDisabledError) as caught:
         js.publish(f"{stream.name}.a", msg_ttl=5)
     assert caught.value.err_code == 10166
@@ -233,7 +233,7 @@ def test_a_ttl_is_refused_where_the_stream_does_not_allow_it(js: JetStream, stre
 def test_invalid_arguments_are_refused_by_the_client(
     js: JetStream, stream: Stream, nc: Connection, argument: str, value: object
 ) -> None:
-    """Such an argument is named in an `InvalidOptionError`, and nothing is sent."""
+    """An invalid argument is named in an `InvalidOptionError`, and nothing is sent."""
     sent = nc.stats["out_msgs"]
     with pytest.raises(InvalidOptionError) as caught:
         js.publish(f"{stream.name}.a", **{argument: value})  # type: ignore[arg-type]
@@ -247,7 +247,7 @@ def test_invalid_arguments_are_refused_by_the_client(
 def test_a_bad_subject_or_header_is_refused_locally(
     js: JetStream, stream: Stream, nc: Connection
 ) -> None:
-    """Such a message is a typed error at once, nothing is sent, and the connection goes on."""
+    """An invalid message is a typed error at once, nothing is sent, the connection stays usable."""
     sent = nc.stats["out_msgs"]
     for subject in ("", f"{stream.name}.*", f"{stream.name}.>", "a b", "a\r\nb"):
         with pytest.raises(BadSubjectError):
@@ -262,7 +262,7 @@ def test_a_bad_subject_or_header_is_refused_locally(
 def test_the_server_s_limit_counts_headers_and_payload(
     js: JetStream, stream: Stream, nc: Connection
 ) -> None:
-    """One byte above ``max_payload`` is refused locally; exactly that many are stored."""
+    """One byte above ``max_payload`` is refused by the client; exactly that many are stored."""
     block = len(b"NATS/1.0\r\nA: b\r\n\r\n")
     fits = nc.max_payload - block
     with pytest.raises(MaxPayloadError) as caught:
@@ -302,7 +302,7 @@ def test_without_a_stream_the_error_comes_after_two_retries(
 def test_without_a_stream_the_error_comes_within_a_short_time(
     js: JetStream, nc: Connection, stream_name: str, timeout: float, most: int
 ) -> None:
-    """The retries stay within the caller's time, and the error is still what is wrong."""
+    """The retries stay within the timeout, and the error names the real reason."""
     sent = nc.stats["out_msgs"]
     with between(0, timeout + 0.2), pytest.raises(NoStreamResponseError):
         js.publish(stream_name, timeout=timeout)
@@ -313,7 +313,7 @@ def test_without_a_stream_the_error_comes_within_a_short_time(
 def test_the_caller_chooses_the_retries(
     js: JetStream, nc: Connection, stream_name: str, attempts: int
 ) -> None:
-    """``retry_attempts`` and ``retry_wait`` say how often, and after which time, it is sent again."""
+    """``retry_attempts`` and ``retry_wait`` set the number of attempts and their interval."""
     sent = nc.stats["out_msgs"]
     with between(attempts * 0.1 - 0.05, attempts * 0.1 + 1), pytest.raises(NoStreamResponseError):
         js.publish(stream_name, retry_attempts=attempts, retry_wait=0.1)
@@ -323,7 +323,7 @@ def test_the_caller_chooses_the_retries(
 def test_retries_may_end_with_the_time_alone(
     js: JetStream, nc: Connection, stream_name: str
 ) -> None:
-    """With -1 it is sent again until the time is up."""
+    """With -1 it is sent again until the timeout."""
     sent = nc.stats["out_msgs"]
     with between(0.4, 1.5), pytest.raises(NoStreamResponseError):
         js.publish(stream_name, timeout=0.6, retry_attempts=-1, retry_wait=0.05)
@@ -353,7 +353,7 @@ def test_invalid_retry_options_are_refused(js: JetStream, option: str, value: ob
 def test_a_stream_that_comes_during_the_retries_gets_the_message(
     js: JetStream, nc: Connection, stream_name: str
 ) -> None:
-    """A stream that is made while the message is tried again gets it, once."""
+    """A stream that is created between the attempts gets the message once."""
     sent = nc.stats["out_msgs"]
     with ThreadPoolExecutor(1) as pool:
         published = pool.submit(js.publish, stream_name, b"late")
@@ -378,7 +378,7 @@ def test_a_reply_that_is_not_from_a_stream_is_no_ack(nc: Connection, stream_name
 
 
 def test_a_silent_server_means_a_timeout(fresh_server: NatsServer) -> None:
-    """Without an answer the error comes when the time is over; the connection stays usable."""
+    """Without an answer the timeout is raised; the connection stays usable."""
     with jetstream_sync.connect(fresh_server.url) as nc:
         js = nc.jetstream()
         stream = js.create_stream(name="S", subjects=["s"], storage="memory")
@@ -390,13 +390,13 @@ def test_a_silent_server_means_a_timeout(fresh_server: NatsServer) -> None:
                 nc.jetstream(timeout=0.3).publish("s", b"slow, too")
         finally:
             fresh_server.resume()
-        # What was not acknowledged in time may be stored all the same, and here it is.
+        # An unacknowledged message may be stored, as here.
         assert js.publish("s").seq == 3
         assert stream.info().state.messages == 3
 
 
 def test_closing_wakes_a_call_that_waits_for_an_ack(fresh_server: NatsServer) -> None:
-    """A call that waits for an acknowledgement gets an error at once when the connection is closed."""
+    """A call that waits for an acknowledgement raises at once when the connection is closed."""
     nc = jetstream_sync.connect(fresh_server.url)
     js = nc.jetstream(timeout=None)
     js.create_stream(name="S", subjects=["s"], storage="memory")
@@ -414,7 +414,7 @@ def test_closing_wakes_a_call_that_waits_for_an_ack(fresh_server: NatsServer) ->
 
 
 def test_closing_ends_the_retries(nats_server: NatsServer) -> None:
-    """A call that waits to send again gets an error at once when the connection is closed."""
+    """A call that waits for its next attempt raises at once when the connection is closed."""
     mine = jetstream_sync.connect(nats_server.url)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(mine.jetstream().publish, "no.stream.takes.this")
@@ -425,7 +425,7 @@ def test_closing_ends_the_retries(nats_server: NatsServer) -> None:
 
 
 def test_threads_publish_on_one_connection(js: JetStream, stream: Stream) -> None:
-    """Eight threads get each their own acknowledgements: every sequence once."""
+    """Each of eight threads gets its own acknowledgements: every sequence once."""
     each, threads = 200, 8
 
     def publish(number: int) -> list[tuple[int, bytes]]:
@@ -443,7 +443,7 @@ def test_threads_publish_on_one_connection(js: JetStream, stream: Stream) -> Non
 
 
 def test_a_wait_that_timed_out_leaves_nothing_behind(js: JetStream) -> None:
-    """Many calls that time out leave no entry for a reply that is not awaited any more."""
+    """Calls that time out leave no entries for expected replies."""
     for _ in range(50):
         with pytest.raises((jetstream_sync.TimeoutError, NoStreamResponseError)):
             js.publish("no.stream.takes.this", timeout=0)

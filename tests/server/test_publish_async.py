@@ -1,4 +1,4 @@
-"""Publishing without waiting: futures, the window, and that every future settles."""
+"""`publish_async`: futures, the window, and that every future settles."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from jetstream_sync.server import NatsServer
 
 @pytest.fixture
 def alone(fresh_server: NatsServer) -> Iterator[JetStream]:
-    """JetStream on a server for this test alone, with a stream for the subject s."""
+    """JetStream on a server of this test alone, with a stream for the subject s."""
     nc = jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05)
     js = nc.jetstream()
     js.create_stream(name="S", subjects=["s"])
@@ -41,7 +41,7 @@ def alone(fresh_server: NatsServer) -> Iterator[JetStream]:
 
 
 def pause(server: NatsServer, js: JetStream) -> None:
-    """Pause a server, and wait until it does not answer any more."""
+    """Suspend a server, and wait until it does not answer any more."""
     server.pause()
 
     def silent() -> bool:
@@ -56,7 +56,7 @@ def pause(server: NatsServer, js: JetStream) -> None:
 
 @pytest.fixture
 def paused(alone: JetStream, fresh_server: NatsServer) -> Iterator[JetStream]:
-    """The same with a server that does not answer."""
+    """The same context with a suspended server."""
     pause(fresh_server, alone)
     yield alone
     fresh_server.resume()
@@ -66,7 +66,7 @@ def paused(alone: JetStream, fresh_server: NatsServer) -> Iterator[JetStream]:
 
 
 def test_a_future_has_the_ack(js: JetStream, stream: Stream) -> None:
-    """Each future's result is the acknowledgement of its own message, in the order of publishing."""
+    """Each future's result is the acknowledgement of its own message, in publishing order."""
     futures = [js.publish_async(f"{stream.name}.{n}", b"%d" % n) for n in range(1000)]
     acks = [future.result(5) for future in futures]
     assert [ack.seq for ack in acks] == list(range(1, 1001))
@@ -75,7 +75,7 @@ def test_a_future_has_the_ack(js: JetStream, stream: Stream) -> None:
 
 
 def test_a_settled_future_is_done_for_good(js: JetStream, stream: Stream) -> None:
-    """A sent message cannot be cancelled; after the end result and exception stay as they are."""
+    """A sent message cannot be cancelled; result and exception do not change."""
     future = js.publish_async(f"{stream.name}.a")
     assert future.cancel() is False
     assert future.result(5) is future.result()
@@ -84,7 +84,7 @@ def test_a_settled_future_is_done_for_good(js: JetStream, stream: Stream) -> Non
 
 
 def test_a_refusal_is_the_future_s_error(js: JetStream, stream: Stream) -> None:
-    """A refused message gives its typed error in the future; others are stored."""
+    """A refused message has its typed error in the future; others are stored."""
     good = js.publish_async(f"{stream.name}.a", expected_last_sequence=0)
     bad = js.publish_async(f"{stream.name}.a", expected_last_sequence=7)
     more = js.publish_async(f"{stream.name}.a", msg_id="m")
@@ -100,7 +100,7 @@ def test_a_refusal_is_the_future_s_error(js: JetStream, stream: Stream) -> None:
 def test_an_invalid_message_is_an_error_at_once(
     js: JetStream, stream: Stream, nc: Connection
 ) -> None:
-    """Bad subjects, options and sizes raise where the message is given, and nothing waits."""
+    """Invalid subjects, options and sizes raise in the call, and nothing is pending."""
     with pytest.raises(BadSubjectError):
         js.publish_async("a b")
     with pytest.raises(InvalidOptionError):
@@ -114,7 +114,7 @@ def test_an_invalid_message_is_an_error_at_once(
 
 
 def test_a_future_works_with_the_tools_for_futures(js: JetStream, stream: Stream) -> None:
-    """``concurrent.futures.wait`` and ``as_completed`` take these futures, settled or not."""
+    """``concurrent.futures.wait`` and ``as_completed`` accept these futures, settled or not."""
     early = js.publish_async(f"{stream.name}.a")
     early.result(5)
     futures: list[Future[PubAck]] = [early]
@@ -137,7 +137,7 @@ def test_a_wait_for_a_future_may_time_out(paused: JetStream) -> None:
 
 
 def test_callbacks_run_off_the_reader(js: JetStream, stream: Stream, nc: Connection) -> None:
-    """A callback of a future that takes its time does not stop the connection."""
+    """A slow callback of a future does not stop the connection."""
     inside, go_on = threading.Event(), threading.Event()
     threads: list[str] = []
 
@@ -163,7 +163,7 @@ def test_callbacks_run_off_the_reader(js: JetStream, stream: Stream, nc: Connect
 def test_a_callback_that_raises_affects_nothing_else(
     js: JetStream, stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An error of a callback is logged, and the futures behind it settle."""
+    """An error of a callback is logged, and the following futures settle."""
 
     def broken(_: Future[PubAck]) -> None:
         raise RuntimeError("a user's mistake")
@@ -173,11 +173,11 @@ def test_a_callback_that_raises_affects_nothing_else(
         future.add_done_callback(broken)
     assert [future.result(5).seq for future in futures] == list(range(1, 21))
     assert js.publish_async(f"{stream.name}.a").result(5).seq == 21
-    del caplog  # what is logged there is the standard library's business
+    del caplog  # that log record is made by the standard library
 
 
 def test_a_callback_may_publish_though_the_window_is_full(js: JetStream, stream: Stream) -> None:
-    """A callback that publishes another message does not wait for room that it makes itself."""
+    """A callback that publishes does not wait for room in the window that it would free itself."""
     js._publisher._window = 2
     chained: list[Future[PubAck]] = []
 
@@ -193,7 +193,7 @@ def test_a_callback_may_publish_though_the_window_is_full(js: JetStream, stream:
 
 
 def test_a_callback_cannot_wait_for_all_messages(js: JetStream, stream: Stream) -> None:
-    """A callback that waits for the others, which wait for it, gets a `TimeoutError` at once."""
+    """A callback that waits for all futures, including its own, gets a `TimeoutError` at once."""
     errors: list[BaseException] = []
     others: list[Future[PubAck]] = []
     go_on = threading.Event()
@@ -202,7 +202,7 @@ def test_a_callback_cannot_wait_for_all_messages(js: JetStream, stream: Stream) 
         go_on.wait(5)
         try:
             js.publish_async_completed(10)
-        except BaseException as error:  # whatever it is, the test looks at it
+        except BaseException as error:  # checked by the test, whatever it is
             errors.append(error)
 
     first = js.publish_async(f"{stream.name}.a")
@@ -211,7 +211,7 @@ def test_a_callback_cannot_wait_for_all_messages(js: JetStream, stream: Stream) 
     go_on.set()
     with between(0, 5):
         js.publish_async_completed(5)
-    # It was called before the others were settled, or after; only the former is an error.
+    # It ran before the others were settled, or after; only the former is an error.
     assert all(isinstance(error, jetstream_sync.TimeoutError) for error in errors)
     assert all(future.result(5) for future in others)
 
@@ -220,10 +220,10 @@ def test_a_callback_cannot_wait_for_all_messages(js: JetStream, stream: Stream) 
 
 
 def test_the_window_is_an_option(nats_server: NatsServer) -> None:
-    """Of two contexts of one connection each has the window that it was made with."""
+    """Two contexts of one connection have their own windows."""
     with jetstream_sync.connect(nats_server.url) as nc:
         js = nc.jetstream(publish_async_max_pending=2)
-        _kept = nc.subscribe("window.silent")  # takes it, and does not answer
+        _kept = nc.subscribe("window.silent")  # accepts requests, and does not answer
         for _ in range(2):
             js.publish_async("window.silent", timeout=5)
         with pytest.raises(TooManyStalledMsgsError, match="2"):
@@ -236,7 +236,7 @@ def test_the_window_is_an_option(nats_server: NatsServer) -> None:
 
 
 def test_a_full_window_blocks_and_room_frees(alone: JetStream, fresh_server: NatsServer) -> None:
-    """A publisher waits while the window is full, and goes on when acknowledgements come."""
+    """A publisher waits while the window is full, and continues when acknowledgements arrive."""
     alone._publisher._window = 10
     pause(fresh_server, alone)
     futures = [alone.publish_async("s", timeout=None) for _ in range(10)]
@@ -259,7 +259,7 @@ def test_a_full_window_blocks_and_room_frees(alone: JetStream, fresh_server: Nat
 
 
 def test_a_window_that_stays_full_is_an_error(paused: JetStream) -> None:
-    """After its time a publisher at a full window gets `TooManyStalledMsgsError`; nothing is sent."""
+    """After its timeout at a full window a publish raises, and nothing is sent."""
     paused._publisher._window = 10
     for _ in range(10):
         paused.publish_async("s")
@@ -271,7 +271,7 @@ def test_a_window_that_stays_full_is_an_error(paused: JetStream) -> None:
 def test_a_full_window_without_a_connection_names_the_outage(
     alone: JetStream, fresh_server: NatsServer
 ) -> None:
-    """The error of a stalled publisher tells whether the server is slow or gone."""
+    """The error of a stalled publisher tells whether the server is slow or disconnected."""
     alone._publisher._window = 1
     fresh_server.stop()
     wait_until(lambda: alone._api.core.address is None)
@@ -298,11 +298,11 @@ def test_a_small_window_passes_many_messages(js: JetStream, stream: Stream) -> N
     assert highest < 16 + 8  # each thread may have found the last place free
 
 
-# --- waiting for all ----------------------------------------------------------------------------
+# --- waiting for all futures ----------------------------------------------------------------------
 
 
-def test_completed_returns_when_nothing_waits(js: JetStream, stream: Stream) -> None:
-    """``publish_async_completed`` returns at once before the first message and after the last."""
+def test_completed_returns_when_nothing_is_pending(js: JetStream, stream: Stream) -> None:
+    """``publish_async_completed`` returns at once if nothing is pending."""
     with between(0, 0.2):
         js.publish_async_completed(0)
     futures = [js.publish_async(f"{stream.name}.a") for _ in range(2000)]
@@ -312,7 +312,7 @@ def test_completed_returns_when_nothing_waits(js: JetStream, stream: Stream) -> 
 
 
 def test_completed_times_out(paused: JetStream) -> None:
-    """It raises a `TimeoutError` that says how many messages still wait."""
+    """It raises a `TimeoutError` with the number of pending messages."""
     futures = [paused.publish_async("s") for _ in range(3)]
     with between(0.1, 0.4), pytest.raises(jetstream_sync.TimeoutError, match="3"):
         paused.publish_async_completed(0.1)
@@ -326,7 +326,7 @@ def test_a_hundred_thousand_messages_are_counted(js: JetStream, stream: Stream) 
     lock = threading.Lock()
 
     def publish(_: int) -> None:
-        # A server that is busy with others lets all of them wait for longer than is usual.
+        # On a busy server the messages wait for longer than usual.
         subject = f"{stream.name}.a"
         futures = [js.publish_async(subject, b"x" * 32, timeout=30) for _ in range(25_000)]
         mine = [future.result(30).seq for future in futures]
@@ -357,7 +357,7 @@ def test_without_a_stream_the_future_fails_after_the_retries(
 def test_each_future_has_retries_of_its_own(
     js: JetStream, nc: Connection, stream_name: str
 ) -> None:
-    """``retry_attempts`` and ``retry_wait`` are those of the message, whatever else waits."""
+    """``retry_attempts`` and ``retry_wait`` are per message."""
     sent = nc.stats["out_msgs"]
     slow = js.publish_async(stream_name, retry_attempts=1, retry_wait=1)
     none = js.publish_async(stream_name, retry_attempts=0)
@@ -373,7 +373,7 @@ def test_each_future_has_retries_of_its_own(
 
 
 def test_many_messages_without_a_stream_fail_soon(js: JetStream, stream_name: str) -> None:
-    """3,000 messages without responders all fail, not one after the other."""
+    """3,000 messages without responders all fail, concurrently."""
     futures = [js.publish_async(stream_name) for _ in range(3000)]
     with within(5):
         js.publish_async_completed(20)
@@ -383,7 +383,7 @@ def test_many_messages_without_a_stream_fail_soon(js: JetStream, stream_name: st
 def test_a_stream_that_comes_during_the_retries_gets_the_message_once(
     js: JetStream, nc: Connection, stream_name: str
 ) -> None:
-    """A stream made meanwhile takes what is tried again, and the future has its ack."""
+    """A stream created meanwhile gets the repeated message, and the future its ack."""
     sent = nc.stats["out_msgs"]
     future = js.publish_async(stream_name, b"late")
     wait_until(lambda: nc.stats["out_msgs"] > sent)
@@ -393,7 +393,7 @@ def test_a_stream_that_comes_during_the_retries_gets_the_message_once(
 
 
 def test_completed_waits_for_messages_that_are_tried_again(js: JetStream, stream_name: str) -> None:
-    """A message between two attempts still counts as waiting."""
+    """A message between two attempts counts as pending."""
     futures = [js.publish_async(stream_name) for _ in range(50)]
     js.publish_async_completed(10)
     assert all(future.done() for future in futures)
@@ -403,7 +403,7 @@ def test_completed_waits_for_messages_that_are_tried_again(js: JetStream, stream
 def test_a_future_fails_when_its_time_is_up(
     alone: JetStream, fresh_server: NatsServer, idle: bool
 ) -> None:
-    """Without an answer the future fails after its own time, however idle the publisher was."""
+    """Without an answer the future fails after its timeout, also if the publisher is idle."""
     alone.publish_async("s").result(5)
     if idle:
         wait_until(lambda: alone._publisher._asleep, 10)
@@ -436,21 +436,21 @@ def test_futures_fail_when_the_server_is_killed(alone: JetStream, fresh_server: 
 def test_a_message_published_without_a_link_waits_for_the_next(
     alone: JetStream, fresh_server: NatsServer
 ) -> None:
-    """While there is no link a message is buffered, and acknowledged on the next one."""
+    """While disconnected, messages are buffered, and acknowledged on the next link."""
     fresh_server.pause()
     lost = alone.publish_async("s", b"before", timeout=20)
     fresh_server.kill()
-    # What is on its way has heard of it: only then is a message surely one without a link.
+    # Wait until the disconnect is known: only then a message is published without a link.
     assert isinstance(lost.exception(10), ConnectionLostError)
     future = alone.publish_async("s", b"later", timeout=20)
     fresh_server.start()
-    # The first one may have been in the buffer still, which goes out over the next link.
+    # The first one may still be in the buffer, which is sent on the next link.
     assert future.result(10).seq in {1, 2}
 
 
 @pytest.mark.parametrize("how", ["close", "drain"])
 def test_futures_fail_when_the_connection_ends(fresh_server: NatsServer, how: str) -> None:
-    """Closing the connection fails what waits, at once, and refuses what comes later."""
+    """Closing the connection fails pending futures at once, and refuses later messages."""
     nc = jetstream_sync.connect(fresh_server.url, drain_timeout=0.5)
     js = nc.jetstream()
     js.create_stream(name="S", subjects=["s"], storage="memory")
@@ -475,7 +475,7 @@ def test_futures_fail_when_the_connection_ends(fresh_server: NatsServer, how: st
 
 
 def test_a_drained_connection_has_its_acks(nats_server: NatsServer, stream_name: str) -> None:
-    """A drain waits for the acknowledgements of what was published, and then closes."""
+    """A drain waits for pending acknowledgements, and then closes."""
     nc = jetstream_sync.connect(nats_server.url)
     js = nc.jetstream()
     js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage="memory")

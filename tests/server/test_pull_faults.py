@@ -1,4 +1,4 @@
-"""Bounded pulls when something is wrong: missing consumers, lost links, silent servers."""
+"""Bounded pulls with faults: missing consumers, lost links, silent servers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from jetstream_sync.server import NatsServer
 
 
 def break_link(nc: Connection) -> None:
-    """Break the link as a network would, without a word to the server's other connections."""
+    """Break the link, without affecting the server's other connections."""
     link = nc._core._transport
     assert link is not None
     link.stream.shutdown()
@@ -39,7 +39,7 @@ def break_link(nc: Connection) -> None:
 
 
 def subscriptions(nc: Connection) -> int:
-    """Return how many subscriptions the connection has, but those for all of its requests."""
+    """Return the number of subscriptions without the one for all requests."""
     return len([i for i in nc._core.subscriptions() if not i.subject.endswith(".*")])
 
 
@@ -51,13 +51,13 @@ def stream(js: JetStream, stream_name: str) -> Stream:
 
 @pytest.fixture
 def consumer(stream: Stream) -> PullConsumer:
-    """A durable consumer of everything in it."""
+    """A durable consumer of the whole stream."""
     return stream.create_consumer(durable_name="C")
 
 
 @pytest.fixture
 def alone(fresh_server: NatsServer) -> Iterator[Connection]:
-    """A connection to a server for this test alone, which is quick to come back."""
+    """A connection to a server of this test alone, with a short reconnect delay."""
     nc = jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05)
     yield nc
     nc.close()
@@ -73,18 +73,18 @@ def durable(alone: Connection) -> PullConsumer:
 
 @pytest.fixture
 def waiting(durable: PullConsumer) -> Iterator[Future[list[JetStreamMsg]]]:
-    """A fetch of two messages, which waits at the server."""
+    """A fetch of two messages, which waits on the server."""
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(durable.fetch, 2, 20)
         wait_until(lambda: durable.info().num_waiting == 1)
         yield fetched
 
 
-# --- consumers that are not there ---------------------------------------------------------------
+# --- missing consumers ----------------------------------------------------------------------------
 
 
 def test_a_missing_consumer_is_an_error_at_once(stream: Stream, consumer: PullConsumer) -> None:
-    """A consumer that is gone is a typed error within a second, not after the timeout."""
+    """A consumer that does not exist is a typed error within a second, not after the timeout."""
     stream.delete_consumer("C")
     with between(0, 1), pytest.raises(ConsumerNotFoundError):
         consumer.fetch(1, timeout=30)
@@ -97,7 +97,7 @@ def test_a_missing_consumer_is_an_error_at_once(stream: Stream, consumer: PullCo
 def test_a_missing_stream_is_an_error_at_once(
     js: JetStream, stream: Stream, consumer: PullConsumer, nc: Connection
 ) -> None:
-    """A stream that is gone is a typed error within a second, and nothing is left behind."""
+    """A stream that does not exist is a typed error within a second, and nothing is left behind."""
     js.delete_stream(stream.name)
     with between(0, 1), pytest.raises(StreamNotFoundError):
         consumer.fetch(1, timeout=30)
@@ -110,7 +110,7 @@ def test_a_missing_stream_is_an_error_at_once(
 def test_what_is_deleted_meanwhile_is_an_error_at_once(
     js: JetStream, stream: Stream, consumer: PullConsumer, nc: Connection, what: str
 ) -> None:
-    """A waiting call gets `ConsumerDeletedError` within a second when the consumer or stream is deleted."""
+    """A waiting call gets `ConsumerDeletedError` within a second of the deletion."""
     with ThreadPoolExecutor(2) as pool:
         fetches = [pool.submit(consumer.fetch, 5, timeout) for timeout in (30, None)]
         wait_until(lambda: consumer.info().num_waiting == 2)
@@ -129,7 +129,7 @@ def test_what_is_deleted_meanwhile_is_an_error_at_once(
 def test_messages_that_came_before_the_failure_are_returned(
     js: JetStream, stream: Stream, consumer: PullConsumer
 ) -> None:
-    """With messages to return a failure raises nothing; the next call meets it again."""
+    """Received messages are returned instead of an error; the next call raises it."""
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(consumer.fetch, 5, 30)
         wait_until(lambda: consumer.info().num_waiting == 1)
@@ -146,7 +146,7 @@ def test_messages_that_came_before_the_failure_are_returned(
 def test_a_push_consumer_cannot_be_pulled_from(
     nats_server: NatsServer, stream: Stream, consumer: PullConsumer
 ) -> None:
-    """Where the consumer pushes now, the error says so."""
+    """If the consumer is a push consumer by now, the error says so."""
     stream.delete_consumer("C")
     with RawClient(nats_server.port) as raw:
         made = raw.api(
@@ -177,7 +177,7 @@ def test_a_request_that_the_server_refuses_is_an_error(consumer: PullConsumer) -
 def test_a_fetch_goes_on_over_a_new_link(
     alone: Connection, durable: PullConsumer, waiting: Future[list[JetStreamMsg]]
 ) -> None:
-    """The link breaks while a fetch waits: it goes on, and gets each message once."""
+    """When the link breaks, a waiting fetch continues, and gets each message once."""
     break_link(alone)
     wait_until(lambda: alone.is_connected and durable.info().num_waiting == 1)
     js = alone.jetstream()
@@ -197,7 +197,7 @@ def test_a_fetch_goes_on_after_a_restart(
     fresh_server: NatsServer,
     restart: str,
 ) -> None:
-    """A fetch with time left goes on when its server shuts down, or crashes, and is back."""
+    """A fetch with time left continues when its server shuts down or crashes, and returns."""
     if restart == "graceful":
         fresh_server.stop()
     else:
@@ -214,7 +214,7 @@ def test_a_fetch_goes_on_after_a_restart(
 def test_a_fetch_ends_in_time_when_its_server_shuts_down(
     durable: PullConsumer, fresh_server: NatsServer
 ) -> None:
-    """A server that shuts down and does not come back leaves a fetch with what it has, in time."""
+    """If the server does not return, a fetch returns its messages within the timeout."""
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(durable.fetch, 2, 1.5)
         wait_until(lambda: durable.info().num_waiting == 1)
@@ -226,7 +226,7 @@ def test_a_fetch_ends_in_time_when_its_server_shuts_down(
 def test_a_fetch_that_begins_without_a_link_asks_once(
     alone: Connection, durable: PullConsumer, fresh_server: NatsServer
 ) -> None:
-    """A fetch made while there is no link asks on the next one, once: no message goes astray."""
+    """A fetch made while disconnected sends one request on the next link."""
     js = alone.jetstream()
     for number in range(10):
         js.publish("s", b"%d" % number)
@@ -245,7 +245,7 @@ def test_a_fetch_that_begins_without_a_link_asks_once(
 def test_without_a_link_it_is_not_late(
     alone: Connection, durable: PullConsumer, fresh_server: NatsServer, heartbeat: float | None
 ) -> None:
-    """Without a link a fetch returns when its time is up; missing heartbeats say nothing then."""
+    """While disconnected, a fetch returns after its timeout, without a heartbeat error."""
     fresh_server.kill()
     wait_until(lambda: not alone.is_connected)
     with between(0.5, 0.75):
@@ -256,7 +256,7 @@ def test_without_a_link_it_is_not_late(
 def test_the_end_of_the_connection_ends_a_fetch(
     alone: Connection, waiting: Future[list[JetStreamMsg]], end: str
 ) -> None:
-    """A waiting call gets an error at once when the connection is closed or drained."""
+    """A waiting call raises at once when the connection is closed or drained."""
     ends: dict[str, Callable[[], None]] = {"close": alone.close, "drain": alone.drain}
     ends[end]()
     with between(0, 0.5), pytest.raises(ConnectionClosedError):
@@ -266,7 +266,7 @@ def test_the_end_of_the_connection_ends_a_fetch(
 def test_messages_that_came_are_returned_when_the_connection_ends(
     alone: Connection, durable: PullConsumer, waiting: Future[list[JetStreamMsg]]
 ) -> None:
-    """With messages to return the end of the connection raises nothing."""
+    """Received messages are returned when the connection ends."""
     alone.jetstream().publish("s", b"0")
     wait_until(lambda: durable.info().delivered.consumer_seq == 1)
     alone.flush()
@@ -283,7 +283,7 @@ def test_a_silent_server_is_noticed_by_its_heartbeats(
     """With a heartbeat, silence of twice its length is a `NoHeartbeatError`."""
     fresh_server.pause()
     try:
-        # Servers before 2.11 are asked, too, whether the consumer is there.
+        # For servers before 2.11 the existence of the consumer is checked, too.
         with between(0.2, 1.9), pytest.raises(NoHeartbeatError) as caught:
             durable.fetch(1, timeout=10, heartbeat=0.1)
     finally:
@@ -294,7 +294,7 @@ def test_a_silent_server_is_noticed_by_its_heartbeats(
 def test_a_silent_server_means_an_empty_list_without_heartbeats(
     durable: PullConsumer, fresh_server: NatsServer
 ) -> None:
-    """Without a heartbeat the server reports no timeout: the client does, a second later."""
+    """Without heartbeats the client itself ends the fetch, a second after the timeout."""
     fresh_server.pause()
     try:
         with between(0.2, 1.6):
@@ -304,7 +304,7 @@ def test_a_silent_server_means_an_empty_list_without_heartbeats(
 
 
 def test_heartbeats_keep_a_fetch_alive(durable: PullConsumer) -> None:
-    """A fetch that waits for many times its heartbeat ends when its time is up."""
+    """A fetch that waits for many heartbeats ends at its timeout."""
     with between(1.4, 1.7):
         assert durable.fetch(1, timeout=1.4, heartbeat=0.2) == []
 
@@ -312,12 +312,12 @@ def test_heartbeats_keep_a_fetch_alive(durable: PullConsumer) -> None:
 def test_a_given_up_request_gets_no_messages(
     durable: PullConsumer, fresh_server: NatsServer
 ) -> None:
-    """A fetch cancels its requests when it gives up: no message is sent to an unused inbox."""
+    """A fetch cancels its requests at its end: no message is sent to an unused inbox."""
     fresh_server.pause()
     with pytest.raises(NoHeartbeatError):
         durable.fetch(5, timeout=30, heartbeat=0.1)
     fresh_server.resume()
-    # The connection sends nothing else meanwhile; another one looks and publishes.
+    # The connection sends nothing else meanwhile; another one checks and publishes.
     with jetstream_sync.connect(fresh_server.url) as other:
         js = other.jetstream()
         same = js.get_consumer("S", "C")

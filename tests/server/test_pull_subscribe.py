@@ -1,4 +1,4 @@
-"""Pull subscriptions: which consumer they use, what a fetch returns, how they end (ADR-13, ADR-15)."""
+"""Pull subscriptions: their consumers, the results of fetch, and their end (ADR-13, ADR-15)."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from jetstream_sync.server import NatsServer
 
 @pytest.fixture
 def subject(stream: Stream) -> str:
-    """A subject of it."""
+    """A subject of the stream."""
     return f"{stream.name}.a"
 
 
 @pytest.fixture
 def sub(js: JetStream, subject: str) -> PullSubscription:
-    """A subscription to that, with a durable consumer."""
+    """A subscription to it, with a durable consumer."""
     return js.pull_subscribe(subject, "D")
 
 
@@ -59,7 +59,7 @@ def numbers_of(messages: list[JetStreamMsg]) -> list[int]:
 
 
 def subscriptions(nc: Connection) -> list[str]:
-    """Return the connection's subscriptions, without the one for all answers."""
+    """Return the connection's subscriptions, without the one for all requests."""
     answers = nc._core._mux._subscription
     return [each.subject for each in nc._core.subscriptions() if each is not answers]
 
@@ -83,7 +83,7 @@ def test_without_a_durable_the_consumer_is_ephemeral(
 def test_a_durable_is_made_when_it_is_not_there(
     js: JetStream, stream: Stream, subject: str
 ) -> None:
-    """The second subscription uses the consumer that the first one made, with its position."""
+    """The second subscription uses the consumer that the first one created, with its position."""
     put(js, subject, 1, 2)
     first = js.pull_subscribe(subject, "D")
     assert first.consumer_name == "D"
@@ -94,7 +94,7 @@ def test_a_durable_is_made_when_it_is_not_there(
 
 
 def test_the_config_is_what_the_consumer_is_made_of(js: JetStream, subject: str) -> None:
-    """Its fields are the consumer's; several filters go before the subject."""
+    """Its fields are those of the new consumer; several filters replace the subject."""
     config = ConsumerConfig(ack_wait=7, max_deliver=3, filter_subjects=[f"{subject}.x", subject])
     made = js.pull_subscribe("", stream=subject.partition(".")[0], config=config)
     info = made.consumer_info().config
@@ -103,7 +103,7 @@ def test_the_config_is_what_the_consumer_is_made_of(js: JetStream, subject: str)
 
 
 def test_binding_takes_a_consumer_as_it_is(js: JetStream, stream: Stream, subject: str) -> None:
-    """Whatever its filter and its limits are."""
+    """Binding accepts any filter and limits of the consumer."""
     put(js, subject, 1)
     stream.create_consumer(durable_name="D", max_batch=1)
     bound = js.pull_subscribe_bind("D", stream.name)
@@ -115,7 +115,7 @@ def test_binding_takes_a_consumer_as_it_is(js: JetStream, stream: Stream, subjec
 def test_binding_to_what_is_not_there_is_found_out_by_fetching(
     js: JetStream, stream: Stream, subject: str
 ) -> None:
-    """A look-up that fails is no error (ADR-15); it may be made by then."""
+    """A lookup that fails is not an error (ADR-15); the consumer may be created later."""
     early = js.pull_subscribe_bind("D", stream.name)
     with between(0, 3), pytest.raises(ConsumerNotFoundError):
         early.fetch(5, timeout=10)
@@ -128,8 +128,8 @@ def test_binding_to_what_is_not_there_is_found_out_by_fetching(
         js.pull_subscribe_bind("D", "no_such_stream").fetch()
 
 
-def test_a_consumer_with_groups_is_refused(js: JetStream, stream: Stream) -> None:
-    """Its requests have to name a group, and these do not."""
+def test_a_consumer_with_priority_groups_is_refused(js: JetStream, stream: Stream) -> None:
+    """Its requests would have to name a group, which this API cannot."""
     if not js.account_info().api.level:
         pytest.skip("groups came with server 2.11")
     stream.create_consumer(durable_name="G", priority_policy="overflow", priority_groups=["A"])
@@ -164,7 +164,7 @@ def test_arguments_are_checked_here(
 def test_what_is_there_is_returned_at_once(
     js: JetStream, subject: str, sub: PullSubscription
 ) -> None:
-    """Fewer than asked for, in order, without waiting for more."""
+    """Fewer than requested are returned in order, without waiting for more."""
     put(js, subject, 1, 2, 3)
     with between(0, 1):
         assert numbers_of(sub.fetch(10, timeout=10)) == [1, 2, 3]
@@ -188,7 +188,7 @@ def test_one_message_is_fetched_by_default(
 
 @pytest.mark.parametrize("batch", [1, 5])
 def test_nothing_is_a_timeout(sub: PullSubscription, batch: int) -> None:
-    """The error comes when the time is up, not before."""
+    """The error is raised after the timeout, not before."""
     with between(0.4, 0.8), pytest.raises(TimeoutError):
         sub.fetch(batch, timeout=0.4)
     with between(0.4, 0.8), pytest.raises(TimeoutError):
@@ -199,7 +199,7 @@ def test_nothing_is_a_timeout(sub: PullSubscription, batch: int) -> None:
 def test_what_comes_meanwhile_is_returned(
     js: JetStream, subject: str, sub: PullSubscription, batch: int
 ) -> None:
-    """A fetch that waits ends with the last message that it asked for."""
+    """A waiting fetch ends with the last message that it requested."""
     with ThreadPoolExecutor(1) as pool, between(0, 5):
         fetched = pool.submit(sub.fetch, batch, 10)
         wait_until(lambda: sub.consumer_info().num_waiting == 1)
@@ -210,7 +210,7 @@ def test_what_comes_meanwhile_is_returned(
 def test_some_of_what_was_waited_for_is_returned_in_time(
     js: JetStream, subject: str, sub: PullSubscription
 ) -> None:
-    """With two of three the fetch ends when its time is nearly up."""
+    """With two of three messages the fetch ends shortly before its timeout."""
     with ThreadPoolExecutor(1) as pool, between(0.8, 1.5):
         fetched = pool.submit(sub.fetch, 3, 1)
         wait_until(lambda: sub.consumer_info().num_waiting == 1)
@@ -220,7 +220,7 @@ def test_some_of_what_was_waited_for_is_returned_in_time(
 
 @pytest.mark.parametrize("batch", [1, 5])
 def test_heartbeats_keep_a_fetch_alive(sub: PullSubscription, batch: int) -> None:
-    """A fetch that waits for many times its heartbeat ends when its time is up."""
+    """A fetch that waits for many heartbeats ends at its timeout."""
     with between(1.2, 1.6), pytest.raises(TimeoutError):
         sub.fetch(batch, timeout=1.2, heartbeat=0.2)
 
@@ -239,7 +239,7 @@ def test_heartbeats_keep_a_fetch_alive(sub: PullSubscription, batch: int) -> Non
 def test_options_of_a_fetch_are_checked(
     sub: PullSubscription, nc: Connection, arguments: dict[str, Any], option: str
 ) -> None:
-    """The option is named in the error, and nothing is left behind."""
+    """The error names the option, and nothing is left behind."""
     with pytest.raises(InvalidOptionError) as caught:
         sub.fetch(**arguments)
     assert caught.value.option == option
@@ -259,7 +259,7 @@ def test_messages_are_not_sent_to_an_unused_inbox(
 
 
 def test_a_deleted_consumer_ends_a_fetch(stream: Stream, sub: PullSubscription) -> None:
-    """A waiting call gets the error at once, and so does a later one."""
+    """A waiting call raises at once, and so does a later one."""
     with ThreadPoolExecutor(1) as pool, between(0, 5):
         fetched = pool.submit(sub.fetch, 5, 30)
         wait_until(lambda: sub.consumer_info().num_waiting == 1)
@@ -309,10 +309,10 @@ def test_threads_fetch_from_one_subscription(
 
 @pytest.mark.parametrize("how", ["unsubscribe", "drain", "with"])
 @pytest.mark.parametrize("durable", [None, "D"])
-def test_what_it_made_it_deletes(
+def test_the_consumer_that_it_created_is_deleted(
     js: JetStream, stream: Stream, subject: str, how: str, durable: str | None
 ) -> None:
-    """The end of a subscription is the end of its consumer, a durable one, too."""
+    """The end of a subscription deletes the consumer that it created, also a durable one."""
     sub = js.pull_subscribe(subject, durable)
     assert len(stream.consumer_names()) == 1
     end(sub, how)
@@ -323,14 +323,16 @@ def test_what_it_made_it_deletes(
 def test_deleting_the_consumer_can_be_disabled(
     js: JetStream, stream: Stream, subject: str, how: str
 ) -> None:
-    """With ``delete_consumer=False`` the consumer stays."""
+    """With ``delete_consumer=False`` the consumer is kept."""
     end(js.pull_subscribe(subject, "D", delete_consumer=False), how)
     assert stream.consumer_names() == ["D"]
 
 
 @pytest.mark.parametrize("how", ["unsubscribe", "drain", "with"])
-def test_what_was_there_stays(js: JetStream, stream: Stream, subject: str, how: str) -> None:
-    """An existing consumer is not deleted, whether bound to or found by its name."""
+def test_an_existing_consumer_is_kept(
+    js: JetStream, stream: Stream, subject: str, how: str
+) -> None:
+    """An existing consumer is not deleted, whether bound to or found by name."""
     stream.create_consumer(durable_name="D", filter_subject=subject)
     end(js.pull_subscribe(subject, "D"), how)
     end(js.pull_subscribe_bind("D", stream.name), how)
@@ -355,7 +357,7 @@ def end(sub: PullSubscription, how: str) -> None:
 def test_a_fetch_under_way_ends_with_the_subscription(
     js: JetStream, stream: Stream, subject: str, nc: Connection, how: str, batch: int
 ) -> None:
-    """A call that waits for a first message ends when there will be none."""
+    """A call that waits for its first message ends at once."""
     sub = js.pull_subscribe(subject)
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(sub.fetch, batch, 30)
@@ -376,7 +378,7 @@ def test_a_drain_hands_over_what_has_come(
         fetched = pool.submit(sub.fetch, 5, 30)
         wait_until(lambda: sub.consumer_info().num_waiting == 1)
         put(js, subject, 1, 2)
-        # Behind the status that there was nothing.
+        # After the status that there was no message.
         wait_until(lambda: [inbox._subscription.delivered for inbox in tuple(sub._busy)] == [3])
         sub.drain()
         assert numbers_of(fetched.result(5)) == [1, 2]
@@ -386,7 +388,7 @@ def test_a_drain_hands_over_what_has_come(
 def test_a_consumer_that_is_gone_already_is_no_error(
     js: JetStream, stream: Stream, subject: str, how: str
 ) -> None:
-    """Neither is a stream that is: the consumer is gone, as it was to be."""
+    """A consumer or stream that does not exist any more is not an error."""
     one, two = js.pull_subscribe(subject), js.pull_subscribe(subject)
     stream.delete_consumer(one.consumer_name)
     getattr(one, how)()
@@ -395,7 +397,7 @@ def test_a_consumer_that_is_gone_already_is_no_error(
 
 
 def test_an_error_of_the_deletion_is_raised_or_reported(fresh_server: NatsServer) -> None:
-    """That of an unsubscribe is raised by it, that of a drain goes to ``error_cb``."""
+    """The error is raised by unsubscribe, and reported to ``error_cb`` after a drain."""
     errors: list[Exception] = []
     with jetstream_sync.connect(fresh_server.url, error_cb=errors.append) as nc:
         js = nc.jetstream(timeout=0.3)
@@ -414,7 +416,7 @@ def test_an_error_of_the_deletion_is_raised_or_reported(fresh_server: NatsServer
 
 
 def test_a_closed_connection_ends_it(nats_server: NatsServer, stream: Stream, subject: str) -> None:
-    """Every call says that the connection is closed; the consumer is left."""
+    """Every call raises that the connection is closed; the consumer is kept."""
     with jetstream_sync.connect(nats_server.url) as nc, ThreadPoolExecutor(2) as pool:
         sub = nc.jetstream().pull_subscribe(subject, "D")
         waiting = [pool.submit(sub.fetch, batch, 30) for batch in (1, 5)]
@@ -431,7 +433,7 @@ def test_a_closed_connection_ends_it(nats_server: NatsServer, stream: Stream, su
 
 
 def test_nothing_is_left_on_the_server() -> None:
-    """Between fetches there is one subscription for single messages, and after the end none."""
+    """Between fetches there is one subscription for single messages, and none after the end."""
     with NatsServer(config='http: "127.0.0.1:-1"') as server:
         found = re.search(r"http monitor on (127\.0\.0\.1:\d+)", server.log())
         assert found is not None

@@ -1,4 +1,4 @@
-"""Pull subscriptions when something is wrong: lost links, restarts, forks, Ctrl-C."""
+"""Pull subscriptions with faults: lost links, restarts, forks, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def sub(alone: Connection) -> PullSubscription:
 
 
 def break_link(nc: Connection) -> None:
-    """Break the link as a network would."""
+    """Break the link."""
     link = nc._core._transport
     assert link is not None
     link.stream.shutdown()
@@ -52,7 +52,7 @@ def break_link(nc: Connection) -> None:
 def test_a_fetch_goes_on_over_a_broken_link(
     alone: Connection, sub: PullSubscription, batch: int
 ) -> None:
-    """It asks again on the next one: what is published then comes, once."""
+    """It repeats its request on the next link, and gets new messages once."""
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(sub.fetch, batch, 20)
         wait_until(lambda: sub.consumer_info().num_waiting == 1)
@@ -70,10 +70,10 @@ def test_a_fetch_goes_on_over_a_broken_link(
 def test_a_fetch_goes_on_over_a_restart(
     alone: Connection, sub: PullSubscription, fresh_server: NatsServer, batch: int
 ) -> None:
-    """A server that was killed and comes back is asked again; the consumer is a durable one."""
+    """After a kill and a restart of the server the request is repeated; the consumer is durable."""
     js = alone.jetstream()
     js.publish("s", b"0")
-    assert sub.fetch(1)[0].data == b"0"  # an inbox for single messages is there
+    assert sub.fetch(1)[0].data == b"0"  # an inbox for single messages exists
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(sub.fetch, batch, 20)
         wait_until(lambda: sub.consumer_info().num_waiting == 1)
@@ -88,7 +88,7 @@ def test_a_fetch_goes_on_over_a_restart(
 def test_links_that_broke_between_fetches_are_forgotten(
     alone: Connection, sub: PullSubscription
 ) -> None:
-    """The inbox that waits for its next use works on the new link, with a request or two."""
+    """The kept inbox works on the new link, with one or two requests."""
     js = alone.jetstream()
     for number in range(4):
         js.publish("s", b"%d" % number)
@@ -102,7 +102,7 @@ def test_links_that_broke_between_fetches_are_forgotten(
 def test_without_a_link_it_ends_in_time(
     alone: Connection, sub: PullSubscription, fresh_server: NatsServer, batch: int
 ) -> None:
-    """Without a server reply the timeout still holds, with a heartbeat or without."""
+    """Without a link the timeout holds, with a heartbeat or without."""
     fresh_server.kill()
     wait_until(lambda: not alone.is_connected)
     for heartbeat in (None, 0.1):
@@ -131,7 +131,7 @@ def test_a_silent_server_does_not_hold_it(
 def test_a_server_that_falls_silent_is_noticed_by_its_heartbeats(
     sub: PullSubscription, fresh_server: NatsServer
 ) -> None:
-    """Silence of twice the heartbeat is an error, long before the time is up."""
+    """Silence of twice the heartbeat is an error, long before the timeout."""
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(sub.fetch, 3, 20, 0.2)
         wait_until(lambda: sub.consumer_info().num_waiting == 1)
@@ -144,7 +144,7 @@ def test_a_server_that_falls_silent_is_noticed_by_its_heartbeats(
 
 
 def test_another_leader_is_asked_again(cluster: NatsCluster) -> None:
-    """In a cluster the leader of the consumer steps down: the fetch gets what is published then."""
+    """After a leader change in a cluster the fetch gets new messages."""
     with jetstream_sync.connect(cluster.urls) as nc:
         js = nc.jetstream()
         js.create_stream(name="S", subjects=["s"], num_replicas=3)
@@ -169,8 +169,8 @@ def test_another_leader_is_asked_again(cluster: NatsCluster) -> None:
             assert fetched.result(10)[0].data == b"x"
 
 
-def test_who_may_not_look_may_pull() -> None:
-    """Binding needs no permission but the one to pull; without that a fetch says so at once."""
+def test_a_user_without_consumer_info_may_pull() -> None:
+    """Binding needs only the permission to pull; without it a fetch raises at once."""
     users = """
     authorization { users: [
         { user: boss, password: b },
@@ -202,7 +202,7 @@ def test_who_may_not_look_may_pull() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_child_cannot_use_it(alone: Connection, sub: PullSubscription) -> None:
-    """Every call of a forked child is refused at once, even while the parent fetches; that goes on."""
+    """Every call of a forked child is refused at once; the parent's fetch continues."""
     js = alone.jetstream()
     js.publish("s", b"0")
     sub.fetch(1)
@@ -234,10 +234,10 @@ def test_a_forked_child_cannot_use_it(alone: Connection, sub: PullSubscription) 
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_ctrl_c_ends_a_fetch_and_takes_it_back(
+def test_ctrl_c_ends_a_fetch_and_cancels_it(
     alone: Connection, sub: PullSubscription, batch: int
 ) -> None:
-    """The request is gone from the server, and the next fetch gets what is published."""
+    """The request is removed from the server, and the next fetch gets new messages."""
 
     def strike() -> None:
         wait_until(lambda: sub.consumer_info().num_waiting == 1)

@@ -1,4 +1,4 @@
-"""What a pull subscription says to the server, line by line: the examples of ADR-13."""
+"""The protocol lines of a pull subscription: the examples of ADR-13."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ NOT_FOUND = {"error": {"code": 404, "err_code": 10014, "description": "consumer 
 
 
 class Server:
-    """A scripted server, as far as one pull subscription sees it."""
+    """A scripted server with the state of one pull subscription."""
 
     def __init__(self, peer: ScriptedPeer) -> None:
         self._peer = peer
-        #: Subject -> number, of what the client is subscribed to.
+        #: Sids of the client's subscriptions, by subject.
         self.subscriptions: dict[bytes, bytes] = {}
-        #: The lines that came, but for pings.
+        #: The received lines, without pings.
         self.lines: list[bytes] = []
 
     def line(self) -> bytes:
-        """Read what the client says next."""
+        """Read the client's next line."""
         while True:
             line = self._peer.line().rstrip()
             if line == b"PING":
@@ -50,7 +50,7 @@ class Server:
                 return line
 
     def request(self, subject: bytes = NEXT) -> tuple[bytes, Any]:
-        """Read up to the next request for this, and return where the answer goes, and its body."""
+        """Read the next request to a subject; return its reply subject and its body."""
         while True:
             fields = self.line().split()
             if fields[0] == b"SUB":
@@ -64,7 +64,7 @@ class Server:
                 assert fields[0] == b"UNSUB", fields
 
     def refuse_to_tell(self) -> None:
-        """Answer the look-up of the consumer with an error, and forget it."""
+        """Answer the lookup of the consumer with an error, and forget it."""
         reply, body = self.request(b"$JS.API.CONSUMER.INFO.bar.dur")
         assert body is None
         answer = json.dumps(NOT_FOUND).encode()
@@ -73,7 +73,7 @@ class Server:
         self.lines.clear()
 
     def sid(self, reply: bytes) -> bytes:
-        """Return the number of the subscription that a reply subject belongs to."""
+        """Return the sid of the subscription that receives a reply subject."""
         return (
             self.subscriptions.get(reply) or self.subscriptions[reply.rpartition(b".")[0] + b".*"]
         )
@@ -87,13 +87,13 @@ class Server:
         )
 
     def message(self, reply: bytes, number: int) -> None:
-        """Send a message of the stream to a reply subject: it comes under its own."""
+        """Send a message of the stream to a reply subject, with its own subject."""
         ack = b"$JS.ACK.bar.dur.1.%d.%d.1626845015078897000.0" % (number, number)
         self._peer.send(b"MSG hello %b %b 4\r\nhelo\r\n" % (self.sid(reply), ack))
 
 
 class Stage:
-    """A subscription, and the server that it talks to."""
+    """A subscription, and its server."""
 
     def __init__(self, server: Server, sub: PullSubscription, pool: ThreadPoolExecutor) -> None:
         self.server = server
@@ -101,13 +101,13 @@ class Stage:
         self._pool = pool
 
     def fetch(self, batch: int, **options: Any) -> Future[list[JetStreamMsg]]:
-        """Begin to fetch, on another thread."""
+        """Start a fetch on another thread."""
         return self._pool.submit(self.sub.fetch, batch, **options)
 
 
 @pytest.fixture
 def stage() -> Iterator[Stage]:
-    """The subscription to consumer ``dur`` of stream ``bar``, whose look-up fails."""
+    """A subscription to consumer ``dur`` of stream ``bar``, whose lookup fails."""
     with ThreadPoolExecutor(2) as pool, Listener() as listener:
         nc = jetstream_sync.connect(listener.url, allow_reconnect=False)
         try:
@@ -120,7 +120,7 @@ def stage() -> Iterator[Stage]:
 
 
 def test_a_batch_is_asked_for_without_waiting_and_then_with(stage: Stage) -> None:
-    """The example for ``Pull(n)``: no wait, 404, the same with an expiry, one of five, unsubscribe."""
+    """The example for ``Pull(n)``: no wait, 404, with an expiry, one of five, unsubscribe."""
     server = stage.server
     began = time.monotonic()
     fetched = stage.fetch(5, timeout=1)
@@ -136,14 +136,14 @@ def test_a_batch_is_asked_for_without_waiting_and_then_with(stage: Stage) -> Non
     assert body == {"batch": 5}
     assert 800_000_000 < expires <= 900_000_000
     server.message(reply, 1)
-    # The server does not say that the time is up; the client gives up by itself.
+    # The server sends no end of the request; the client times out.
     assert server.line() == b"UNSUB " + server.sid(reply)
     assert [msg.data for msg in fetched.result(1)] == [b"helo"]
     assert 0.99 < time.monotonic() - began < 1.5 + STALL
 
 
 def test_the_request_ends_a_tenth_of_a_second_before_the_fetch(stage: Stage) -> None:
-    """With five seconds to wait the server is given 4.9, less what the first request took."""
+    """Of five seconds the second request gets 4.9, minus the duration of the first one."""
     fetched = stage.fetch(2, timeout=5)
     reply, _ = stage.server.request()
     stage.server.status(reply, b"404 No Messages")
@@ -155,7 +155,7 @@ def test_the_request_ends_a_tenth_of_a_second_before_the_fetch(stage: Stage) -> 
 
 
 def test_a_full_batch_is_one_request(stage: Stage) -> None:
-    """When the first request brings the whole batch, it is the only one."""
+    """If the first request returns the whole batch, it is the only one."""
     fetched = stage.fetch(2, timeout=5)
     reply, body = stage.server.request()
     assert body == {"batch": 2, "no_wait": True}
@@ -172,7 +172,7 @@ def test_a_full_batch_is_one_request(stage: Stage) -> None:
 
 
 def test_single_messages_share_a_subscription(stage: Stage) -> None:
-    """The example for ``Pull(1)``: a subscription with a wildcard, a subject in it for each request."""
+    """The example for ``Pull(1)``: a subscription with a wildcard, one subject per request."""
     replies = []
     for number in (1, 2, 3):
         fetched = stage.fetch(1)
@@ -190,7 +190,7 @@ def test_single_messages_share_a_subscription(stage: Stage) -> None:
 
 
 def test_a_single_message_is_waited_for_with_another_request(stage: Stage) -> None:
-    """When there is none, a second request waits, whose answers have a subject of their own."""
+    """Without a message a second request waits, with its own reply subject."""
     fetched = stage.fetch(1, timeout=2)
     reply, _ = stage.server.request()
     stage.server.status(reply, b"404 No Messages")
@@ -202,7 +202,7 @@ def test_a_single_message_is_waited_for_with_another_request(stage: Stage) -> No
     assert fetched.result(1)[0].metadata.stream_seq == 7
 
 
-def test_who_gives_up_takes_his_interest_back(stage: Stage) -> None:
+def test_a_timed_out_fetch_unsubscribes(stage: Stage) -> None:
     """A fetch without an answer ends its subscription, and the next one has another."""
     fetched = stage.fetch(1, timeout=0.2)
     reply, _ = stage.server.request()
@@ -219,7 +219,7 @@ def test_who_gives_up_takes_his_interest_back(stage: Stage) -> None:
 @pytest.mark.parametrize("late", [b"404 No Messages", b"408 Request Timeout", b"409 Anything"])
 @pytest.mark.parametrize("batch", [1, 5])
 def test_a_late_status_ends_no_later_fetch(stage: Stage, late: bytes, batch: int) -> None:
-    """What a former request still has to say is not taken for the answer to a later one."""
+    """A late status of an earlier request is not taken for the current one."""
     first = stage.fetch(1, timeout=1)
     old, _ = stage.server.request()
     stage.server.message(old, 1)
@@ -236,8 +236,8 @@ def test_a_late_status_ends_no_later_fetch(stage: Stage, late: bytes, batch: int
     assert [line for line in stage.server.lines if line.startswith(b"PUB")][2:] == []
 
 
-def test_when_nothing_came_it_raises_at_the_end_of_its_time(stage: Stage) -> None:
-    """404 and 408 are not surfaced: the error is the time that ran out, and not before it has."""
+def test_without_messages_it_raises_at_the_timeout(stage: Stage) -> None:
+    """404 and 408 are not errors: `TimeoutError` is raised at the timeout."""
     began = time.monotonic()
     fetched = stage.fetch(3, timeout=0.5)
     reply, _ = stage.server.request()
@@ -250,7 +250,7 @@ def test_when_nothing_came_it_raises_at_the_end_of_its_time(stage: Stage) -> Non
 
 
 def test_some_of_a_batch_are_returned_when_the_server_says_that_time_is_up(stage: Stage) -> None:
-    """With messages to return the fetch does not wait for the rest of the time."""
+    """With messages to return, the fetch does not wait for the rest of its timeout."""
     began = time.monotonic()
     fetched = stage.fetch(3, timeout=5)
     reply, _ = stage.server.request()
@@ -263,7 +263,7 @@ def test_some_of_a_batch_are_returned_when_the_server_says_that_time_is_up(stage
 
 
 def test_requests_that_are_pending_are_no_error(stage: Stage) -> None:
-    """408 in answer to a request without waiting means the same as 404: others get what is there."""
+    """408 for a request with no_wait means the same as 404."""
     fetched = stage.fetch(2, timeout=2)
     reply, _ = stage.server.request()
     stage.server.status(reply, b"408 Requests Pending")
@@ -290,7 +290,7 @@ def test_requests_that_are_pending_are_no_error(stage: Stage) -> None:
 def test_other_statuses_are_errors(
     stage: Stage, said: bytes, error: type[PullError], batch: int, waiting: bool
 ) -> None:
-    """A conflict or an unknown status is raised at once, with the server's words."""
+    """A conflict or an unknown status is raised at once, with the server's description."""
     fetched = stage.fetch(batch, timeout=10)
     reply, _ = stage.server.request()
     if waiting:
@@ -305,7 +305,7 @@ def test_other_statuses_are_errors(
 
 
 def test_messages_before_an_error_are_returned(stage: Stage) -> None:
-    """What has come is not lost with what comes behind it."""
+    """Messages received before an error are returned."""
     fetched = stage.fetch(5, timeout=10)
     reply, _ = stage.server.request()
     stage.server.message(reply, 1)
@@ -313,8 +313,8 @@ def test_messages_before_an_error_are_returned(stage: Stage) -> None:
     assert len(fetched.result(1)) == 1
 
 
-def test_a_heartbeat_is_asked_for_where_it_is_waited(stage: Stage) -> None:
-    """The second request asks for it; silence of twice its length is an error."""
+def test_the_waiting_request_has_a_heartbeat(stage: Stage) -> None:
+    """The second request has a heartbeat; silence of twice its length is an error."""
     fetched = stage.fetch(5, timeout=10, heartbeat=0.2)
     reply, body = stage.server.request()
     assert body == {"batch": 5, "no_wait": True}
@@ -327,7 +327,7 @@ def test_a_heartbeat_is_asked_for_where_it_is_waited(stage: Stage) -> None:
 
 
 def test_without_a_timeout_it_asks_again_and_again(stage: Stage) -> None:
-    """``None`` is for ever, in requests of a minute."""
+    """``None`` waits without limit, in requests of a minute."""
     fetched = stage.fetch(2, timeout=None)
     reply, _ = stage.server.request()
     stage.server.status(reply, b"404 No Messages")
@@ -342,7 +342,7 @@ def test_without_a_timeout_it_asks_again_and_again(stage: Stage) -> None:
 
 
 def test_pending_counts_what_a_fetch_has_not_taken(stage: Stage) -> None:
-    """Between fetches nothing is pending: a subscription asks for what it returns, and no more."""
+    """Between fetches nothing is pending: a subscription requests only what it returns."""
     fetched = stage.fetch(1)
     reply, _ = stage.server.request()
     assert (stage.sub.pending_msgs, stage.sub.pending_bytes, stage.sub.delivered) == (0, 0, 0)

@@ -1,4 +1,4 @@
-"""Bounded pulls with ack policy ``none``: a fetch that ends early drops nothing of its answer."""
+"""Bounded pulls with ack policy ``none``: a fetch that ends early loses no message."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from jetstream_sync.jetstream.pull import PullInbox
 
 pytestmark = pytest.mark.usefixtures("short_reply_margin")
 
-#: Fetches a number of messages in a time; an empty list when none came.
+#: Fetches a number of messages within a time; returns an empty list if there were none.
 Fetching = Callable[[int, float], list[JetStreamMsg]]
 
 
 @pytest.fixture(params=["consumer", "pull_subscribe"])
 def fetch(request: pytest.FixtureRequest, stream: Stream, far: Connection) -> Fetching:
-    """Each way to fetch from a durable consumer without acknowledgements."""
+    """All ways to fetch from a durable consumer without acknowledgements."""
     consumer = stream.create_consumer(durable_name="NONE", ack_policy=AckPolicy.NONE)
     if request.param == "consumer":
         return far.jetstream().get_consumer(stream.name, consumer.name).fetch
@@ -44,7 +44,7 @@ def fill(js: JetStream, stream: Stream, count: int, size: int = 0) -> None:
 
 
 def read_to(fetch: Fetching, last: int, got: list[int]) -> list[int]:
-    """Fetch until so many have come, or nothing comes any more."""
+    """Fetch until this number of messages has arrived, or none arrives any more."""
     in_vain = 0
     while len(got) < last and in_vain < 3:
         more = [msg.metadata.stream_seq for msg in fetch(min(100, last - len(got)), 0.5)]
@@ -60,7 +60,7 @@ def inboxes(nc: Connection) -> int:
 def test_what_a_stall_held_back_comes_later(
     js: JetStream, stream: Stream, proxy: FaultProxy, fetch: Fetching
 ) -> None:
-    """The rest of an answer that arrives after its fetch has ended goes to the next ones."""
+    """Messages of an answer that arrive after the end of the fetch go to the next ones."""
     fill(js, stream, 200, size=10_000)
     got = [msg.metadata.stream_seq for msg in fetch(10, 5)]
     proxy.hold_after(500_000, Toward.CLIENT)
@@ -68,7 +68,7 @@ def test_what_a_stall_held_back_comes_later(
     assert 10 < len(got) < 100
     proxy.heal()
     assert read_to(fetch, 200, got) == list(range(1, 201))
-    # The first request, which asked for 500, is over by now: it ends no later fetch.
+    # The first request for 500 is over: it ends no later fetch.
     fill(js, stream, 2)
     assert read_to(fetch, 202, got) == list(range(1, 203))
 
@@ -76,7 +76,7 @@ def test_what_a_stall_held_back_comes_later(
 def test_what_came_for_an_interrupted_fetch_comes_later(
     js: JetStream, stream: Stream, fetch: Fetching
 ) -> None:
-    """Messages of a fetch that a Ctrl-C ended go to the next ones."""
+    """Messages of a fetch that was ended by Ctrl-C go to the next ones."""
     consumer = stream.get_consumer("NONE")
     main = threading.main_thread().ident
     assert main is not None
@@ -102,7 +102,7 @@ def test_what_came_for_an_interrupted_fetch_comes_later(
 def test_what_is_kept_goes_with_its_consumer(
     js: JetStream, stream: Stream, proxy: FaultProxy, far: Connection
 ) -> None:
-    """An inbox that was kept for late messages is closed when no reference to the consumer is left."""
+    """An inbox kept for late messages is closed when the consumer object is garbage-collected."""
     fill(js, stream, 100, size=10_000)
     stream.create_consumer(durable_name="NONE", ack_policy=AckPolicy.NONE)
     consumer = far.jetstream().get_consumer(stream.name, "NONE")

@@ -41,7 +41,7 @@ def fill(js: JetStream, subject: str, count: int, size: int = 1, first: int = 0)
 
 
 def break_link(nc: Connection) -> None:
-    """Break the link as a network would."""
+    """Break the link."""
     link = nc._core._transport
     assert link is not None
     link.stream.shutdown()
@@ -75,7 +75,7 @@ def stream(js: JetStream, stream_name: str) -> Stream:
 def test_flow_control_holds_the_server_back(
     js: JetStream, stream: Stream, errors: list[Any]
 ) -> None:
-    """A slow subscriber of 200,000 messages gets them all in order, and never many at a time."""
+    """A slow subscriber gets 200,000 messages in order, with few pending at a time."""
     fill(js, stream.name, MANY, size=200)
     sub = js.subscribe(
         stream.name,
@@ -86,7 +86,7 @@ def test_flow_control_holds_the_server_back(
     most = 0
     for number in range(MANY):
         if number % 20_000 == 0:
-            # Slow: the server fills its window, and then has to wait.
+            # Slow: the server fills its window, and has to wait.
             before = -1
             while before != sub.pending_msgs:
                 before = sub.pending_msgs
@@ -97,14 +97,14 @@ def test_flow_control_holds_the_server_back(
     with pytest.raises(TimeoutError):
         sub.next_msg(0.05)
     sub.unsubscribe()
-    # Without flow control all of the rest would have waited here at the first stop.
+    # Without flow control all other messages would be pending here at the first stop.
     assert 0 < most < MANY // 2
     assert sub.dropped == 0
     assert errors == []
 
 
 def test_a_paused_reader_continues(js: JetStream, stream: Stream, errors: list[Any]) -> None:
-    """A consumer that stalls without a reader continues with one, without an alarm."""
+    """A consumer that stalls without a reader continues with one, without an error."""
     fill(js, stream.name, 30_000, size=300)
     sub = js.subscribe(
         stream.name,
@@ -125,7 +125,7 @@ def test_a_paused_reader_continues(js: JetStream, stream: Stream, errors: list[A
 def test_without_flow_control_exceeding_the_limit_is_reported(
     js: JetStream, stream: Stream, errors: list[Any]
 ) -> None:
-    """Above the pending limit messages are dropped, which is reported, and is no gap."""
+    """Above the pending limit messages are dropped, which is reported, and is not a gap."""
     fill(js, stream.name, 100)
     sub = js.subscribe(
         stream.name,
@@ -144,7 +144,7 @@ def test_without_flow_control_exceeding_the_limit_is_reported(
 
 
 def test_heartbeats_of_an_idle_consumer(js: JetStream, stream: Stream, errors: list[Any]) -> None:
-    """Heartbeats of an idle consumer keep the alarm away, and are not delivered."""
+    """Heartbeats of an idle consumer prevent the error, and are not delivered."""
     sub = js.subscribe(stream.name, idle_heartbeat=0.1)
     seen = sub._last_seen
     wait_until(lambda: sub._last_seen > seen + 0.8)
@@ -194,7 +194,7 @@ def test_missed_heartbeats_are_reported_while_disconnected(
 
 
 def test_queues_have_no_heartbeat_alarm(js: JetStream, stream: Stream) -> None:
-    """A queue member has no heartbeats."""
+    """Members of a queue get no heartbeats, so silence is not reported."""
     sub = js.subscribe(stream.name, "workers")
     assert sub._monitor is None
     assert not [each for each in threading.enumerate() if "heartbeat" in each.name]
@@ -255,7 +255,7 @@ def test_the_end_wakes_waiting_threads(js: JetStream, stream: Stream) -> None:
 
 
 def test_a_timeout_loses_no_message(js: JetStream, stream: Stream) -> None:
-    """A call that times out as a message arrives leaves it to other calls."""
+    """A call that times out while a message arrives leaves it to other calls."""
     sub = js.subscribe(stream.name, config=ConsumerConfig(ack_policy="none"))
     got: list[int] = []
     stop = threading.Event()
@@ -327,8 +327,10 @@ def test_ctrl_c_ends_a_wait(js: JetStream, stream: Stream) -> None:
     sub.unsubscribe()
 
 
-def test_the_threads_are_few(nats_server: NatsServer, stream: Stream) -> None:
-    """A subscription without a callback has no thread but its timer, and no thread after its end."""
+def test_a_subscription_has_no_thread_but_its_timer(
+    nats_server: NatsServer, stream: Stream
+) -> None:
+    """A subscription without a callback has one thread, its timer, and none after its end."""
     with jetstream_sync.connect(nats_server.url) as nc:
         before = threading.active_count()
         sub = nc.jetstream().subscribe(stream.name, idle_heartbeat=0.2)

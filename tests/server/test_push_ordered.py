@@ -1,4 +1,4 @@
-"""Ordered push subscriptions: every message once and in order, whatever happens in between."""
+"""Ordered push subscriptions: every message once and in order, under any fault."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def fill(js: JetStream, name: str, count: int, first: int = 0) -> None:
 
 
 def numbers(sub: PushSubscription, count: int, timeout: float = 10) -> list[int]:
-    """Read so many messages and return their numbers."""
+    """Read this number of messages and return their numbers."""
     return [int(sub.next_msg(timeout).data) for _ in range(count)]
 
 
 def break_link(nc: Connection) -> None:
-    """Break the link as a network would."""
+    """Break the link."""
     link = nc._core._transport
     assert link is not None
     link.stream.shutdown()
@@ -58,19 +58,19 @@ def lose(stream: Stream) -> None:
 
 
 def nc_flush(js: JetStream) -> None:
-    """Wait until the reader has handed out everything that was on its way."""
+    """Wait until the reader thread has delivered everything in flight."""
     js.account_info()
 
 
 @pytest.fixture
 def nc(nats_server: NatsServer) -> Iterator[Connection]:
-    """A connection that is quick to reconnect."""
+    """A connection with a short reconnect delay."""
     with jetstream_sync.connect(nats_server.url, reconnect_time_wait=0.02) as connection:
         yield connection
 
 
 def read_ordered(js: JetStream, stream: Stream, **options: Any) -> OrderedPushSubscription:
-    """Subscribe to all of a stream, with heartbeats that are soon missed."""
+    """Subscribe to a whole stream, with short heartbeats."""
     sub = js.subscribe(
         f"{stream.name}.>", ordered_consumer=True, **{"idle_heartbeat": 0.2, **options}
     )
@@ -82,7 +82,7 @@ def read_ordered(js: JetStream, stream: Stream, **options: Any) -> OrderedPushSu
 
 
 def test_it_reads_all_and_leaves_nothing(js: JetStream, stream: Stream) -> None:
-    """Messages come in order, those that are stored and those that follow."""
+    """Stored messages and new ones are read in order."""
     fill(js, stream.name, 1000)
     sub = read_ordered(js, stream)
     assert numbers(sub, 1000) == list(range(1000))
@@ -94,8 +94,8 @@ def test_it_reads_all_and_leaves_nothing(js: JetStream, stream: Stream) -> None:
     assert stream.consumer_names() == []
 
 
-def test_its_consumer_is_what_the_document_says(js: JetStream, stream: Stream) -> None:
-    """No acks, one delivery, flow control, heartbeats of 5 seconds, one copy in memory."""
+def test_its_consumer_has_the_config_of_the_adr(js: JetStream, stream: Stream) -> None:
+    """No acks, one delivery, flow control, heartbeats of 5 seconds, one replica in memory."""
     with js.subscribe(f"{stream.name}.>", ordered_consumer=True) as sub:
         config = sub.consumer_info().config
     assert config.durable_name is None
@@ -149,7 +149,7 @@ def test_it_starts_where_configured(
     expected: list[int],
     lost: bool,
 ) -> None:
-    """Every deliver policy is honoured, also when the first consumer is lost before a message came."""
+    """Every deliver policy applies, also when the first consumer is lost before a message."""
     fill(js, stream.name, 6)
     sub = read_ordered(js, stream, **options)
     if lost:
@@ -164,7 +164,7 @@ def test_it_starts_where_configured(
 
 
 def test_unsupported_options_are_refused(js: JetStream, stream: Stream) -> None:
-    """Nothing is made when an option is forbidden for ordered consumers."""
+    """If an option is forbidden for ordered consumers, none is created."""
     for wrong in ({"durable": "d"}, {"queue": "q"}, {"config": ConsumerConfig(max_deliver=3)}):
         with pytest.raises(InvalidOptionError):
             js.subscribe(f"{stream.name}.>", ordered_consumer=True, **wrong)  # type: ignore[arg-type]
@@ -177,7 +177,7 @@ def test_unsupported_options_are_refused(js: JetStream, stream: Stream) -> None:
 
 
 def test_a_gap_is_read_again(js: JetStream, stream: Stream) -> None:
-    """A delivery that vanishes on its way is noticed, and read again with all that follows it."""
+    """A lost delivery is detected, and read again with all that follows it."""
     sub = read_ordered(js, stream)
     dropped = threading.Event()
     receive = sub._receive
@@ -198,7 +198,7 @@ def test_a_gap_is_read_again(js: JetStream, stream: Stream) -> None:
 
 
 def test_the_last_message_may_vanish(js: JetStream, stream: Stream) -> None:
-    """What is lost at the end is noticed by the next heartbeat, which says how much was sent."""
+    """A loss at the end is detected by the next heartbeat, which has the last sequence."""
     sub = read_ordered(js, stream)
     fill(js, stream.name, 3)
     assert numbers(sub, 3) == [0, 1, 2]
@@ -212,7 +212,7 @@ def test_the_last_message_may_vanish(js: JetStream, stream: Stream) -> None:
 
 
 def test_a_consumer_that_is_gone_is_missed(js: JetStream, stream: Stream) -> None:
-    """Missed heartbeats bring a new consumer, which starts behind the last message."""
+    """Missed heartbeats create a new consumer, which starts behind the last message."""
     fill(js, stream.name, 5)
     sub = read_ordered(js, stream)
     assert numbers(sub, 5) == list(range(5))
@@ -228,7 +228,7 @@ def test_a_consumer_that_is_gone_is_missed(js: JetStream, stream: Stream) -> Non
 def test_nothing_is_lost_before_the_first_message(
     js: JetStream, nc: Connection, stream: Stream
 ) -> None:
-    """Of new messages, none is lost when the consumer is lost before the first one came."""
+    """If the consumer is lost before the first new message, no message is lost."""
     fill(js, stream.name, 5)
     sub = read_ordered(js, stream, deliver_policy="new")
     sub._receive = lambda _: None  # type: ignore[method-assign]
@@ -241,7 +241,7 @@ def test_nothing_is_lost_before_the_first_message(
 
 
 def test_a_new_link_is_a_new_consumer(js: JetStream, nc: Connection, stream: Stream) -> None:
-    """After each break reading goes on, without loss and without repetition."""
+    """After each break reading continues, without loss and repetition."""
     sub = read_ordered(js, stream)
     got: list[int] = []
     for part in range(5):
@@ -256,10 +256,10 @@ def test_a_new_link_is_a_new_consumer(js: JetStream, nc: Connection, stream: Str
 
 
 @pytest.mark.parametrize("callback", [False, True])
-def test_in_a_storm(
+def test_continuous_faults(
     js: JetStream, nc: Connection, stream: Stream, nats_server: NatsServer, callback: bool
 ) -> None:
-    """Links break and consumers vanish all the time: still every message, once, in order."""
+    """Links break and consumers are deleted continuously: every message arrives once, in order."""
     total = 6000
     got: list[int] = []
     options = {"cb": lambda msg: got.append(int(msg.data))} if callback else {}
@@ -308,7 +308,7 @@ def test_in_a_storm(
 
 
 def test_a_server_that_restarts(fresh_server: NatsServer) -> None:
-    """A consumer in memory is gone with its server; the stream on disk is read on."""
+    """A memory consumer is lost with its server; the stream on disk is read further."""
     with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
         js = nc.jetstream(timeout=15)
         stream = js.create_stream(name="S", subjects=["S.>"], storage="file")
@@ -325,7 +325,7 @@ def test_a_server_that_restarts(fresh_server: NatsServer) -> None:
 
 
 def test_a_stream_that_is_gone_is_an_error(js: JetStream, stream: Stream) -> None:
-    """The subscription ends then, with the reason after the last message."""
+    """The subscription ends with the reason after the last message."""
     fill(js, stream.name, 2)
     sub = read_ordered(js, stream)
     wait_until(lambda: sub.pending_msgs == 2)
@@ -338,7 +338,7 @@ def test_a_stream_that_is_gone_is_an_error(js: JetStream, stream: Stream) -> Non
         sub.unsubscribe()
 
 
-def test_so_it_is_for_a_callback(nats_server: NatsServer, stream: Stream) -> None:
+def test_a_deleted_stream_with_a_callback(nats_server: NatsServer, stream: Stream) -> None:
     """The error is reported when no call is reading."""
     errors: list[Any] = []
     with jetstream_sync.connect(nats_server.url, error_cb=errors.append) as nc:
@@ -350,10 +350,10 @@ def test_so_it_is_for_a_callback(nats_server: NatsServer, stream: Stream) -> Non
         assert isinstance(errors[0], StreamNotFoundError)
 
 
-def test_what_comes_from_no_stream_is_left_out(
+def test_a_message_from_no_stream_is_left_out(
     js: JetStream, nats_server: NatsServer, stream: Stream
 ) -> None:
-    """A foreign message to its inbox is reported, and breaks no order."""
+    """A message to its inbox that is from no stream is reported, and does not break the order."""
     errors: list[Any] = []
     with jetstream_sync.connect(nats_server.url, error_cb=errors.append) as mine:
         sub = read_ordered(mine.jetstream(), stream)
@@ -369,7 +369,7 @@ def test_what_comes_from_no_stream_is_left_out(
 
 
 def test_without_a_link_it_waits_for_one(fresh_server: NatsServer) -> None:
-    """A consumer that is needed while there is no link is made on the next one."""
+    """A consumer that is needed while disconnected is created on the next link."""
     with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
         js = nc.jetstream(timeout=15)
         js.create_stream(name="S", subjects=["S.>"], storage="file")
@@ -389,7 +389,7 @@ def test_without_a_link_it_waits_for_one(fresh_server: NatsServer) -> None:
 def test_closing_ends_the_making_of_a_consumer(
     nats_server: NatsServer, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection that is closed meanwhile leaves no thread and no waiter behind."""
+    """Closing the connection meanwhile leaves no thread and no waiting call."""
     with jetstream_sync.connect(nats_server.url) as nc:
         sub = read_ordered(nc.jetstream(), stream)
         making, go_on = threading.Event(), threading.Event()
@@ -486,7 +486,7 @@ def test_its_callback_may_end_it(js: JetStream, stream: Stream, end: str) -> Non
 
 
 def test_draining_hands_out_what_came(js: JetStream, stream: Stream) -> None:
-    """After a drain, what is there can be read; then reading ends."""
+    """After a drain received messages can be read; then reading ends."""
     fill(js, stream.name, 10)
     sub = read_ordered(js, stream)
     wait_until(lambda: sub.pending_msgs == 10)

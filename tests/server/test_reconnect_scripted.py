@@ -49,13 +49,13 @@ class EventLog:
         }
 
     def error(self) -> Exception:
-        """Return the next note, which is an error."""
+        """Return the next record, which must be an error."""
         note = self._notes.get(timeout=5 * SCALE)
         assert isinstance(note, Exception), note
         return note
 
     def event(self, kind: EventKind) -> ConnectionEvent:
-        """Return the next note, which is of this kind."""
+        """Return the next record, which must be an event of this kind."""
         note = self._notes.get(timeout=5 * SCALE)
         assert isinstance(note, ConnectionEvent), note
         assert note.kind is kind
@@ -84,7 +84,7 @@ def free_port() -> int:
 
 
 def test_subscriptions_then_the_buffer() -> None:
-    """A new link gets the subscriptions first, with what is left of their limits, then the buffer."""
+    """A new link gets the subscriptions with their remaining limits first, then the buffer."""
     back, gone = threading.Event(), threading.Event()
     with Listener() as listener:
         nc = jetstream_sync.connect(
@@ -122,7 +122,7 @@ def test_subscriptions_then_the_buffer() -> None:
         third = lines[3]
         assert third.startswith(b"SUB third ")
         one = b"PUB orders 1\r\n"
-        # A subscription that was made meanwhile comes twice, which a server takes for one.
+        # A subscription made meanwhile is sent twice, which a server counts once.
         assert lines[4:] == [one, b"1\r\n", third, one, b"2\r\n", one, b"3\r\n"]
         assert first.is_valid
         nc.close()
@@ -165,8 +165,8 @@ def test_pings_of_the_old_link_stay_there() -> None:
 # --- reported events --------------------------------------------------------------------------
 
 
-def test_events_say_what_happened() -> None:
-    """Each event has the server's URL without its login, and the reason where there is one."""
+def test_events_have_url_and_reason() -> None:
+    """Each event has the server's URL without its login, and the reason if there is one."""
     diary = EventLog()
     with Listener() as listener:
         url = listener.url.replace("nats://", "nats://me:secret@")
@@ -183,8 +183,8 @@ def test_events_say_what_happened() -> None:
         assert diary.no_more()
 
 
-def test_the_end_says_why() -> None:
-    """A connection that ends by itself says why in its last event, and the error comes before it."""
+def test_the_last_event_has_the_reason() -> None:
+    """The last event of a connection has the reason, and the error is reported before it."""
     diary = EventLog()
     with Listener() as listener:
         nc = jetstream_sync.connect(
@@ -231,8 +231,8 @@ def test_a_server_that_ends_the_link_is_asked_again(words: bytes, kind: type[Exc
         nc.close()
 
 
-def test_the_login_is_asked_for_at_each_link() -> None:
-    """A token function is called again by the connecting thread, while no lock is held."""
+def test_the_token_function_is_called_for_each_link() -> None:
+    """A token function is called for each link by the connecting thread, without a lock."""
     tokens = iter(["one", "two", "three"])
     threads: list[str] = []
     made: list[Connection] = []
@@ -258,7 +258,7 @@ def test_the_login_is_asked_for_at_each_link() -> None:
 
 
 def refusing(peer: ScriptedPeer) -> None:
-    """Refuse a login as nats-server does."""
+    """Refuse a login like nats-server."""
     peer.send(b"INFO {}\r\n")
     peer.line()
     peer.send(b"-ERR 'Authorization Violation'\r\n")
@@ -266,7 +266,7 @@ def refusing(peer: ScriptedPeer) -> None:
 
 
 def test_the_same_refusal_twice_ends_it() -> None:
-    """A server that refuses the login twice with the same words ends the connection with that error."""
+    """A server that refuses the login twice with the same text ends the connection."""
     diary = EventLog()
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, **diary.options, **QUICK)
@@ -342,7 +342,7 @@ def test_a_callback_that_needs_two_arguments_is_refused() -> None:
 
 @pytest.mark.parametrize("what", ["raise", "close", "reconnect", "publish", "drain"])
 def test_callbacks_may_do_anything(what: str) -> None:
-    """A reconnected_cb may raise, or use the connection, or end it; the events go on."""
+    """A reconnected_cb may raise, use the connection, or close it; the events continue."""
     over = threading.Event()
     calls: list[ConnectionEvent] = []
 
@@ -357,7 +357,7 @@ def test_callbacks_may_do_anything(what: str) -> None:
 
     def play(peer: ScriptedPeer) -> None:
         peer.handshake()
-        while line := peer.line():  # until the client hangs up
+        while line := peer.line():  # until the client closes
             if line == b"PING\r\n":
                 peer.send(b"PONG\r\n")
 
@@ -408,7 +408,7 @@ def test_reconnect_moves_to_another_server() -> None:
 
 
 def test_reconnect_sends_what_is_buffered_first() -> None:
-    """What was published before a reconnect() goes out on the old link or the new one, once."""
+    """Messages published before reconnect() are sent once, on the old link or the new one."""
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, **QUICK)
         for number in range(100):
@@ -439,7 +439,7 @@ def test_reconnect_again_and_again() -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        # The last of them may be under way, so that this one means the same link.
+        # The last of them may be in progress, so that this one means the same link.
         so_far = nc.stats["reconnects"]
         nc.reconnect()
         wait_until(lambda: nc.is_connected and nc.stats["reconnects"] > so_far)
@@ -468,7 +468,7 @@ def test_reconnect_cuts_a_wait_short() -> None:
 
 
 def test_reconnect_of_what_is_over() -> None:
-    """A closed connection is not opened again, and one that drains is left alone."""
+    """A closed connection is not opened again, and a draining one is left alone."""
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, **QUICK)
         assert nc._core.start_draining()
@@ -509,7 +509,7 @@ def test_retry_on_failed_connect() -> None:
 
 
 def test_retry_on_failed_connect_has_a_bounded_buffer() -> None:
-    """Without a first link no more than pending_size is kept either."""
+    """Without a first link the buffer is limited by pending_size, too."""
     nc = jetstream_sync.connect(
         f"nats://127.0.0.1:{free_port()}",
         retry_on_failed_connect=True,
@@ -525,7 +525,7 @@ def test_retry_on_failed_connect_has_a_bounded_buffer() -> None:
 
 
 def test_retry_on_failed_connect_gives_up() -> None:
-    """After max_reconnect_attempts the connection is closed, and says why."""
+    """After max_reconnect_attempts the connection is closed with the reason."""
     diary = EventLog()
     nc = jetstream_sync.connect(
         f"nats://127.0.0.1:{free_port()}",
@@ -572,7 +572,7 @@ def test_leaving_the_block_before_the_first_link() -> None:
     assert ended(nc)
 
 
-# --- how often ----------------------------------------------------------------------------------
+# --- number of attempts ---------------------------------------------------------------------------
 
 
 def test_a_server_that_hangs_up_at_once_is_not_asked_without_end() -> None:

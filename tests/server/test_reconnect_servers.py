@@ -1,4 +1,4 @@
-"""Reconnecting to real servers: restarts, crashes, clusters, and how fast it is."""
+"""Reconnecting to real servers: restarts, crashes, clusters, and the speed."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ QUICK: dict[str, Any] = {"reconnect_time_wait": 0.01, "max_reconnect_attempts": 
 
 @pytest.fixture
 def server() -> Iterator[NatsServer]:
-    """A server without JetStream for this test alone."""
+    """A server without JetStream of this test alone."""
     with NatsServer(jetstream=False) as starting:
         yield starting
 
 
 def numbers_of(sub: jetstream_sync.Subscription) -> list[int]:
-    """What a subscription has now, as numbers."""
+    """Return the pending messages of a subscription as numbers."""
     return [int(sub.next_msg(timeout=0).data) for _ in range(sub.pending_msgs)]
 
 
@@ -52,7 +52,7 @@ def numbers_of(sub: jetstream_sync.Subscription) -> list[int]:
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_the_stream_is_there_after_a_crash(fresh_server: NatsServer, how: str) -> None:
-    """After a stop or a kill -9 the same connection publishes to, and reads from, the same stream."""
+    """After a stop or a kill -9 the same connection publishes to, and reads, the same stream."""
     with jetstream_sync.connect(fresh_server.url, **QUICK) as nc:
         js = nc.jetstream(timeout=10 * SCALE)
         stream = js.create_stream(name="ORDERS", subjects=["orders.*"])
@@ -67,7 +67,7 @@ def test_the_stream_is_there_after_a_crash(fresh_server: NatsServer, how: str) -
 
 
 def test_a_restarted_server_is_found_within_a_tenth_of_a_second(server: NatsServer) -> None:
-    """With no wait between attempts, a server that accepts again has its clients back in 100 ms."""
+    """With no wait between attempts, clients are back within 100 ms of the server's start."""
     back = threading.Event()
     took = []
     options: dict[str, Any] = {"reconnect_time_wait": 0, "max_reconnect_attempts": -1}
@@ -77,15 +77,15 @@ def test_a_restarted_server_is_found_within_a_tenth_of_a_second(server: NatsServ
             wait_until(lambda: nc.is_reconnecting)
             back.clear()
             server.start()
-            # start() returns some moments after the server has begun to accept.
+            # start() returns some time after the server has begun to accept.
             began = time.monotonic()
             assert back.wait(5 * SCALE)
             took.append(time.monotonic() - began)
     assert sorted(took)[2] < 0.1 * SCALE, took
 
 
-def test_seeking_a_server_leaves_the_processor_alone(server: NatsServer) -> None:
-    """While the server is down, attempts without a wait take less than a fifth of a core."""
+def test_attempts_use_little_processor_time(server: NatsServer) -> None:
+    """Attempts without a wait take less than a fifth of a core while the server is down."""
     began = [0.0, 0.0]
 
     def spent() -> float:
@@ -100,7 +100,7 @@ def test_seeking_a_server_leaves_the_processor_alone(server: NatsServer) -> None
 
 
 def test_reconnect_loses_nothing(server: NatsServer) -> None:
-    """What is published while other links are asked for arrives once and in order, all of it."""
+    """Messages published during forced reconnects arrive once and in order."""
     with (
         jetstream_sync.connect(server.url) as reader,
         jetstream_sync.connect(server.url, **QUICK) as nc,
@@ -132,7 +132,7 @@ def test_reconnect_loses_nothing(server: NatsServer) -> None:
 
 
 def test_a_new_password_is_taken_at_the_next_link() -> None:
-    """Where the server's password changed, a function that knows the new one keeps the connection."""
+    """If the server's password changed, a function that returns the new one is called."""
     passwords = iter(["old", "new"])
     config = "authorization {{ user: clerk, password: {} }}"
     with NatsServer(jetstream=False, config=config.format("old")) as old:
@@ -149,7 +149,7 @@ def test_a_new_password_is_taken_at_the_next_link() -> None:
 
 
 def test_an_old_password_is_refused_twice() -> None:
-    """Where the server's password changed and the old one is all there is, the connection ends so."""
+    """If the password changed and the old one is sent twice, the connection is closed."""
     config = "authorization {{ user: clerk, password: {} }}"
     with NatsServer(jetstream=False, config=config.format("old")) as old:
         nc = jetstream_sync.connect(
@@ -165,7 +165,7 @@ def test_an_old_password_is_refused_twice() -> None:
 
 
 def test_a_full_server_is_tried_again() -> None:
-    """A server that has no room for another connection is asked until it has."""
+    """A server without room for another connection is tried until it has."""
     with NatsServer(jetstream=False, config="max_connections: 2") as small:
         first = jetstream_sync.connect(small.url, **QUICK)
         second = jetstream_sync.connect(small.url, **QUICK)
@@ -180,7 +180,7 @@ def test_a_full_server_is_tried_again() -> None:
             nc.close()
 
 
-def test_a_server_that_is_started_later(server: NatsServer) -> None:
+def test_a_program_may_start_before_its_server(server: NatsServer) -> None:
     """With retry_on_failed_connect a program may be started before its server."""
     url = server.url
     server.stop()
@@ -195,7 +195,7 @@ def test_a_server_that_is_started_later(server: NatsServer) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_fork_while_reconnecting(server: NatsServer) -> None:
-    """A child of a process that has no link gets ForkedConnectionError, and the parent comes back."""
+    """A child of a disconnected process gets ForkedConnectionError; the parent reconnects."""
     nc = jetstream_sync.connect(server.url, **QUICK)
     sub = nc.subscribe("orders")
     server.stop()
@@ -259,7 +259,7 @@ def test_ctrl_c_ends_connecting(*, retry: bool) -> None:
 # As in test_ctrl_c.py.
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="not every opcode is traced")
 def test_ctrl_c_during_reconnect(server: NatsServer) -> None:
-    """Wherever a Ctrl-C strikes in reconnect(), the connection works afterwards."""
+    """Wherever a Ctrl-C interrupts reconnect(), the connection works afterwards."""
     with jetstream_sync.connect(server.url, **QUICK) as nc:
         sub = nc.subscribe("orders")
 
@@ -285,7 +285,7 @@ def test_ctrl_c_during_reconnect(server: NatsServer) -> None:
 
 @pytest.fixture
 def three() -> Iterator[NatsCluster]:
-    """Three servers without much to do, which tell their clients of each other soon."""
+    """Three idle servers that announce each other quickly."""
     with NatsCluster(config="lame_duck_duration: 30s, lame_duck_grace_period: 100ms") as servers:
         yield servers
 
@@ -294,12 +294,12 @@ def known(nc: Connection) -> set[str]:
     return {address.url for address in nc._core._connector._pool.addresses()}
 
 
-def test_a_life_in_a_cluster(three: NatsCluster) -> None:
+def test_a_cluster_is_discovered_from_one_seed(three: NatsCluster) -> None:
     """
-    One seed is enough: the others are learnt, and taken one after the other as servers go.
+    From one seed the others are discovered, and used one after the other as servers go.
 
-    A server that ends itself as a lame duck says so, one that is killed does not, and one that is
-    started again is known again.
+    A lame duck announces its end, a killed server does not, and a restarted one is discovered
+    again.
     """
     lost: SimpleQueue[ConnectionEvent] = SimpleQueue()
     lame: SimpleQueue[ConnectionEvent] = SimpleQueue()
@@ -316,7 +316,7 @@ def test_a_life_in_a_cluster(three: NatsCluster) -> None:
     sub = nc.subscribe("orders")
     wait_until(lambda: known(nc) == set(servers))
 
-    # Killed: another one is taken.
+    # Killed: another one is used.
     seed.kill()
     assert lost.get(timeout=5 * SCALE).server == seed.url
     wait_until(lambda: nc.is_connected)
@@ -327,9 +327,9 @@ def test_a_life_in_a_cluster(three: NatsCluster) -> None:
     assert sub.next_msg(timeout=5 * SCALE).data == b"1"
     assert lame.empty()
 
-    # A lame duck says so, and is left when it closes the link.
+    # A lame duck announces itself, and is left when it closes the link.
     seed.start()
-    # A named server stays known while it is away, so its return is no discovery.
+    # A configured server stays known while it is away, so its return is not a discovery.
     assert known(nc) >= {seed.url, second}
     process = servers[second].pid
     assert process is not None
@@ -346,7 +346,7 @@ def test_a_life_in_a_cluster(three: NatsCluster) -> None:
     # Discovered servers that have left the cluster are forgotten.
     wait_until(lambda: second not in known(nc))
 
-    # The last ones: with none left, it is over.
+    # The last ones: with none left, the connection is closed.
     wait_until(lambda: nc.is_connected)
     three.stop()
     wait_until(lambda: nc.is_reconnecting)
@@ -355,7 +355,7 @@ def test_a_life_in_a_cluster(three: NatsCluster) -> None:
 
 
 def test_discovered_servers_may_be_ignored(three: NatsCluster) -> None:
-    """With ignore_discovered_servers the loss of the named server is the loss of all."""
+    """With ignore_discovered_servers the loss of the configured server ends the connection."""
     closed = threading.Event()
     seed = three.servers[0]
     nc = jetstream_sync.connect(
@@ -383,19 +383,19 @@ def test_a_new_server_is_discovered() -> None:
         first, second, third = cluster.servers
         third.stop()
         first.stop()
-        first.start()  # it has never heard of the third
+        first.start()  # the third server is unknown to it
         with jetstream_sync.connect(first.url, discovered_server_cb=discovered.put) as nc:
             wait_until(lambda: known(nc) == {first.url, second.url})
             third.start()
             event = discovered.get(timeout=10 * SCALE)
-            if event.servers == (second.url,):  # it may have been learnt just after connecting
+            if event.servers == (second.url,):  # it may have been discovered just after connecting
                 event = discovered.get(timeout=10 * SCALE)
             assert event.servers == (third.url,)
             assert event.server == first.url
 
 
 def test_clients_spread_over_a_cluster(three: NatsCluster) -> None:
-    """When a server goes, its clients go to all the others."""
+    """When a server goes, its clients spread over all others."""
     connections = [jetstream_sync.connect(three.servers[0].url, **QUICK) for _ in range(16)]
     try:
         for nc in connections:
@@ -432,7 +432,7 @@ def test_a_new_pool_is_used_at_the_next_reconnect(server: NatsServer) -> None:
 
 
 def test_a_new_pool_ends_fruitless_attempts(server: NatsServer) -> None:
-    """While a server is sought, a pool that is set is used by the search that is under way."""
+    """While disconnected, a new pool is used by the attempts in progress."""
     with (
         NatsServer(jetstream=False) as other,
         jetstream_sync.connect(server.url, **QUICK) as nc,
@@ -457,7 +457,7 @@ def test_an_invalid_pool_is_refused(server: NatsServer) -> None:
 
 
 def test_the_pool_shows_discovered_servers() -> None:
-    """Servers that were discovered are in the pool, and are marked."""
+    """Discovered servers are in the pool, and are marked."""
     with (
         NatsCluster(3) as cluster,
         jetstream_sync.connect(cluster.servers[0].url, **QUICK) as nc,

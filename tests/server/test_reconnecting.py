@@ -1,4 +1,4 @@
-"""Reconnecting: restored subscriptions, buffered messages, callbacks, and the end of the attempts."""
+"""Reconnecting: restored subscriptions, buffered messages, callbacks, and giving up."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def alone(server: NatsServer) -> Iterator[Connection]:
 
 @pytest.fixture
 def witness(server: NatsServer) -> Iterator[Connection]:
-    """Another connection, which observes the messages of the first."""
+    """Another connection, which observes the messages of the first one."""
     connection = jetstream_sync.connect(server.url, **QUICK)
     yield connection
     connection.close()
@@ -66,7 +66,7 @@ def stop(server: NatsServer, *connections: Connection) -> None:
 
 
 def start(server: NatsServer, *connections: Connection) -> None:
-    """Start the server, and wait until the connections are back and have sent their buffers."""
+    """Start the server, and wait until the connections have sent their buffers."""
     server.start()
     for nc in connections:
         wait_until(lambda nc=nc: nc.is_connected)
@@ -110,7 +110,7 @@ def test_subscriptions_come_back(
 def test_a_waiting_next_msg_survives_a_restart(
     server: NatsServer, alone: Connection, witness: Connection
 ) -> None:
-    """A next_msg that waits while the server restarts gets what is published afterwards."""
+    """A next_msg that waits during a restart gets messages published afterwards."""
     with ThreadPoolExecutor() as pool:
         waiter = pool.submit(alone.subscribe("orders").next_msg, timeout=20 * SCALE)
         restart(server, alone, witness)
@@ -161,10 +161,10 @@ def test_what_is_left_of_a_limit_comes_back(
     assert not alone._core.subscriptions()
 
 
-def test_a_limit_set_without_a_link_takes_no_message_from_others(
+def test_a_limit_set_while_disconnected_holds(
     server: NatsServer, alone: Connection, witness: Connection
 ) -> None:
-    """A queue member that has reached its limit takes no more messages from the others."""
+    """A queue member that has reached its limit takes no messages from the others."""
     short = alone.subscribe("jobs", queue="workers")
     alone.flush(5 * SCALE)
     for _ in range(3):
@@ -232,7 +232,7 @@ def test_what_is_kept_has_a_limit(server: NatsServer) -> None:
             nc.publish("orders", b"x" * 100)
             kept += 1
     assert caught.value.pending_size == 1000
-    assert 5 <= kept <= 9  # 100 bytes each, and what says where they go
+    assert 5 <= kept <= 9  # 100 bytes each, and the protocol line
     assert nc.stats["out_msgs"] == kept
     start(server, nc)
     assert read(sub, kept) == [b"x" * 100] * kept
@@ -242,7 +242,7 @@ def test_what_is_kept_has_a_limit(server: NatsServer) -> None:
 
 
 def test_nothing_is_kept_where_the_limit_is_zero(server: NatsServer) -> None:
-    """With a pending_size of 0 nothing can be published without a link."""
+    """With a pending_size of 0 nothing can be published while disconnected."""
     nc = jetstream_sync.connect(server.url, pending_size=0, **QUICK)
     nc.publish("orders", b"fine")
     stop(server, nc)
@@ -337,7 +337,7 @@ def test_another_server_is_taken(server: NatsServer) -> None:
         nc.close()
 
 
-# --- the end of the attempts ------------------------------------------------------------------
+# --- giving up ----------------------------------------------------------------------------------
 
 
 def waiters(nc: Connection, sub: Subscription) -> list[Callable[[], object]]:
@@ -502,7 +502,7 @@ def test_drain_while_reconnecting_closes(server: NatsServer, wait: float) -> Non
 
 
 def test_leaving_the_block_while_reconnecting_closes(server: NatsServer) -> None:
-    """The end of a with block closes a connection that has no link, without an error."""
+    """The end of a with block closes a disconnected connection without an error."""
     with jetstream_sync.connect(server.url, reconnect_time_wait=60) as nc:
         stop(server, nc)
     assert nc.is_closed

@@ -1,4 +1,4 @@
-"""Many replies to one request (ADR-47): what ends them, and that nothing is left behind."""
+"""request_many (ADR-47): what ends the replies, and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_the_timeout_ends_the_replies(nc: Connection, other: Connection, subject
 
 
 def test_a_stall_ends_the_replies_early(nc: Connection, other: Connection, subject: str) -> None:
-    """Two of three responders answer at once; the third is not waited for until the timeout."""
+    """Two of three responders answer at once; the third is not waited for."""
     go = threading.Event()
     respond(other, subject, b"1")
     respond(other, subject, b"2")
@@ -267,7 +267,7 @@ def test_ten_thousand_replies(nc: Connection, other: Connection, subject: str) -
 
 
 def test_a_number_of_replies_leaves_no_subscription(monitored: tuple[NatsServer, str]) -> None:
-    """The server ends the subscription itself after that many replies, also without a responder."""
+    """The server ends the subscription after that many replies, also without a responder."""
     server, monitor = monitored
     with jetstream_sync.connect(server.url) as nc:
         for _ in range(3):
@@ -283,7 +283,7 @@ def test_a_number_of_replies_leaves_no_subscription(monitored: tuple[NatsServer,
 
 
 def test_every_exit_unsubscribes(monitored: tuple[NatsServer, str]) -> None:
-    """Neither a loop that is left nor an iterator that is dropped leaves a subscription or a thread."""
+    """Leaving the loop, and dropping the iterator, leave no subscription and no thread."""
     server, monitor = monitored
     with jetstream_sync.connect(server.url) as nc:
         respond(nc, "s", b"1", b"2", b"3")
@@ -309,7 +309,7 @@ def test_every_exit_unsubscribes(monitored: tuple[NatsServer, str]) -> None:
 
 
 def test_a_request_that_cannot_be_sent_leaves_no_subscription(nc: Connection) -> None:
-    """Invalid arguments are refused before a subscription is made, and others remove it."""
+    """Invalid arguments are refused before subscribing; other errors remove the subscription."""
     before = inboxes(nc)
     cases: list[tuple[dict[str, Any], type[Exception]]] = [
         ({"subject": "a.*"}, BadSubjectError),
@@ -346,8 +346,8 @@ def test_a_lost_connection(options: dict[str, Any], timeout: float | None, fails
     """
     A lost connection fails the iteration, if the option says so or it would not end otherwise.
 
-    Otherwise it goes on until the timeout, and replies to the inbox arrive after the reconnect. What
-    arrived before is returned in any case.
+    Otherwise it continues until the timeout, and replies to the inbox arrive after the
+    reconnect. Replies received before are returned in any case.
     """
     with (
         NatsServer() as server,
@@ -380,7 +380,7 @@ def test_a_lost_connection(options: dict[str, Any], timeout: float | None, fails
 def test_a_closed_connection_ends_the_wait(
     nats_server: NatsServer, nc: Connection, subject: str, timeout: float | None
 ) -> None:
-    """A thread that waits for a reply gets the reason."""
+    """A waiting thread gets the reason."""
     sub = nc.subscribe(subject)
     nc.flush()
     with jetstream_sync.connect(nats_server.url) as closing:
@@ -395,7 +395,7 @@ def test_a_closed_connection_ends_the_wait(
 
 
 def test_what_is_not_permitted_is_an_error() -> None:
-    """The iteration raises what the server refuses, without waiting."""
+    """The iteration raises the permission violation, without waiting."""
     user = '{ user: u, password: p, permissions: { publish: { deny: "no" } } }'
     with (
         NatsServer(config=f"authorization {{ users: [ {user} ] }}") as server,
@@ -428,7 +428,7 @@ def test_a_callback_may_request_many(nc: Connection, other: Connection, subject:
 def test_requests_do_not_get_each_other_s_replies(
     nc: Connection, other: Connection, subject: str
 ) -> None:
-    """Threads may ask for many replies through one connection at the same time."""
+    """Threads may call request_many through one connection at the same time."""
 
     def answer(msg: Msg) -> None:
         for number in range(20):

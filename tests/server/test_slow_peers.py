@@ -1,4 +1,4 @@
-"""Peers that hang, do not read or are slow: detected in time, and no call waits for ever."""
+"""Servers that hang, do not read or are slow: detected in time, and no call waits for ever."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from jetstream_sync import (
 from jetstream_sync.server import NatsServer
 
 BIG = b"x" * 1_000_000
-#: More than the system keeps for both ends of a connection.
+#: More than the system buffers for both ends of a connection.
 PLENTY = 40
 
 
 @pytest.fixture
 def server() -> Iterator[NatsServer]:
-    """A server for this test alone, which may be stopped in its tracks."""
+    """A server of this test alone, which may be suspended."""
     with NatsServer(jetstream=False) as starting:
         yield starting
         starting.kill()
@@ -45,7 +45,7 @@ def fill(nc: Connection) -> threading.Thread:
     """Publish on another thread until the socket is full and the publisher waits."""
 
     def publish() -> None:
-        # The second: the link is gone, and this is more than is kept for the next one.
+        # The second: the link is lost, and the limit of the buffer is exceeded.
         with pytest.raises((ConnectionClosedError, OutboundBufferLimitError)):
             while True:
                 nc.publish("big", BIG)
@@ -200,8 +200,8 @@ def test_clients_of_a_hanging_server_move_to_another(server: NatsServer) -> None
 # --- a server that sends and does not read ----------------------------------------------------
 
 
-def test_what_is_owed_to_a_flood_of_pings_is_bounded() -> None:
-    """A server that pings without end and reads nothing does not grow the client's memory."""
+def test_a_flood_of_pings_uses_bounded_memory() -> None:
+    """A server that sends PINGs and does not read does not grow the client's memory."""
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, allow_reconnect=False)
         peer = listener.take()
@@ -215,7 +215,7 @@ def test_what_is_owed_to_a_flood_of_pings_is_bounded() -> None:
         peer.send(b'INFO {"server_id":"after"}\r\n')
         wait_until(lambda: nc.server_info.server_id == "after", 20)
         assert writer._size <= max(before, 64 * 1024) + 1000
-        # When it listens again it gets everything in order, and an answer.
+        # When it reads again, it gets everything in order, and an answer.
         for _ in range(PLENTY):
             assert peer.line() == b"PUB big %d\r\n" % len(BIG)
             assert len(peer.read(len(BIG) + 2)) == len(BIG) + 2
@@ -265,7 +265,7 @@ def test_a_server_that_sends_and_does_not_read_is_detected() -> None:
 
 
 def test_a_publisher_goes_on_with_the_next_link() -> None:
-    """A call that waits for a full socket continues on the next link; no message is cut up."""
+    """A call that waits for a full socket continues on the next link; no message is divided."""
     count = 30
     options: dict[str, Any] = {"reconnect_time_wait": 0.01, "error_cb": lambda _: None}
     with Listener() as listener:
@@ -301,7 +301,7 @@ def test_a_publisher_goes_on_with_the_next_link() -> None:
 
 
 def test_a_slow_subscription_is_reported_and_the_connection_stays(nats_server: NatsServer) -> None:
-    """A subscription above its limit drops what is new and says so, the others miss nothing."""
+    """A subscription above its limit drops new messages with an error; others are unaffected."""
     errors: SimpleQueue[Exception] = SimpleQueue()
     with jetstream_sync.connect(nats_server.url, error_cb=errors.put) as nc:
         slow = nc.subscribe("slow_peers.all", pending_msgs_limit=10)
@@ -323,7 +323,7 @@ def test_a_slow_subscription_is_reported_and_the_connection_stays(nats_server: N
 def test_a_signal_handler_that_publishes_amid_a_send_gets_an_error(
     fresh_server: NatsServer,
 ) -> None:
-    """A handler that would wait for its own thread raises; the connection goes on."""
+    """A handler that would wait for its own thread raises; the connection stays usable."""
     raised: list[BaseException] = []
 
     def handler(*_: object) -> None:

@@ -49,7 +49,7 @@ SIZE = 2000
 
 @pytest.fixture
 def orders(js: JetStream, stream_name: str) -> Stream:
-    """A file stream of 500 messages that differ, two of which are gone, with a consumer."""
+    """A file stream of 500 different messages, two of which are deleted, with a consumer."""
     return filled(js, stream_name)
 
 
@@ -70,7 +70,7 @@ def body(number: int) -> bytes:
 
 
 def taken(stream: Stream, **options: Any) -> tuple[SnapshotInfo, bytes]:
-    """A snapshot, whole."""
+    """A complete snapshot."""
     with stream.snapshot(**options) as snapshot:
         file = io.BytesIO()
         assert snapshot.write_to(file) == snapshot.size
@@ -79,14 +79,14 @@ def taken(stream: Stream, **options: Any) -> tuple[SnapshotInfo, bytes]:
 
 
 def delete(js: JetStream, name: str) -> None:
-    """Delete a stream, and give the server a while to be through with it; see `_LEFTOVERS`."""
+    """Delete a stream, and wait until the server has removed it; see `_LEFTOVERS`."""
     js.delete_stream(name)
     for _ in range(50):
         js.account_info()
 
 
 def held(raw: RawClient, name: str) -> dict[str, Any]:
-    """What a server says of a stream, without what is new after a restore."""
+    """Return the config and state of a stream, without fields that change in a restore."""
     said = raw.api(f"STREAM.INFO.{name}")
     config = said["config"]
     config["metadata"] = {}
@@ -94,10 +94,8 @@ def held(raw: RawClient, name: str) -> dict[str, Any]:
     return {"config": config, "state": said["state"], "consumers": consumers}
 
 
-def test_a_stream_comes_back_as_it_was(
-    js: JetStream, orders: Stream, nats_server: NatsServer
-) -> None:
-    """Messages have their sequences, headers and times, gaps stay gaps, and consumers their place."""
+def test_a_restored_stream_is_equal(js: JetStream, orders: Stream, nats_server: NatsServer) -> None:
+    """Messages keep sequences, headers and times, gaps stay, and consumers keep their positions."""
     consumer = orders.get_consumer("reader")
     for msg in consumer.fetch(5):
         msg.ack_sync()
@@ -118,8 +116,8 @@ def test_a_stream_comes_back_as_it_was(
     assert ack.seq == 501
 
 
-def test_what_goes_with_the_data_is_what_the_nats_command_saves(orders: Stream) -> None:
-    """Encoded, the info is the server's config and state; decoded it is the same again."""
+def test_the_info_has_the_form_of_the_nats_command(orders: Stream) -> None:
+    """The encoded info has the config and state; it is equal when decoded."""
     info, _ = taken(orders)
     document = encode(info)
     assert set(document) == {"config", "state"}
@@ -129,15 +127,15 @@ def test_what_goes_with_the_data_is_what_the_nats_command_saves(orders: Stream) 
 
 
 def test_consumers_can_be_left_out(js: JetStream, orders: Stream) -> None:
-    """Without its consumers a stream comes back without any."""
+    """Without consumers, the restored stream has none."""
     info, data = taken(orders, consumers=False)
     delete(js, orders.name)
     assert js.restore_stream(info, io.BytesIO(data)).consumer_names() == []
 
 
-@pytest.mark.server(">=2.15")  # earlier ones have a window of their own
+@pytest.mark.server(">=2.15")  # earlier servers have a fixed window
 def test_pieces_have_the_size_that_was_asked_for(js: JetStream, orders: Stream) -> None:
-    """Every piece but the last is as large as was asked for, and together they are the data."""
+    """Each piece but the last has the requested size, and together they are the data."""
     with orders.snapshot(chunk_size=4096, window_size=8192, check=True) as snapshot:
         pieces = list(snapshot)
     assert {len(piece) for piece in pieces[:-1]} == {4096}
@@ -149,7 +147,7 @@ def test_pieces_have_the_size_that_was_asked_for(js: JetStream, orders: Stream) 
 
 
 def test_a_restore_may_change_the_config(js: JetStream, orders: Stream) -> None:
-    """Another config is taken, but for the name."""
+    """Another config is accepted, except for another name."""
     info, data = taken(orders)
     delete(js, orders.name)
     document = encode(info)
@@ -163,7 +161,7 @@ def test_a_restore_may_change_the_config(js: JetStream, orders: Stream) -> None:
 
 @pytest.mark.server("<2.12")  # later servers reject unknown fields
 def test_a_restore_without_some_fields_is_refused(js: JetStream, orders: Stream) -> None:
-    """A server that drops a field of the config restores nothing, and the error names the field."""
+    """If a server drops a field of the config, nothing is restored, and the error names the field."""
     info, data = taken(orders)
     delete(js, orders.name)
     document = encode(info)
@@ -174,8 +172,8 @@ def test_a_restore_without_some_fields_is_refused(js: JetStream, orders: Stream)
     assert js.stream_names() == []
 
 
-@pytest.mark.server(">=2.15")  # earlier ones have a window of their own
-def test_no_more_than_a_window_is_on_its_way(nc: Connection, orders: Stream) -> None:
+@pytest.mark.server(">=2.15")  # earlier servers have a fixed window
+def test_unread_pieces_are_bounded_by_the_window(nc: Connection, orders: Stream) -> None:
     """The server waits for chunks to be read: unread ones do not accumulate in memory."""
     before = nc.stats["in_msgs"]
     with orders.snapshot(chunk_size=1024, window_size=8192) as snapshot:
@@ -190,9 +188,9 @@ def test_no_more_than_a_window_is_on_its_way(nc: Connection, orders: Stream) -> 
     assert len(rest) > 100
 
 
-@pytest.mark.server(">=2.15")  # earlier ones have a window of their own
-def test_a_snapshot_that_is_left_early_is_over(nc: Connection, orders: Stream) -> None:
-    """The server stops, and nothing of the rest comes any more."""
+@pytest.mark.server(">=2.15")  # earlier servers have a fixed window
+def test_leaving_a_snapshot_early_ends_it(nc: Connection, orders: Stream) -> None:
+    """The server stops sending, and no further piece arrives."""
     advisory = "$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_COMPLETE.>"
     with nc.subscribe(advisory) as told:
         nc.flush()
@@ -206,11 +204,11 @@ def test_a_snapshot_that_is_left_early_is_over(nc: Connection, orders: Stream) -
     assert "closed" in repr(snapshot)
 
 
-@pytest.mark.server(">=2.15")  # earlier ones have a window of their own
-def test_a_reader_that_takes_nothing_gets_an_error(orders: Stream) -> None:
+@pytest.mark.server(">=2.15")  # earlier servers have a fixed window
+def test_a_stalled_reader_gets_an_error(orders: Stream) -> None:
     """The server gives up when its window stays full; the error has its status."""
     with orders.snapshot(chunk_size=1024, window_size=1024) as snapshot:
-        # The server ends it by itself, with the one piece that was on its way.
+        # The server ends it itself, with the one piece in flight.
         wait_until(lambda: len(snapshot._sink.mailbox) == 2, limit=8)
         with pytest.raises(SnapshotBrokenError) as caught:
             list(snapshot)
@@ -221,22 +219,22 @@ def test_a_reader_that_takes_nothing_gets_an_error(orders: Stream) -> None:
 
 @pytest.mark.parametrize("option", ["chunk_size", "window_size"])
 def test_sizes_have_limits(orders: Stream, option: str) -> None:
-    """Sizes that a server would bend are refused."""
+    """Sizes that a server would adjust are refused."""
     with pytest.raises(InvalidOptionError, match=option):
         orders.snapshot(**{option: 1000})
 
 
-def test_a_stream_that_is_gone_has_no_snapshot(js: JetStream, orders: Stream) -> None:
-    """The refusal of the server has its class."""
+def test_a_missing_stream_has_no_snapshot(js: JetStream, orders: Stream) -> None:
+    """The refusal of the server has its own class."""
     delete(js, orders.name)
     with pytest.raises(StreamNotFoundError):
         orders.snapshot()
 
 
-def test_an_existing_stream_is_left_alone(
+def test_an_existing_stream_is_not_changed(
     js: JetStream, orders: Stream, nats_server: NatsServer
 ) -> None:
-    """A restore makes a new stream, or none."""
+    """A restore into an existing stream is refused."""
     info, data = taken(orders)
     with RawClient(nats_server.port) as raw:
         before = held(raw, orders.name)
@@ -246,8 +244,8 @@ def test_an_existing_stream_is_left_alone(
     assert isinstance(caught.value, StreamNameInUseError)
 
 
-def test_subjects_may_be_taken_meanwhile(js: JetStream, orders: Stream) -> None:
-    """Another stream with its subjects is in the way of a restore, and stays."""
+def test_subjects_in_use_are_refused(js: JetStream, orders: Stream) -> None:
+    """Another stream with the same subjects is an error, and is kept."""
     info, data = taken(orders)
     delete(js, orders.name)
     other = js.create_stream(name="other", subjects=[f"{orders.name}.>"])
@@ -276,7 +274,7 @@ def pieces_until(data: bytes, error: BaseException) -> Iterator[bytes]:
 def test_data_that_is_damaged_leaves_no_stream(
     js: JetStream, orders: Stream, nats_server: NatsServer, broken: Any
 ) -> None:
-    """Whatever is wrong with the data, there is no stream afterwards."""
+    """Damaged data never leaves a stream."""
     info, data = taken(orders)
     delete(js, orders.name)
     with pytest.raises(RestoreFailedError):
@@ -289,7 +287,7 @@ def test_data_that_is_damaged_leaves_no_stream(
 def test_a_source_that_fails_leaves_no_stream(
     js: JetStream, orders: Stream, error: BaseException
 ) -> None:
-    """An error of the caller's data comes through, and the name is free at once."""
+    """An error of the caller's iterable is raised, and the name is free at once."""
     info, data = taken(orders)
     delete(js, orders.name)
     for part in (data[: len(data) // 2], data):
@@ -300,7 +298,7 @@ def test_a_source_that_fails_leaves_no_stream(
 
 
 def test_data_is_bytes(js: JetStream, orders: Stream) -> None:
-    """Text is refused, and leaves nothing."""
+    """Text is refused, and nothing is left behind."""
     info, data = taken(orders)
     delete(js, orders.name)
     with pytest.raises(InvalidArgumentError):
@@ -311,8 +309,8 @@ def test_data_is_bytes(js: JetStream, orders: Stream) -> None:
     assert js.restore_stream(info, views).cached_info.state.messages == 498  # type: ignore[arg-type]
 
 
-def test_an_existing_stream_is_not_removed(js: JetStream, orders: Stream) -> None:
-    """A stream that was made while a restore went wrong belongs to who made it."""
+def test_a_stream_of_another_client_is_not_removed(js: JetStream, orders: Stream) -> None:
+    """A stream that another client created during a failing restore is kept."""
     info, data = taken(orders)
     delete(js, orders.name)
 
@@ -329,9 +327,9 @@ def test_an_existing_stream_is_not_removed(js: JetStream, orders: Stream) -> Non
 # --- links that break ---------------------------------------------------------------------------
 
 
-@pytest.mark.server(">=2.15")  # earlier ones have a window of their own, and may be through
-def test_a_server_that_dies_ends_a_snapshot(fresh_server: NatsServer) -> None:
-    """The reader gets an error when the link breaks: the snapshot is not complete."""
+@pytest.mark.server(">=2.15")  # earlier servers have a fixed window, and may have finished
+def test_a_killed_server_ends_a_snapshot(fresh_server: NatsServer) -> None:
+    """The reader gets an error when the link breaks: the snapshot is incomplete."""
     with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
         stream = filled(nc.jetstream(), "ORDERS")
         with stream.snapshot(chunk_size=1024, window_size=4096) as snapshot:
@@ -349,7 +347,7 @@ def test_a_server_that_dies_ends_a_snapshot(fresh_server: NatsServer) -> None:
 
 @pytest.mark.server(">=2.15")  # the same
 def test_a_link_that_is_cut_ends_a_snapshot(fresh_server: NatsServer) -> None:
-    """The same where the server is well, and the link is not."""
+    """A broken link has the same effect as a lost server."""
     with (
         FaultProxy(fresh_server.port) as proxy,
         jetstream_sync.connect(proxy.url, reconnect_time_wait=0.05) as nc,
@@ -371,7 +369,7 @@ def test_a_link_that_is_cut_ends_a_snapshot(fresh_server: NatsServer) -> None:
 
 
 def test_a_restart_in_the_middle_leaves_no_stream(fresh_server: NatsServer) -> None:
-    """The restore fails at once, and what the server has of it is removed when it is back."""
+    """The restore fails at once, and the partial data is removed when the server is back."""
     with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
         js = nc.jetstream()
         info, data = taken(filled(js, "ORDERS"))
@@ -391,8 +389,8 @@ def test_a_restart_in_the_middle_leaves_no_stream(fresh_server: NatsServer) -> N
         assert again.cached_info.state.messages == 498
 
 
-def test_a_server_that_stays_away_ends_a_restore(fresh_server: NatsServer) -> None:
-    """Without a server nothing can be removed; the error still says that the link is lost."""
+def test_a_server_that_does_not_return_ends_a_restore(fresh_server: NatsServer) -> None:
+    """Without a server nothing can be removed; the error says that the connection is lost."""
     with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
         js = nc.jetstream()
         info, data = taken(filled(js, "ORDERS"))
@@ -410,7 +408,7 @@ def test_a_server_that_stays_away_ends_a_restore(fresh_server: NatsServer) -> No
 
 
 def test_a_cut_in_the_middle_leaves_no_stream(fresh_server: NatsServer) -> None:
-    """The same where only the link is lost, and the server still waits for more."""
+    """A broken link has the same effect, while the server still waits for more."""
     with (
         FaultProxy(fresh_server.port) as proxy,
         jetstream_sync.connect(proxy.url, reconnect_time_wait=0.05) as nc,
@@ -421,7 +419,7 @@ def test_a_cut_in_the_middle_leaves_no_stream(fresh_server: NatsServer) -> None:
 
         def cutting() -> Iterator[bytes]:
             yield data[: len(data) // 2]
-            # The next piece is on its way when the link is cut.
+            # The next piece is in flight when the link is cut.
             proxy.hold(*BOTH)
             threading.Timer(0.1, lambda: (proxy.cut(), proxy.heal())).start()
             yield data[len(data) // 2 :]
@@ -433,7 +431,7 @@ def test_a_cut_in_the_middle_leaves_no_stream(fresh_server: NatsServer) -> None:
 
 
 def test_a_cut_between_pieces_does_no_harm(fresh_server: NatsServer) -> None:
-    """What the server has is not lost with the link: a restore goes on over the next one."""
+    """Received data is not lost with the link: a restore continues over the next one."""
     with (
         FaultProxy(fresh_server.port) as proxy,
         jetstream_sync.connect(proxy.url, reconnect_time_wait=0.05) as nc,
@@ -452,7 +450,7 @@ def test_a_cut_between_pieces_does_no_harm(fresh_server: NatsServer) -> None:
 
 
 def test_a_cluster_takes_and_gives_snapshots(cluster: NatsCluster) -> None:
-    """A replicated stream comes back; a restore that fails leaves neither a stream nor its name."""
+    """A replicated stream is restored; a failed restore leaves neither a stream nor its name."""
     with jetstream_sync.connect(cluster.urls) as nc:
         js = nc.jetstream(timeout=10)
         stream = js.create_stream(name="ORDERS", subjects=["ORDERS.>"], num_replicas=3)
@@ -469,9 +467,9 @@ def test_a_cluster_takes_and_gives_snapshots(cluster: NatsCluster) -> None:
         assert restored.cached_info.config.num_replicas == 3
 
 
-@pytest.mark.server(">=2.15")  # earlier ones have a window of their own
+@pytest.mark.server(">=2.15")  # earlier servers have a fixed window
 def test_answers_need_a_permission() -> None:
-    """Who may not answer the pieces is told so, instead of waiting."""
+    """A user who may not acknowledge the pieces gets the error at once."""
     config = (
         "authorization { users = [{user: a, password: b, permissions: {publish: "
         '{deny: ["$JS.SNAPSHOT.>"]}}}] }'
@@ -487,14 +485,14 @@ def test_answers_need_a_permission() -> None:
                 list(snapshot)
 
 
-# --- a fake server - --------------------------------------------------------------------
+# --- a fake server --------------------------------------------------------------------------------
 
 CONFIG = {"name": "S", "subjects": ["s"], "retention": "limits", "storage": "file"}
 STATE = {"messages": 1, "bytes": 1, "first_seq": 1, "last_seq": 1, "consumer_count": 0}
 
 
 def fake_answer(subject: str, asked: Any) -> dict[str, Any] | None:
-    """Answer as a server with one stream."""
+    """Answer like a server with one stream."""
     if subject == "STREAM.INFO.S":
         return {"config": CONFIG, "state": STATE, "created": "2024-01-01T00:00:00Z"}
     if subject == "STREAM.SNAPSHOT.S":
@@ -506,8 +504,8 @@ def fake_answer(subject: str, asked: Any) -> dict[str, Any] | None:
 inboxes: list[str] = []
 
 
-def test_a_piece_that_is_missing_is_noticed() -> None:
-    """Pieces are numbered; one that did not arrive ends the snapshot."""
+def test_a_missing_piece_is_detected() -> None:
+    """Pieces are numbered; a missing one ends the snapshot with an error."""
     with FakeJetStream(fake_answer) as server, jetstream_sync.connect(server.url) as nc:
         snapshot = nc.jetstream().get_stream("S").snapshot()
         server.deliver(inboxes[-1], b"one", "$JS.SNAPSHOT.ACK.S.id.3.1")
@@ -520,8 +518,8 @@ def test_a_piece_that_is_missing_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("end", [b"", b"NATS/1.0 204\r\n\r\n"])
-def test_an_empty_message_is_the_end(end: bytes) -> None:
-    """Without a status, or with 204, all is well."""
+def test_an_empty_message_ends_the_snapshot(end: bytes) -> None:
+    """No status, or 204, is a complete snapshot."""
     with FakeJetStream(fake_answer) as server, jetstream_sync.connect(server.url) as nc:
         snapshot = nc.jetstream().get_stream("S").snapshot()
         server.deliver(inboxes[-1], b"last")
@@ -532,7 +530,7 @@ def test_an_empty_message_is_the_end(end: bytes) -> None:
 
 
 def test_a_status_is_an_error() -> None:
-    """What the server ends it with is in the error."""
+    """The status of the server is in the error."""
     with FakeJetStream(fake_answer) as server, jetstream_sync.connect(server.url) as nc:
         snapshot = nc.jetstream().get_stream("S").snapshot()
         server.deliver(inboxes[-1], header=b"NATS/1.0 500 disk on fire\r\n\r\n")
@@ -557,7 +555,7 @@ def test_a_refused_snapshot_has_its_class() -> None:
     "name", [name for name in errors.__all__ if name.startswith(("Snapshot", "Restore"))]
 )
 def test_errors_survive_pickle(name: str) -> None:
-    """Errors are carried between processes with their fields and text."""
+    """Errors keep their class, fields and text through pickle."""
     cls = getattr(errors, name)
     made = {
         "SnapshotBrokenError": ("S", 500, "no"),

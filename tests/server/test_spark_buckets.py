@@ -32,7 +32,7 @@ def kv(js: JetStream, stream_name: str) -> Iterator[KeyValue]:
 
 
 def keys(js: JetStream, kv: KeyValue, *patterns: str) -> dict[str, bytes]:
-    """Return the entries that are read."""
+    """Return the keys of the entries."""
     return {entry.key: entry.value for entry in read_entries(js, kv.bucket, patterns)}
 
 
@@ -56,7 +56,7 @@ def test_current_entries_are_read(js: JetStream, kv: KeyValue, count: int) -> No
 
 
 def test_an_empty_bucket_has_no_entries(js: JetStream, kv: KeyValue) -> None:
-    """Neither an empty bucket nor one with only deleted keys is waited for."""
+    """An empty bucket, or one with only deleted keys, is read without waiting."""
     assert keys(js, kv) == {}
     kv.put("a", b"1")
     kv.delete("a")
@@ -140,7 +140,7 @@ LAYOUT = schema(("Key", "string"), ("value", "string"))
 
 
 def put(nc: Connection, url: str, bucket: str, rows: Sequence[tuple[Any, Any]]) -> None:
-    """Write rows as a Spark task does."""
+    """Write rows like a Spark task."""
     given = WriteOptions.from_options({"servers": url, "bucket": bucket})
     layout = RowLayout.of_bucket(LAYOUT)
     target = check_target(given.connection.jetstream(nc), given, layout)

@@ -23,7 +23,7 @@ def options(server: NatsServer, **more: str) -> ReadOptions:
 
 
 def test_one_connection_for_all_tasks_of_a_process(fresh_server: NatsServer) -> None:
-    """The same settings give the same connection, others another; one that was closed is replaced."""
+    """Equal settings give the same connection, others another; a closed one is replaced."""
     settings = options(fresh_server).connection
     nc = connection(settings)
     assert connection(options(fresh_server).connection) is nc
@@ -37,8 +37,8 @@ def test_one_connection_for_all_tasks_of_a_process(fresh_server: NatsServer) -> 
     other.close()
 
 
-def test_a_connection_that_lost_its_link_is_good_again(fresh_server: NatsServer) -> None:
-    """After the server was away, the next one to ask gets a connection that works."""
+def test_a_connection_works_again_after_an_outage(fresh_server: NatsServer) -> None:
+    """After an outage of the server, the next task gets a connection that works."""
     settings = options(fresh_server).connection
     nc = connection(settings)
     fresh_server.kill()
@@ -53,7 +53,7 @@ def test_a_connection_that_lost_its_link_is_good_again(fresh_server: NatsServer)
 
 @pytest.mark.parametrize("how", ["url", "option", "file", "variable"])
 def test_logging_in(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A login may come in a URL, as it is, from a file or from a variable."""
+    """A login may be in a URL, an option, a file or an environment variable."""
     path = tmp_path / "password"
     path.write_text("hunter2\n")
     monkeypatch.setenv("ORDERS_PASSWORD", "hunter2")
@@ -71,7 +71,7 @@ def test_logging_in(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("how", ["url", "option"])
 def test_a_login_that_fails_shows_no_secret(how: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither the error with its causes and frames, nor the log, has the password or the URL's login."""
+    """The error with its causes and frames, and the log, have no password or login of the URL."""
     caplog.set_level("DEBUG")
     with NatsServer(name="closed", config=LOGIN) as server:
         more = {
@@ -88,7 +88,7 @@ def test_a_login_that_fails_shows_no_secret(how: str, caplog: pytest.LogCaptureF
 
 
 def test_a_forked_child_has_its_own_connection(fresh_server: NatsServer) -> None:
-    """After a fork, the child gets another connection, and the parent's goes on."""
+    """After a fork the child gets another connection, and the parent's stays usable."""
     program = f"""
 import os
 from jetstream_sync.spark import ReadOptions, connection

@@ -80,7 +80,7 @@ def work_queue(js: JetStream, name: str, **more: Any) -> Stream:
 
 
 def test_batches_are_adjacent(js: JetStream, stream: Stream, planner: Planner) -> None:
-    """Each batch begins at the end of the one before, and the last one has the remaining messages."""
+    """Each batch begins at the end of the previous one, and all messages are read."""
     fill(js, f"{stream.name}.a", 25)
     query = planner.query(stream.name, startingOffsets="earliest", maxOffsetsPerTrigger=10)
     offset, found = query.initial(), []
@@ -328,7 +328,7 @@ def test_two_queries_share_a_queue_by_subject(
 
 
 def test_a_guard_is_taken_over(js: JetStream, stream_name: str, planner: Planner) -> None:
-    """The next process of a query uses the consumer of the one before."""
+    """The next process of a query uses the existing consumer."""
     stream = work_queue(js, stream_name)
     planner.query(stream_name, consumer="guard").initial()
     planner.query(stream_name, consumer="guard").initial()

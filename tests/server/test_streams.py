@@ -1,4 +1,4 @@
-"""Streams: made, found, listed, changed, emptied and deleted."""
+"""Streams: create, get, list, update, purge and delete."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BAD_NAMES = ["", "a.b", "a b", "a*", "a>", "a/b", "a\\b", "a\r\n", "a\x00"]
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """What is in this block does not wait for a timeout."""
+    """Assert that the block does not wait for a timeout."""
     began = time.monotonic()
     yield
     assert time.monotonic() - began < 1
@@ -61,18 +61,18 @@ def fill(js: JetStream, stream: Stream, *subjects: str) -> None:
 
 
 def left(stream: Stream) -> dict[str, int]:
-    """How many messages each subject has, without the stream's name in front."""
+    """Return the number of messages of each subject, without the stream's name in front."""
     subjects = stream.info(subjects_filter=">").state.subjects or {}
     return {name.removeprefix(f"{stream.name}."): count for name, count in subjects.items()}
 
 
-# --- making, finding, changing ------------------------------------------------------------------
+# --- create, get, update ------------------------------------------------------------------------
 
 
-def test_a_stream_is_made_as_its_config_says(
+def test_a_stream_is_created_with_its_config(
     js: JetStream, stream_name: str, nats_server: NatsServer
 ) -> None:
-    """The server has what was asked for, and the answer has the server's defaults."""
+    """The server has the given config, and the result has the server's defaults."""
     stream = js.create_stream(
         StreamConfig(
             name=stream_name,
@@ -111,7 +111,7 @@ def test_fields_can_be_given_instead_of_a_config(js: JetStream, stream_name: str
 
 
 def test_an_info_is_the_same_however_it_was_had(js: JetStream, stream_name: str) -> None:
-    """Making, finding, listing and asking give one config, without traces of the request."""
+    """Creating, getting and listing return one config, without fields of the request."""
     made = js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
     found = js.get_stream(stream_name)
     infos = [made.cached_info, found.cached_info, made.info(), *js.list_streams()]
@@ -121,8 +121,8 @@ def test_an_info_is_the_same_however_it_was_had(js: JetStream, stream_name: str)
         assert replace(info.config, metadata=None) == replace(infos[0].config, metadata=None)
 
 
-def test_making_it_twice_is_fine_when_it_is_equal(js: JetStream, stream_name: str) -> None:
-    """The second one finds the first."""
+def test_creating_an_equal_consumer_twice_is_allowed(js: JetStream, stream_name: str) -> None:
+    """Creating an equal stream again returns the existing one."""
     first = js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
     js.publish(stream_name, b"x")
     second = js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
@@ -130,8 +130,8 @@ def test_making_it_twice_is_fine_when_it_is_equal(js: JetStream, stream_name: st
     assert second.info().state.messages == 1
 
 
-def test_an_update_changes_what_it_says(js: JetStream, stream_name: str) -> None:
-    """A config that was read, changed and sent back changes only that."""
+def test_an_update_changes_only_the_given_field(js: JetStream, stream_name: str) -> None:
+    """A config that was read, changed and sent back changes only the changed field."""
     stream = js.create_stream(
         name=stream_name, subjects=[stream_name], storage="memory", description="one"
     )
@@ -145,8 +145,8 @@ def test_an_update_changes_what_it_says(js: JetStream, stream_name: str) -> None
 
 @pytest.mark.server(">=2.11")
 def test_a_pedantic_server_corrects_nothing(js: JetStream, stream_name: str) -> None:
-    """What the server would correct without a word is refused, in a create and in an update."""
-    # Its own default, a window of 2 minutes, is longer than the age.
+    """With `pedantic` create and update refuse what the server would silently correct."""
+    # The server's default window of 2 minutes is longer than the age.
     for create in (js.create_stream, js.create_or_update_stream):
         with pytest.raises(BadRequestError, match="pedantic"):
             create(name=stream_name, subjects=[stream_name], max_age=30, pedantic=True)
@@ -159,14 +159,14 @@ def test_a_pedantic_server_corrects_nothing(js: JetStream, stream_name: str) -> 
 
 @pytest.mark.server("<2.11")
 def test_an_old_server_is_not_pedantic(js: JetStream, stream_name: str) -> None:
-    """It would not heed the word, so nothing is sent."""
+    """A server without `pedantic` is not asked."""
     with pytest.raises(ServerTooOldError, match="pedantic"):
         js.create_stream(name=stream_name, pedantic=True)
     assert stream_name not in js.stream_names()
 
 
 def test_create_or_update_does_either(js: JetStream, stream_name: str) -> None:
-    """A stream that is not there is made, one that is there is changed."""
+    """A stream that does not exist is created, an existing one is updated."""
     fields: dict[str, Any] = {"name": stream_name, "subjects": [stream_name], "storage": "memory"}
     made = js.create_or_update_stream(**fields)
     js.publish(stream_name, b"x")
@@ -176,8 +176,8 @@ def test_create_or_update_does_either(js: JetStream, stream_name: str) -> None:
     assert changed.info().state.messages == 1
 
 
-def test_a_stream_that_was_deleted_is_gone(js: JetStream, stream_name: str) -> None:
-    """Every call on it says so, at once."""
+def test_calls_on_a_deleted_stream_raise(js: JetStream, stream_name: str) -> None:
+    """After a stream was deleted, every call on it raises at once."""
     stream = js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
     js.delete_stream(stream_name)
     calls: list[Callable[[], object]] = [
@@ -213,7 +213,7 @@ def test_a_stream_that_was_deleted_is_gone(js: JetStream, stream_name: str) -> N
 def test_a_refused_stream(
     js: JetStream, stream_name: str, change: dict[str, Any], error: type[APIError]
 ) -> None:
-    """The server's refusals have their classes, and the connection goes on."""
+    """The server's refusals have their own classes, and the connection stays usable."""
     fields: dict[str, Any] = {"name": stream_name, "subjects": [stream_name], "storage": "memory"}
     js.create_stream(**fields)
     change = {
@@ -227,7 +227,7 @@ def test_a_refused_stream(
 
 
 def test_a_refused_update(js: JetStream, stream_name: str) -> None:
-    """A change of a fixed property is refused, and the property stays."""
+    """A change of a fixed property is refused, and the stream is unchanged."""
     js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
     with at_once(), pytest.raises(ServerError):
         js.update_stream(name=stream_name, subjects=[stream_name], storage="file")
@@ -249,7 +249,7 @@ def unanswered(nc: Connection) -> JetStream:
 
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_a_bad_name_is_refused_here(unanswered: JetStream, name: str) -> None:
-    """A name that would change the request's subject is never sent."""
+    """An invalid name, which would change the request's subject, is never sent."""
     for call in (
         lambda: unanswered.create_stream(name=name),
         lambda: unanswered.update_stream(name=name),
@@ -263,14 +263,14 @@ def test_a_bad_name_is_refused_here(unanswered: JetStream, name: str) -> None:
 
 @pytest.mark.parametrize("name", [None, 1, b"S"])
 def test_a_name_is_text(unanswered: JetStream, name: Any) -> None:
-    """Something else than a string is refused, too."""
+    """A name that is not a string is refused, too."""
     with pytest.raises(InvalidNameError):
         unanswered.get_stream(name)
 
 
 @pytest.mark.parametrize("subject", ["", "a b", "a..b", "a.>.b"])
 def test_a_bad_subject_is_refused_here(unanswered: JetStream, subject: str) -> None:
-    """Subjects are checked wherever one is given."""
+    """Subjects are checked wherever they are given."""
     stream = Stream(unanswered._api, any_info())
     for call in (
         lambda: unanswered.create_stream(name="S", subjects=[subject]),
@@ -308,7 +308,7 @@ def any_info() -> jetstream_sync.StreamInfo:
 def test_a_bad_config_is_refused_here(
     unanswered: JetStream, config: Any, fields: dict[str, Any], option: str
 ) -> None:
-    """Both or neither of record and fields, or an invalid field, is refused by the client."""
+    """A config together with fields, none of them, or an invalid field is refused."""
     for call in (
         unanswered.create_stream,
         unanswered.update_stream,
@@ -320,7 +320,7 @@ def test_a_bad_config_is_refused_here(
 
 
 def test_a_field_with_a_typing_mistake_is_explained(unanswered: JetStream) -> None:
-    """The nearest field is named."""
+    """The error suggests the closest field."""
     with pytest.raises(InvalidOptionError, match="did you mean max_msgs"):
         unanswered.create_stream(name="S", max_mesgs=1)
 
@@ -329,7 +329,7 @@ def test_a_field_with_a_typing_mistake_is_explained(unanswered: JetStream) -> No
 
 
 def test_names_and_lists_follow_a_subject(js: JetStream, stream_name: str) -> None:
-    """With a subject only the streams that take its messages are listed."""
+    """With a subject only the streams that have it are listed."""
     for suffix in ("a", "b", "c"):
         subjects = [f"{stream_name}.{suffix}.>"]
         js.create_stream(name=f"{stream_name}_{suffix}", subjects=subjects, storage="memory")
@@ -343,7 +343,7 @@ def test_names_and_lists_follow_a_subject(js: JetStream, stream_name: str) -> No
 
 
 def test_no_stream_for_a_subject(js: JetStream) -> None:
-    """A list is empty then, and the one that was looked for is not found."""
+    """The list is empty, and looking up the name by subject is an error."""
     assert js.stream_names("nothing.here") == []
     assert js.list_streams("nothing.here") == []
     with pytest.raises(StreamNotFoundError) as caught:
@@ -353,7 +353,7 @@ def test_no_stream_for_a_subject(js: JetStream) -> None:
 
 
 def test_lists_are_put_together_of_pages(fresh_server: NatsServer) -> None:
-    """A page of names has 1024 at most, one of infos 256; all streams come, each once, sorted."""
+    """Names come in pages of 1024, infos in pages of 256; each stream is listed once, sorted."""
     names = [f"S{number:04}" for number in range(1030)]
     with RawClient(fresh_server.port) as raw:
         for name in names:
@@ -367,7 +367,7 @@ def test_lists_are_put_together_of_pages(fresh_server: NatsServer) -> None:
 
 
 def test_what_cannot_be_listed_does_not_come_twice(nc: Connection) -> None:
-    """A cluster names the streams it has no info of; the next page starts behind those, too."""
+    """Streams without an info are listed by name; the next page starts behind them, too."""
     asked = []
     pages = {
         0: {"total": 5, "streams": [item("A"), item("C")], "missing": ["B"]},
@@ -396,7 +396,7 @@ def item(name: str) -> dict[str, Any]:
 
 
 def test_info_counts_the_messages_of_subjects(js: JetStream, stream: Stream) -> None:
-    """Only with a filter; nothing under it gives an empty map."""
+    """Subjects are counted only with a filter; without a match the map is empty."""
     fill(js, stream, "a.1", "a.1", "a.2", "b.1")
     assert stream.info().state.subjects is None
     assert left(stream) == {"a.1": 2, "a.2": 1, "b.1": 1}
@@ -409,7 +409,7 @@ def test_info_counts_the_messages_of_subjects(js: JetStream, stream: Stream) -> 
 
 
 def test_info_lists_what_was_deleted(js: JetStream, stream: Stream) -> None:
-    """The sequences of deleted messages come when they are asked for."""
+    """The sequences of deleted messages are returned on request."""
     fill(js, stream, "a", "a", "a", "a")
     stream.delete_msg(2)
     stream.delete_msg(3)
@@ -424,7 +424,7 @@ def test_info_lists_what_was_deleted(js: JetStream, stream: Stream) -> None:
 
 
 def test_info_puts_many_subjects_together(nc: Connection, js: JetStream, stream_name: str) -> None:
-    """The server sends 100,000 subjects at a time; all of them come, and each once."""
+    """The server sends 100,000 subjects per page; each is returned once."""
     stream = js.create_stream(name=stream_name, subjects=[f"{stream_name}.*"], storage="memory")
     count = 100_010
     for number in range(count):
@@ -437,11 +437,11 @@ def test_info_puts_many_subjects_together(nc: Connection, js: JetStream, stream_
     assert set(subjects.values()) == {1}
 
 
-# --- what a newer server says -------------------------------------------------------------------
+# --- newer servers --------------------------------------------------------------------------------
 
 
 def test_what_is_not_known_is_sent_back_on_update(nc: Connection) -> None:
-    """Reading a config of a newer server, changing and writing it loses nothing, at any depth."""
+    """Unknown fields survive reading, changing and writing a config, at any depth."""
     config = {
         "name": "S",
         "subjects": ["s"],
@@ -466,7 +466,7 @@ def test_what_is_not_known_is_sent_back_on_update(nc: Connection) -> None:
 
 @pytest.mark.server(">=2.12")
 def test_a_server_refuses_a_field_that_it_does_not_know(js: JetStream, stream_name: str) -> None:
-    """What is in `extra` reaches the server, which says what it thinks of it."""
+    """The fields of `extra` are sent to the server, and its refusal is returned."""
     config = StreamConfig(name=stream_name, storage="memory", extra={"future_field": 1})
     with at_once(), pytest.raises(BadRequestError, match="future_field"):
         js.create_stream(config)
@@ -498,7 +498,7 @@ SUBJECTS = ("a.1", "b.1", "a.2", "a.1", "b.1")
 def test_purge(
     js: JetStream, stream: Stream, arguments: dict[str, Any], purged: int, expected: dict[str, int]
 ) -> None:
-    """A purge deletes what it says, no more and no less, and counts it."""
+    """A purge deletes and counts exactly the selected messages."""
     fill(js, stream, *SUBJECTS)
     if "subject" in arguments:
         arguments = {**arguments, "subject": f"{stream.name}.{arguments['subject']}"}
@@ -540,7 +540,7 @@ def test_a_bad_purge_deletes_nothing(
 
 
 def test_a_stream_that_denies_it_is_not_purged(js: JetStream, stream_name: str) -> None:
-    """The refusal is the call's error."""
+    """The server's refusal is raised."""
     stream = js.create_stream(
         name=stream_name, subjects=[f"{stream_name}.>"], storage="memory", deny_purge=True
     )
@@ -552,7 +552,7 @@ def test_a_stream_that_denies_it_is_not_purged(js: JetStream, stream_name: str) 
 
 @pytest.mark.parametrize("answer", [{"success": True}, {"purged": "all"}])
 def test_a_purge_without_a_count_is_an_error(nc: Connection, answer: dict[str, Any]) -> None:
-    """The count is not made up."""
+    """A reply without a count is an error."""
 
     def respond(message: Msg) -> None:
         message.respond(json.dumps(answer).encode())
@@ -567,14 +567,14 @@ def test_a_purge_without_a_count_is_an_error(nc: Connection, answer: dict[str, A
 
 @pytest.mark.parametrize("secure", [False, True])
 def test_a_message_is_deleted(js: JetStream, nc: Connection, stream: Stream, secure: bool) -> None:
-    """It is gone, the others stay; the server erases its bytes only when that was asked for."""
+    """It is deleted, the others stay; its bytes are erased on request only."""
     fill(js, stream, "a", "b", "c")
     spy = nc.subscribe("$JS.API.STREAM.MSG.DELETE.*")
     stream.delete_msg(2, secure=secure)
     assert left(stream) == {"a": 1, "c": 1}
     request = json.loads(spy.next_msg(timeout=2).data)
     assert request["seq"] == 2
-    # The server's default is to erase.
+    # The server erases by default.
     assert request.get("no_erase", False) is (not secure)
 
 
@@ -583,7 +583,7 @@ def test_a_message_is_deleted(js: JetStream, nc: Connection, stream: Stream, sec
 def test_a_message_that_is_not_there_cannot_be_deleted(
     js: JetStream, stream: Stream, seq: int, secure: bool
 ) -> None:
-    """Deleted before or never there: the error is the same, in each kind of storage."""
+    """A deleted message and one that never existed give the same error, in each storage."""
     fill(js, stream, "a", "b", "c")
     stream.delete_msg(2)
     with at_once(), pytest.raises(MessageNotFoundError):
@@ -591,7 +591,7 @@ def test_a_message_that_is_not_there_cannot_be_deleted(
 
 
 def test_a_stream_that_denies_it_keeps_its_messages(js: JetStream, stream_name: str) -> None:
-    """Not allowed is another error than not there."""
+    """A forbidden deletion has another error than a missing message."""
     stream = js.create_stream(
         name=stream_name, subjects=[f"{stream_name}.>"], storage="memory", deny_delete=True
     )

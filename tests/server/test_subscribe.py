@@ -1,4 +1,4 @@
-"""The subscribe workflow against a real server: consumers found, made, shared and deleted."""
+"""The subscribe workflow on a real server: consumers found, created, shared and deleted."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def stream(js: JetStream, stream_name: str) -> Stream:
 
 @pytest.fixture
 def other(nats_server: NatsServer) -> Iterator[JetStream]:
-    """JetStream on a connection of its own, as another program has it."""
+    """JetStream on another connection, as in another program."""
     with jetstream_sync.connect(nats_server.url) as nc:
         yield nc.jetstream()
 
@@ -63,7 +63,7 @@ def everything(stream: Stream) -> str:
 
 
 def numbers(sub: PushSubscription, count: int, ack: bool = True) -> list[int]:
-    """Read so many messages."""
+    """Read this number of messages."""
     got = []
     for _ in range(count):
         msg = sub.next_msg(5)
@@ -86,7 +86,7 @@ def quiet(sub: PushSubscription) -> bool:
 
 
 def test_an_ephemeral_subscription_reads_and_goes(js: JetStream, stream: Stream) -> None:
-    """The stream is found by the subject, the consumer is made, and goes with the subscription."""
+    """The stream is found by the subject; the consumer is deleted with the subscription."""
     sub = js.subscribe(everything(stream))
     assert numbers(sub, 10) == list(range(10))
     assert quiet(sub)
@@ -150,7 +150,7 @@ def test_options_shape_the_consumer(js: JetStream, stream: Stream) -> None:
 
 
 def test_two_threads_share_a_subscription(js: JetStream, stream: Stream) -> None:
-    """Each message goes to one of those who wait for it."""
+    """Each message goes to one of the waiting threads."""
     sub = js.subscribe(everything(stream), deliver_policy="new")
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(numbers, sub, 10) for _ in range(2)]
@@ -162,11 +162,11 @@ def test_two_threads_share_a_subscription(js: JetStream, stream: Stream) -> None
     sub.unsubscribe()
 
 
-# --- finding and making -------------------------------------------------------------------------
+# --- finding and creating -------------------------------------------------------------------------
 
 
-def test_a_durable_goes_on_where_it_was(js: JetStream, stream: Stream) -> None:
-    """A durable that is kept remembers what was acknowledged."""
+def test_a_durable_continues_at_its_position(js: JetStream, stream: Stream) -> None:
+    """A durable consumer that is kept continues behind the acknowledged messages."""
     config = ConsumerConfig(ack_wait=0.2)
     sub = js.subscribe(everything(stream), durable="dur", config=config, delete_consumer=False)
     assert numbers(sub, 4) == [0, 1, 2, 3]
@@ -177,7 +177,7 @@ def test_a_durable_goes_on_where_it_was(js: JetStream, stream: Stream) -> None:
     got = {int(sub.next_msg(5).data) for _ in range(6)}
     assert got == {4, 5, 6, 7, 8, 9}
     sub.unsubscribe()
-    assert stream.consumer_names() == ["dur"]  # it was there before
+    assert stream.consumer_names() == ["dur"]  # it existed before
 
 
 def test_binding_to_a_consumer(js: JetStream, stream: Stream) -> None:
@@ -216,7 +216,7 @@ def test_one_stream_is_needed(js: JetStream, stream: Stream) -> None:
 
 
 def test_the_checks_hold_against_a_server(js: JetStream, other: JetStream, stream: Stream) -> None:
-    """What the server says of its consumers is what the checks go by."""
+    """The client's checks agree with the consumer info of the server."""
     name = stream.cached_info.config.name
     everywhere = everything(stream)
     js.create_consumer(name, durable_name="pulled")
@@ -252,13 +252,13 @@ def test_the_checks_hold_against_a_server(js: JetStream, other: JetStream, strea
     assert sorted(stream.consumer_names()) == ["beating", "pulled"]
 
 
-def test_a_race_for_a_durable_has_one_winner(
+def test_of_two_creators_of_a_durable_one_succeeds(
     js: JetStream, other: JetStream, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two that find nothing and make the same durable: one gets it, one is told."""
+    """Of two clients that create the same durable at the same time, one succeeds."""
     monkeypatch.setattr(
         "jetstream_sync.jetstream.subscribe.find_consumer", lambda *_: None
-    )  # both looked before either made it
+    )  # both looked it up before either created it
     winner = js.subscribe(everything(stream), durable="dur")
     with pytest.raises(DuplicateSubscriptionError):
         other.subscribe(everything(stream), durable="dur")
@@ -269,14 +269,14 @@ def test_a_race_for_a_durable_has_one_winner(
 def test_a_race_for_a_queue_has_two_members(
     js: JetStream, other: JetStream, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two that find nothing and make the consumer of a queue share it in the end."""
+    """Two clients that create the consumer of a queue at the same time share it."""
     monkeypatch.setattr("jetstream_sync.jetstream.subscribe.find_consumer", lambda *_: None)
     one = js.subscribe(everything(stream), "workers")
     two = other.subscribe(everything(stream), "workers")
     assert one.subject == two.subject
     assert stream.consumer_names() == ["workers"]
     two.unsubscribe()
-    assert stream.consumer_names() == ["workers"]  # it did not make it
+    assert stream.consumer_names() == ["workers"]  # it did not create it
     one.unsubscribe()
     assert stream.consumer_names() == []
 
@@ -284,7 +284,7 @@ def test_a_race_for_a_queue_has_two_members(
 def test_the_subscription_is_there_before_the_consumer(
     js: JetStream, stream: Stream, nats_server: NatsServer
 ) -> None:
-    """The server counts the consumer as bound from its first moment."""
+    """The server regards the consumer as bound from its creation."""
     sub = js.subscribe(everything(stream))
     assert sub.consumer_info().push_bound
     with RawClient(nats_server.port) as raw:
@@ -317,7 +317,7 @@ def test_members_of_a_queue_share_its_messages(
     wait_until(lambda: len(got) == 100)
     assert by["one"]
     assert by["two"]
-    one.drain()  # the one that made the consumer: it is left, for there is another member
+    one.drain()  # the one that created the consumer, which is kept for the other member
     assert stream.consumer_names() == ["workers"]
     three = js.subscribe(f"{name}.*", "workers", cb=lambda msg: work("three", msg))
     for number in range(100, 200):
@@ -327,13 +327,13 @@ def test_members_of_a_queue_share_its_messages(
     assert by["three"]
     two.unsubscribe()
     three.unsubscribe()
-    assert stream.consumer_names() == ["workers"]  # neither made it
+    assert stream.consumer_names() == ["workers"]  # neither created it
 
 
-def test_the_last_member_deletes_what_it_made(
+def test_the_last_member_deletes_the_consumer(
     js: JetStream, other: JetStream, stream: Stream
 ) -> None:
-    """When the others are gone, the member that made the consumer deletes it."""
+    """When the others are gone, the member that created the consumer deletes it."""
     one = js.subscribe(everything(stream), "workers")
     two = other.subscribe(everything(stream), "workers")
     two.unsubscribe()
@@ -346,10 +346,10 @@ def test_the_last_member_deletes_what_it_made(
 
 @pytest.mark.parametrize("durable", [None, "dur"])
 @pytest.mark.parametrize("end", ["unsubscribe", "drain", "with"])
-def test_the_end_of_a_subscription_deletes_what_it_made(
+def test_the_end_of_a_subscription_deletes_its_consumer(
     js: JetStream, stream: Stream, durable: str | None, end: str
 ) -> None:
-    """An ephemeral and a durable consumer that was made goes; one that was there stays."""
+    """A created consumer is deleted, also a durable one; an existing one is kept."""
     for kept in (False, True):
         sub = js.subscribe(everything(stream), durable=durable, delete_consumer=not kept)
         numbers(sub, 10)
@@ -377,7 +377,7 @@ def test_draining_leaves_time_to_acknowledge(js: JetStream, stream: Stream) -> N
 
 
 def test_draining_a_callback_waits_for_it(js: JetStream, stream: Stream) -> None:
-    """drain() returns when the callback had the last message and the consumer is deleted."""
+    """drain() returns when the callback has ended and the consumer is deleted."""
     got: list[int] = []
     go_on = threading.Event()
 
@@ -399,7 +399,7 @@ def test_draining_a_callback_waits_for_it(js: JetStream, stream: Stream) -> None
 
 @pytest.mark.parametrize("end", ["unsubscribe", "drain"])
 def test_a_callback_may_end_its_own_subscription(js: JetStream, stream: Stream, end: str) -> None:
-    """The callback that unsubscribes or drains does not wait for itself."""
+    """A callback that unsubscribes or drains does not wait for itself."""
     got: list[int] = []
 
     def work(msg: JetStreamMsg) -> None:
@@ -417,7 +417,7 @@ def test_a_callback_may_end_its_own_subscription(js: JetStream, stream: Stream, 
 
 
 def test_draining_the_connection(nats_server: NatsServer, stream: Stream) -> None:
-    """Ephemeral consumers go with the connection, durable ones outlive it."""
+    """Ephemeral consumers are deleted with the connection, durable ones are kept."""
     got: list[int] = []
     with jetstream_sync.connect(nats_server.url) as nc:
         mine = nc.jetstream()
@@ -435,7 +435,7 @@ def test_draining_the_connection(nats_server: NatsServer, stream: Stream) -> Non
 
 
 def test_closing_the_connection(nats_server: NatsServer, stream: Stream) -> None:
-    """A closed connection deletes nothing: the server drops ephemeral consumers by itself."""
+    """A closed connection deletes nothing: the server deletes ephemeral consumers itself."""
     with jetstream_sync.connect(nats_server.url) as nc:
         sub = nc.jetstream().subscribe(everything(stream), inactive_threshold=0.1, idle_heartbeat=5)
         wait_until(lambda: sub.pending_msgs == 10)
@@ -450,7 +450,7 @@ def test_closing_the_connection(nats_server: NatsServer, stream: Stream) -> None
 
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_limit_counts_from_the_start(js: JetStream, stream: Stream, ordered: bool) -> None:
-    """unsubscribe(limit) ends it after so many messages, statuses not counted, and deletes then."""
+    """unsubscribe(limit) ends it after so many messages, without statuses, and deletes."""
     sub = js.subscribe(
         everything(stream), ordered_consumer=ordered, idle_heartbeat=0.1, flow_control=True
     )
@@ -467,7 +467,7 @@ def test_a_limit_counts_from_the_start(js: JetStream, stream: Stream, ordered: b
 def test_a_limit_that_is_reached_drops_the_surplus(
     js: JetStream, stream: Stream, ordered: bool
 ) -> None:
-    """What has come above the limit and waits unread is dropped."""
+    """Unread messages above the limit are dropped."""
     sub = js.subscribe(everything(stream), ordered_consumer=ordered)
     wait_until(lambda: sub.pending_msgs == 10)
     assert int(sub.next_msg(5).data) == 0
@@ -482,7 +482,7 @@ def test_a_limit_that_is_reached_drops_the_surplus(
 def test_unsubscribe_after_the_limit_drops_the_rest(
     js: JetStream, stream: Stream, ordered: bool
 ) -> None:
-    """Messages below the limit that wait unread are dropped, and the consumer goes."""
+    """Unread messages below the limit are dropped, and the consumer is deleted."""
     sub = js.subscribe(everything(stream), ordered_consumer=ordered)
     wait_until(lambda: sub.pending_msgs == 10)
     sub.unsubscribe(4)
@@ -494,7 +494,7 @@ def test_unsubscribe_after_the_limit_drops_the_rest(
 
 
 def test_a_limit_that_is_all_read_ends_it_at_once(js: JetStream, stream: Stream) -> None:
-    """Where as many were read already, it ends, and the consumer goes, within the call."""
+    """If the limit was reached already, the call ends the subscription and deletes."""
     sub = js.subscribe(everything(stream))
     numbers(sub, 10)
     sub.unsubscribe(10)
@@ -504,7 +504,7 @@ def test_a_limit_that_is_all_read_ends_it_at_once(js: JetStream, stream: Stream)
 
 
 def test_a_limit_below_0_is_refused(js: JetStream, stream: Stream) -> None:
-    """Nothing happens then."""
+    """A negative limit has no effect."""
     with js.subscribe(everything(stream)) as sub:
         with pytest.raises(InvalidOptionError):
             sub.unsubscribe(-1)
@@ -528,7 +528,7 @@ def test_what_is_missing_at_the_end_is_no_error(js: JetStream, stream: Stream) -
 def test_the_callback_s_errors_are_reported(
     nats_server: NatsServer, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the callback raises goes to error_cb, and the message is delivered again."""
+    """An error of the callback goes to error_cb, and the message is redelivered."""
     monkeypatch.setattr("jetstream_sync.jetstream.consume.FAILED_NAK_DELAY_S", 0.2)
     errors: list[Any] = []
     got: list[int] = []
@@ -549,7 +549,7 @@ def test_the_callback_s_errors_are_reported(
 
 
 def test_in_a_context_with_a_prefix(nc: Connection, stream: Stream) -> None:
-    """The API prefix of the context is honoured for all requests of the workflow."""
+    """The API prefix of the context is used for all requests of the workflow."""
     js = nc.jetstream(prefix="$JS.API")
     with js.subscribe(everything(stream)) as sub:
         assert numbers(sub, 10) == list(range(10))

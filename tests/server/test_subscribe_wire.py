@@ -75,7 +75,7 @@ def fake_server(
 
 
 def story(server: FakeJetStream) -> list[str]:
-    """Return the client's commands in short: inboxes as ``_``, without the reply inbox."""
+    """Return the client's commands in short form: inboxes as ``_``, without the reply inbox."""
     lines = []
     for verb, subject, rest, _ in server.received:
         if subject.endswith(".*"):
@@ -87,7 +87,7 @@ def story(server: FakeJetStream) -> list[str]:
 
 
 def body(server: FakeJetStream, route: str) -> Any:
-    """The decoded body of the one request to a route."""
+    """Return the decoded body of the only request to a subject."""
     (request,) = (each for each in server.received if each.subject.startswith(f"$JS.API.{route}"))
     return json.loads(request.body) if request.body else None
 
@@ -222,7 +222,7 @@ def test_a_failed_subscribe_leaves_no_subscription() -> None:
         js = nc.jetstream()
         with pytest.raises(DuplicateSubscriptionError):
             js.subscribe("foo", durable="dur", stream="S")
-        # The server notices a little later that a subscriber has left, so the client asks again.
+        # The server notices a lost subscriber a little later, so the client asks again.
         assert story(server) == ["PUB CONSUMER.INFO.S.dur"] * 2
         streams.consumers.clear()
         streams.appears = {"error": {"code": 500, "err_code": 1, "description": "no"}}
@@ -324,7 +324,7 @@ def test_a_queue_s_consumer_is_left_to_the_others() -> None:
 
 
 def test_an_error_of_the_deletion() -> None:
-    """unsubscribe() raises it; a consumer that is already deleted is no error."""
+    """unsubscribe() raises it; a consumer that is already deleted is not an error."""
     refusal = {"error": {"code": 500, "err_code": 1, "description": "not now"}}
     answers: list[dict[str, Any]] = [MISSING, refusal]
     streams = Streams()
@@ -370,7 +370,7 @@ def ack(seq: int, form: int = 1) -> str:
 
 
 class Wire:
-    """A subscription to a fake consumer with heartbeats, and the messages for it."""
+    """A subscription to a fake consumer with heartbeats, and its messages."""
 
     def __init__(self, server: FakeJetStream, sub: PushSubscription) -> None:
         self._server = server
@@ -403,7 +403,7 @@ def wired(errors: list[Error] | None = None, **options: Any) -> Iterator[tuple[W
 
 
 def test_flow_control_waits_for_the_message_before_it() -> None:
-    """It is answered by the call that reads the message after it."""
+    """The answer is sent by the call that reads the message after it."""
     with wired() as (wire, nc):
         wire.say(wire.message(1), wire.status(FLOW, "fc.1"), wire.message(2))
         assert wire.sub.next_msg(5).data == b"1"
@@ -580,13 +580,13 @@ def test_a_message_without_a_stream_cannot_be_acknowledged(reply: str) -> None:
         with pytest.raises(NotJSMessageError):
             _ = msg.metadata
         assert wire.sub.next_msg(5).data == b"2"
-        wire.say(foreign)  # and alone
+        wire.say(foreign)  # and without a message
         assert wire.sub.next_msg(5).data == b"hello"
     assert errors == []
 
 
-def test_a_heartbeat_that_says_nothing_is_a_sign_of_life() -> None:
-    """Without its headers, or with others in them, a heartbeat is no gap and no message."""
+def test_a_heartbeat_without_headers_is_not_a_gap() -> None:
+    """A heartbeat without its headers, or with invalid ones, is no gap and no message."""
     errors: list[Error] = []
     with wired(errors) as (wire, _):
         wire.say(
@@ -626,7 +626,7 @@ def acks(server: FakeJetStream) -> list[tuple[str, bytes]]:
 
 
 def test_a_callback_acknowledges_when_it_returns() -> None:
-    """Ack when it returns, nak when it raises, nothing when it did it itself."""
+    """Ack when it returns, nak when it raises, nothing if it settled the message."""
     errors: list[Error] = []
 
     def work(msg: Any) -> None:
@@ -652,7 +652,7 @@ def test_a_callback_acknowledges_when_it_returns() -> None:
 
 
 def test_a_connection_that_is_closed_by_the_callback() -> None:
-    """An acknowledgement that fails because the connection is closed is no error."""
+    """An acknowledgement that fails because the connection is closed is not an error."""
     errors: list[Error] = []
     closed: list[bytes] = []
     with fake_server(Streams(), errors) as (server, nc):
@@ -700,7 +700,7 @@ def test_without_acks_nothing_is_sent() -> None:
 
 
 def test_reading_acknowledges_nothing_by_itself() -> None:
-    """Without a callback the user acknowledges, with the reply subject as it came."""
+    """Without a callback the user acknowledges, with the reply subject as received."""
     with wired() as (wire, nc):
         wire.say(wire.message(1, form=2), wire.message(2, form=2))
         messages = [wire.sub.next_msg(5) for _ in range(2)]

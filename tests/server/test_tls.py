@@ -32,13 +32,13 @@ from jetstream_sync.server import NatsServer
 from jetstream_sync.server.runtime import reserve_port
 
 BIG = bytes(range(256)) * 3000
-#: Far below the connect timeout: no test may wait for something that does not come.
+#: Far below the connect timeout: no test may wait for bytes that do not arrive.
 QUICKLY = 2.0
 
 
 @contextmanager
 def refused(kind: type[Exception], text: str) -> Iterator[None]:
-    """Connecting in this block fails quickly, with exactly this kind of error."""
+    """Assert that connecting fails quickly, with exactly this kind of error."""
     with within(QUICKLY), pytest.raises(kind, match=text) as caught:
         yield
     assert type(caught.value) is kind
@@ -88,8 +88,8 @@ def test_a_server_that_requires_tls(
         assert nc.server_info.tls_required
 
 
-def test_a_context_of_ones_own(server: NatsServer) -> None:
-    """It is used as it is: here it trusts anybody."""
+def test_a_given_context_is_used_unchanged(server: NatsServer) -> None:
+    """A given SSLContext is used unchanged; this one trusts any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -104,7 +104,7 @@ def test_by_default_the_system_is_trusted(
     options: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without a CA of one's own, also where only the server wants TLS, the system's ones count."""
+    """Without a given CA the system's are used, also if only the server requires TLS."""
     with refused(CertificateError, "authority that is not trusted here"):
         connect(server.url, **options)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificates.path("ca")))
@@ -113,7 +113,7 @@ def test_by_default_the_system_is_trusted(
 
 
 def test_tls_can_be_forbidden(server: NatsServer) -> None:
-    """With tls=False a server that requires it is refused, and so is a URL that asks for it."""
+    """With tls=False a server that requires TLS is refused, and so is a tls:// URL."""
     with refused(SecureConnectionError, "the server requires TLS"):
         connect(server.url, tls=False)
     with refused(SecureConnectionError, "tls=False forbids it"):
@@ -122,7 +122,7 @@ def test_tls_can_be_forbidden(server: NatsServer) -> None:
 
 @pytest.mark.parametrize("how", ["scheme", "option"])
 def test_a_server_without_tls_is_refused(nats_server: NatsServer, how: str) -> None:
-    """Where TLS was asked for, nothing is said in the clear."""
+    """If TLS is required by the client, no byte is sent in the clear."""
     with refused(SecureConnectionError, "the server does not offer it"):
         if how == "scheme":
             connect(url_of(nats_server, "tls"))
@@ -131,7 +131,7 @@ def test_a_server_without_tls_is_refused(nats_server: NatsServer, how: str) -> N
 
 
 def test_a_server_that_offers_tls(certificates: Certificates) -> None:
-    """It is spoken to in the clear, unless TLS was asked for; CONNECT says which it is."""
+    """TLS is used only on request; CONNECT says whether it is."""
     with NatsServer(config=certificates.server() + "\nallow_non_tls: true") as server:
         for options, encrypted in (({}, False), ({"tls": certificates.trusted()}, True)):
             with connect(server.url, **options) as nc:
@@ -191,13 +191,13 @@ def test_connect_says_that_tls_is_on(server: NatsServer, certificates: Certifica
 
 
 def test_another_authority_is_not_trusted(server: NatsServer, certificates: Certificates) -> None:
-    """A server whose certificate another CA signed is refused, and the error says so."""
+    """A server whose certificate was signed by another CA is refused, and the error says so."""
     with refused(CertificateError, "127.0.0.1 is signed by an authority that is not trusted"):
         connect(server.url, tls=TLSOptions(ca_file=certificates.path("other-ca")))
 
 
 def test_the_error_names_the_server(server: NatsServer, certificates: Certificates) -> None:
-    """It has its URL, so that one of many can be found."""
+    """The error has the URL of the server."""
     with pytest.raises(CertificateError) as caught:
         connect(server.url, tls=TLSOptions(ca_file=certificates.path("other-ca")))
     assert server.url in str(caught.value)
@@ -207,10 +207,10 @@ def test_the_error_names_the_server(server: NatsServer, certificates: Certificat
     ("certificate", "text"),
     [("expired", "has expired"), ("elsewhere", "is for another address")],
 )
-def test_a_certificate_that_does_not_hold(
+def test_an_invalid_certificate_is_refused(
     certificates: Certificates, certificate: str, text: str
 ) -> None:
-    """One that has run out, or that names another host, is refused."""
+    """An expired certificate, or one of another host, is refused."""
     with (
         NatsServer(config=certificates.server(certificate), jetstream=False) as server,
         refused(CertificateError, text),
@@ -219,7 +219,7 @@ def test_a_certificate_that_does_not_hold(
 
 
 def test_the_name_to_check_can_be_given(certificates: Certificates) -> None:
-    """A server that is reached by its address can be held to a name."""
+    """A server that is reached by its address can be checked against a name."""
     with NatsServer(config=certificates.server("elsewhere"), jetstream=False) as server:
         trusted = certificates.trusted()
         with connect(server.url, tls=trusted, tls_hostname="elsewhere.example") as nc:
@@ -233,7 +233,7 @@ def test_the_name_to_check_can_be_given(certificates: Certificates) -> None:
 def test_a_discovered_server_is_verified_with_the_name_of_its_announcer(
     certificates: Certificates,
 ) -> None:
-    """A server known by its address alone may be checked against a name."""
+    """A server known by its address alone is checked against the name of its announcer."""
     with NatsServer(config=certificates.server("elsewhere"), jetstream=False) as server:
         address = ServerAddress("127.0.0.1", server.port, tls_name="elsewhere.example")
         options = ConnectionOptions(servers=(address,), tls=certificates.trusted())
@@ -250,7 +250,7 @@ QUICK: dict[str, Any] = {"reconnect_time_wait": 0.01, "max_reconnect_attempts": 
 
 @contextmanager
 def tls_and_plain(certificates: Certificates) -> Iterator[tuple[NatsServer, NatsServer]]:
-    """Run two servers of one cluster; clients need TLS for the first one and have none at the second."""
+    """Run two servers of one cluster; the first one requires TLS, the second one has none."""
     (port, holder), (other, other_holder) = reserve_port(), reserve_port()
     routes = f'routes: ["nats://127.0.0.1:{port}", "nats://127.0.0.1:{other}"]'
     configs = [
@@ -269,10 +269,10 @@ def tls_and_plain(certificates: Certificates) -> Iterator[tuple[NatsServer, Nats
 
 @pytest.mark.parametrize("how", ["discovered", "listed"])
 @pytest.mark.parametrize("downgrade", [False, True])
-def test_a_connection_that_used_tls_goes_on_with_it(
+def test_a_connection_that_used_tls_keeps_it(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch, how: str, *, downgrade: bool
 ) -> None:
-    """No later server gets the login in the clear, unless ``tls_allow_downgrade`` says so."""
+    """No later server gets the login in the clear, unless ``tls_allow_downgrade`` is set."""
     monkeypatch.setenv("SSL_CERT_FILE", str(certificates.path("ca")))
     errors: SimpleQueue[Exception] = SimpleQueue()
     with tls_and_plain(certificates) as (secure, plain):
@@ -296,7 +296,7 @@ def test_a_connection_that_used_tls_goes_on_with_it(
                 assert "used TLS" in str(error)
                 assert "tls_allow_downgrade" in str(error)
                 assert not nc.is_connected
-                # The server with TLS is still good.
+                # The server with TLS is still accepted.
                 secure.start()
                 wait_until(lambda: nc.connected_url == secure.url)
             nc.close()
@@ -305,7 +305,7 @@ def test_a_connection_that_used_tls_goes_on_with_it(
 def test_a_refused_login_over_tls_is_not_tried_in_the_clear(
     certificates: Certificates, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first server to accept is not one without TLS when the login went out encrypted before."""
+    """After a login over TLS no server without TLS is used."""
     monkeypatch.setenv("SSL_CERT_FILE", str(certificates.path("ca")))
     with NatsServer(config=f"{certificates.server()}\n{LOGIN}", jetstream=False) as secure:
         urls = [secure.url, nats_server.url]
@@ -318,7 +318,7 @@ def test_a_refused_login_over_tls_is_not_tried_in_the_clear(
             assert nc.connected_url == nats_server.url
 
 
-def test_a_plain_websocket_is_no_way_back(
+def test_a_plain_websocket_is_refused_after_tls(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A ``ws://`` address cannot be upgraded, so a connection that used TLS refuses it."""
@@ -335,7 +335,7 @@ def test_a_plain_websocket_is_no_way_back(
 
 
 def test_a_client_with_a_certificate(verifying: NatsServer, certificates: Certificates) -> None:
-    """A server that verifies its clients takes one whose certificate it trusts."""
+    """A server that verifies its clients accepts a certificate that it trusts."""
     with connect(verifying.url, tls=certificates.trusted("client")) as nc:
         assert echoes(nc)
 
@@ -346,7 +346,7 @@ def test_a_client_that_is_not_trusted(
     verifying: NatsServer, certificates: Certificates, version: ssl.TLSVersion, own: str | None
 ) -> None:
     """
-    Without a certificate, or with one of another CA or of the past, connecting fails, typed and soon.
+    No certificate, one of another CA, or an expired one is a typed error, quickly.
 
     With TLS 1.3 a server only says so after the handshake.
     """
@@ -360,7 +360,7 @@ def test_a_client_that_is_not_trusted(
 
 
 def test_a_certificate_can_be_the_login(certificates: Certificates) -> None:
-    """With verify_and_map the user comes from the certificate."""
+    """With verify_and_map the user is taken from the certificate."""
     users = 'authorization { users: [{ user: "client@example.com" }] }'
     config = f"{certificates.verifying('verify_and_map: true')}\n{users}"
     with NatsServer(config=config, jetstream=False) as server:
@@ -370,8 +370,8 @@ def test_a_certificate_can_be_the_login(certificates: Certificates) -> None:
             connect(server.url, tls=certificates.trusted("server"))
 
 
-def test_a_wrong_password_over_tls_is_not_a_matter_of_tls(certificates: Certificates) -> None:
-    """The server's own words come through."""
+def test_a_wrong_password_over_tls_is_a_login_error(certificates: Certificates) -> None:
+    """The server's text is in the error."""
     config = certificates.server() + "\nauthorization { user: a, password: b }"
     with NatsServer(config=config, jetstream=False) as server:
         with refused(AuthorizationError, "Authorization Violation"):
@@ -381,7 +381,7 @@ def test_a_wrong_password_over_tls_is_not_a_matter_of_tls(certificates: Certific
 
 
 def test_files_that_are_missing(server: NatsServer, certificates: Certificates) -> None:
-    """It is the option that is wrong, and its name is in the error."""
+    """The error names the option."""
     with refused(InvalidOptionError, "ca_file=.*nowhere.pem.*No such file"):
         connect(server.url, tls=TLSOptions(ca_file=certificates.directory / "nowhere.pem"))
 
@@ -390,19 +390,19 @@ def test_files_that_are_missing(server: NatsServer, certificates: Certificates) 
 
 
 def test_handshake_first(certificates: Certificates) -> None:
-    """A server that begins with TLS is reached by a client that does, too."""
+    """A server that begins with TLS accepts a client that does, too."""
     config = certificates.server(more="handshake_first: true")
     with NatsServer(config=config, jetstream=False) as server:
         trusted = certificates.trusted()
         with connect(server.url, tls=trusted, tls_handshake_first=True) as nc:
             assert echoes(nc)
-        # The option alone asks for TLS.
+        # The option alone requires TLS.
         with refused(CertificateError, "not trusted here"):
             connect(server.url, tls_handshake_first=True)
 
 
 def test_handshake_first_with_a_server_that_waits_for_it(certificates: Certificates) -> None:
-    """With a fallback the server takes both kinds of clients."""
+    """With a fallback the server accepts both kinds of clients."""
     config = certificates.server(more='handshake_first: "100ms"')
     with NatsServer(config=config, jetstream=False) as server:
         for first in (True, False):
@@ -414,20 +414,20 @@ def test_handshake_first_with_a_server_that_waits_for_it(certificates: Certifica
 def test_handshake_first_with_a_server_that_does_not(
     server: NatsServer, nats_server: NatsServer, certificates: Certificates
 ) -> None:
-    """It says INFO, in the clear, which is no TLS."""
+    """Its INFO in the clear is reported as not TLS."""
     for each in (server, nats_server):
         with refused(SecureConnectionError, "the server does not speak TLS here"):
             connect(each.url, tls=certificates.trusted(), tls_handshake_first=True)
 
 
-# --- scripted servers ----- ------------------------------------------------------------------
+# --- scripted servers ---------------------------------------------------------------------------
 
 INFO = b'INFO {"server_id":"S","tls_required":true,"max_payload":1048576}\r\n'
 
 
 @pytest.mark.parametrize("behind", [b"PING\r\n", b"M", b"+OK\r\n-ERR", b"INFO"])
 def test_nothing_may_come_between_info_and_tls(behind: bytes) -> None:
-    """Bytes inserted on the way are not taken for what TLS protects."""
+    """Bytes inserted before the handshake are not treated as protected by TLS."""
     heard: SimpleQueue[bytes] = SimpleQueue()
 
     def play(peer: ScriptedPeer) -> None:
@@ -442,7 +442,7 @@ def test_nothing_may_come_between_info_and_tls(behind: bytes) -> None:
 
 @pytest.mark.parametrize("when", ["hello", "info"])
 def test_a_server_that_hangs_up_in_the_handshake(when: str) -> None:
-    """It is said that TLS was under way; it is no timeout."""
+    """The error says that the TLS handshake was in progress, and is not a timeout."""
 
     def play(peer: ScriptedPeer) -> None:
         peer.send(INFO)
@@ -455,7 +455,7 @@ def test_a_server_that_hangs_up_in_the_handshake(when: str) -> None:
 
 
 def test_a_server_that_stops_answering_in_the_handshake() -> None:
-    """TLS has to be through within connect_timeout."""
+    """The TLS handshake has to end within connect_timeout."""
 
     def play(peer: ScriptedPeer) -> None:
         peer.send(INFO)

@@ -1,4 +1,4 @@
-"""TLS and WebSocket when things go wrong: bad lines, full sockets, restarts, forks and Ctrl-C."""
+"""TLS and WebSocket with faults: slow links, full sockets, restarts, forks and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Transport:
 def transport(
     request: pytest.FixtureRequest, certificates: Certificates, free_port: int
 ) -> Iterator[Transport]:
-    """A server of which it is also known how to reach it in the clear."""
+    """A server, and its address without TLS and WebSocket."""
     tls = certificates.server()
     websocket = {
         "tls": "",
@@ -75,14 +75,14 @@ def echoes(nc: Connection, data: bytes = b"x" * 5000) -> bool:
 
 
 def test_a_trickle(transport: Transport, proxy: FaultProxy) -> None:
-    """Where bytes come and go one by one, everything is slow and nothing is lost."""
+    """If bytes arrive one by one, everything is slow and nothing is lost."""
     proxy.slow(piece=1)
     with transport.connect(proxy.port) as nc:
         assert echoes(nc)
 
 
 def test_a_restart(transport: Transport) -> None:
-    """After a restart of the server there is a new link, and subscriptions are there again."""
+    """After a restart of the server there is a new link with all subscriptions."""
     with transport.connect() as nc:
         sub = nc.subscribe("faults.>")
         nc.flush()
@@ -121,7 +121,7 @@ def drop(sub: Any) -> bool:
 
 
 def test_a_full_socket_does_not_stop_the_reader(transport: Transport, proxy: FaultProxy) -> None:
-    """While a publisher waits because the server takes nothing, messages come in as ever."""
+    """While a publisher waits because the server does not read, messages are received."""
     with (
         transport.connect(proxy.port, allow_reconnect=False) as nc,
         jetstream_sync.connect(transport.server.url) as other,
@@ -165,7 +165,7 @@ def test_a_full_socket_does_not_stop_the_reader(transport: Transport, proxy: Fau
 
 
 def test_many_threads(transport: Transport) -> None:
-    """What several threads publish at once arrives whole, each one's in order."""
+    """Messages that several threads publish arrive complete, those of one thread in order."""
     with transport.connect() as nc, transport.connect() as other:
         sub = other.subscribe("faults.many", pending_bytes_limit=0, pending_msgs_limit=0)
         other.flush()
@@ -193,7 +193,7 @@ def test_many_threads(transport: Transport) -> None:
 
 
 def test_a_fork(transport: Transport) -> None:
-    """A child that closes its copy, or ends, does no harm: the parent's stream goes on."""
+    """A child that closes its copy, or ends, does not affect the parent's stream of bytes."""
     with transport.connect(allow_reconnect=False) as nc:
         assert echoes(nc)
         pid = os.fork()
@@ -210,8 +210,8 @@ def test_a_fork(transport: Transport) -> None:
         assert echoes(nc)
 
 
-def test_a_storm_of_ctrl_c(transport: Transport, certificates: Certificates) -> None:
-    """However often the main thread is interrupted, nothing is lost, repeated or cut up."""
+def test_many_interrupts(transport: Transport, certificates: Certificates) -> None:
+    """However often the main thread is interrupted, nothing is lost, repeated or corrupt."""
     config = Path(__file__).with_name("ctrl_c_storm.py")
     with NatsServer(
         config=f"{certificates.server()}\nallow_non_tls: true"
@@ -231,7 +231,7 @@ def test_a_storm_of_ctrl_c(transport: Transport, certificates: Certificates) -> 
 
 
 def websocket_config(transport: Transport) -> str:
-    """Take the transport's place, with JetStream."""
+    """Return the config of a WebSocket server with JetStream, as the transport has it."""
     transport.server.stop()
     tls = "no_tls: true" if transport.scheme == "ws" else transport.certificates.server()
     return f"websocket {{ host: 127.0.0.1, port: {transport.port}, {tls} }}"

@@ -1,4 +1,4 @@
-"""`trace_cb` sees what goes over the wire, and nothing that is secret."""
+"""`trace_cb` gets all protocol lines, without secrets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jetstream_sync.server import NatsServer
 
 
 def test_every_protocol_line_is_traced(nats_server: NatsServer) -> None:
-    """From the greeting to the last command, both directions, each command before its answer."""
+    """From INFO to the last command, in both directions, each command before its answer."""
     lines: list[str] = []
     with (
         jetstream_sync.connect(nats_server.url, trace_cb=lines.append, name="traced") as nc,
@@ -47,7 +47,7 @@ def test_every_protocol_line_is_traced(nats_server: NatsServer) -> None:
 
 
 def test_requests_and_replies_alternate(nats_server: NatsServer) -> None:
-    """Request by request, the answer comes after the question, though another thread receives it."""
+    """The answer is traced after its request, though another thread receives it."""
     lines: list[str] = []
     with jetstream_sync.connect(nats_server.url, trace_cb=lines.append) as nc:
         nc.subscribe("trace.q", cb=lambda msg: msg.respond(msg.data))
@@ -66,7 +66,7 @@ def test_requests_and_replies_alternate(nats_server: NatsServer) -> None:
 
 
 def test_the_callback_has_a_thread_of_its_own(nats_server: NatsServer) -> None:
-    """A callback that stands still stops neither sending nor receiving."""
+    """A blocked callback stops neither sending nor receiving."""
     threads: set[str] = set()
     go_on = threading.Event()
 
@@ -83,7 +83,7 @@ def test_the_callback_has_a_thread_of_its_own(nats_server: NatsServer) -> None:
 
 
 def test_without_a_callback_there_is_no_thread(nats_server: NatsServer) -> None:
-    """Tracing costs nothing when it is off: no thread, and no stream around the stream."""
+    """Without tracing there is no thread and no wrapper around the stream."""
     with jetstream_sync.connect(nats_server.url, name="untraced") as nc:
         nc.flush()
         assert not [t for t in threading.enumerate() if t.name.startswith("nats-trace")]
@@ -91,7 +91,7 @@ def test_without_a_callback_there_is_no_thread(nats_server: NatsServer) -> None:
 
 
 def test_a_slow_callback_does_not_hold_up_close(nats_server: NatsServer) -> None:
-    """Closing waits a second at most; the thread ends when the callback is through."""
+    """Closing waits a second at most; the thread ends when the callback returns."""
     flush_and_shutdown = threading.Event()
     nc = jetstream_sync.connect(nats_server.url, trace_cb=lambda _: flush_and_shutdown.wait(30))
     began = time.monotonic()
@@ -101,7 +101,7 @@ def test_a_slow_callback_does_not_hold_up_close(nats_server: NatsServer) -> None
 
 
 def test_a_refused_login_is_traced() -> None:
-    """The lines of a connection that was not made are there when `connect()` raises, without secrets."""
+    """The lines of a failed connect are traced when `connect()` raises, without secrets."""
     lines: list[str] = []
     with NatsServer(config="authorization { user: alice, password: secret-1 }") as guarded:
         url = guarded.url.replace("//", "//alice:secret-2@")
@@ -120,7 +120,7 @@ def test_a_refused_login_is_traced() -> None:
 
 
 def test_every_link_is_traced() -> None:
-    """After a reconnect the trace goes on with the new link's greeting; half a line is forgotten."""
+    """After a reconnect the trace continues with the new INFO; an incomplete line is dropped."""
     lines: list[str] = []
     with (
         Listener() as listener,
@@ -139,7 +139,7 @@ def test_every_link_is_traced() -> None:
 
 
 def test_plaintext_under_tls_is_traced(tmp_path: Path) -> None:
-    """The trace has what is said inside TLS: the greeting once, and then the login and all the rest."""
+    """The trace has the lines inside TLS: INFO once, then the login and the rest."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(
@@ -159,7 +159,7 @@ def test_plaintext_under_tls_is_traced(tmp_path: Path) -> None:
 
 
 def test_a_process_that_ends_without_closing_ends(nats_server: NatsServer) -> None:
-    """The thread holds nothing up, and is through when Python ends; all it was told is there."""
+    """The thread does not delay the end of Python, and all lines are traced."""
     program = (
         "import sys, time, jetstream_sync\n"
         "def trace(line):\n"

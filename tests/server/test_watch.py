@@ -27,7 +27,7 @@ def gone() -> Error:
 
 
 def entry_of(delivery: Delivery) -> tuple[str, bytes]:
-    """Make the entry of a message: its last token and its payload."""
+    """Create the entry of a message: its last token and its payload."""
     return delivery[0].decode().rpartition(".")[2], delivery[3]
 
 
@@ -89,7 +89,7 @@ def test_waiting_buffers_the_entries(js: JetStream, store: Stream) -> None:
 
 
 def test_messages_removed_before_their_delivery(js: JetStream, store: Stream) -> None:
-    """Current is reported although fewer messages come than the server counted at the start."""
+    """A watch becomes current although fewer messages arrive than the server counted."""
     names = {f"k{number}": number for number in range(3000)}
     for name in names:
         js.publish_async(f"{store.name}.{name}", b"")
@@ -103,7 +103,7 @@ def test_messages_removed_before_their_delivery(js: JetStream, store: Stream) ->
 
 
 def test_lost_consumer_before_current(js: JetStream, store: Stream) -> None:
-    """After a failure in the initial phase no older revision and no entry comes twice."""
+    """After a failure in the initial phase no older revision and no entry is repeated."""
     for value in range(3):
         for key in range(1500):
             js.publish_async(f"{store.name}.k{key}", b"%d" % value)
@@ -123,7 +123,7 @@ def test_lost_consumer_before_current(js: JetStream, store: Stream) -> None:
 
 
 def test_lost_consumer_afterwards(js: JetStream, store: Stream) -> None:
-    """After a failure of a current watch every change comes, also several of one subject."""
+    """After a failure of a current watch all changes arrive, also several of one subject."""
     with watch(js, store) as watching:
         assert watching.is_current
         (name,) = store.consumer_names()

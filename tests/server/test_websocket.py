@@ -1,4 +1,4 @@
-"""WebSocket against a real nats-server: where it listens, how it logs in, and what it refuses."""
+"""WebSocket to a real nats-server: ports, logins, and refused connections."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BIG = bytes(range(256)) * 3000
 
 @contextmanager
 def refused(kind: type[Exception], text: str) -> Iterator[None]:
-    """Connecting in this block fails quickly, with exactly this kind of error."""
+    """Assert that connecting fails quickly, with exactly this kind of error."""
     began = time.monotonic()
     with pytest.raises(kind, match=text) as caught:
         yield
@@ -56,7 +56,7 @@ def listening(port: int, more: str = "no_tls: true") -> str:
 
 @pytest.fixture
 def server(free_port: int) -> Iterator[NatsServer]:
-    """A server that takes WebSockets on the free port, in the clear."""
+    """A server that accepts WebSockets on the free port, in the clear."""
     with NatsServer(config=listening(free_port)) as running:
         yield running
 
@@ -77,14 +77,14 @@ def test_everything_works_through_a_websocket(free_port: int) -> None:
 
 
 @pytest.mark.usefixtures("server")
-def test_any_path_is_taken(free_port: int) -> None:
-    """The server itself does not care; what stands before it may."""
+def test_any_path_is_accepted(free_port: int) -> None:
+    """The server ignores the path; a proxy in front may use it."""
     with connect(f"ws://localhost:{free_port}/nats/here") as nc:
         assert echoes(nc)
 
 
 def test_a_login_goes_with_connect(free_port: int) -> None:
-    """User and password are checked as on any other port."""
+    """User and password are checked like on other ports."""
     config = f"authorization {{ user: a, password: b }}\n{listening(free_port)}"
     with NatsServer(config=config, jetstream=False):
         for url, options in (
@@ -98,7 +98,7 @@ def test_a_login_goes_with_connect(free_port: int) -> None:
 
 
 def test_headers_reach_the_server(free_port: int) -> None:
-    """A server that only takes requests of some origin looks at them."""
+    """A server that accepts requests of some origins only checks the header."""
     only = 'no_tls: true, allowed_origins: ["http://good.example"]'
     with NatsServer(config=listening(free_port, only), jetstream=False):
         url = f"ws://127.0.0.1:{free_port}"
@@ -109,14 +109,14 @@ def test_headers_reach_the_server(free_port: int) -> None:
 
 
 def test_wss(free_port: int, certificates: Certificates) -> None:
-    """TLS comes first, with all that belongs to it."""
+    """wss:// uses TLS with all its options."""
     config = listening(free_port, certificates.server())
     with NatsServer(config=config, jetstream=False):
         trusted = certificates.trusted()
         for url in (
             f"wss://127.0.0.1:{free_port}",
             f"wss://localhost:{free_port}/path",
-            # The option asks for TLS as well as the URL.
+            # Both the option and the URL require TLS.
             f"ws://127.0.0.1:{free_port}",
         ):
             with connect(url, tls=trusted) as nc:
@@ -131,13 +131,13 @@ def test_wss(free_port: int, certificates: Certificates) -> None:
 
 @pytest.mark.usefixtures("server")
 def test_wss_where_there_is_no_tls(free_port: int) -> None:
-    """The server is found out at once."""
+    """The error is raised at once."""
     with refused(SecureConnectionError, "the server does not speak TLS here"):
         connect(f"wss://127.0.0.1:{free_port}")
 
 
 def test_a_client_certificate_over_wss(free_port: int, certificates: Certificates) -> None:
-    """Without one, a server that verifies its clients is a typed error, not a hang."""
+    """A server that verifies its clients refuses one without a certificate, without a hang."""
     with NatsServer(config=listening(free_port, certificates.verifying()), jetstream=False):
         url = f"wss://127.0.0.1:{free_port}"
         with connect(url, tls=certificates.trusted("client")) as nc:
@@ -147,14 +147,14 @@ def test_a_client_certificate_over_wss(free_port: int, certificates: Certificate
 
 
 def test_the_port_for_other_clients(nats_server: NatsServer) -> None:
-    """It does not speak HTTP, which is said."""
+    """The error says that the port does not speak HTTP."""
     with refused(ProtocolError, "a port of their own"):
         connect(nats_server.url.replace("nats://", "ws://"))
 
 
 @pytest.mark.parametrize("status", [b"404 Not Found", b"502 Bad Gateway", b"301 Moved"])
 def test_an_http_server_is_quoted(status: bytes) -> None:
-    """With its status, although it keeps the connection open."""
+    """The error has the HTTP status, although the server keeps the connection open."""
 
     def play(peer: ScriptedPeer) -> None:
         while peer.line().strip():

@@ -1,4 +1,4 @@
-"""Answers of the API that make no sense: one typed error, and no call that goes on for ever."""
+"""Invalid answers of the API: a typed error, and no endless call."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PAGE = {"offset": 0, "limit": 1024}
 
 
 def answered(call: Callable[[JetStream], object], answer: dict[str, Any]) -> None:
-    """Make a call that every request is answered alike; it has to be an InvalidResponseError."""
+    """Call a function with one answer to every request: it must raise InvalidResponseError."""
     with (
         FakeJetStream(lambda *_: answer) as server,
         jetstream_sync.connect(server.url) as nc,
@@ -54,7 +54,7 @@ def answered(call: Callable[[JetStream], object], answer: dict[str, Any]) -> Non
 @pytest.mark.parametrize("name", [*NAMES, *INFOS, *LOOKUPS, *DONE, *RECORDS])
 @pytest.mark.parametrize("answer", [{}, {"error": "x"}, {"error": 5}, {"error": []}], ids=repr)
 def test_an_answer_without_what_was_asked_for_is_invalid(name, answer):
-    """An error that is no object, and an answer that has nothing, are no success."""
+    """An error that is not an object, and an empty answer, are not successes."""
     answered({**NAMES, **INFOS, **LOOKUPS, **DONE, **RECORDS}[name], answer)
 
 
@@ -69,25 +69,25 @@ def test_a_list_of_something_else_is_invalid(name, items):
 @pytest.mark.parametrize("name", [*NAMES, *INFOS])
 @pytest.mark.parametrize("total", ["1", None, 1.5, True], ids=repr)
 def test_a_total_that_is_no_number_is_invalid(name, total):
-    """Paging needs the total."""
+    """A total that is not a number is an error: paging needs it."""
     answered({**NAMES, **INFOS}[name], {"total": total, **PAGE, "streams": [], "consumers": []})
 
 
 @pytest.mark.parametrize("success", [None, False, "true", 1], ids=repr)
 @pytest.mark.parametrize("name", DONE)
-def test_only_success_is_success(name, success):
-    """A deletion is done when the server says so."""
+def test_a_deletion_needs_success(name, success):
+    """A deletion needs the server's confirmation."""
     answered(DONE[name], {"success": success})
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_without_anything_new_ends_the_paging(name):
-    """A total that is never reached does not make it go on, and nothing comes twice."""
+def test_a_page_without_new_items_ends_the_paging(name):
+    """A total that is never reached ends the paging, and nothing is listed twice."""
     pages: list[int] = []
 
     def answer(_: str, body: dict[str, int]) -> dict[str, Any]:
         pages.append(body["offset"])
-        # The second page overlaps the first, as when something was deleted meanwhile.
+        # The second page overlaps the first, as after a deletion meanwhile.
         found = ["A", "B"] if body["offset"] == 0 else ["B", "C"]
         return {"total": 10**9, **PAGE, "streams": found, "consumers": found}
 
@@ -97,7 +97,7 @@ def test_a_page_without_anything_new_ends_the_paging(name):
     assert pages == [0, 2, 4]
 
 
-def test_the_subjects_of_an_info_end_with_a_page_without_anything_new():
+def test_subjects_end_with_a_page_without_new_ones():
     """The same for the subjects of a stream."""
     info = {
         "config": {"name": "S"},

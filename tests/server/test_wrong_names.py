@@ -27,7 +27,7 @@ BAD: list[Any] = [INJECTION.encode(), INJECTION, b"x", None, 5, ["x"], OVERLONG,
 
 
 class On(NamedTuple):
-    """What a call is made on, and the bad argument."""
+    """A call, its object, and the invalid argument."""
 
     nc: Connection
     js: JetStream
@@ -48,7 +48,7 @@ SUBJECTS: dict[str, Call] = {
     "find_stream_name_by_subject": lambda on: on.js.find_stream_name_by_subject(on.bad),
     "create_stream": lambda on: on.js.create_stream(name="N", subjects=[on.bad]),
 }
-#: Subjects that may be left out: None is none.
+#: Subjects that may be left out: None is allowed.
 OPTIONAL_SUBJECTS: dict[str, Call] = {
     "publish reply": lambda on: on.nc.publish("a", b"", on.bad),
     "stream_names": lambda on: on.js.stream_names(on.bad),
@@ -126,10 +126,10 @@ OPTIONAL_CONSUMERS: dict[str, Call] = {
 }
 
 
-def everything_refuses(
+def assert_all_refuse(
     calls: dict[str, Call], bad: object, error: type[Exception], nc: Connection, stream: Stream
 ) -> None:
-    """Every call raises the error at once, and not one sends anything."""
+    """Assert that every call raises the error at once, and sends nothing."""
     on = On(nc, nc.jetstream(timeout=5), stream, bad)
     nc.flush()
     before = nc.stats["out_msgs"]
@@ -146,43 +146,43 @@ def everything_refuses(
 def test_a_bad_subject_is_refused_by_every_method(bad, nc, stream):
     """An invalid subject raises the same typed error everywhere, and nothing is sent."""
     typed = {name: call for name, call in SUBJECTS.items() if name != "create_stream"}
-    if bad == "":  # the stream is missing, too
+    if bad == "":  # the stream does not exist, either
         typed = {name: call for name, call in typed.items() if not name.endswith("subscribe")}
         typed["subscribe"] = SUBJECTS["subscribe"]
-    everything_refuses(typed, bad, BadSubjectError, nc, stream)
-    everything_refuses(
+    assert_all_refuse(typed, bad, BadSubjectError, nc, stream)
+    assert_all_refuse(
         {"create_stream": SUBJECTS["create_stream"]}, bad, InvalidArgumentError, nc, stream
     )
     if bad:
-        everything_refuses(OPTIONAL_SUBJECTS, bad, InvalidArgumentError, nc, stream)
+        assert_all_refuse(OPTIONAL_SUBJECTS, bad, InvalidArgumentError, nc, stream)
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: repr(bad)[:20])
 def test_a_bad_queue_group_is_refused_by_every_method(bad, nc, stream):
-    """A queue group is part of a command line, so it is checked as a subject is."""
-    everything_refuses(QUEUES, bad, BadSubjectError, nc, stream)
+    """A queue group is part of a command line, so it is checked like a subject."""
+    assert_all_refuse(QUEUES, bad, BadSubjectError, nc, stream)
     if bad is not None:
-        everything_refuses(OPTIONAL_QUEUES, bad, BadSubjectError, nc, stream)
+        assert_all_refuse(OPTIONAL_QUEUES, bad, BadSubjectError, nc, stream)
 
 
 @pytest.mark.parametrize("bad", [*BAD, "", "a.b", "a/b", "x" * 256], ids=lambda bad: repr(bad)[:20])
 def test_a_bad_name_is_refused_by_every_method(bad, nc, stream):
-    """A name that is missing, empty, too long or no str is an InvalidNameError."""
-    # In a config, what is no str is an InvalidOptionError, as for every other field.
+    """A missing, empty or too long name, or one that is not a string, is an InvalidNameError."""
+    # In a config, a value that is not a string is an InvalidOptionError, as for other fields.
     configs = {name: call for name, call in STREAMS.items() if name.endswith("_stream")}
     streams = {name: call for name, call in STREAMS.items() if name not in configs}
     if isinstance(bad, str):
         streams, configs = STREAMS, {}
-    everything_refuses(streams, bad, InvalidNameError, nc, stream)
-    everything_refuses(configs, bad, InvalidArgumentError, nc, stream)
-    everything_refuses(CONSUMERS, bad, InvalidNameError, nc, stream)
+    assert_all_refuse(streams, bad, InvalidNameError, nc, stream)
+    assert_all_refuse(configs, bad, InvalidArgumentError, nc, stream)
+    assert_all_refuse(CONSUMERS, bad, InvalidNameError, nc, stream)
     if bad is not None:
-        everything_refuses(OPTIONAL_STREAMS, bad, InvalidNameError, nc, stream)
-        everything_refuses(OPTIONAL_CONSUMERS, bad, InvalidArgumentError, nc, stream)
+        assert_all_refuse(OPTIONAL_STREAMS, bad, InvalidNameError, nc, stream)
+        assert_all_refuse(OPTIONAL_CONSUMERS, bad, InvalidArgumentError, nc, stream)
 
 
-def test_what_is_refused_reaches_no_subscription(nc):
-    """Bytes with a command in them are not written to the socket."""
+def test_refused_arguments_are_not_sent(nc):
+    """Bytes that contain a command are not written to the socket."""
     evil = nc.subscribe("evil")
     nc.flush()
     for call in (nc.publish, nc.request, nc.jetstream().publish, nc.jetstream().publish_async):
@@ -196,12 +196,12 @@ def test_what_is_refused_reaches_no_subscription(nc):
 
 
 def longest(fixed: int) -> str:
-    """Return the longest subject in a command line whose other bytes are so many."""
+    """Return the longest subject in a command line with this number of other bytes."""
     return "x" * (4096 - fixed)
 
 
-def test_the_longest_subjects_go_through(nc):
-    """What just fits into a command line is sent, and one byte more is refused locally."""
+def test_the_longest_subjects_are_sent(nc):
+    """A command line of the maximum length is sent, and a longer one is refused by the client."""
     both = "s" * 2000, "q" * 2000
     held = nc.subscribe(*both)
     name = longest(len("PUB  1"))
@@ -231,7 +231,7 @@ def test_the_longest_subjects_go_through(nc):
 
 
 def test_a_refused_line_ends_its_subscription_and_not_every_link():
-    """Where a server takes shorter lines only, the connection does not reconnect again and again."""
+    """If a server accepts shorter lines only, the connection does not reconnect repeatedly."""
     errors: list[Exception] = []
     with (
         NatsServer(name="short", config="max_control_line: 1024") as server,
@@ -252,7 +252,7 @@ def test_a_refused_line_ends_its_subscription_and_not_every_link():
         refused = [error.subject for error in errors if isinstance(error, BadSubjectError)]
         assert refused == ["a" * 2000, "b" * 2000]
 
-        # The line of a message is not sent again; no subscription is blamed for it.
+        # The line of a message is not sent again, and does not end a subscription.
         nc.publish("c" * 2000, b"")
         wait_until(lambda: nc.stats["reconnects"] > reconnects and nc.is_connected)
         nc.publish("c" * 2000, b"")
