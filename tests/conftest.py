@@ -19,7 +19,7 @@ pytest_plugins = [
     "fix_tls",
 ]
 
-# A shell that starts the tests in the background has them ignore Ctrl-C, and their children inherit that.
-# Tests of Ctrl-C want the usual behaviour.
+# A shell that starts the tests in the background makes them ignore Ctrl-C, also in their children.
+# Tests of Ctrl-C need the default.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""Programs that a how-to shows, run as processes of their own."""
+"""Programs of the how-to pages, run as processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from typing_extensions import Self
 
 __all__ = ["APPS", "Program", "copied", "free_port", "http", "run"]
 
-#: Where the how-tos keep the files that they show.
+#: The folder with the files that the how-to pages show.
 APPS = Path(__file__).parents[1] / "docs" / "howto" / "apps"
 
 
@@ -34,7 +34,7 @@ def free_port() -> int:
 
 class Program:
     """
-    A Python program with its children, in a process group of its own; all are gone at the end.
+    A Python program and its children, in their own process group; all are ended at the end.
 
     Args:
         command: the module or file to run, and its arguments; ``-m name`` for a module.
@@ -58,7 +58,7 @@ class Program:
         self._folder = folder
         self._output = folder / f"output-{len(list(folder.glob('output-*')))}.txt"
         environment = {**variables, "NATS_URL": url, "PYTHONUNBUFFERED": "1"}
-        # What pytest makes of warnings is not for programs of others.
+        # Pytest's settings for warnings are not for other programs.
         environment.pop("PYTHONWARNINGS", None)
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
@@ -73,7 +73,7 @@ class Program:
 
     @property
     def output(self) -> str:
-        """What it has printed so far."""
+        """Its output so far."""
         return self._output.read_text(encoding="utf-8", errors="replace")
 
     @property
@@ -82,7 +82,7 @@ class Program:
         return self.process.stdin
 
     def wait_for(self, text: str, limit: float = 20.0) -> None:
-        """Wait until it has printed a text; fail with all that it printed when it does not."""
+        """Wait until it has printed a text; fail with its whole output otherwise."""
 
         def there() -> bool:
             if text in self.output:
@@ -101,7 +101,7 @@ class Program:
         self.process.send_signal(number)
 
     def ctrl_c(self) -> None:
-        """Press Ctrl-C: every process of the group gets it."""
+        """Send a Ctrl-C: every process of the group gets it."""
         os.killpg(self.process.pid, signal.SIGINT)
 
     def ended(self, limit: float = 20.0) -> int:
@@ -120,23 +120,23 @@ class Program:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(10 * SCALE)
-        # Children that outlived it, too.
+        # Also children that still run.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(5)
         if self.process.stdin is not None:
             self.process.stdin.close()
-        # Shown by pytest where the test fails.
+        # Shown by pytest if the test fails.
         sys.stdout.write(f"--- {self.process.args}\n{self.output}")
 
 
 def copied(name: str, folder: Path) -> Path:
-    """Copy an application to where it may leave files, and return where it is."""
+    """Copy an application to a folder where it may create files, and return the copy."""
     return Path(shutil.copytree(APPS / name, folder / name))
 
 
 def run(command: list[str], url: str, folder: Path, limit: float = 40.0) -> str:
-    """Run a program to its end, which has to be a good one, and return what it printed."""
+    """Run a program to its end, which must be successful, and return its output."""
     with Program(command, url, folder) as program:
         status = program.ended(limit)
         assert status == 0, program.output
@@ -144,7 +144,7 @@ def run(command: list[str], url: str, folder: Path, limit: float = 40.0) -> str:
 
 
 def http(method: str, url: str, data: bytes | None = None) -> tuple[int, dict[str, Any]]:
-    """Ask an HTTP server for JSON; return the status, 0 where there is none, and the answer."""
+    """Request JSON from an HTTP server; return the status, 0 without a server, and the answer."""
     request = urllib.request.Request(url, data=data, method=method)
     try:
         with urllib.request.urlopen(request, timeout=20 * SCALE) as response:
@@ -153,5 +153,5 @@ def http(method: str, url: str, data: bytes | None = None) -> tuple[int, dict[st
         with error:
             body = error.read()
         return error.code, {"body": body.decode(errors="replace")}
-    except (OSError, ValueError, HTTPException):  # the last one: it was killed amid its answer
+    except (OSError, ValueError, HTTPException):  # it was killed during its answer
         return 0, {}

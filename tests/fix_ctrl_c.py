@@ -1,4 +1,4 @@
-"""A Ctrl-C at a chosen moment: after the n-th point where CPython looks for signals."""
+"""A Ctrl-C at a chosen point: after the n-th point where CPython checks for signals."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _NOT_LOOKED_BEFORE = frozenset(dis.opmap[name] for name in _BLOCK_STARTS)
 
 @cache
 def _handlers(code: CodeType) -> dict[int, int]:
-    """Map each instruction in a ``try`` or ``with`` to where an error in it goes; 3.10 needs none."""
+    """Map each instruction in a ``try`` or ``with`` to its handler; 3.10 needs none."""
     if _IS_3_10:
         return {}
     entries = dis._parse_exception_table(code)  # type: ignore[attr-defined]
     handlers = {}
-    for entry in reversed(entries):  # the first one that fits counts
+    for entry in reversed(entries):  # the first match counts
         handlers.update(dict.fromkeys(range(entry.start, entry.end, 2), entry.target))
     return handlers
 
@@ -55,7 +55,7 @@ class _Bomb:
     def __init__(self, moment: int) -> None:
         self.left = moment
         self.went_off = False
-        self._returned = False  # from a function of ours just now: CPython does not look there
+        self._returned = False  # from a function of this file: CPython does not check there
 
     def trace(self, frame: FrameType, event: str, _: Any) -> Any:
         if self.went_off or _PACKAGE not in Path(frame.f_code.co_filename).parts:
@@ -70,15 +70,15 @@ class _Bomb:
             if event == "return":
                 self._returned = not _IS_3_10
             elif event == "exception":
-                last = -1  # the call that raised it is not followed by a look
+                last = -1  # the call that raised it is not followed by a check
             elif event == "opcode" and not self.went_off:
                 returned, self._returned = self._returned, False
                 code = inner.f_code
                 done = code.co_code[last] if last >= 0 else 0
                 begins_block = code.co_code[inner.f_lasti] in _NOT_LOOKED_BEFORE
                 jumped = done in _LOOKED_AT_WHERE_TAKEN and inner.f_lasti - last > 2
-                # We strike just before the next instruction, CPython at the end of this one: where
-                # that makes a difference, as at a return inside a `with`, we cannot.
+                # This raises just before the next instruction, CPython at the end of this one: where
+                # that makes a difference, as at a return inside a `with`, it cannot be simulated.
                 handlers = _handlers(code)
                 same = handlers.get(last) == handlers.get(inner.f_lasti)
                 last = inner.f_lasti

@@ -31,7 +31,7 @@ from jetstream_sync.server.runtime import reserve_port
 
 __all__ = ["BOTH", "FaultProxy", "Toward", "open_files"]
 
-#: Bytes taken from a socket at a time, and kept while the other end takes nothing.
+#: Bytes read from a socket at a time, and kept while the other end does not read.
 _PIECE = 256 * 1024
 
 
@@ -50,7 +50,7 @@ class _LinkConditions:
 
     def __init__(self) -> None:
         self.held = False
-        self.delay = 0.0  # seconds that every byte is late
+        self.delay = 0.0  # seconds by which every byte is delayed
         self.piece = _PIECE  # bytes sent at a time
         self.pause = 0.0  # seconds between two pieces
         # The next link that forwards `needle` is cut, or held, this many bytes after it.
@@ -135,10 +135,10 @@ class FaultProxy:
         self._links: list[_Link] = []
         self.port, self._holder = reserve_port()
         self.url = f"nats://127.0.0.1:{self.port}"
-        #: Connections that clients made so far, and those of them that were cut.
+        #: Number of connections accepted so far, and of those that were cut.
         self.accepted = 0
         self.cuts = 0
-        #: Bytes that went each way.
+        #: Number of bytes sent in each direction.
         self.passed = dict.fromkeys(Toward, 0)
         self._orders: deque[Callable[[], object]] = deque()
         self._closing = False
@@ -218,7 +218,7 @@ class FaultProxy:
         self._do(order)
 
     def hold(self, *toward: Toward) -> None:
-        """Become a black hole: accept connections, and forward nothing until `heal()`."""
+        """Accept connections, and forward nothing until `heal()`."""
 
         def order() -> None:
             for each in toward or BOTH:
@@ -274,18 +274,18 @@ class FaultProxy:
         self._do(order)
 
     def accept(self) -> None:
-        """Take connections again."""
+        """Accept connections again."""
         self._do(lambda: self._listen() if self._listening is None else None)
 
-    # --- what there is ----------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------
 
     @property
     def links(self) -> int:
-        """How many links are whole."""
+        """The number of intact links."""
         return self._do(lambda: sum(not (link.dropped or link.draining) for link in self._links))
 
     def close(self) -> None:
-        """End everything; safe to call again."""
+        """Close all links and end the thread; a second call does nothing."""
         if self._closing:
             return
         self._closing = True
@@ -311,7 +311,7 @@ class FaultProxy:
     # --- the thread -------------------------------------------------------------------------
 
     def _do(self, order: Callable[[], int | None]) -> int:
-        """Have the thread do something, and return when it has."""
+        """Make the thread do something, and wait for it."""
         done = threading.Event()
         result: list[int | None] = []
 
@@ -514,9 +514,9 @@ def _reset(victim: socket.socket) -> None:
 
 
 def open_files() -> int:
-    """Return how many files and sockets this process has open."""
+    """Return the number of open files and sockets of this process."""
     directory = Path("/proc/self/fd")
-    # Elsewhere than on Linux there is nothing to compare.
+    # On other systems than Linux there is nothing to compare.
     return len(list(directory.iterdir())) if directory.exists() else 0
 
 

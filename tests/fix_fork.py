@@ -14,14 +14,14 @@ __all__ = ["in_child"]
 
 
 def in_child(check: Callable[[], object], limit: int = 10) -> None:
-    """Run a check in a forked child; fail with its error when it raises, or hangs."""
+    """Run a check in a forked child; fail with its error if it raises or hangs."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
             os.close(reading)
-            # The stack, and then the end.
+            # Print the stacks, and end the process.
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             faulthandler.register(signal.SIGALRM, file=writing, chain=True)
             signal.alarm(int(limit * SCALE))

@@ -1,9 +1,9 @@
 """
-Tests under gevent: the same ones, in a process that was monkey-patched before pytest came.
+Tests under gevent: the same ones, in a process that was monkey-patched before pytest started.
 
-``python -m gevent.monkey --module pytest tests/...`` runs them; tox has it as ``py311-gevent``. What can
-not make sense there is left out by the table below, and named in the summary. ``tests/greenlets`` is for
-such a process only.
+``python -m gevent.monkey --module pytest tests/...`` runs them; the environment in tox is
+``py311-gevent``. Tests that cannot work there are left out by the table below, and listed in the
+summary. ``tests/greenlets`` is for such a process only.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import pytest
 __all__ = ["UNDER_GEVENT"]
 
 _monkey = sys.modules.get("gevent.monkey")
-#: Whether the process was monkey-patched before pytest came.
+#: Whether the process was monkey-patched before pytest started.
 UNDER_GEVENT = _monkey is not None and _monkey.is_module_patched("threading")
 
-#: Tests that are left out: a pattern for the start of their names, and why.
+#: Tests that are left out: a pattern for the start of their names, and the reason.
 LEFT_OUT: dict[str, str] = {
     r"thread/test_races\.py::test_(a_closed_connection_always_has_its_reason|close_at_the_moment_of_a_reconnect|pings_while_disconnected)": (
         "it spins until another thread has done something, and greenlets do not take turns by themselves"
@@ -39,7 +39,7 @@ _left_out = pytest.StashKey[list[str]]()
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave ``tests/greenlets`` to processes that were patched."""
+    """Ignore ``tests/greenlets`` in processes that are not patched."""
     return True if collection_path.name == "greenlets" and not UNDER_GEVENT else None
 
 
@@ -54,7 +54,7 @@ if UNDER_GEVENT:
     _of_system_threads = sys._current_frames
 
     def _frames() -> dict[int, FrameType]:
-        """Return where each thread is; threads are greenlets, and the interpreter knows only one."""
+        """Return the frame of each thread, also of those that are greenlets."""
         greenlets = [each for each in gc.get_objects() if isinstance(each, greenlet)]
         frames = {id(each): each.gr_frame for each in greenlets if each.gr_frame is not None}
         return {**frames, **_of_system_threads()}
@@ -63,14 +63,14 @@ if UNDER_GEVENT:
     sys._current_frames = _frames
 
     def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leave out what the table says."""
+        """Leave out the tests of the table."""
         reasons = {item: _reason(item) for item in items}
         config.stash[_left_out] = [f"{each.nodeid}: {why}" for each, why in reasons.items() if why]
         config.hook.pytest_deselected(items=[item for item, why in reasons.items() if why])
         items[:] = [item for item, why in reasons.items() if not why]
 
     def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-        """Name what was left out."""
+        """List the tests that were left out."""
         terminalreporter.section("not under gevent")
         for line in terminalreporter.config.stash.get(_left_out, []):
             terminalreporter.write_line(line)

@@ -1,4 +1,4 @@
-"""Tests of properties: how long an example takes is the machine's matter, and says nothing."""
+"""Settings for property tests: no deadline, which a busy machine would miss."""
 
 from __future__ import annotations
 

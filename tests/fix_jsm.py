@@ -33,7 +33,7 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][A-Z0-9]|\x1b[=>]")
 
 @dataclass(frozen=True)
 class Result:
-    """How a command ended, and what it wrote."""
+    """The exit status of a command, and its output."""
 
     status: int
     out: str
@@ -41,21 +41,21 @@ class Result:
 
     @property
     def json(self) -> Any:
-        """The one document on stdout."""
+        """The only document on stdout."""
         return json.loads(self.out)
 
     @property
     def lines(self) -> list[Any]:
-        """The documents on stdout, one a line."""
+        """The documents on stdout, one per line."""
         return [json.loads(line) for line in self.out.splitlines()]
 
     @property
     def error(self) -> Any:
-        """What the error document on stderr says."""
+        """The text of the error document on stderr."""
         return json.loads(self.err)["error"]
 
     def ok(self) -> Result:
-        """Return the same; it must have succeeded."""
+        """Return the result itself; the command must have succeeded."""
         assert self.status == 0, self
         return self
 
@@ -75,9 +75,9 @@ def run_jsm(*args: str, stdin: bytes = b"", tty: bool = False, **variables: str)
     Run a command line in this process.
 
     Args:
-        *args: the words after ``jsm``.
-        stdin: what it can read.
-        tty: whether its streams say that they are terminals (dumb ones): prompts are asked.
+        *args: the arguments of ``jsm``.
+        stdin: its standard input.
+        tty: whether its streams are (dumb) terminals: then it prompts.
         **variables: the environment.
 
     """
@@ -100,7 +100,7 @@ def run_jsm(*args: str, stdin: bytes = b"", tty: bool = False, **variables: str)
 
 
 class Jsm:
-    """Runs command lines against one server, in this process."""
+    """Runs command lines with one server, in this process."""
 
     def __init__(self, server: NatsServer) -> None:
         self.server = server
@@ -146,12 +146,12 @@ def jsm(nats_server: NatsServer) -> Iterator[Jsm]:
 
 @pytest.fixture
 def raw(nats_server: NatsServer) -> Iterator[RawClient]:
-    """Read effects back from the shared server, with code that shares nothing with the package."""
+    """Read effects back from the shared server, with independent code."""
     with RawClient(nats_server.port) as client:
         yield client
 
 
-# Runs in the child: makes its standard input the terminal that Ctrl-C comes from.
+# Runs in the child: makes its standard input the controlling terminal.
 _TAKE_TERMINAL = """
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -160,7 +160,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 
 class Terminal:
-    """A command on a pseudo-terminal of its own: type into it, and wait for what it shows."""
+    """A command on its own pseudo-terminal: type into it, and wait for its output."""
 
     def __init__(self, *args: str, columns: int = 120, lines: int = 40, **variables: str) -> None:
         environment = {**_environment(), "TERM": "xterm", **variables}
@@ -197,24 +197,24 @@ class Terminal:
                 self._shown += data.decode("utf-8", "replace")
                 self._over = not data
                 self._changed.notify_all()
-            if b"\x1b[6n" in data:  # where is the cursor? a drawing library waits for the answer
+            if b"\x1b[6n" in data:  # the cursor's position is requested
                 os.write(self._fd, b"\x1b[1;1R")
             if not data:
                 return
 
     @property
     def raw(self) -> str:
-        """Everything that was shown, as it was sent."""
+        """The whole output, as it was sent."""
         with self._changed:
             return self._shown
 
     @property
     def text(self) -> str:
-        """Everything that was shown, without escape codes."""
+        """The whole output, without escape codes."""
         return _ESCAPE.sub("", self.raw).replace("\r", "")
 
     def expect(self, text: str, timeout: float = 10.0) -> str:
-        """Wait until a text is shown, and return all of it."""
+        """Wait until a text is displayed, and return the whole output."""
         with self._changed:
             met = self._changed.wait_for(
                 lambda: text in _ESCAPE.sub("", self._shown) or self._over, timeout * SCALE
@@ -224,16 +224,16 @@ class Terminal:
         return self.text
 
     def send(self, text: str) -> None:
-        """Type something."""
+        """Type a text."""
         os.write(self._fd, text.encode())
 
     def answer(self, question: str, answer: str) -> None:
-        """Wait for a question, and type the answer to it."""
+        """Wait for a prompt, and type the answer."""
         self.expect(question)
         self.send(f"{answer}\n")
 
     def wait(self, timeout: float = 10.0) -> int:
-        """Wait until it ended, and return its exit status; -9 and so on for signals."""
+        """Wait for its end, and return its exit status; negative for signals."""
         with self._changed:
             assert self._changed.wait_for(lambda: self._over, timeout * SCALE), self.text
         return self._child.wait(timeout * SCALE)
@@ -248,7 +248,7 @@ class Terminal:
 
 @pytest.fixture
 def terminal(nats_server: NatsServer) -> Iterator[Any]:
-    """Make a function that starts ``jsm`` on a terminal, against the shared server: `Terminal`."""
+    """Return a function that starts ``jsm`` on a terminal, with the shared server: `Terminal`."""
     open_ones: list[Terminal] = []
 
     def start(*args: str, **variables: Any) -> Terminal:

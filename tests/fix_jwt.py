@@ -1,8 +1,8 @@
 """
-A server in operator mode, and the JWTs that it wants: those of an operator, of accounts and of users.
+A server in operator mode, and JWTs of an operator, accounts and users.
 
-The format is that of version 2 of nats-io/jwt; the keys are of the nkeys package. Nothing of the package
-under test is used to make them.
+The format is version 2 of nats-io/jwt; the keys are made by the nkeys package. The package under
+test is not used to make them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def now() -> int:
 
 
 def expired_by(seconds: float) -> bool:
-    """Return whether a time of a JWT has come."""
+    """Return whether a JWT's expiry time is reached."""
     return datetime.now(timezone.utc) >= datetime.fromtimestamp(seconds, timezone.utc)
 
 
@@ -119,10 +119,10 @@ class Account(Identity):
         Return a JWT for a user.
 
         Args:
-            user: whose it is.
+            user: the user.
             lifetime: in whole seconds; ``None``: it does not expire.
-            issued: when it was issued; ``None``: now.
-            bearer: whether he needs no key.
+            issued: the time of issue; ``None``: now.
+            bearer: whether the user needs no key.
             permissions: ``{"pub": {"allow": [...], "deny": [...]}, "sub": ...}``.
 
         """
@@ -169,7 +169,7 @@ class Operator:
         """
 
     def creds(self, folder: Path, **claims: Any) -> Path:
-        """Write a ``.creds`` file for a new user of the account, and return where it is."""
+        """Write a ``.creds`` file for a new user of the account, and return its path."""
         user = User()
         path = folder / "user.creds"
         path.write_text(user.creds(self.account.user(user, **claims)))

@@ -138,7 +138,7 @@ class Wire:
         self.server = peer
         #: Bytes that can be sent now; None: any number.
         self.room: int | None = None
-        #: Bytes that come with one read at most.
+        #: Maximum number of bytes per read.
         self.piece = 1 << 30
         self.sends = 0
         self.timeout: float | None = None
@@ -172,7 +172,7 @@ class Wire:
         self.sends += 1
         if self.room is not None:
             self.room -= count
-        # In one step, as a real stream has to.
+        # In one step, like a real stream.
         self._out += data[:count]
         sent.append(count)
 

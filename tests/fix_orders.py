@@ -1,4 +1,4 @@
-"""The stream ORDERS of the document of 2020, and its consumers, made and read back without `jsm`."""
+"""The stream ORDERS of the document of 2020, and its consumers, accessed without `jsm`."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ __all__ = ["Orders", "orders"]
 
 
 class Orders:
-    """The stream, and what the server says of its consumers."""
+    """The stream, and the server's infos of its consumers."""
 
     def __init__(self, raw: RawClient) -> None:
         self.raw = raw
         raw.api("STREAM.CREATE.ORDERS", name="ORDERS", subjects=["ORDERS.*"], storage="memory")
 
     def make(self, name: str, **config: Any) -> None:
-        """Make a durable consumer."""
+        """Create a durable consumer."""
         config = {"durable_name": name, "ack_policy": "explicit", **config}
         made = self.raw.api(f"CONSUMER.CREATE.ORDERS.{name}", stream_name="ORDERS", config=config)
         assert made.get("name") == name, made
 
     def info(self, name: str) -> dict[str, Any]:
-        """Return what the server says of a consumer."""
+        """Return the info of a consumer."""
         return self.raw.api(f"CONSUMER.INFO.ORDERS.{name}")
 
     def config(self, name: str) -> dict[str, Any]:
@@ -46,6 +46,6 @@ class Orders:
 
 @pytest.fixture
 def orders(jsm: Jsm) -> Iterator[Orders]:
-    """An empty stream ORDERS for ``ORDERS.*``, on the server that `jsm` talks to."""
+    """An empty stream ORDERS for ``ORDERS.*``, on the server that `jsm` uses."""
     with RawClient(jsm.server.port) as raw:
         yield Orders(raw)

@@ -1,4 +1,4 @@
-"""Scripted servers: they send and read exactly what the test decides."""
+"""Scripted servers: the test decides every byte that they send and read."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
 Reruns of tests that use real servers and processes, and the failures that led to them.
 
-A busy machine can make such a test miss a deadline, so tox allows it two more runs. Unit and thread
-tests have no such excuse: their first failure counts.
+On a busy machine such a test can miss a deadline, so tox allows it two more runs. Unit and thread
+tests get no rerun.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show the failures that led to another run: a reason that can repeat is a bug."""
+    """Show the failures that led to a rerun: a reason that can repeat is a bug."""
     reports = [
         report
         for report in terminalreporter.getreports("rerun")

@@ -1,4 +1,4 @@
-"""The nats-server that tests run against: fixtures, its version, and what depends on it."""
+"""The nats-server of the tests: fixtures, its version, and tests that depend on it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _deselected = pytest.StashKey[list[str]]()
 
 
 def pytest_report_header() -> str:
-    """Say which server it is, since results depend on it."""
+    """Report the version of the server, since results depend on it."""
     try:
         server = NatsServer()
         return f"nats-server: {server.version} ({server.binary})"
@@ -36,9 +36,9 @@ def pytest_report_header() -> str:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """
-    Leave out the tests that are marked for other versions of the server.
+    Deselect the tests that are marked for other versions of the server.
 
-    Without a server nothing is left out: the tests fail in their fixtures, loudly.
+    Without a server nothing is deselected: the tests fail in their fixtures.
     """
     marked = {item: item.get_closest_marker("server") for item in items}
     if not any(marked.values()):
@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name the tests that did not run because of the server's version."""
+    """List the tests that were deselected because of the server's version."""
     left_out = terminalreporter.config.stash.get(_deselected, [])
     if left_out:
         terminalreporter.section(f"not for nats-server {NatsServer().version}")
@@ -72,9 +72,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def nats_server() -> Iterator[NatsServer]:
     """
-    The one server that most tests share.
+    The server that most tests share.
 
-    Do not stop, pause or reconfigure it: take `fresh_server` for that.
+    Do not stop, pause or reconfigure it: use `fresh_server` for that.
     """
     with NatsServer(name="shared") as server:
         yield server
@@ -82,7 +82,7 @@ def nats_server() -> Iterator[NatsServer]:
 
 @pytest.fixture
 def fresh_server() -> Iterator[NatsServer]:
-    """A server for this test alone."""
+    """A server of this test alone."""
     with NatsServer(name="fresh") as server:
         yield server
 
@@ -91,8 +91,8 @@ def wait_for_peers(cluster: NatsCluster) -> None:
     """
     Wait until a stream can have a replica on each server.
 
-    A server is chosen only when the meta leader has heard how much room it has (``selectPeerGroup``);
-    that comes by itself soon after its start, and no monitoring port tells when.
+    A server is chosen only when the meta leader knows its free space (``selectPeerGroup``),
+    which is soon after its start; no monitoring port reports it.
     """
     fields = {"name": "PROBE", "subjects": ["probe"], "storage": "memory"}
     fields["num_replicas"] = len(cluster.servers)
@@ -103,7 +103,7 @@ def wait_for_peers(cluster: NatsCluster) -> None:
 
 @pytest.fixture
 def cluster() -> Iterator[NatsCluster]:
-    """Three servers for this test alone, with JetStream clustered."""
+    """Three servers of this test alone, with JetStream clustered."""
     with NatsCluster() as servers:
         wait_for_peers(servers)
         yield servers
@@ -128,7 +128,7 @@ def js(nc: Connection, nats_server: NatsServer) -> Iterator[JetStream]:
 
 @pytest.fixture
 def stream_name(request: pytest.FixtureRequest) -> str:
-    """A stream name that no other test uses, and that says whose it is."""
+    """Return a stream name that no other test uses, made from the name of the test."""
     test = re.sub(r"\W", "_", request.node.originalname)
     return f"{test[:40]}_{next(_numbers)}"
 

@@ -1,4 +1,4 @@
-"""Certificates in files, as servers and clients take them."""
+"""Certificate files for servers and clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Certificates", "certificates", "free_port"]
 
 @dataclass(frozen=True)
 class Certificates:
-    """An authority, and what it signed, in a directory."""
+    """A certificate authority and its certificates, in a directory."""
 
     directory: Path
     authority: trustme.CA
@@ -44,7 +44,7 @@ class Certificates:
         return self.directory / f"{name}.pem"
 
     def trusted(self, own: str | None = None) -> TLSOptions:
-        """Return options that trust the authority, with a certificate of the client's own."""
+        """Return options that trust the authority, with a certificate of the client."""
         cert_file = None if own is None else self.path(own)
         return TLSOptions(ca_file=self.path("ca"), cert_file=cert_file)
 
@@ -64,7 +64,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture
 def free_port() -> Iterator[int]:
-    """A free port, different from those that servers take for clients."""
+    """Return a free port outside the range that servers use for clients."""
     port, holder = reserve_port()
     yield port
     if holder is not None:

@@ -1,24 +1,24 @@
 """
-A page of commands and what they show, run from top to bottom.
+A page of commands with their output, run from top to bottom.
 
 A page has blocks ``.. code-block:: shell-session``: lines that begin with ``$`` are run, all others
-are what they show. Comments between them, in the page's source only, say how; one right above a
-block is about that block:
+are their output. Comments between the blocks, in the page's source only, control the run; one right
+above a block applies to it:
 
 ``.. answers: LABEL = ANSWER | ...``
-    The command asks: it runs on a terminal, and each answer is typed after its label.
+    The command prompts: it runs on a terminal, and each answer is typed after its label.
 ``.. from: LINE``
-    Of what is shown only this line and what follows is in the page.
+    The page has the output from this line on only.
 ``.. with: WORD | ...``
-    Only lines that have one of these words are in the page.
+    The page has only the lines with one of these words.
 ``.. runs: NAME until N``
-    The command goes on while the following blocks are run; it is ready when it has shown N lines.
+    The command continues while the following blocks run; it is ready after N lines of output.
 ``.. stops: NAME after N``
-    When that command has shown N lines in all, Ctrl-C is typed.
+    After N lines of output of that command in all, Ctrl-C is typed.
 ``.. effect: NAME``
-    What was done is looked up on the server: a function of the test with that name.
+    The effect is checked on the server by a function of the test with that name.
 
-What differs from run to run (times, ids, addresses) is left out when a page is compared.
+Parts that differ between runs (times, ids, addresses) are masked when a page is compared.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def masked(lines: list[str]) -> list[str]:
 
 @dataclass
 class Block:
-    """One block: its place in the page, and its commands with their output."""
+    """A block: its place in the page, and its commands with their output."""
 
     first: int
     """The page's line of its first command."""
@@ -93,7 +93,7 @@ class Block:
     shown: list[list[str]] = field(default_factory=list)
 
     def lines(self, shown: list[list[str]]) -> list[str]:
-        """Return the lines of a block whose commands show this."""
+        """Return the lines of a block with this output."""
         found = []
         for command, output in zip(self.commands, shown, strict=True):
             found += [f"$ {command}", *output]
@@ -121,7 +121,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Step:
-    """One step: a block to run, or the action of a comment between blocks."""
+    """A step: a block to run, or the action of a comment between blocks."""
 
     kind: str
     text: str = ""
@@ -129,7 +129,7 @@ class Step:
 
 
 class Page:
-    """A page, read once."""
+    """A page of commands, parsed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -223,8 +223,8 @@ class Walk:
     Runs the steps of a page.
 
     Args:
-        page: which.
-        url: of the server.
+        page: the page.
+        url: the address of the server.
         folder: for files.
 
     """
@@ -249,7 +249,7 @@ class Walk:
         self._open.close()
 
     def run(self, effects: dict[str, object]) -> None:
-        """Do every step; effects are functions without arguments, and all of them are used."""
+        """Run every step; effects are functions without arguments, and each must be used."""
         used = set()
         for step in self._page.steps():
             if step.kind == "block":
@@ -286,7 +286,7 @@ class Walk:
             terminal = self._on_terminal(block, words, variables)
             status, text = terminal.wait(), terminal.text
         else:
-            # Both streams are one, as they are on a terminal.
+            # Both streams are one, as on a terminal.
             out = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
             status = run(
                 words,
@@ -305,7 +305,7 @@ class Walk:
     def _lines(self, text: str) -> list[str]:
         """Return the output as printed with the server address that the page uses."""
         text = text.replace(self._environment["NATS_URL"], DOCUMENTED_URL)
-        # What a terminal shows when Ctrl-C is typed.
+        # The terminal's echo of Ctrl-C.
         text = text.replace("\n\nReceived", "\n^C\nReceived").replace("^Cjsm:", "^C\njsm:")
         return text.expandtabs(8).rstrip("\n").split("\n") if text else []
 
@@ -317,7 +317,7 @@ class Walk:
             label, _, answer = each.partition(" =")
             question = f"? {label.strip()}"
             asked[question] += 1
-            # The same question comes again after the help for it.
+            # The same prompt follows its help.
             wait_until(partial(_asks, terminal, question, asked[question]), 10)
             terminal.send(f"{answer.strip()}\n")
         return terminal

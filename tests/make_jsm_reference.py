@@ -1,9 +1,9 @@
 """
-Write the reference of the commands, ``docs/reference/jsm.rst``, as their help has it.
+Write the reference of the commands, ``docs/reference/jsm.rst``, from their help.
 
     python tests/make_jsm_reference.py
 
-``test_reference.py`` checks that the page is what this makes.
+``test_reference.py`` checks that the page is up to date.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jetstream_sync.cli.status import ExitStatus
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "jsm.rst"
 
-#: What each status means, for people.
+#: The meaning of each exit status.
 STATUSES = {
     ExitStatus.OK: "It is done.",
     ExitStatus.FAILED: "The server refused, or the operation failed.",
@@ -49,12 +49,12 @@ What is common to all commands, and how to use it in scripts, is in :doc:`../how
 
 
 def root() -> click.Context:
-    """Return the context of the tree."""
+    """Return the context of the root command."""
     return click.Context(jsm, info_name="jsm", **jsm.context_settings)
 
 
 def nodes() -> list[Node]:
-    """Return every command, in the order of the help."""
+    """Return all commands in the order of the help."""
     return list(walk(jsm, root()))
 
 
@@ -137,7 +137,7 @@ def _option(option: click.Option, context: click.Context) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """Return text in which nothing is markup."""
+    """Return text without markup."""
     text = re.sub(r"'((?:jsm|nats)[^']*)'", r"``\1``", text)
     pieces = re.split(r"(``[^`]*``)", text)
     return "".join(

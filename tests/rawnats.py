@@ -1,7 +1,7 @@
 """
-NATS spoken by hand on a plain socket, in some lines that share nothing with the package.
+A few lines of the NATS protocol on a plain socket, independent of the package.
 
-Tests use it where the package under test must not be its own witness.
+Tests use it to check the effects of the package under test.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WINDOW = 200
 
 @dataclass(frozen=True)
 class Stored:
-    """A message that is in a stream."""
+    """A message that is stored in a stream."""
 
     seq: int
     subject: str
@@ -56,7 +56,7 @@ class RawClient:
         return self.requests(subject, [payload])[0]
 
     def requests(self, subject: str, payloads: list[bytes]) -> list[bytes]:
-        """Send requests all at once, and return the answers, as they come; see `request()`."""
+        """Send requests at once, and return the answers in the order of arrival; see `request()`."""
         self.send(
             b"".join(
                 b"PUB %s raw.inbox %d\r\n%s\r\n" % (subject.encode(), len(each), each)
@@ -86,7 +86,7 @@ class RawClient:
         return answer
 
     def stored(self, stream: str) -> list[Stored]:
-        """Return the messages that are in a stream, in its order."""
+        """Return the stored messages of a stream, in its order."""
         state = self.api(f"STREAM.INFO.{stream}")["state"]
         first, last = state["first_seq"], state["last_seq"]
         found: list[Stored] = []

@@ -49,7 +49,7 @@ def documents_with_code() -> list[Path]:
 
 
 def run_python(block: Block, path: Path, names: dict[str, object]) -> None:
-    # As many empty lines in front put the document's line numbers into a traceback.
+    # Empty lines in front, so that tracebacks have the document's line numbers.
     code = "\n" * (block.line - 1) + block.code
     exec(compile(code, str(path), "exec"), names)
 
@@ -63,8 +63,8 @@ def run_console(block: Block, path: Path) -> None:
 
 
 @pytest.fixture
-def nothing_left() -> Iterator[None]:
-    """What is there once for a process is as the page found it: shared connections, and what is logged."""
+def unchanged_global_state() -> Iterator[None]:
+    """Global state is unchanged after a page: shared connections and log handlers."""
     log = logging.getLogger("jetstream_sync")
     level = log.level
     yield
@@ -73,7 +73,7 @@ def nothing_left() -> Iterator[None]:
         connection.close()
 
 
-@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.usefixtures("unchanged_global_state")
 @pytest.mark.parametrize(
     "path", documents_with_code(), ids=lambda path: str(path.relative_to(ROOT))
 )
@@ -86,7 +86,7 @@ def test_the_code_in_a_document_runs(
     names: dict[str, object] = {"__name__": "__main__"}
     # A page may set variables, which the commands of the next page must not find.
     with mock.patch.dict(os.environ), NatsServer() as server:
-        # Commands find the server as on the page, and have their own folder of contexts.
+        # Commands use the server of the page, and have their own folder of contexts.
         monkeypatch.setenv("NATS_URL", server.url)
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
         for block in found:
@@ -100,7 +100,7 @@ def test_the_code_in_a_document_runs(
 
 @pytest.mark.parametrize("forgotten", [False, True], ids=["at once", "later"])
 def test_the_tutorial_can_be_run_again(forgotten: bool) -> None:
-    """A file that grows piece by piece is run many times: it neither hangs nor fails the second time."""
+    """The tutorial's file, which grows piece by piece, can be run repeatedly."""
     path = ROOT / "docs" / "tutorial" / "orders.rst"
     with NatsServer() as server:
         for _ in range(2):
@@ -114,7 +114,7 @@ def test_the_tutorial_can_be_run_again(forgotten: bool) -> None:
                 stream = js.get_stream("ORDERS")
                 config = stream.cached_info.config
                 if forgotten:
-                    # The server forgets the ids, as it does two minutes later.
+                    # The server forgets the message ids, as after the two minutes of the window.
                     js.update_stream(replace(config, duplicate_window=timedelta(milliseconds=100)))
                     time.sleep(0.3)
                     js.update_stream(config)
@@ -123,11 +123,11 @@ def test_the_tutorial_can_be_run_again(forgotten: bool) -> None:
 
 
 def test_there_is_code_to_run() -> None:
-    """The search for blocks finds the README's, whatever becomes of its pattern."""
+    """Blocks of the README are found."""
     assert any(block.language == "python" for block in blocks(ROOT / "README.md"))
 
 
-def test_blocks_are_found_and_left_out_as_the_rules_say(tmp_path: Path) -> None:
+def test_blocks_are_found_by_the_rules(tmp_path: Path) -> None:
     """Language, indentation and line number of a block are right; `not run` needs a reason."""
     page = tmp_path / "page.rst"
     page.write_text(
@@ -158,7 +158,7 @@ _DIRECTIVE = re.compile(
 
 
 def documented() -> set[int]:
-    """Return the identities of what the pages of the reference describe."""
+    """Return the objects that the pages of the reference describe."""
     found: set[int] = set()
     for path in sorted((ROOT / "docs" / "reference").glob("*.rst")):
         module = ""
@@ -180,13 +180,13 @@ def documented() -> set[int]:
     "package", ["jetstream_sync", "jetstream_sync.server", "jetstream_sync.workers"]
 )
 def test_the_reference_has_every_public_name(package: str) -> None:
-    """What can be imported can be looked up."""
+    """The reference describes every public name."""
     module, described = importlib.import_module(package), documented()
     assert [name for name in module.__all__ if id(getattr(module, name)) not in described] == []
 
 
 def test_every_field_of_the_records_is_documented() -> None:
-    """A field without a text would be missing from the reference."""
+    """Every field of the records has a docstring."""
     records = {
         each
         for name in jetstream_sync.__all__
@@ -204,7 +204,7 @@ def test_every_field_of_the_records_is_documented() -> None:
 
 
 def test_the_pages_are_on_their_indexes() -> None:
-    """No page is left out of the tables of contents."""
+    """Every page is in a table of contents."""
     for index in sorted((ROOT / "docs").glob("*/index.rst")):
         listed = set(index.read_text(encoding="utf-8").split())
         pages = {path.stem for path in index.parent.glob("*.rst")} - {"index"}
@@ -254,7 +254,7 @@ def test_broken_links_in_built_pages_are_found(tmp_path: Path) -> None:
 
 
 def test_the_code_of_a_page_keeps_its_lines_for_the_type_checker(tmp_path: Path) -> None:
-    """Errors name the line of the page; blocks that are wrong on purpose are left out, with a reason."""
+    """Errors name the line of the page; blocks that are marked as wrong are left out."""
     page = ROOT / "docs" / "page.rst"
     text = (
         "Title\n\n.. code-block:: python\n\n   a = 1\n\n"
@@ -267,7 +267,7 @@ def test_the_code_of_a_page_keeps_its_lines_for_the_type_checker(tmp_path: Path)
 
 
 def test_names_without_a_type_are_found() -> None:
-    """Unknown and inferred types are listed, those that follow from PySpark's classes are not."""
+    """Unknown and inferred types are listed, except those that follow from PySpark's classes."""
 
     def symbol(name: str, *texts: str, **flags: bool) -> dict[str, object]:
         known = {"isExported": True, "isTypeKnown": False, "isTypeAmbiguous": False}

@@ -21,7 +21,7 @@ from jetstream_sync.api import config_fields
 from jetstream_sync.codec import Record
 from jetstream_sync.options import ConnectionOptions
 
-# --- the contract: the names that users rely on, with the parameters they may name ---------------
+# --- the contract: the names that users rely on, with their parameters ---------------------------
 
 CONNECT = (
     "servers name user password token connect_timeout allow_reconnect "
@@ -30,7 +30,7 @@ CONNECT = (
     "reconnected_cb closed_cb discovered_server_cb lame_duck_mode_cb"
 )
 
-# Class -> method -> parameters. What stands under "" are attributes and properties.
+# Class -> method -> parameters. Attributes and properties are under "".
 CLASSES = {
     "Connection": {
         "": "stats status is_connected connected_url server_info max_payload",
@@ -261,7 +261,7 @@ CLASSES = {
 }
 
 
-# Class -> what users see of it besides the contract.
+# Class -> public names besides the contract.
 ALSO_SHOWN = {
     "Connection": "discovered_servers is_closed is_draining is_reconnecting last_error server_pool "
     "servers set_server_pool reconnect",
@@ -287,7 +287,7 @@ ALSO_SHOWN = {
 
 @each_case("name", ALSO_SHOWN)
 def test_objects_show_public_names_only(name: str) -> None:
-    """``dir()`` shows what users may call, and no method that modules of the package call."""
+    """``dir()`` shows the methods for users, and none that other modules of the package call."""
     contract = {part for entry in CLASSES[name] for part in (entry or CLASSES[name][""]).split()}
     shown = {part for part in dir(getattr(jetstream_sync, name)) if not part.startswith("_")}
     expected = {part for part in contract if not part.startswith("_")}
@@ -308,7 +308,7 @@ def parameters(function: FunctionType) -> set[str]:
 
 
 def attributes(cls: type) -> set[str]:
-    """The names of a class's methods, properties, slots and fields, with those of its bases."""
+    """Return the names of a class's methods, properties, slots and fields, with its bases."""
     found = set(dir(cls))
     for base in cls.__mro__:
         found |= set(vars(base).get("__annotations__", ())) | set(vars(base).get("__slots__", ()))
@@ -328,8 +328,8 @@ def every_module() -> list[str]:
 
 
 @each_case("option", CONNECT.split())
-def test_connect_takes_what_the_contract_says(option: str) -> None:
-    """Every option of the contract is taken under its name, and described."""
+def test_connect_has_the_options_of_the_contract(option: str) -> None:
+    """Every option of the contract is accepted, and documented."""
     if option == "servers":
         assert option in parameters(jetstream_sync.connect)
         return
@@ -338,8 +338,8 @@ def test_connect_takes_what_the_contract_says(option: str) -> None:
     assert re.search(rf'^    {option}: .+\n    """\S', described, re.MULTILINE)
 
 
-def test_a_shared_connection_takes_what_connect_takes() -> None:
-    """`shared_connection()` has the parameters of `connect()`, and gives the same class."""
+def test_shared_connection_has_the_options_of_connect() -> None:
+    """`shared_connection()` has the parameters of `connect()`, and returns the same class."""
     connect, shared = map(
         inspect.signature, (jetstream_sync.connect, jetstream_sync.shared_connection)
     )
@@ -354,8 +354,8 @@ def test_a_shared_connection_takes_what_connect_takes() -> None:
         for member, wanted in members.items()
     ],
 )
-def test_classes_have_what_the_contract_says(class_name: str, member: str, wanted: str) -> None:
-    """Every method takes the promised parameters, every promised attribute is there."""
+def test_classes_match_the_contract(class_name: str, member: str, wanted: str) -> None:
+    """Every method has the promised parameters, and every promised attribute exists."""
     cls = getattr(jetstream_sync, class_name)
     found = parameters(getattr(cls, member)) if member else attributes(cls)
     assert set(wanted.split()) - found == set()
@@ -378,7 +378,7 @@ def test_the_names_are_those_in_all() -> None:
 
 
 def test_every_error_is_a_public_name() -> None:
-    """A user catches `jetstream_sync.StreamNotFoundError` without knowing where it is defined."""
+    """Every error class can be imported from the package."""
     for name in errors.__all__:
         assert getattr(jetstream_sync, name) is getattr(errors, name)
         assert name in jetstream_sync.__all__
@@ -398,7 +398,7 @@ def test_every_public_error_is_in_the_errors_module() -> None:
 
 
 def test_every_error_class_is_in_all() -> None:
-    """Every error that is raised can be imported by name."""
+    """Every error class is in ``__all__``."""
     defined = {
         name
         for name, value in vars(errors).items()
@@ -411,14 +411,14 @@ def test_every_error_class_is_in_all() -> None:
 
 @each_case("name", every_module())
 def test_every_name_in_all_exists(name: str) -> None:
-    """No module promises what it does not have."""
+    """Every name in ``__all__`` exists."""
     module = importlib.import_module(name)
     for promised in getattr(module, "__all__", ()):
         assert hasattr(module, promised), promised
 
 
-def test_public_classes_and_functions_say_what_they_do() -> None:
-    """Everything that a user can import, and every public method of it, has a docstring."""
+def test_public_classes_and_functions_have_docstrings() -> None:
+    """Every public class, function and method has a docstring."""
     silent = []
     for name in jetstream_sync.__all__:
         value = getattr(jetstream_sync, name)
@@ -457,8 +457,8 @@ before = set(sys.modules)
 import jetstream_sync
 print(threading.active_count(), *sorted(set(sys.modules) - before))
 """
-#: What an import can do without; each takes a millisecond or many. (Not ``subprocess``: on Python 3.10
-#: it comes with ``platform``, and that with ``uuid`` and orjson.)
+#: Modules that an import must not load; each takes a millisecond or more. (Not ``subprocess``: on
+#: Python 3.10 it comes with ``platform``, and that with ``uuid`` and orjson.)
 _LATE = """
 asyncio click difflib email gevent hashlib http importlib.resources ipaddress jetstream_sync.cli
 jetstream_sync.net.tls jetstream_sync.net.websocket jetstream_sync.server jetstream_sync.spark
@@ -468,7 +468,7 @@ websockets
 
 
 def test_importing_starts_nothing() -> None:
-    """An import makes no thread, and brings nothing that only some programs need."""
+    """An import starts no thread, and loads nothing that only some programs need."""
     answer = subprocess.run(
         [sys.executable, "-W", "error", "-c", _IMPORT],
         capture_output=True,
@@ -490,6 +490,6 @@ def test_importing_starts_nothing() -> None:
     ],
 )
 def test_no_methods_are_generated_for_records(cls: type[Record]) -> None:
-    """What a record can do is `Record`'s: generated for each, it was a third of the import."""
+    """Records share the methods of `Record`; generated ones took a third of the import time."""
     generated = {"__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__"}
     assert generated & vars(cls).keys() == set()

@@ -1,4 +1,4 @@
-"""The installed package: what the wheel holds, and what it asks for."""
+"""The installed package: the contents of the wheel, and its requirements."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_installed_package_is_what_is_tested() -> None:
 
 @needs_installation
 def test_the_wheel_holds_the_files_of_the_package() -> None:
-    """No module, marker or data file is left out of the distribution, and none was left over."""
+    """No module, marker or data file is missing from the wheel, and none is left over."""
     expected = files_below(ROOT / "jetstream_sync")
     assert Path("py.typed") in expected
     expected = {path for path in expected if path.parts[0] != TOP_LEVEL.name}
@@ -58,7 +58,7 @@ def files_below(folder: Path) -> set[Path]:
 
 
 @needs_installation
-def test_the_metadata_says_what_the_package_is() -> None:
+def test_the_metadata_is_as_promised() -> None:
     """Version, Python and the two run-time dependencies are as promised."""
     metadata = importlib.metadata.metadata("jetstream-sync")
     assert metadata["Version"] == jetstream_sync.__version__

@@ -1,4 +1,4 @@
-"""The texts on ``docs/howto/troubleshooting.rst`` are those that a user gets to see."""
+"""The error texts on ``docs/howto/troubleshooting.rst`` are the real ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ accounts {
 
 
 def text_of(call: Callable[[], object]) -> str:
-    """Return the text of the error that a call ends with, with the address that the page has."""
+    """Return the text of the error that a call raises, with the address of the page."""
     with pytest.raises(Error) as caught:
         call()
     return re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:4222", str(caught.value))
@@ -59,7 +59,7 @@ def test_texts_of_connecting(nats_server: NatsServer) -> None:
 
 
 def test_texts_of_accounts() -> None:
-    """An account without JetStream, and a user without a permission, are on the page."""
+    """The page has the errors of an account without JetStream, and of a missing permission."""
     with NatsServer(config=_ACCOUNTS) as server:
         with jetstream_sync.connect(server.url, user="plain", password="p") as nc:
             assert on_the_page(text_of(lambda: nc.jetstream().create_stream(name="A")))
@@ -70,7 +70,7 @@ def test_texts_of_accounts() -> None:
 
 
 def test_texts_of_publishing(nc: Connection, js: JetStream) -> None:
-    """A publish that fails says what the page says."""
+    """The page has the texts of failed publishes."""
     js.create_stream(name="SHOP", subjects=["shop.*"], max_msgs=1, discard="new")
     js.publish("shop.a", b"")
     for call in (
@@ -85,7 +85,7 @@ def test_texts_of_publishing(nc: Connection, js: JetStream) -> None:
 
 
 def test_texts_of_managing_and_reading(js: JetStream) -> None:
-    """So does what streams and consumers refuse."""
+    """The page has the texts of refused operations on streams and consumers."""
     js.create_stream(name="ORDERS", subjects=["ORDERS.*"])
     js.create_stream(name="JOBS", subjects=["jobs.*"], retention="workqueue")
     js.create_consumer("JOBS", durable_name="A")
@@ -109,7 +109,7 @@ def test_texts_of_managing_and_reading(js: JetStream) -> None:
 
 
 def test_texts_of_connections_that_cannot_be_used(nats_server: NatsServer) -> None:
-    """After a fork, after a close, and when too much waits, the page has the words."""
+    """The page has the errors after a fork, after a close, and of a full buffer."""
     nc = jetstream_sync.connect(nats_server.url)
     reading, writing = os.pipe()
     child = os.fork()
