@@ -134,6 +134,10 @@ BROAD_HANDLERS: dict[tuple[str, str], str] = {
         "workers/processing.py",
         "process",
     ): "a user's handler may raise anything: the attempt has failed",
+    (
+        "workers/threads.py",
+        "_key_of",
+    ): "a user's key function may raise anything: the attempt has failed",
     ("workers/threads.py", "run"): "the top of every thread: it reports the error that ended it",
 }
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .. import InvalidOptionError
 from .context import Context
 from .retries import Backoff
+
+if TYPE_CHECKING:
+    from .. import JetStreamMsg
 
 __all__ = ["DECODERS", "DecodeError", "Handler", "HandlerFunction", "Middleware"]
 
@@ -65,6 +68,8 @@ class Handler:
     """Whether acknowledgements are confirmed by the server."""
     dead_letters: str | None = None
     """The stream for dead letters; ``None``: none."""
+    key: Callable[[JetStreamMsg], Hashable] | None = None
+    """Returns the key of a message: messages of one key are handled one after the other."""
     _arity: str = field(init=False, repr=False, default="both")
 
     def __post_init__(self) -> None:
@@ -82,6 +87,8 @@ class Handler:
             raise InvalidOptionError("ack_wait", self.ack_wait, "must be at least 3 seconds")
         if not isinstance(self.retry, Backoff):
             raise InvalidOptionError("retry", self.retry, "must be a Backoff")
+        if self.key is not None and not callable(self.key):
+            raise InvalidOptionError("key", self.key, "must be a function of the message")
         if not callable(self.decode) and self.decode not in DECODERS:
             raise InvalidOptionError(
                 "decode", self.decode, f"must be a function or one of {sorted(DECODERS)}"
@@ -100,6 +107,22 @@ class Handler:
             for each in fields(self)
             if each.init and each.name not in left_out
         }
+
+    def check_processes(self, count: int) -> None:
+        """
+        Check that this number of processes may run the handler at a time.
+
+        Raises:
+            InvalidOptionError: more than one would handle messages of one key at a time.
+
+        """
+        if count > 1 and self.key is not None:
+            raise InvalidOptionError(
+                "processes",
+                count,
+                f"handler {self.name} has 'key', whose order holds within one process: run one process, "
+                "or one consumer for each partition of the stream",
+            )
 
     def __call__(self, *args: Any, **kwargs: Any) -> object:
         """Call the function itself."""

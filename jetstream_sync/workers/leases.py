@@ -99,7 +99,9 @@ class Delivery:
     __slots__ = (
         "attempt",
         "claimed",
+        "delivered",
         "due",
+        "failure",
         "give_up_at",
         "given_up",
         "handler",
@@ -107,6 +109,7 @@ class Delivery:
         "metadata",
         "msg",
         "reported",
+        "slept",
         "thread",
         "times",
     )
@@ -114,7 +117,14 @@ class Delivery:
     def __init__(self, msg: JetStreamMsg, times: LeaseTimes, handler: str) -> None:
         self.msg: JetStreamMsg = msg
         self.metadata: Metadata = msg.metadata
-        self.attempt: int = self.metadata.num_delivered
+        #: The number of the delivery, which determines the length of the lease.
+        self.delivered: int = self.metadata.num_delivered
+        #: The number of the attempt: the same, plus the retries in place.
+        self.attempt: int = self.delivered
+        #: Total delay of the retries in place, in seconds.
+        self.slept: float = 0.0
+        #: The error of the handler's ``key`` function; ``None``: there was none.
+        self.failure: BaseException | None = None
         self.times: LeaseTimes = times
         self.handler: str = handler
         #: Whether ack, nak or term was chosen; guarded by the lock of `Settlements`.
@@ -134,11 +144,11 @@ class Delivery:
         """Record that the lease began at ``now``."""
         self.leased_at = now
         spread = random.uniform(1 - _RENEWAL_JITTER, 1 + _RENEWAL_JITTER)  # noqa: S311
-        self.due = now + self.times.of(self.attempt) * _RENEWAL_FRACTION * spread
+        self.due = now + self.times.of(self.delivered) * _RENEWAL_FRACTION * spread
 
     def is_lost(self) -> bool:
         """Return whether the lease is over."""
-        return lease_clock() - self.leased_at >= self.times.of(self.attempt) * _LOST_FRACTION
+        return lease_clock() - self.leased_at >= self.times.of(self.delivered) * _LOST_FRACTION
 
     def __repr__(self) -> str:
         """Return the position of the message, for log records."""

@@ -18,7 +18,7 @@ from .context import Context
 from .dead_letters import DeadLetterWriter, one_line
 from .handler import DecodeError, Handler, Middleware
 from .leases import Delivery, LeaseKeeper, lease_clock
-from .retries import Reject, Retry
+from .retries import MAX_IN_PLACE_S, MIN_DELAY_S, Reject, Retry
 from .settle import Settlements
 
 if TYPE_CHECKING:
@@ -89,17 +89,26 @@ class Processor:
         self._shared = shared
         self._dead_letters = dead_letters
 
-    def process(self, delivery: Delivery) -> None:
-        """Run the handler for a message, and settle it."""
+    def process(self, delivery: Delivery) -> float | None:
+        """
+        Run the handler for a message, and settle it.
+
+        Returns:
+            ``None``: it is settled, or lost. Otherwise it has failed and is retried in place, after this
+            delay in seconds.
+
+        """
         if delivery.is_lost():
-            return  # it is delivered again
+            return None  # it is delivered again
         handler, shared = self.handler, self._shared
         message_id = self._message_id(delivery)
         if delivery.attempt > handler.retry.attempts:
             # Its last attempt ended without an answer: the process was killed, or the lease was lost.
             reason = f"no result after {handler.retry.attempts} attempts"
             self._bury(delivery, message_id, reason, "")
-            return
+            return None
+        if delivery.failure is not None:
+            return self._failed(delivery, message_id, delivery.failure)
         context = Context(delivery, message_id, shared.js, shared.is_stopping)
         delivery.thread = threading.get_ident()
         delivery.give_up_at = lease_clock() + handler.timeout
@@ -107,27 +116,27 @@ class Processor:
             handler.run(context, shared.middleware)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the attempt has failed
             delivery.give_up_at = math.inf
-            self._failed(delivery, message_id, error)
-        else:
-            delivery.give_up_at = math.inf
-            if shared.settlements.claim(delivery):
-                shared.settlements.ack(delivery, confirm=handler.confirm)
+            return self._failed(delivery, message_id, error)
+        delivery.give_up_at = math.inf
+        if shared.settlements.claim(delivery):
+            shared.settlements.ack(delivery, confirm=handler.confirm)
+        return None
 
     def _message_id(self, delivery: Delivery) -> str:
         where = delivery.metadata
         domain = f"{where.domain}/" if where.domain else ""
         return f"{domain}{where.stream}/{where.consumer}/{where.stream_seq}/{self.generation}"
 
-    def _failed(self, delivery: Delivery, message_id: str, error: BaseException) -> None:
-        """Retry a failed message, or give it up."""
+    def _failed(self, delivery: Delivery, message_id: str, error: BaseException) -> float | None:
+        """Retry a failed message, or give it up; return the delay of a retry in place."""
         retry = self.handler.retry
         what = f"{self.handler.name}: attempt {delivery.attempt} of {retry.attempts}"
         if delivery.msg.is_acked:
             log.error("%s: %r was acknowledged, then failed", what, delivery, exc_info=error)
-            return
+            return None
         if delivery.is_lost():
             log.warning("%s: %r failed after its lease was lost", what, delivery, exc_info=error)
-            return
+            return None
         fatal = isinstance(error, (Reject, DecodeError, *self.handler.reject_on))
         if self.handler.retry_on is not None and not isinstance(error, Retry):
             fatal = fatal or not isinstance(error, self.handler.retry_on)
@@ -135,16 +144,25 @@ class Processor:
             logged = None if isinstance(error, (Reject, Retry, DecodeError)) else error
             log.error("%s: %r is given up: %s", what, delivery, one_line(error), exc_info=logged)
             self._bury(delivery, message_id, one_line(error), type(error).__name__)
-            return
+            return None
         delay = retry.delay(delivery.attempt)
         if isinstance(error, Retry):
             delay = delay if error.delay is None else error.delay
+        # Without its key, a message has no place in an order.
+        in_place = retry.in_place and delivery.failure is None
+        if in_place:
+            delay = max(MIN_DELAY_S, min(delay, MAX_IN_PLACE_S - delivery.slept))
+            delivery.slept += delay
+        if isinstance(error, Retry):
             log.info("%s: %r is retried in %g s: %s", what, delivery, delay, one_line(error))
         else:
             text = "%s: %r failed and is retried in %g s"
             log.warning(text, what, delivery, delay, exc_info=error)
+        if in_place:
+            return delay
         if self._shared.settlements.claim(delivery):
             self._shared.settlements.nak(delivery, delay)
+        return None
 
     def _bury(self, delivery: Delivery, message_id: str, reason: str, error: str) -> None:
         """Store a dead letter, then end the deliveries of the message; retry if it cannot be stored."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
 from .. import InvalidOptionError
 
-__all__ = ["MIN_DELAY_S", "Backoff", "Reject", "Retry"]
+__all__ = ["MAX_IN_PLACE_S", "MIN_DELAY_S", "Backoff", "Reject", "Retry", "backoff_for"]
 
 #: The shortest delay before a message is delivered again, in seconds: a short failure of a database
 #: must not use up all attempts.
 MIN_DELAY_S: Final = 0.1
+#: The longest total delay of the retries in place of one delivery, in seconds.
+MAX_IN_PLACE_S: Final = 60.0
 
 
 class Reject(Exception):  # noqa: N818 - an instruction to the runtime, named like one
@@ -60,9 +62,14 @@ class Backoff:
         jitter: the random share of each delay, from 0 to below 1.
         attempts: number of attempts after which a message becomes a dead letter, at least 1. The
             server's delivery counter is used: a crash and a returned message count, too.
+        in_place: wait for the delay in the handler's thread and run the handler again there, instead of
+            returning the message to the server. The lease is renewed meanwhile, and a stop of the worker
+            ends the wait and returns the message. For short delays: all of them together must not exceed
+            60 seconds. The server does not count these attempts: after a crash or a stop, they are
+            counted from the number of deliveries again.
 
     Raises:
-        InvalidOptionError: a value is out of range.
+        InvalidOptionError: a value is out of range, or the delays are too long for ``in_place``.
 
     """
 
@@ -71,6 +78,7 @@ class Backoff:
     maximum: float = 300.0
     jitter: float = 0.5
     attempts: int = 8
+    in_place: bool = False
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -86,6 +94,27 @@ class Backoff:
             raise InvalidOptionError("attempts", self.attempts, "must be a whole number")
         if self.attempts < 1:
             raise InvalidOptionError("attempts", self.attempts, "must be at least 1")
+        if self.in_place:
+            self._check_in_place()
+
+    def _check_in_place(self) -> None:
+        """
+        Check the total of the longest delays.
+
+        Raises:
+            InvalidOptionError: it is too long.
+
+        """
+        total = 0.0
+        for attempt in range(1, self.attempts):
+            total += self._grown(attempt) * (1 + self.jitter)
+            if total > MAX_IN_PLACE_S:
+                raise InvalidOptionError(
+                    "in_place",
+                    True,
+                    f"needs delays of at most {MAX_IN_PLACE_S:g} seconds in all, and the first {attempt} of "
+                    f"them take up to {total:g}: lower 'attempts', 'first' or 'maximum'",
+                )
 
     def delay(self, attempt: int) -> float:
         """
@@ -95,12 +124,33 @@ class Backoff:
             attempt: the number of the failed attempt, from 1.
 
         """
-        try:
-            grown = self.first * self.factor ** (attempt - 1)
-        except OverflowError:
-            grown = self.maximum
         jitter = random.uniform(1 - self.jitter, 1 + self.jitter)  # noqa: S311 - not a secret
-        return max(MIN_DELAY_S, round(min(self.maximum, grown) * jitter, 3))
+        return max(MIN_DELAY_S, round(self._grown(attempt) * jitter, 3))
+
+    def _grown(self, attempt: int) -> float:
+        try:
+            return min(self.maximum, self.first * self.factor ** (attempt - 1))
+        except OverflowError:
+            return self.maximum
+
+
+def backoff_for(retry: Backoff | None, *, in_place: bool) -> Backoff:
+    """
+    Return the back-off of a handler.
+
+    Args:
+        retry: the one that the user gave; ``None``: the default.
+        in_place: whether the handler needs retries in place.
+
+    Raises:
+        InvalidOptionError: the delays are too long for that.
+
+    """
+    if not in_place:
+        return Backoff() if retry is None else retry
+    if retry is None:
+        return Backoff(first=0.5, maximum=10.0, in_place=True)
+    return replace(retry, in_place=True)
 
 
 def _seconds(option: str, value: float | timedelta) -> float:

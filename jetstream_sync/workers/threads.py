@@ -10,6 +10,8 @@ Rules:
 3. A handler thread that exceeds its timeout stays in the set of running messages, and occupies its
    slot, until the handler returns.
 4. After `stop_pulling`, the threads end when they have nothing to do.
+5. With ``key``, a message that waits for another one of its key occupies no thread. The key becomes
+   free after the settlement of its message was enqueued; a retry in place keeps it.
 """
 
 from __future__ import annotations
@@ -19,8 +21,7 @@ import logging
 import math
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Final
 
 from .. import (
@@ -33,6 +34,7 @@ from .. import (
 )
 from .dead_letters import DeadLetterWriter
 from .handler import Handler
+from .lanes import Lanes
 from .leases import Delivery, LeaseTimes
 from .processing import Processor, Shared
 
@@ -112,16 +114,23 @@ class HandlerThreads:
         # --- under _lock ---
         self._consumer = consumer
         self._times = LeaseTimes(consumer.cached_info.config)
-        self._waiting: deque[Delivery] = deque()
+        self._lanes: Lanes[Delivery] = Lanes()
+        # Number of received messages that are not settled: waiting, or running.
+        self._held = 0
         self._running: set[Delivery] = set()
         self._pull: MessageIterator | None = None
         self._stopping = False
+        # Interrupts retries in place.
+        self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
+        # --- used by the thread of `start` and `refresh` ---
+        self._warned = False
 
     def start(self) -> None:
         """Start the threads."""
         name = f"worker-{self.handler.name}"
         fatal = self._shared.on_fatal
+        self._check_order(self._consumer.cached_info.num_waiting)
         for number in range(1, self.handler.concurrency + 1):
             self._threads.append(spawn(f"{name}-{number}", self._run, fatal))
         self._threads.append(spawn(f"{name}-pull", self._pull_until_stopped, fatal))
@@ -129,7 +138,21 @@ class HandlerThreads:
     def refresh(self) -> None:
         """Read the lengths of the leases again; an unreachable server changes nothing."""
         with contextlib.suppress(Error):
-            self._times.adopt(self._consumer.info().config)
+            info = self._consumer.info()
+            self._times.adopt(info.config)
+            self._check_order(info.num_waiting - 1)  # without the own request
+
+    def _check_order(self, others: int) -> None:
+        """Warn once if other processes pull from a consumer whose messages are ordered by key."""
+        if others > 0 and self.handler.key is not None and not self._warned:
+            self._warned = True
+            log.warning(
+                "%s: other processes pull from consumer %s/%s, so messages of one key may be handled at "
+                "the same time",
+                self.handler.name,
+                self.handler.stream,
+                self.handler.consumer,
+            )
 
     @property
     def shortest_wait(self) -> float:
@@ -142,10 +165,12 @@ class HandlerThreads:
         """Pull no more, and return the waiting messages to the server."""
         with self._lock:
             self._stopping = True
-            waiting, self._waiting = self._waiting, deque()
+            waiting = self._lanes.clear()
+            self._held -= len(waiting)
             pull = self._pull
             self._work.notify_all()
             self._room.notify_all()
+        self._stopped.set()
         for delivery in waiting:
             self._give_back(delivery)
         if pull is not None:
@@ -215,9 +240,10 @@ class HandlerThreads:
             if delay and not self._stopping:
                 self._room.wait(delay)
             while not self._stopping:
-                room = limit - len(self._waiting) - len(self._running)
-                # A buffer that is half full saves requests.
-                if room > 0 and len(self._waiting) <= handler.prefetch // 2:
+                room = limit - self._held
+                # A buffer that is half full saves requests. Messages of a busy key do not count: the other
+                # threads have nothing to do.
+                if room > 0 and len(self._lanes.ready) <= handler.prefetch // 2:
                     return room
                 self._room.wait()
             return 0
@@ -242,35 +268,62 @@ class HandlerThreads:
     def _receive(self, msg: JetStreamMsg) -> None:
         delivery = Delivery(msg, self._times, self.handler.name)
         self._shared.keeper.add(delivery)
+        key = self._key_of(delivery)
         with self._lock:
             stopping = self._stopping
             if not stopping:
-                self._waiting.append(delivery)
-                self._work.notify()
+                self._held += 1
+                if self._lanes.add(delivery, key):
+                    self._work.notify()
         if stopping:
             self._give_back(delivery)
+
+    def _key_of(self, delivery: Delivery) -> Hashable:
+        """Return the key of a message; if that fails, the attempt fails in a handler thread."""
+        if self.handler.key is None:
+            return None
+        try:
+            key = self.handler.key(delivery.msg)
+            hash(key)
+        except BaseException as error:  # noqa: BLE001 - this thread must not end
+            delivery.failure = error
+            return None
+        return key
 
     # --- handling -------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while (delivery := self._take()) is not None:
+        while (taken := self._take()) is not None:
+            delivery, key = taken
             try:
-                self._processor.process(delivery)
+                self._handle(delivery)
             finally:
                 self._shared.keeper.remove(delivery)
                 with self._lock:
+                    self._held -= 1
                     self._running.discard(delivery)
+                    if self._lanes.release(key):
+                        self._work.notify()
                     self._room.notify()
         self._shared.on_change()
 
-    def _take(self) -> Delivery | None:
-        """Wait for a message and return it; ``None``: stop."""
+    def _handle(self, delivery: Delivery) -> None:
+        """Run the handler for a message until that is settled."""
+        while (delay := self._processor.process(delivery)) is not None:
+            if self._stopped.wait(delay):
+                self._give_back(delivery)
+                return
+            delivery.attempt += 1
+
+    def _take(self) -> tuple[Delivery, Hashable] | None:
+        """Wait for a message, and return it with its key; ``None``: stop."""
         with self._lock:
-            while not self._waiting:
+            ready = self._lanes.ready
+            while not ready:
                 if self._stopping:
                     return None
                 self._work.wait()
-            delivery = self._waiting.popleft()
-            self._running.add(delivery)
+            taken = ready.popleft()
+            self._running.add(taken[0])
             self._room.notify()
-            return delivery
+            return taken

@@ -19,7 +19,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -44,12 +44,12 @@ from .dead_letters import DeadLetterWriter
 from .handler import Handler, HandlerFunction, Middleware
 from .leases import LeaseKeeper
 from .processing import Shared
-from .retries import Backoff
+from .retries import Backoff, backoff_for
 from .settle import Settlements
 from .threads import HandlerThreads, spawn
 
 if TYPE_CHECKING:
-    from .. import Connection, JetStream, PullConsumer
+    from .. import Connection, JetStream, JetStreamMsg, PullConsumer
 
 __all__ = ["CheckResult", "ExitStatus", "Worker", "exit_status"]
 
@@ -195,6 +195,7 @@ class Worker:
         decode: str | Callable[[bytes], Any] = "bytes",
         confirm: bool = True,
         dead_letters: str | None = None,
+        key: Callable[[JetStreamMsg], Hashable] | None = None,
     ) -> Callable[[HandlerFunction], Handler]:
         """
         Return a decorator that makes a function handle the messages of a consumer.
@@ -211,7 +212,8 @@ class Worker:
             concurrency: number of threads that run the function.
             prefetch: number of messages to receive ahead; ``None``: as many as there are threads;
                 0: a message is requested when a thread is free.
-            retry: attempts and delays; ``None``: those of ``Backoff()``.
+            retry: attempts and delays; ``None``: those of ``Backoff()``, or with ``key`` those of
+                ``Backoff(first=0.5, maximum=10.0, in_place=True)``.
             timeout: seconds after which the lease of a message is not renewed any more.
             ack_wait: the consumer's ``ack_wait``, at least 3 seconds; ``None``: 30 for a new consumer,
                 unchanged for an existing one.
@@ -221,6 +223,11 @@ class Worker:
                 cannot be decoded becomes a dead letter at once.
             confirm: whether the server confirms acknowledgements.
             dead_letters: the stream for dead letters of this handler; ``None``: that of the worker.
+            key: a function of the message that returns its key, such as a customer. Within one process,
+                messages of one key are handled one at a time, in the order of their receipt, and each one
+                is settled before the next one starts; failed ones are retried in place. Messages of other
+                keys do not wait for them. A message whose key is ``None`` has no order. An error of the
+                function counts as one of the handler. ``None``: no order.
 
         Raises:
             InvalidOptionError: an option is out of range, the function cannot be a handler, or another
@@ -241,7 +248,7 @@ class Worker:
                 filter_subjects=filters,
                 concurrency=concurrency,
                 prefetch=concurrency if prefetch is None else prefetch,
-                retry=Backoff() if retry is None else retry,
+                retry=backoff_for(retry, in_place=key is not None),
                 timeout=timeout,
                 ack_wait=ack_wait,
                 reject_on=tuple(reject_on),
@@ -249,6 +256,7 @@ class Worker:
                 decode=decode,
                 confirm=confirm,
                 dead_letters=self.dead_letters if dead_letters is None else dead_letters,
+                key=key,
             )
             for other in self.handlers:
                 if (other.stream, other.consumer) == (stream, consumer):

@@ -44,6 +44,8 @@ def test_jitter_spreads_the_delays() -> None:
         {"attempts": 0},
         {"attempts": 2.5},
         {"attempts": True},
+        {"in_place": True},  # the delays add up to more than a minute
+        {"in_place": True, "first": 20, "attempts": 3},
     ],
 )
 def test_a_backoff_is_checked(wrong: dict[str, Any]) -> None:
@@ -150,3 +152,27 @@ def test_a_reason_is_one_line() -> None:
     assert one_line(ValueError("two\r\n  lines\x00here")) == "two lines here"
     assert one_line("x" * 600) == "x" * 500
     assert one_line(KeyError()) == "KeyError"
+
+
+def test_a_key_implies_retries_in_place() -> None:
+    """The back-off of the handler is used in place, and the default one is short enough for it."""
+    worker = Worker()
+    options: dict[str, Any] = {"stream": "S", "key": lambda _msg: 1}
+    default = worker.handler(consumer="A", **options)(print)
+    assert default.retry == Backoff(first=0.5, maximum=10.0, in_place=True)
+    given = worker.handler(consumer="B", retry=Backoff(first=2, attempts=3), **options)(print)
+    assert given.retry == Backoff(first=2, attempts=3, in_place=True)
+    with pytest.raises(InvalidOptionError, match=r"lower 'attempts'"):
+        worker.handler(consumer="C", retry=Backoff(first=60, attempts=2), **options)(print)
+    with pytest.raises(InvalidOptionError, match="key"):
+        worker.handler(consumer="D", stream="S", key="Customer")(print)  # type: ignore[arg-type]
+
+
+def test_a_key_wants_one_process() -> None:
+    """A handler with a key refuses to run in several processes, and others do not."""
+    worker = Worker()
+    worker.handler(stream="S", consumer="A")(print).check_processes(4)
+    keyed = worker.handler(stream="S", consumer="B", key=lambda _msg: 1)(print)
+    keyed.check_processes(1)
+    with pytest.raises(InvalidOptionError, match="processes"):
+        keyed.check_processes(2)
