@@ -130,6 +130,7 @@ BROAD_HANDLERS: dict[tuple[str, str], str] = {
     ("client/tracing.py", "_call"): "a user's callback for the trace may raise anything",
     ("jetstream/consume.py", "_run"): "a user's callback for messages may raise anything",
     ("jetstream/watch.py", "_report_current"): "a user's callback may raise anything",
+    ("workers/observer.py", "emit"): "a user's hook may raise anything",
     (
         "workers/processing.py",
         "process",

@@ -26,6 +26,7 @@ from __future__ import annotations
 from .context import Context
 from .handler import Handler
 from .leases import LeaseLostError
+from .observer import WorkerEvent
 from .retries import Backoff, Reject, Retry
 from .worker import CheckResult, Worker
 
@@ -38,4 +39,5 @@ __all__ = [
     "Reject",
     "Retry",
     "Worker",
+    "WorkerEvent",
 ]

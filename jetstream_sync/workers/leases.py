@@ -31,7 +31,15 @@ from .. import Error
 if TYPE_CHECKING:
     from .. import Connection, ConsumerConfig, JetStreamMsg, Metadata
 
-__all__ = ["MIN_WAIT_S", "Delivery", "LeaseKeeper", "LeaseLostError", "LeaseTimes", "lease_clock"]
+__all__ = [
+    "MIN_WAIT_S",
+    "Delivery",
+    "DeliveryObserver",
+    "LeaseKeeper",
+    "LeaseLostError",
+    "LeaseTimes",
+    "lease_clock",
+]
 
 log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
@@ -85,6 +93,19 @@ class LeaseTimes:
         return waits[min(attempt, len(waits)) - 1]
 
 
+class DeliveryObserver:
+    """Counts what happens to deliveries; this one ignores it."""
+
+    def count(self, name: str, number: int = 1) -> None:
+        """Add to a counter."""
+
+    def lease_lost(self, delivery: Delivery) -> None:
+        """Record that the lease of a message is lost."""
+
+
+_IGNORED: Final = DeliveryObserver()
+
+
 class Delivery:
     """
     A received message, its lease and its state.
@@ -93,6 +114,7 @@ class Delivery:
         msg: the message.
         times: the lengths of the leases of its consumer.
         handler: the name of its handler, for log records.
+        observer: counts what happens to it.
 
     """
 
@@ -108,14 +130,24 @@ class Delivery:
         "leased_at",
         "metadata",
         "msg",
+        "observer",
+        "received_at",
         "reported",
         "slept",
+        "started_at",
         "thread",
         "times",
     )
 
-    def __init__(self, msg: JetStreamMsg, times: LeaseTimes, handler: str) -> None:
+    def __init__(
+        self,
+        msg: JetStreamMsg,
+        times: LeaseTimes,
+        handler: str,
+        observer: DeliveryObserver = _IGNORED,
+    ) -> None:
         self.msg: JetStreamMsg = msg
+        self.observer: DeliveryObserver = observer
         self.metadata: Metadata = msg.metadata
         #: The number of the delivery, which determines the length of the lease.
         self.delivered: int = self.metadata.num_delivered
@@ -139,6 +171,9 @@ class Delivery:
         self.leased_at: float = 0.0
         self.due: float = 0.0
         self.renewed(lease_clock())
+        #: Times of the receipt, and of the last start of the handler, by the lease clock.
+        self.received_at: float = self.leased_at
+        self.started_at: float = self.leased_at
 
     def renewed(self, now: float) -> None:
         """Record that the lease began at ``now``."""
@@ -218,10 +253,12 @@ class LeaseKeeper:
         if self._nc.stats["reconnects"] == reconnects:
             for delivery in renewed:
                 delivery.renewed(now)
+                delivery.observer.count("leases_renewed")
 
     def _report_lost(self, delivery: Delivery) -> None:
         if delivery.reported or delivery.claimed:
             return
+        delivery.observer.lease_lost(delivery)
         delivery.reported = True
         log.warning(
             "%s: the lease of %r is lost; the message is delivered again",
@@ -233,6 +270,7 @@ class LeaseKeeper:
         if delivery.given_up:
             return
         delivery.given_up = True
+        delivery.observer.count("timeouts")
         frame = sys._current_frames().get(delivery.thread)  # noqa: SLF001 - documented for this use
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
         log.error(

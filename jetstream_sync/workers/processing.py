@@ -18,6 +18,7 @@ from .context import Context
 from .dead_letters import DeadLetterWriter, one_line
 from .handler import DecodeError, Handler, Middleware
 from .leases import Delivery, LeaseKeeper, lease_clock
+from .observer import Observer
 from .retries import MAX_IN_PLACE_S, MIN_DELAY_S, Reject, Retry
 from .settle import Settlements
 
@@ -38,6 +39,7 @@ class Shared:
         keeper: renews the leases.
         settlements: sends acknowledgements.
         middleware: wraps each run of a handler, the first one outermost.
+        observer: counts what happens, and calls hooks.
         is_stopping: returns whether the worker is stopping.
         on_fatal: called with an error that must end the worker.
         on_change: called when the worker may have become idle.
@@ -50,6 +52,7 @@ class Shared:
         keeper: LeaseKeeper,
         settlements: Settlements,
         middleware: Sequence[Middleware],
+        observer: Observer,
         is_stopping: Callable[[], bool],
         on_fatal: Callable[[BaseException], object],
         on_change: Callable[[], object],
@@ -58,6 +61,7 @@ class Shared:
         self.keeper = keeper
         self.settlements = settlements
         self.middleware = middleware
+        self.observer = observer
         self.is_stopping = is_stopping
         self.on_fatal = on_fatal
         self.on_change = on_change
@@ -88,6 +92,7 @@ class Processor:
         self.generation: str = generation
         self._shared = shared
         self._dead_letters = dead_letters
+        self._observer = shared.observer.handler(handler)
 
     def process(self, delivery: Delivery) -> float | None:
         """
@@ -99,27 +104,32 @@ class Processor:
 
         """
         if delivery.is_lost():
+            self._observer.settled(delivery, "lost")
             return None  # it is delivered again
         handler, shared = self.handler, self._shared
         message_id = self._message_id(delivery)
         if delivery.attempt > handler.retry.attempts:
             # Its last attempt ended without an answer: the process was killed, or the lease was lost.
             reason = f"no result after {handler.retry.attempts} attempts"
-            self._bury(delivery, message_id, reason, "")
+            self._bury(delivery, message_id, reason, None)
             return None
         if delivery.failure is not None:
             return self._failed(delivery, message_id, delivery.failure)
         context = Context(delivery, message_id, shared.js, shared.is_stopping)
         delivery.thread = threading.get_ident()
         delivery.give_up_at = lease_clock() + handler.timeout
+        self._observer.started(delivery)
         try:
             handler.run(context, shared.middleware)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the attempt has failed
             delivery.give_up_at = math.inf
+            self._observer.returned(delivery)
             return self._failed(delivery, message_id, error)
         delivery.give_up_at = math.inf
+        self._observer.returned(delivery)
         if shared.settlements.claim(delivery):
             shared.settlements.ack(delivery, confirm=handler.confirm)
+            self._observer.settled(delivery, "ack")
         return None
 
     def _message_id(self, delivery: Delivery) -> str:
@@ -133,9 +143,11 @@ class Processor:
         what = f"{self.handler.name}: attempt {delivery.attempt} of {retry.attempts}"
         if delivery.msg.is_acked:
             log.error("%s: %r was acknowledged, then failed", what, delivery, exc_info=error)
+            self._observer.settled(delivery, "ack", error)
             return None
         if delivery.is_lost():
             log.warning("%s: %r failed after its lease was lost", what, delivery, exc_info=error)
+            self._observer.settled(delivery, "lost", error)
             return None
         fatal = isinstance(error, (Reject, DecodeError, *self.handler.reject_on))
         if self.handler.retry_on is not None and not isinstance(error, Retry):
@@ -143,7 +155,7 @@ class Processor:
         if fatal or delivery.attempt >= retry.attempts:
             logged = None if isinstance(error, (Reject, Retry, DecodeError)) else error
             log.error("%s: %r is given up: %s", what, delivery, one_line(error), exc_info=logged)
-            self._bury(delivery, message_id, one_line(error), type(error).__name__)
+            self._bury(delivery, message_id, one_line(error), error, rejected=fatal)
             return None
         delay = retry.delay(delivery.attempt)
         if isinstance(error, Retry):
@@ -162,17 +174,28 @@ class Processor:
             return delay
         if self._shared.settlements.claim(delivery):
             self._shared.settlements.nak(delivery, delay)
+            self._observer.settled(delivery, "retry", error, delay)
         return None
 
-    def _bury(self, delivery: Delivery, message_id: str, reason: str, error: str) -> None:
+    def _bury(
+        self,
+        delivery: Delivery,
+        message_id: str,
+        reason: str,
+        error: BaseException | None,
+        *,
+        rejected: bool = False,
+    ) -> None:
         """Store a dead letter, then end the deliveries of the message; retry if it cannot be stored."""
         if self._dead_letters is None:
             log.error("%s: %r is dropped: %s", self.handler.name, delivery, reason)
         else:
             try:
-                self._dead_letters.write(delivery, message_id, reason, error)
+                name = "" if error is None else type(error).__name__
+                self._dead_letters.write(delivery, message_id, reason, name)
             except Error as failure:
                 delay = self.handler.retry.delay(delivery.attempt)
+                self._observer.count("dead_letter_failures")
                 log.error(  # noqa: TRY400 - the text of the error says it all
                     "%s: no dead letter was stored for %r, trying again in %g s: %s",
                     self.handler.name,
@@ -182,6 +205,8 @@ class Processor:
                 )
                 if self._shared.settlements.claim(delivery):
                     self._shared.settlements.nak(delivery, delay)
+                    self._observer.settled(delivery, "retry", error, delay)
                 return
         if self._shared.settlements.claim(delivery):
             self._shared.settlements.term(delivery, reason)
+            self._observer.settled(delivery, "rejected" if rejected else "dead", error)

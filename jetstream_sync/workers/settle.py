@@ -171,6 +171,8 @@ class Settlements:
         # Counted by the last tick: after a reconnect it may be sent once more than necessary.
         pending.reconnects = self._keeper.reconnects
         pending.sends += 1
+        if pending.sends > 1:
+            pending.delivery.observer.count("settle_retries")
         try:
             reply = f"{self._inbox}.{token}"
             self._nc.publish(pending.delivery.msg.reply, pending.payload, reply)

@@ -106,6 +106,7 @@ class HandlerThreads:
     ) -> None:
         self.handler = handler
         self._shared = shared
+        self._observer = shared.observer.handler(handler)
         self._processor = Processor(handler, shared, generation, dead_letters)
         self._recreate = recreate
         self._lock = threading.Lock()
@@ -180,6 +181,7 @@ class HandlerThreads:
     def _give_back(self, delivery: Delivery) -> None:
         if self._shared.settlements.claim(delivery):
             self._shared.settlements.nak(delivery, 0)
+            self._observer.settled(delivery, "given_back")
 
     @property
     def idle(self) -> bool:
@@ -193,6 +195,7 @@ class HandlerThreads:
         for delivery in running:
             if self._shared.settlements.claim(delivery):
                 self._shared.settlements.nak(delivery, _ABANDON_DELAY_S)
+                self._observer.settled(delivery, "given_back")
         return len(running)
 
     # --- pulling --------------------------------------------------------------------------------
@@ -266,7 +269,7 @@ class HandlerThreads:
                     self._pull = None
 
     def _receive(self, msg: JetStreamMsg) -> None:
-        delivery = Delivery(msg, self._times, self.handler.name)
+        delivery = Delivery(msg, self._times, self.handler.name, self._observer)
         self._shared.keeper.add(delivery)
         key = self._key_of(delivery)
         with self._lock:

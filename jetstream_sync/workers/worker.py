@@ -43,6 +43,7 @@ from .consumers import check_handler, ensure_consumer
 from .dead_letters import DeadLetterWriter
 from .handler import Handler, HandlerFunction, Middleware
 from .leases import LeaseKeeper
+from .observer import EVENT_KINDS, EventKind, Hook, Observer
 from .processing import Shared
 from .retries import Backoff, backoff_for
 from .settle import Settlements
@@ -175,6 +176,7 @@ class Worker:
         self.handlers: list[Handler] = []
         self.middleware: tuple[Middleware, ...] = tuple(middleware)
         self._connection = dict(connection or {})
+        self._hooks: dict[EventKind, list[Hook]] = {}
         # Events for the calling thread of run(); the worker is stopped before it runs, too.
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
 
@@ -268,6 +270,37 @@ class Worker:
 
         return decorate
 
+    def on(self, kind: EventKind) -> Callable[[Hook], Hook]:
+        """
+        Return a decorator that has a function called with a `WorkerEvent` at each event of a kind.
+
+        Several functions are called in the order of their definition. An error that one raises is
+        logged once, and changes nothing else.
+
+        Args:
+            kind: ``"start"``: `run` was called; ``"ready"``: messages are requested; ``"message"``: a
+                handler is about to run; ``"success"``: it returned; ``"failure"``: it raised;
+                ``"dead_letter"``: a message is given up, its dead letter is stored; ``"lease_lost"``:
+                the server delivers the message again; ``"drain"``: the worker is stopping; ``"stop"``:
+                it has stopped, and the connection is closed.
+
+        Raises:
+            InvalidOptionError: there is no such event.
+
+        Threads:
+            Functions for messages run in handler threads, the others and those for ``"lease_lost"`` in
+            the thread that called `run`, which must not be kept busy.
+
+        """
+        if kind not in EVENT_KINDS:
+            raise InvalidOptionError("kind", kind, f"must be one of {', '.join(EVENT_KINDS)}")
+
+        def decorate(hook: Hook) -> Hook:
+            self._hooks.setdefault(kind, []).append(hook)
+            return hook
+
+        return decorate
+
     def stop(self) -> None:
         """Stop a running worker as SIGTERM does; any thread, and a signal handler, may call it."""
         self._events.put(_Event("stop"))
@@ -292,16 +325,25 @@ class Worker:
         """
         if not self.handlers:
             raise InvalidOptionError("handlers", [], "the worker has none: add one with @handler")
+        observer = Observer(
+            self.name, self._hooks, lambda call: self._events.put(_Event("call", call=call))
+        )
         with self._signals():
-            try:
-                with self._connect() as nc:
-                    return _Run(self, nc, self._events).run()
-            except InvalidArgumentError:
-                raise
-            except Error as error:
-                # Also a login that is refused while the worker is being prepared.
-                log.error("worker %r cannot run: %s", self.name, error)  # noqa: TRY400
-                return exit_status(error)
+            observer.emit("start")
+            status = self._run_connected(observer)
+            observer.emit("stop", status=status)
+            return status
+
+    def _run_connected(self, observer: Observer) -> int:
+        try:
+            with self._connect() as nc:
+                return _Run(self, nc, self._events, observer).run()
+        except InvalidArgumentError:
+            raise
+        except Error as error:
+            # Also a login that is refused while the worker is being prepared.
+            log.error("worker %r cannot run: %s", self.name, error)  # noqa: TRY400
+            return exit_status(error)
 
     def check(self) -> CheckResult:
         """
@@ -366,9 +408,10 @@ class Worker:
 class _Event:
     """Something that the calling thread of `Worker.run` waits for."""
 
-    kind: str  # stop, fatal, reconnected or changed
+    kind: str  # stop, fatal, reconnected, changed or call
     signal_number: int = 0
     error: BaseException | None = None
+    call: Callable[[], object] | None = None
 
 
 class _Run:
@@ -379,11 +422,19 @@ class _Run:
         worker: the worker.
         nc: its connection.
         events: the events for the calling thread.
+        observer: counts what happens, and calls hooks.
 
     """
 
-    def __init__(self, worker: Worker, nc: Connection, events: queue.SimpleQueue[_Event]) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        nc: Connection,
+        events: queue.SimpleQueue[_Event],
+        observer: Observer,
+    ) -> None:
         self._worker = worker
+        self._observer = observer
         self._nc = nc
         self._events = events
         self._js: JetStream = nc.jetstream()
@@ -398,6 +449,7 @@ class _Run:
             self._keeper,
             self._settlements,
             worker.middleware,
+            observer,
             lambda: self._stopping,
             lambda error: events.put(_Event("fatal", error=error)),
             lambda: events.put(_Event("changed")),
@@ -408,8 +460,10 @@ class _Run:
         if not self._start():
             return self._status
         log.info("worker %r is ready: %d handlers", self._worker.name, len(self._pools))
+        self._observer.emit("ready")
         self._wait_for_stop()
         self._stopping = True
+        self._observer.emit("drain")
         clean = self._drain(time.monotonic() + self._worker.drain_timeout)
         self._ended.set()
         if not clean:
@@ -486,9 +540,12 @@ class _Run:
 
     def _next_event(self, seconds: float) -> _Event | None:
         try:
-            return self._events.get(timeout=seconds)
+            event = self._events.get(timeout=seconds)
         except queue.Empty:
             return None
+        if event.call is not None:
+            event.call()
+        return event
 
     def _wait_for_stop(self) -> None:
         """Return when the worker has to stop."""
@@ -529,7 +586,15 @@ class _Run:
             else:
                 self._nc.flush(_LAST_FLUSH_S)
         self._nc.close()
+        self._finish_events()
         return clean
+
+    def _finish_events(self) -> None:
+        """Make the calls that are left in the queue."""
+        with suppress(queue.Empty):
+            while (event := self._events.get_nowait()).kind != "stop":
+                if event.call is not None:
+                    event.call()
 
     def _wait_idle(self, deadline: float) -> bool:
         """Wait until all threads have ended; a second request to stop ends the wait."""

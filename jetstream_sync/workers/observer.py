@@ -1,0 +1,312 @@
+"""
+What happens in a worker, as hooks and as counters.
+
+Rules:
+
+1. Counters belong to a thread, and are added up when they are read: no lock is taken for a message.
+2. A hook runs on the thread of its event: a handler thread, or the thread that called `Worker.run`.
+   Hooks for lost leases run on the latter, because a slow hook must not delay the renewal of leases.
+3. A hook that raises is logged once with its traceback. It changes nothing for the message.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from .leases import Delivery, DeliveryObserver, lease_clock
+
+if TYPE_CHECKING:
+    from .. import JetStreamMsg
+    from .handler import Handler
+
+__all__ = [
+    "BUCKETS_S",
+    "COUNTERS",
+    "OUTCOMES",
+    "EventKind",
+    "HandlerObserver",
+    "Hook",
+    "Observer",
+    "WorkerEvent",
+]
+
+log: logging.Logger = logging.getLogger("jetstream_sync.worker")
+#: One record for each message, at the level INFO. Off unless its level is set.
+outcome_log: logging.Logger = logging.getLogger("jetstream_sync.worker.outcomes")
+outcome_log.setLevel(logging.WARNING)
+
+EventKind = Literal[
+    "start",
+    "ready",
+    "message",
+    "success",
+    "failure",
+    "dead_letter",
+    "lease_lost",
+    "drain",
+    "stop",
+]
+#: The results of a delivery; the label ``outcome`` of a metric.
+OUTCOMES: Final = ("ack", "retry", "dead", "rejected", "lost", "given_back")
+#: Other things that are counted for a handler.
+COUNTERS: Final = (
+    "leases_renewed",
+    "leases_lost",
+    "settle_retries",
+    "dead_letter_failures",
+    "timeouts",
+    "restarts",
+)
+#: Upper bounds of the histograms, in seconds.
+BUCKETS_S: Final = (
+    *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+    *(30.0, 60.0, 120.0, 300.0, 600.0, 3600.0),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerEvent:
+    """Something that happened in a worker; the argument of the functions of `Worker.on`."""
+
+    kind: EventKind
+    """The name of the event."""
+    worker: str
+    """The name of the worker."""
+    handler: Handler | None = None
+    """The handler; ``None`` for the events ``start``, ``ready``, ``drain`` and ``stop``."""
+    message: JetStreamMsg | None = None
+    """The message; ``None`` for the same events."""
+    error: BaseException | None = None
+    """The error of the handler, for ``failure`` and ``dead_letter``; ``None`` if it did not run."""
+    delay: float | None = None
+    """For ``failure``: seconds until the next attempt; ``None`` if there is none."""
+    status: int | None = None
+    """For ``stop``: the exit status."""
+
+
+#: A function of `Worker.on`.
+Hook = Callable[[WorkerEvent], object]
+
+
+class Observer:
+    """
+    The observer of one run of a worker.
+
+    Args:
+        worker: the name of the worker.
+        hooks: the functions to call, by kind of event.
+        defer: calls a function later on the thread that called `Worker.run`.
+
+    """
+
+    def __init__(
+        self,
+        worker: str,
+        hooks: dict[EventKind, list[Hook]],
+        defer: Callable[[Callable[[], object]], object],
+    ) -> None:
+        self._worker = worker
+        self._hooks = hooks
+        self._failed: set[Hook] = set()
+        self.defer = defer
+        self.handlers: list[HandlerObserver] = []
+
+    def handler(self, handler: Handler) -> HandlerObserver:
+        """Return the observer of a handler; the same for each call."""
+        for each in self.handlers:
+            if each.handler is handler:
+                return each
+        self.handlers.append(HandlerObserver(handler, self))
+        return self.handlers[-1]
+
+    def wants(self, kind: EventKind) -> bool:
+        """Return whether there are hooks of this kind."""
+        return bool(self._hooks.get(kind))
+
+    def emit(self, kind: EventKind, **fields: Any) -> None:
+        """Call the hooks of this kind; their errors are logged."""
+        for hook in self._hooks.get(kind, ()):
+            try:
+                hook(WorkerEvent(kind=kind, worker=self._worker, **fields))
+            except BaseException as error:
+                level = logging.DEBUG if hook in self._failed else logging.ERROR
+                self._failed.add(hook)
+                log.log(level, "hook %r for %r raised", hook, kind, exc_info=error)
+
+
+class Histogram:
+    """Counts of durations, in `BUCKETS_S` and above."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS_S) + 1)
+        #: The sum of all values, in seconds.
+        self.total = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(BUCKETS_S, seconds)] += 1
+        self.total += seconds
+
+
+class Counters:
+    """Numbers of one handler that one thread changes."""
+
+    __slots__ = ("age", "clock_offset", "counts", "duration", "last_success", "wait")
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = dict.fromkeys((*OUTCOMES, *COUNTERS), 0)
+        self.duration = Histogram()
+        self.wait = Histogram()
+        self.age = Histogram()
+        #: Seconds since 1970 when the last message was acknowledged; 0: none was.
+        self.last_success = 0.0
+        #: Seconds since 1970, less the lease clock.
+        self.clock_offset = 0.0
+
+
+class HandlerObserver(DeliveryObserver):
+    """
+    The observer of one handler.
+
+    Args:
+        handler: the handler.
+        observer: the observer of the worker.
+
+    Any thread may call the methods.
+    """
+
+    def __init__(self, handler: Handler, observer: Observer) -> None:
+        self.handler = handler
+        self._observer = observer
+        self._own = threading.local()
+        self._all: list[Counters] = []
+        self._lock = threading.Lock()
+        # Times by the lease clock at which the delays of retries are over; under _lock.
+        self._delayed: list[float] = []
+
+    def _counters(self) -> Counters:
+        try:
+            counters: Counters = self._own.counters
+        except AttributeError:
+            counters = self._own.counters = Counters()
+            self._all.append(counters)
+        return counters
+
+    # --- events ---------------------------------------------------------------------------------
+
+    def started(self, delivery: Delivery) -> None:
+        """Record that the handler is about to run for a message."""
+        counters = self._counters()
+        now = delivery.started_at = lease_clock()
+        today = datetime.now(timezone.utc).timestamp()
+        counters.clock_offset = today - now
+        counters.wait.add(now - delivery.received_at)
+        counters.age.add(max(0.0, today - delivery.metadata.timestamp_ns / 1e9))
+        if self._observer.wants("message"):
+            self._emit("message", delivery)
+
+    def returned(self, delivery: Delivery) -> None:
+        """Record that the handler has returned or raised."""
+        self._counters().duration.add(lease_clock() - delivery.started_at)
+
+    def settled(
+        self,
+        delivery: Delivery,
+        outcome: str,
+        error: BaseException | None = None,
+        delay: float | None = None,
+    ) -> None:
+        """
+        Record the result of a delivery.
+
+        Args:
+            delivery: the message.
+            outcome: one of `OUTCOMES`.
+            error: what the handler raised; ``None``: it did not raise, or did not run.
+            delay: seconds until the next attempt; ``None``: there is none.
+
+        """
+        counters = self._counters()
+        counters.counts[outcome] += 1
+        if outcome == "ack":
+            counters.last_success = lease_clock() + counters.clock_offset
+        elif outcome == "lost":
+            self.lease_lost(delivery)
+        if delay is not None:
+            self._add_delay(delay)
+        if outcome_log.isEnabledFor(logging.INFO):
+            outcome_log.info("%s: %r: %s", self.handler.name, delivery, outcome)
+        observer = self._observer
+        if error is not None:
+            if observer.wants("failure"):
+                self._emit("failure", delivery, error=error, delay=delay)
+        elif outcome == "ack" and observer.wants("success"):
+            self._emit("success", delivery)
+        if outcome in {"dead", "rejected"} and observer.wants("dead_letter"):
+            self._emit("dead_letter", delivery, error=error)
+
+    def lease_lost(self, delivery: Delivery) -> None:
+        """Record that the lease of a message is lost; only the first call for it counts."""
+        if delivery.reported:
+            return
+        delivery.reported = True
+        self.count("leases_lost")
+        if self._observer.wants("lease_lost"):
+            self._observer.defer(lambda: self._emit("lease_lost", delivery))
+
+    def count(self, name: str, number: int = 1) -> None:
+        """Add to one of `COUNTERS`."""
+        self._counters().counts[name] += number
+
+    def _emit(self, kind: EventKind, delivery: Delivery, **fields: Any) -> None:
+        self._observer.emit(kind, handler=self.handler, message=delivery.msg, **fields)
+
+    # --- retries that wait ----------------------------------------------------------------------
+
+    def _add_delay(self, delay: float) -> None:
+        now = lease_clock()
+        with self._lock:
+            self._end_delays(now)
+            heapq.heappush(self._delayed, now + delay)
+
+    def _end_delays(self, now: float) -> None:
+        while self._delayed and self._delayed[0] <= now:
+            heapq.heappop(self._delayed)
+
+    @property
+    def delayed(self) -> int:
+        """Number of messages that this worker returned with a delay that is not over."""
+        with self._lock:
+            self._end_delays(lease_clock())
+            return len(self._delayed)
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def total(self) -> Counters:
+        """Return the sums of the counters of all threads."""
+        total = Counters()
+        for each in tuple(self._all):
+            for name, number in each.counts.items():
+                total.counts[name] += number
+            for mine, other in (
+                (total.duration, each.duration),
+                (total.wait, each.wait),
+                (total.age, each.age),
+            ):
+                mine.counts = [a + b for a, b in zip(mine.counts, other.counts, strict=True)]
+                mine.total += other.total
+            total.last_success = max(total.last_success, each.last_success)
+        return total
+
+
+#: The names of all events.
+EVENT_KINDS: Final[tuple[EventKind, ...]] = get_args(EventKind)

@@ -1,0 +1,147 @@
+"""The hooks of a worker: which are called, and what an error in one does."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import pytest
+from fix_threads import wait_until
+from fix_worker import is_settled, running
+
+from jetstream_sync import InvalidOptionError, JetStream, Stream
+from jetstream_sync.server import NatsServer
+from jetstream_sync.workers import Backoff, Reject, Worker, WorkerEvent
+from jetstream_sync.workers.observer import EVENT_KINDS
+
+FAST = Backoff(first=0.1, factor=1.0, jitter=0.0, attempts=2)
+
+
+def test_hooks_are_called_for_the_life_of_the_worker(
+    js: JetStream, stream: Stream, nats_server: NatsServer
+) -> None:
+    """Each event calls its hooks, with the handler, the message, the error and what follows."""
+    worker = Worker(nats_server.url, name="hooked", dead_letters="DEAD")
+    events: list[WorkerEvent] = []
+    for kind in EVENT_KINDS:
+        assert worker.on(kind)(events.append) == events.append
+
+    @worker.handler(stream=stream.name, consumer="C", retry=FAST, decode="text")
+    def handle(what: str) -> None:
+        if what != "good":
+            raise {"twice": OSError("busy"), "bad": Reject("no")}[what]
+
+    with running(worker) as run:
+        for what in ("good", "twice", "bad"):
+            js.publish(f"{stream.name}.a", what.encode())
+        wait_until(lambda: is_settled(stream, "C") and len(events) >= 12)
+        assert run.stop() == 0
+    assert all(each.worker == "hooked" for each in events)
+    kinds = [each.kind for each in events]
+    assert (kinds[0], kinds[1], kinds[-2], kinds[-1]) == ("start", "ready", "drain", "stop")
+    assert events[-1].status == 0
+    found = [
+        (
+            each.message.data.decode(),
+            each.kind,
+            type(each.error).__name__ if each.error else "",
+            each.delay,
+        )
+        for each in events
+        if each.message is not None and each.handler is handle
+    ]
+    # Of several threads and messages: the order of one message's events is kept.
+    assert [event[1:] for event in found if event[0] == "good"] == [
+        ("message", "", None),
+        ("success", "", None),
+    ]
+    assert [event[1:] for event in found if event[0] == "twice"] == [
+        ("message", "", None),
+        ("failure", "OSError", 0.1),
+        ("message", "", None),
+        ("failure", "OSError", None),
+        ("dead_letter", "OSError", None),
+    ]
+    assert [event[1:] for event in found if event[0] == "bad"] == [
+        ("message", "", None),
+        ("failure", "Reject", None),
+        ("dead_letter", "Reject", None),
+    ]
+    assert len(found) == len(events) - 4
+
+
+@pytest.mark.parametrize("error", [ValueError("hook"), SystemExit(9)], ids=["error", "exit"])
+def test_a_hook_that_raises_changes_nothing(
+    js: JetStream,
+    stream: Stream,
+    nats_server: NatsServer,
+    caplog: pytest.LogCaptureFixture,
+    error: BaseException,
+) -> None:
+    """Its error is logged once with a traceback; messages are settled, and later hooks are called."""
+    worker = Worker(nats_server.url, dead_letters="DEAD")
+    calls: Counter[str] = Counter()
+
+    def fail(_event: WorkerEvent) -> None:
+        raise error
+
+    for kind in EVENT_KINDS:
+        worker.on(kind)(fail)
+        worker.on(kind)(lambda event: calls.update([event.kind]))
+    runs = []
+
+    @worker.handler(stream=stream.name, consumer="C", retry=FAST, decode="text")
+    def handle(what: str) -> None:
+        runs.append(what)
+        if what == "bad":
+            raise OSError("busy")
+
+    with running(worker) as run:
+        for what in ("good", "bad", "good"):
+            js.publish(f"{stream.name}.a", what.encode())
+        wait_until(lambda: is_settled(stream, "C") and calls["dead_letter"] == 1)
+        assert run.stop() == 0
+    assert Counter(runs) == {"good": 2, "bad": 2}
+    assert stream.consumer_info("C").delivered.consumer_seq == 4
+    assert calls == {
+        **dict.fromkeys(("start", "ready", "dead_letter", "drain", "stop"), 1),
+        "message": 4,
+        "success": 2,
+        "failure": 2,
+    }
+    logged = [each for each in caplog.records if each.getMessage().startswith("hook ")]
+    assert len([each for each in logged if each.levelname == "ERROR" and each.exc_info]) == 1
+
+
+def test_a_lost_lease_calls_its_hook(
+    js: JetStream, stream: Stream, nats_server: NatsServer
+) -> None:
+    """The hook runs in the thread of run(): a slow one does not delay the renewal of leases."""
+    worker = Worker(nats_server.url)
+    lost: list[tuple[str, int]] = []
+    attempts = []
+    release = threading.Event()
+
+    @worker.on("lease_lost")
+    def on_lost(event: WorkerEvent) -> None:
+        assert event.message is not None
+        lost.append((threading.current_thread().name, event.message.metadata.num_delivered))
+
+    @worker.handler(stream=stream.name, consumer="C", ack_wait=3, timeout=0.2, concurrency=2)
+    def hang_once() -> None:
+        attempts.append(1)
+        if len(attempts) == 1:
+            release.wait(30)
+
+    js.publish(f"{stream.name}.a", b"x")
+    with running(worker) as run:
+        wait_until(lambda: len(attempts) == 2 and is_settled(stream, "C"), 15)
+        release.set()
+        assert run.stop() == 0
+    assert lost == [("worker-main", 1)]
+
+
+def test_an_unknown_event_is_refused() -> None:
+    """The error names all events."""
+    with pytest.raises(InvalidOptionError, match="lease_lost"):
+        Worker().on("finished")  # type: ignore[arg-type]
