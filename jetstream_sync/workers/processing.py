@@ -43,6 +43,7 @@ class Shared:
         is_stopping: returns whether the worker is stopping.
         on_fatal: called with an error that must end the worker.
         on_change: called when the worker may have become idle.
+        on_thread_end: called at the end of each thread that runs handlers, in that thread.
 
     """
 
@@ -56,6 +57,7 @@ class Shared:
         is_stopping: Callable[[], bool],
         on_fatal: Callable[[BaseException], object],
         on_change: Callable[[], object],
+        on_thread_end: Callable[[], object],
     ) -> None:
         self.js = js
         self.keeper = keeper
@@ -65,6 +67,7 @@ class Shared:
         self.is_stopping = is_stopping
         self.on_fatal = on_fatal
         self.on_change = on_change
+        self.on_thread_end = on_thread_end
 
 
 class Processor:

@@ -296,18 +296,21 @@ class HandlerThreads:
     # --- handling -------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while (taken := self._take()) is not None:
-            delivery, key = taken
-            try:
-                self._handle(delivery)
-            finally:
-                self._shared.keeper.remove(delivery)
-                with self._lock:
-                    self._held -= 1
-                    self._running.discard(delivery)
-                    if self._lanes.release(key):
-                        self._work.notify()
-                    self._room.notify()
+        try:
+            while (taken := self._take()) is not None:
+                delivery, key = taken
+                try:
+                    self._handle(delivery)
+                finally:
+                    self._shared.keeper.remove(delivery)
+                    with self._lock:
+                        self._held -= 1
+                        self._running.discard(delivery)
+                        if self._lanes.release(key):
+                            self._work.notify()
+                        self._room.notify()
+        finally:
+            self._shared.on_thread_end()
         self._shared.on_change()
 
     def _handle(self, delivery: Delivery) -> None:

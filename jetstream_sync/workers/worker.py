@@ -175,7 +175,8 @@ class Worker:
         #: The handlers, in the order of their definition.
         self.handlers: list[Handler] = []
         self.middleware: tuple[Middleware, ...] = tuple(middleware)
-        self._connection = dict(connection or {})
+        #: Options of `jetstream_sync.connect`.
+        self.connection: dict[str, Any] = dict(connection or {})
         self._hooks: dict[EventKind, list[Hook]] = {}
         # Events for the calling thread of run(); the worker is stopped before it runs, too.
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
@@ -305,6 +306,9 @@ class Worker:
         """Stop a running worker as SIGTERM does; any thread, and a signal handler, may call it."""
         self._events.put(_Event("stop"))
 
+    def on_thread_end(self) -> None:
+        """Do nothing; called at the end of each thread that runs handlers, for subclasses."""
+
     def run(self) -> int:
         """
         Handle messages until SIGTERM, SIGINT or `stop`.
@@ -374,7 +378,7 @@ class Worker:
 
     def _connect(self, **overrides: Any) -> Connection:
         servers = self.servers or os.environ.get("NATS_URL") or _DEFAULT_SERVER
-        options = {**_CONNECTION, "name": self.name, **self._connection, **overrides}
+        options = {**_CONNECTION, "name": self.name, **self.connection, **overrides}
         return connect(servers, **options)
 
     @contextmanager
@@ -453,6 +457,7 @@ class _Run:
             lambda: self._stopping,
             lambda error: events.put(_Event("fatal", error=error)),
             lambda: events.put(_Event("changed")),
+            worker.on_thread_end,
         )
 
     def run(self) -> int:
