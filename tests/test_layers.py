@@ -139,6 +139,7 @@ BROAD_HANDLERS: dict[tuple[str, str], str] = {
         "workers/threads.py",
         "_key_of",
     ): "a user's key function may raise anything: the attempt has failed",
+    ("workers/processing.py", "_bury"): "a user's function for the subject may raise anything",
     ("workers/threads.py", "run"): "the top of every thread: it reports the error that ended it",
 }
 

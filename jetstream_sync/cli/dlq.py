@@ -6,12 +6,16 @@ publishes an advisory when a message has reached the consumer's ``max_deliver``,
 terminates a message. Advisories are not stored by default, so only those captured by a stream can be
 listed. Without such a stream, the counters of a consumer give an estimate of the number of dead letters,
 but not their sequences.
+
+Workers store a copy of each message that they give up, on subjects that begin with ``dead.``. Headers of
+the copy name the original. A copy counts as a dead letter, and replaces the advisory of its message.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,7 +48,7 @@ from .terminology import words
 from .values import LIMITED_DURATION
 
 if TYPE_CHECKING:
-    from .. import ConsumerInfo, JetStream, StoredMsg, Stream
+    from .. import ConsumerInfo, JetStream, JetStreamMsg, StoredMsg, Stream
 
 __all__ = [
     "ADVISORIES",
@@ -67,6 +71,10 @@ ADVISORIES: Final = (f"{_MAX_DELIVER}.>", f"{_TERMINATED}.>")
 #: The remedy when no stream stores the advisories.
 SETUP: Final = "'jsm consumer dlq setup' creates a stream that stores the advisories from now on"
 
+#: The subjects of the copies that workers store, and the prefix of the headers that they add.
+_COPIES: Final = "dead.>"
+_COPY_HEADER: Final = "dead-"
+
 _KINDS: Final[Mapping[str, str]] = {
     "io.nats.jetstream.advisory.v1.max_deliver": "max_deliver",
     "io.nats.jetstream.advisory.v1.terminated": "terminated",
@@ -84,20 +92,26 @@ class DeadLetter:
     seq: int
     """The stream sequence of the message."""
     kind: str
-    """``max_deliver`` or ``terminated``."""
+    """``max_deliver`` or ``terminated``, or ``copy``: a worker stored a copy."""
     deliveries: int
     time: datetime
     """The time of the advisory."""
     reason: str = ""
-    """The reason given by the client that terminated the message."""
+    """The reason given by the worker, or by the client that terminated the message."""
     advisories: list[tuple[str, int]] = field(default_factory=list)
-    """The stream and sequence of each stored advisory for this message."""
+    """The stream and sequence of each stored advisory for this message, and of its copies."""
+    subject: str = ""
+    """The subject of the original, if there is a copy."""
+    pointer: bool = False
+    """Whether the copy has no data, because the message was too large."""
 
     @property
     def why(self) -> str:
         """Return a short description of the reason."""
         if self.kind == "max_deliver":
             return "max deliver"
+        if self.kind == "copy":
+            return f"worker: {self.reason}" if self.reason else "worker"
         return f"terminated: {self.reason}" if self.reason else "terminated"
 
     def document(self) -> dict[str, Any]:
@@ -170,7 +184,7 @@ class DeadLetterEstimate:
 
 class DeadLetters:
     """
-    The dead letters of an account whose advisories are stored.
+    The dead letters of an account whose advisories or copies are stored.
 
     Args:
         js: the JetStream context of the account.
@@ -184,6 +198,8 @@ class DeadLetters:
         self.stores: list[str] = sorted(
             {name for subject in ADVISORIES for name in js.stream_names(subject=subject)}
         )
+        #: The streams that store the copies of workers.
+        self.copies: list[str] = js.stream_names(subject=_COPIES)
 
     def read(self, stream: str | None = None, consumer: str | None = None) -> list[DeadLetter]:
         """
@@ -195,22 +211,29 @@ class DeadLetters:
 
         """
         found: dict[tuple[str, str, int], DeadLetter] = {}
-        for store in self.stores:
-            for letter in self._stored(store, stream or "*", consumer or "*"):
-                key = (letter.stream, letter.consumer, letter.seq)
-                # The last advisory replaces earlier ones for the same message.
-                before = found.pop(key, None)
-                if before is not None:
-                    letter.advisories[:0] = before.advisories
-                found[key] = letter
+        wanted = [
+            f"{each}.{stream or '*'}.{consumer or '*'}" for each in (_MAX_DELIVER, _TERMINATED)
+        ]
+        advisories = (each for store in self.stores for each in self._stored(store, wanted))
+        # After the advisories, which they replace. A worker chooses the rest of their subjects.
+        copies = (each for store in self.copies for each in self._stored(store, [_COPIES]))
+        for letter in itertools.chain(advisories, copies):
+            if stream not in (None, letter.stream) or consumer not in (None, letter.consumer):
+                continue
+            key = (letter.stream, letter.consumer, letter.seq)
+            # The last advisory replaces earlier ones for the same message.
+            before = found.pop(key, None)
+            if before is not None:
+                letter.advisories[:0] = before.advisories
+            found[key] = letter
         return [found[key] for key in sorted(found)]
 
-    def _stored(self, store: str, stream: str, consumer: str) -> Iterator[DeadLetter]:
-        """Yield the dead letters from the advisories in one stream."""
+    def _stored(self, store: str, wanted: list[str]) -> Iterator[DeadLetter]:
+        """Yield the dead letters from the advisories or copies on these subjects of one stream."""
         held = self.stream(store)
         if held is None:
             return
-        wanted = [f"{each}.{stream}.{consumer}" for each in (_MAX_DELIVER, _TERMINATED)]
+        copies = wanted == [_COPIES]
         covered = held.cached_info.config.subjects or ()
         filters = [each for each in wanted if any(subjects_overlap(one, each) for one in covered)]
         total = 0
@@ -218,15 +241,16 @@ class DeadLetters:
             total += sum((held.info(subjects_filter=each).state.subjects or {}).values())
         if not total:
             return
-        ordered = held.ordered_consumer(filter_subjects=filters)
+        ordered = held.ordered_consumer(filter_subjects=filters, headers_only=copies)
         with ordered.messages(stop_after=total) as messages:
             for _ in range(total):
                 try:
                     msg = messages.next(_READ_TIMEOUT_S)
                 except TimeoutError:
-                    return  # some advisories have just expired
+                    return  # some messages have just expired
                 about = msg.metadata
-                letter = _letter(msg.data, (store, about.stream_seq))
+                stored = (store, about.stream_seq)
+                letter = _copy(msg, stored) if copies else _letter(msg.data, stored)
                 if letter is not None:
                     yield letter
                 if not about.num_pending:
@@ -243,11 +267,16 @@ class DeadLetters:
 
     def message(self, letter: DeadLetter) -> StoredMsg | None:
         """Return the message of a dead letter; ``None``: it is no longer in the stream."""
-        stream = self.stream(letter.stream)
+        name, seq = letter.stream, letter.seq
+        if letter.kind == "copy" and not letter.pointer:
+            name, seq = letter.advisories[-1]
+        stream = self.stream(name)
         try:
-            msg = stream.get_msg(letter.seq) if stream is not None else None
+            msg = stream.get_msg(seq) if stream is not None else None
         except (MessageNotFoundError, StreamNotFoundError):
             return None
+        if msg is not None and name != letter.stream:
+            return msg._replace(subject=letter.subject, headers=_original_headers(msg))
         # A message stored after the advisory belongs to a recreated stream.
         return None if msg is None or msg.time > letter.time else msg
 
@@ -273,6 +302,35 @@ def _letter(data: bytes, stored: tuple[str, int]) -> DeadLetter | None:
         return None
 
 
+def _copy(msg: JetStreamMsg, stored: tuple[str, int]) -> DeadLetter | None:
+    """Return the dead letter for a copy that a worker stored; ``None``: it is none."""
+    headers = msg.headers or Headers()
+    try:
+        return DeadLetter(
+            stream=headers["Dead-Stream"],
+            consumer=headers["Dead-Consumer"],
+            seq=int(headers["Dead-Sequence"]),
+            kind="copy",
+            deliveries=int(headers["Dead-Attempts"]),
+            time=msg.metadata.timestamp,
+            reason=headers.get("Dead-Reason", ""),
+            advisories=[stored],
+            subject=headers["Dead-Subject"],
+            pointer="Dead-Pointer" in headers,
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def _original_headers(msg: StoredMsg) -> Headers:
+    """Return the headers of a copy without those that the worker added."""
+    headers = Headers()
+    for name, value in (msg.headers or headers).pairs():
+        if not name.lower().startswith((_COPY_HEADER, *_PUBLISH_HEADERS)):
+            headers.add(name, value)
+    return headers
+
+
 _STORE: Final = "DEAD_LETTERS"
 
 
@@ -285,6 +343,8 @@ def dlq(_settings: Settings) -> None:
     A message becomes a dead letter when it reaches the consumer's --max-deliver, or when a client
     terminates it. It stays in the stream without a mark. The server publishes one advisory for it.
     'dlq setup' creates a stream that stores these advisories; dead letters can be listed from then on.
+    Workers store copies of the messages that they give up, on subjects that begin with 'dead.'; these are
+    listed, too.
     """
 
 
@@ -340,8 +400,8 @@ def ls(settings: Settings, *, stream: str | None, consumer: str | None, gone: bo
     """
     List the dead letters of a CONSUMER, of a STREAM, or of all streams.
 
-    Only dead letters with a stored advisory are listed. When no stream stores the advisories, estimates from
-    the counters of the consumers are shown instead.
+    Only dead letters with a stored advisory, or a copy stored by a worker, are listed. When no stream stores
+    either, estimates from the counters of the consumers are shown instead.
     """
     with settings.jetstream() as js:
         infos = infos_of(js, stream)
@@ -349,7 +409,7 @@ def ls(settings: Settings, *, stream: str | None, consumer: str | None, gone: bo
             infos = [info for info in infos if info.name == consumer]
         letters = DeadLetters(js)
         estimates = DeadLetterEstimate.of(infos)
-        if not letters.stores:
+        if not letters.stores and not letters.copies:
             _show_unknown(settings, estimates)
             _offer(settings, js)
             return
@@ -359,7 +419,7 @@ def ls(settings: Settings, *, stream: str | None, consumer: str | None, gone: bo
             raise no_letter(js, letters, str(stream), consumer, None)
     present = [(letter, msg) for letter, msg in found if gone or msg is not None]
     result = {
-        "stored_in": letters.stores,
+        "stored_in": sorted({*letters.stores, *letters.copies}),
         "messages": [letter.document_with(msg) for letter, msg in present],
         "consumers": [each.document() for each in estimates],
     }
@@ -586,7 +646,8 @@ def requeue(
     Each message is published with its subject and headers as a new message of the stream, so every
     consumer of the subject receives it. Its message id is derived from the original, so repeating the
     command within the stream's duplicate window stores no second copy. The message is then removed from
-    the list of dead letters. The original stays in the stream unless --delete is given.
+    the list of dead letters, with its advisories and the copy that a worker stored. The original stays in
+    the stream unless --delete is given.
     """
     if bool(sequences) == everything:
         raise click.UsageError("give either sequences or --all")
@@ -654,11 +715,16 @@ class _Run:
         )
         fields.update(to_stream=ack.stream, to_seq=ack.seq, duplicate=bool(ack.duplicate))
         self.done.append(fields)
-        if self.delete:
+        if self.delete and self._is_original(letter):
             self._remove(letter.stream, letter.seq)
         if not self.keep:
             for store, seq in letter.advisories:
                 self._remove(store, seq)
+
+    def _is_original(self, letter: DeadLetter) -> bool:
+        """Return whether the stream still has the message; it may have been created again."""
+        original = replace(letter, pointer=True)
+        return letter.kind != "copy" or self.letters.message(original) is not None
 
     def _expected(self, stream: str, subject: str) -> str | None:
         """Return the stream to expect: the original one, if it stores the subject."""

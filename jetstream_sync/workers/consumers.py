@@ -143,6 +143,8 @@ def check_handler(js: JetStream, handler: Handler, *, may_change: bool) -> list[
         fate = "skipped" if kept else "deleted"
         found.append(f"no stream for dead letters is given: messages that fail are {fate}")
         return found
+    if not isinstance(handler.dead_letters, str):
+        return found  # the subjects are not known yet
     try:
         js.get_stream(handler.dead_letters)
     except StreamNotFoundError:

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from .. import Headers, MaxPayloadError, RetentionPolicy, StorageType, StreamNotFoundError
+from .. import (
+    Headers,
+    MaxPayloadError,
+    RetentionPolicy,
+    StorageType,
+    StreamNotFoundError,
+    ValueTooLargeError,
+)
 
 if TYPE_CHECKING:
-    from .. import JetStream
+    from .. import JetStream, JetStreamMsg
     from .leases import Delivery
 
-__all__ = ["DEAD_LETTER_SUBJECTS", "DeadLetterWriter", "one_line"]
+__all__ = [
+    "DEAD_LETTER_SUBJECTS",
+    "DeadLetterTarget",
+    "DeadLetterTooLargeError",
+    "DeadLetterWriter",
+    "one_line",
+]
+
+#: Where dead letters go: a stream, or a function of the message and the reason that returns a subject.
+DeadLetterTarget: TypeAlias = "str | Callable[[JetStreamMsg, str], str]"
 
 #: The subjects of the stream for dead letters.
 DEAD_LETTER_SUBJECTS: Final = "dead.>"
@@ -42,31 +59,38 @@ def one_line(error: BaseException | str) -> str:
     return " ".join(printable.split())[:_MAX_REASON]
 
 
+class DeadLetterTooLargeError(Exception):
+    """A message is too large for a dead letter, and its stream does not keep it."""
+
+
 class DeadLetterWriter:
     """
     Publishes dead letters to a stream.
 
     Args:
         js: the JetStream context.
-        stream: the name of the stream for dead letters.
+        target: the name of the stream for dead letters, or a function that returns their subject.
         worker: the worker's name, recorded with each dead letter.
 
     Any thread may call the methods.
     """
 
-    def __init__(self, js: JetStream, stream: str, worker: str) -> None:
+    def __init__(self, js: JetStream, target: DeadLetterTarget, worker: str) -> None:
         self._js = js
-        self._stream = stream
+        self._choose = None if isinstance(target, str) else target
+        self._stream = target if isinstance(target, str) else None
         self._worker = worker
 
     def ensure_stream(self) -> None:
         """
-        Create the stream unless it exists.
+        Create the stream unless it exists; with a function there is nothing to create.
 
         Raises:
             Error: the server refused.
 
         """
+        if self._stream is None:
+            return
         try:
             self._js.get_stream(self._stream)
         except StreamNotFoundError:
@@ -92,36 +116,48 @@ class DeadLetterWriter:
             error: the class of the error that the handler raised.
 
         Raises:
-            Error: the copy was not stored.
+            DeadLetterTooLargeError: the message is too large, and its stream would delete it.
+            Exception: the copy was not stored: an `Error`, or what the function for the subject raised.
 
         """
+        where, msg = delivery.metadata, delivery.msg
+        if self._choose is None:
+            subject = f"dead.{where.stream}.{where.consumer}.{msg.subject}"
+        else:
+            subject = self._choose(msg, reason)
         headers = self._headers(delivery, error)
-        where = delivery.metadata
-        headers["Dead-Reason"] = reason
-        subject = f"dead.{where.stream}.{where.consumer}.{delivery.msg.subject}"
         dead_id = f"dead:{message_id}"
-        try:
-            self._publish(subject, delivery.msg.data, headers, dead_id)
-        except MaxPayloadError:
-            del headers["Dead-Reason"]
-            try:
-                self._publish(subject, delivery.msg.data, headers, dead_id)
-            except MaxPayloadError:
-                config = self._js.get_stream(where.stream).cached_info.config
-                if config.retention != RetentionPolicy.LIMITS:
-                    raise  # the copy would be the only one
-                headers["Dead-Pointer"] = "1"
-                self._publish(subject, b"", headers, dead_id)
+        with_reason = Headers(headers)
+        with_reason["Dead-Reason"] = reason
+        if self._publish(subject, msg.data, with_reason, dead_id):
+            return
+        if self._publish(subject, msg.data, headers, dead_id):
+            return
+        config = self._js.get_stream(where.stream).cached_info.config
+        headers["Dead-Pointer"] = "1"
+        # Any other stream deletes the message when it is terminated.
+        if config.retention != RetentionPolicy.LIMITS or not self._publish(
+            subject, b"", headers, dead_id
+        ):
+            raise DeadLetterTooLargeError(
+                f"{len(msg.data)} bytes do not fit into a dead letter with its headers: raise "
+                "max_payload of the server, or max_msg_size of the stream for dead letters"
+            )
 
-    def _publish(self, subject: str, data: bytes, headers: Headers, dead_id: str) -> None:
-        self._js.publish(
-            subject,
-            data,
-            timeout=_PUBLISH_TIMEOUT_S,
-            stream=self._stream,
-            headers=headers,
-            msg_id=dead_id,
-        )
+    def _publish(self, subject: str, data: bytes, headers: Headers, dead_id: str) -> bool:
+        """Publish a dead letter; return whether it was small enough."""
+        try:
+            self._js.publish(
+                subject,
+                data,
+                timeout=_PUBLISH_TIMEOUT_S,
+                stream=self._stream,
+                headers=headers,
+                msg_id=dead_id,
+            )
+        except (MaxPayloadError, ValueTooLargeError):
+            return False
+        return True
 
     def _headers(self, delivery: Delivery, error: str) -> Headers:
         headers = Headers()

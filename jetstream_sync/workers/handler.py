@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .. import InvalidOptionError
 from .context import Context
+from .dead_letters import DeadLetterTarget
 from .retries import Backoff
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ class Handler:
     """How the payload is decoded."""
     confirm: bool = True
     """Whether acknowledgements are confirmed by the server."""
-    dead_letters: str | None = None
-    """The stream for dead letters; ``None``: none."""
+    dead_letters: DeadLetterTarget | None = None
+    """The stream for dead letters, or a function that returns their subject; ``None``: none."""
     key: Callable[[JetStreamMsg], Hashable] | None = None
     """Returns the key of a message: messages of one key are handled one after the other."""
     _arity: str = field(init=False, repr=False, default="both")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from .. import Error
 from .context import Context
-from .dead_letters import DeadLetterWriter, one_line
+from .dead_letters import DeadLetterTooLargeError, DeadLetterWriter, one_line
 from .handler import DecodeError, Handler, Middleware
 from .leases import Delivery, LeaseKeeper, lease_clock
 from .observer import Observer
@@ -196,15 +196,17 @@ class Processor:
             try:
                 name = "" if error is None else type(error).__name__
                 self._dead_letters.write(delivery, message_id, reason, name)
-            except Error as failure:
-                delay = self.handler.retry.delay(delivery.attempt)
+            except Exception as failure:  # noqa: BLE001 - also one of the function for the subject
+                retry = self.handler.retry
+                too_large = isinstance(failure, DeadLetterTooLargeError)
+                delay = retry.maximum if too_large else retry.delay(delivery.attempt)
                 self._observer.count("dead_letter_failures")
                 log.error(  # noqa: TRY400 - the text of the error says it all
                     "%s: no dead letter was stored for %r, trying again in %g s: %s",
                     self.handler.name,
                     delivery,
                     delay,
-                    failure,
+                    failure if isinstance(failure, Error) else repr(failure),
                 )
                 if self._shared.settlements.claim(delivery):
                     self._shared.settlements.nak(delivery, delay)

@@ -302,16 +302,20 @@ class HandlerThreads:
                 try:
                     self._handle(delivery)
                 finally:
-                    self._shared.keeper.remove(delivery)
-                    with self._lock:
-                        self._held -= 1
-                        self._running.discard(delivery)
-                        if self._lanes.release(key):
-                            self._work.notify()
-                        self._room.notify()
+                    self._release(delivery, key)
         finally:
             self._shared.on_thread_end()
         self._shared.on_change()
+
+    def _release(self, delivery: Delivery, key: Hashable) -> None:
+        """Make room for another message, and for the next one of the key."""
+        self._shared.keeper.remove(delivery)
+        with self._lock:
+            self._held -= 1
+            self._running.discard(delivery)
+            if self._lanes.release(key):
+                self._work.notify()
+            self._room.notify()
 
     def _handle(self, delivery: Delivery) -> None:
         """Run the handler for a message until that is settled."""

@@ -40,7 +40,7 @@ from .. import (
     connect,
 )
 from .consumers import check_handler, ensure_consumer
-from .dead_letters import DeadLetterWriter
+from .dead_letters import DeadLetterTarget, DeadLetterWriter
 from .handler import Handler, HandlerFunction, Middleware
 from .leases import LeaseKeeper
 from .observer import EVENT_KINDS, EventKind, Hook, Observer
@@ -138,7 +138,8 @@ class Worker:
             the local server.
         name: the name of the connection, recorded with each dead letter.
         dead_letters: the stream for dead letters of handlers that name no other; it is created if it
-            does not exist; ``None``: messages that are given up are dropped.
+            does not exist. Or a function ``(message, reason) -> subject``; a stream with the subject
+            must exist. ``None``: messages that are given up are dropped.
         drain_timeout: how long running handlers may take when the worker stops, in seconds.
         middleware: functions called as ``middleware(call, context)`` around each run of a handler, the
             first one outermost. One that raises counts as the handler.
@@ -157,7 +158,7 @@ class Worker:
         servers: str | Sequence[str] | None = None,
         *,
         name: str = "worker",
-        dead_letters: str | None = None,
+        dead_letters: DeadLetterTarget | None = None,
         drain_timeout: float = 25.0,
         middleware: Sequence[Middleware] = (),
         ensure: str = "consumer",
@@ -197,7 +198,7 @@ class Worker:
         retry_on: Sequence[type[BaseException]] | None = None,
         decode: str | Callable[[bytes], Any] = "bytes",
         confirm: bool = True,
-        dead_letters: str | None = None,
+        dead_letters: DeadLetterTarget | None = None,
         key: Callable[[JetStreamMsg], Hashable] | None = None,
     ) -> Callable[[HandlerFunction], Handler]:
         """
@@ -225,7 +226,8 @@ class Worker:
             decode: ``"bytes"``, ``"json"``, ``"text"``, or a function of the payload. A payload that
                 cannot be decoded becomes a dead letter at once.
             confirm: whether the server confirms acknowledgements.
-            dead_letters: the stream for dead letters of this handler; ``None``: that of the worker.
+            dead_letters: the stream for dead letters of this handler, or a function that returns their
+                subject; ``None``: those of the worker.
             key: a function of the message that returns its key, such as a customer. Within one process,
                 messages of one key are handled one at a time, in the order of their receipt, and each one
                 is settled before the next one starts; failed ones are retried in place. Messages of other

@@ -10,6 +10,10 @@ import pytest
 from fix_jsm import Jsm
 from fix_orders import Orders
 from fix_threads import wait_until
+from fix_worker import is_settled, running
+
+from jetstream_sync import connect
+from jetstream_sync.workers import Reject, Worker
 
 pytestmark = pytest.mark.usefixtures("orders")
 
@@ -341,3 +345,79 @@ def test_a_copy_is_delivered_like_any_message(jsm: Jsm, stored: Orders) -> None:
     out = jsm("con", "next", "ORDERS", "NEW").ok().out
     assert "\nJsm-Requeued-From: ORDERS NEW 2\n" in out
     assert "\none\n" in out
+
+
+# --- copies that workers store --------------------------------------------------------------------
+
+
+def give_up_in_worker(jsm: Jsm, *, size: int = 3) -> None:
+    """Have a worker give up one message, which has a header, and store a copy."""
+    worker = Worker(jsm.server.url, dead_letters="DEAD")
+
+    @worker.handler(stream="ORDERS", consumer="NEW")
+    def handle() -> None:
+        raise Reject("no address")
+
+    with connect(jsm.server.url) as nc, running(worker):
+        js = nc.jetstream()
+        js.publish("ORDERS.a", b"x" * size, headers={"A": "1"})
+        wait_until(
+            lambda: "DEAD" in js.stream_names() and js.get_stream("DEAD").info().state.messages
+        )
+        wait_until(lambda: is_settled(js.get_stream("ORDERS"), "NEW"))
+
+
+@pytest.mark.parametrize("advisories", [False, True], ids=["copy", "copy and advisory"])
+def test_the_copy_of_a_worker_is_a_dead_letter(jsm: Jsm, orders: Orders, advisories: bool) -> None:
+    """It is listed once, shown with the original's subject and headers, requeued, and then deleted."""
+    if advisories:
+        jsm("con", "dlq", "setup").ok()
+    give_up_in_worker(jsm)
+    if advisories:
+        wait_until(lambda: len(letters_in(orders)) == 1)
+    orders.raw.api("STREAM.PURGE.ORDERS")  # as a work queue does
+    for arguments in ([], ["ORDERS"], ["ORDERS", "NEW"]):
+        (listed,) = jsm("con", "dlq", "ls", *arguments, "-j").ok().json["messages"]
+        found = {
+            name: listed[name] for name in ("kind", "reason", "subject", "stream_seq", "bytes")
+        }
+        assert found == {
+            "kind": "copy",
+            "reason": "no address",
+            "subject": "ORDERS.a",
+            "stream_seq": 1,
+            "bytes": 3,
+        }
+    assert jsm("con", "dlq", "ls", "NONE", "-j").status == 3
+    assert "worker: no address" in jsm("con", "dlq", "ls", "ORDERS").ok().out
+    shown = jsm("con", "dlq", "show", "ORDERS", "NEW", "-j").ok().json
+    assert shown["headers"] == {"A": ["1"]}
+    assert jsm("con", "dlq", "show", "ORDERS", "NEW", "--raw").ok().out == "xxx"
+    done = jsm("con", "dlq", "requeue", "ORDERS", "NEW", "1", "--delete", "-f", "-j").ok().json
+    assert done["requeued"][0]["to_seq"] == 2
+    again = message(orders, 2)
+    assert (again["subject"], base64.b64decode(again["data"])) == ("ORDERS.a", b"xxx")
+    headers = base64.b64decode(again["hdrs"]).decode()
+    assert "A: 1\r\n" in headers
+    assert "Dead-" not in headers
+    assert orders.raw.api("STREAM.INFO.DEAD")["state"]["messages"] == 0
+    assert letters_in(orders) == []
+
+
+def test_the_copy_of_a_large_message_points_to_it(jsm: Jsm, orders: Orders) -> None:
+    """A copy without data stands for the message in its stream."""
+    size = 1024 * 1024 - 20  # with its header the maximum of the server
+    give_up_in_worker(jsm, size=size)
+    (listed,) = jsm("con", "dlq", "ls", "-j").ok().json["messages"]
+    assert (listed["kind"], listed["bytes"], listed["in_stream"]) == ("copy", size, True)
+    assert jsm("con", "dlq", "show", "ORDERS", "NEW", "--raw").ok().out == "x" * size
+    orders.raw.api("STREAM.PURGE.ORDERS")
+    (listed,) = jsm("con", "dlq", "ls", "--gone", "-j").ok().json["messages"]
+    assert listed["in_stream"] is False
+
+
+def test_other_messages_on_the_subjects_of_copies(jsm: Jsm, orders: Orders) -> None:
+    """A message without the headers of a copy is no dead letter."""
+    orders.raw.api("STREAM.CREATE.DEAD", name="DEAD", subjects=["dead.>"], storage="memory")
+    orders.raw.requests("dead.end", [b"x"])
+    assert jsm("con", "dlq", "ls", "-j").ok().json["messages"] == []

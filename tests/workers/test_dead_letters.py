@@ -1,0 +1,164 @@
+"""Dead letters of workers: subjects, sizes, and streams and workers that fail at the wrong moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from fix_faults import FaultProxy, Toward
+from fix_threads import wait_until
+from fix_worker import WorkerProgram, is_settled, running
+
+from jetstream_sync import JetStream, JetStreamMsg, RetentionPolicy, Stream
+from jetstream_sync.server import NatsServer
+from jetstream_sync.workers import Backoff, Reject, Worker
+
+FAST = Backoff(first=0.1, factor=1.0, maximum=0.1, jitter=0.0, attempts=3)
+
+
+def test_a_function_chooses_the_subject_of_a_dead_letter(
+    js: JetStream, stream: Stream, nats_server: NatsServer
+) -> None:
+    """The copy is published to the returned subject, and stored in the stream that has it."""
+    js.create_stream(name="POISON", subjects=["poison.>"])
+    reasons = []
+
+    def choose(message: JetStreamMsg, reason: str) -> str:
+        reasons.append(reason)
+        return f"poison.{message.subject.rpartition('.')[2]}"
+
+    worker = Worker(nats_server.url, dead_letters=choose)
+
+    @worker.handler(stream=stream.name, consumer="C", retry=FAST)
+    def handle() -> None:
+        raise Reject("no")
+
+    js.publish(f"{stream.name}.a", b"x")
+    assert worker.check().status == 0
+    with running(worker):
+        wait_until(lambda: js.get_stream("POISON").cached_info.state.messages == 1)
+        wait_until(lambda: is_settled(stream, "C"))
+    dead = js.get_stream("POISON").get_msg(seq=1)
+    assert (dead.subject, dead.data, reasons) == ("poison.a", b"x", ["no"])
+    assert dead.headers is not None
+    assert dead.headers["Dead-Subject"] == f"{stream.name}.a"
+    assert "dead" not in "".join(js.stream_names()).lower()
+
+
+@pytest.mark.parametrize("result", ["raises", "no stream", "invalid subject"])
+def test_a_subject_that_stores_nothing_loses_nothing(
+    js: JetStream, stream: Stream, nats_server: NatsServer, result: str
+) -> None:
+    """While the function fails, or no stream has its subject, the message is delivered again."""
+    subject = ["raises"]
+
+    def choose(_message: JetStreamMsg, _reason: str) -> str:
+        if subject[0] == "raises":
+            raise KeyError("tenant")
+        return subject[0]
+
+    worker = Worker(nats_server.url, dead_letters=choose)
+
+    @worker.handler(stream=stream.name, consumer="C", retry=FAST)
+    def handle() -> None:
+        raise Reject("no")
+
+    subject[0] = {"raises": "raises", "no stream": "nowhere.a", "invalid subject": "a..b"}[result]
+    js.publish(f"{stream.name}.a", b"x")
+    with running(worker):
+        wait_until(
+            lambda: (
+                "C" in stream.consumer_names()
+                and stream.consumer_info("C").delivered.consumer_seq > 1
+            )
+        )
+        js.create_stream(name="POISON", subjects=["poison.>"])
+        subject[0] = "poison.a"
+        wait_until(lambda: is_settled(stream, "C"))
+    assert js.get_stream("POISON").cached_info.state.messages == 1
+
+
+@pytest.mark.parametrize("limit", ["max_payload", "max_msg_size"])
+@pytest.mark.parametrize("kept", [True, False], ids=["limits", "workqueue"])
+def test_a_message_without_room_for_the_headers(
+    js: JetStream,
+    stream_name: str,
+    nats_server: NatsServer,
+    caplog: pytest.LogCaptureFixture,
+    kept: bool,
+    limit: str,
+) -> None:
+    """Without room the reason is left out, then the data if the stream keeps it; else it is retried."""
+    retention = RetentionPolicy.LIMITS if kept else RetentionPolicy.WORK_QUEUE
+    stream = js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], retention=retention)
+    dead = js.create_stream(name="DEAD", subjects=["dead.>"])
+    most = 1024 * 1024  # the default of the server
+    if limit == "max_msg_size":
+        most = 64 * 1024
+        js.update_stream(name="DEAD", subjects=["dead.>"], max_msg_size=most)
+    worker = Worker(nats_server.url, dead_letters="DEAD")
+    runs = []
+    retry = Backoff(first=0.1, factor=1.0, maximum=500.0, jitter=0.0, attempts=1)
+
+    @worker.handler(stream=stream.name, consumer="C", retry=retry)
+    def handle() -> None:
+        runs.append(1)
+        raise ValueError("r" * 500)
+
+    js.publish(f"{stream.name}.tight", b"x" * (most - 800))
+    js.publish(f"{stream.name}.full", b"y" * most)
+    with running(worker):
+        wait_until(lambda: len(runs) == 2)
+        if kept:
+            wait_until(lambda: is_settled(stream, "C"))
+        else:
+            wait_until(lambda: "trying again in 500 s" in caplog.text)
+            assert stream.consumer_info("C").num_ack_pending == 1
+    tight = dead.get_msg(last_by_subject=f"dead.{stream.name}.C.{stream.name}.tight")
+    assert tight.headers is not None
+    assert (len(tight.data), "Dead-Reason" in tight.headers) == (most - 800, False)
+    if not kept:
+        assert dead.info().state.messages == 1
+        assert stream.get_msg(seq=2).data == b"y" * most
+        return
+    full = dead.get_msg(last_by_subject=f"dead.{stream.name}.C.{stream.name}.full")
+    assert full.headers is not None
+    assert (full.data, full.headers["Dead-Pointer"]) == (b"", "1")
+    assert stream.get_msg(int(full.headers["Dead-Sequence"])).data == b"y" * most
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX signals")
+def test_a_kill_between_the_dead_letter_and_the_term(
+    js: JetStream, stream_name: str, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """The next worker stores no second copy, and settles the message."""
+    stream = js.create_stream(
+        name=stream_name, subjects=[f"{stream_name}.>"], retention=RetentionPolicy.WORK_QUEUE
+    )
+    code = f"""
+worker = Worker(dead_letters="DEAD")
+
+@worker.handler(
+    stream={stream.name!r}, consumer="C", ack_wait=3, prefetch=0, retry=Backoff(attempts=1)
+)
+def handle(ctx: Context):
+    record("run")
+    raise ValueError("never")
+"""
+    js.publish(f"{stream.name}.a", b"x")
+    with FaultProxy(nats_server.port) as proxy:
+        # The link stays open, and nothing is forwarded from the term on.
+        proxy.cut_after(0, Toward.SERVER, after=b"+TERM", tell=())
+        with WorkerProgram(code, proxy.url, tmp_path) as first:
+            wait_until(lambda: proxy.cuts == 1)
+            first.signal(signal.SIGKILL)
+            assert first.ended() == -signal.SIGKILL
+    dead = js.get_stream("DEAD")
+    assert dead.cached_info.state.messages == 1
+    assert stream.info().state.messages == 1
+    with WorkerProgram(code, nats_server.url, tmp_path) as last:
+        wait_until(lambda: stream.info().state.messages == 0, 10)
+        assert last.runs == ["run"]
+    assert dead.info().state.messages == 1
