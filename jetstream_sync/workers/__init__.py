@@ -24,7 +24,7 @@ The runtime is written against the public API of `jetstream_sync`.
 from __future__ import annotations
 
 from .context import Context
-from .handler import Handler
+from .handler import Handler, Reply
 from .leases import LeaseLostError
 from .observer import WorkerEvent
 from .retries import Backoff, Reject, Retry
@@ -37,6 +37,7 @@ __all__ = [
     "Handler",
     "LeaseLostError",
     "Reject",
+    "Reply",
     "Retry",
     "Worker",
     "WorkerEvent",

@@ -25,16 +25,23 @@ class Context:
     A handler gets it as its second argument, or as the only one if that is annotated with this class.
     """
 
-    __slots__ = ("_delivery", "_is_stopping", "_js", "_published", "id")
+    __slots__ = ("_ack", "_acked", "_delivery", "_is_stopping", "_js", "_published", "id")
 
     id: str
     """``stream/consumer/sequence/creation time of the stream``, after the domain if there is one: the same
     in each attempt, and unique. Use it as the idempotency key for calls to other systems."""
 
     def __init__(
-        self, delivery: Delivery, message_id: str, js: JetStream, is_stopping: Callable[[], bool]
+        self,
+        delivery: Delivery,
+        message_id: str,
+        js: JetStream,
+        is_stopping: Callable[[], bool],
+        ack: Callable[[], bool] = lambda: True,
     ) -> None:
         self._delivery = delivery
+        self._ack = ack
+        self._acked = delivery.claimed
         self._js = js
         self._is_stopping = is_stopping
         self._published = itertools.count(1)
@@ -42,7 +49,7 @@ class Context:
 
     @property
     def message(self) -> JetStreamMsg:
-        """The message. The runtime settles it; a handler may call its ``ack()`` earlier."""
+        """The message. The runtime settles it; a handler may do so earlier with `ack`."""
         return self._delivery.msg
 
     @property
@@ -59,7 +66,7 @@ class Context:
     @property
     def lease_lost(self) -> bool:
         """Whether the lease is over: another worker may be handling the message."""
-        return self._delivery.is_lost()
+        return not self._acked and self._delivery.is_lost()
 
     @property
     def stopping(self) -> bool:
@@ -80,8 +87,23 @@ class Context:
             LeaseLostError: the lease is over.
 
         """
-        if self._delivery.is_lost():
+        if self.lease_lost:
             raise LeaseLostError(f"the lease of {self._delivery!r} is lost")
+
+    def ack(self) -> None:
+        """
+        Acknowledge the message now instead of after the handler; a second call does nothing.
+
+        An error of the handler after that is only logged: the message is not delivered again.
+
+        Raises:
+            LeaseLostError: the lease is over, or the message was returned because the worker stops.
+
+        """
+        self.check()
+        if not self._acked and not self._ack():
+            raise LeaseLostError(f"{self._delivery!r} was returned: the worker is stopping")
+        self._acked = True
 
     def extend(self, seconds: float) -> None:
         """Let the handler run for this many seconds from now, instead of its ``timeout``."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from .. import InvalidOptionError
+from .. import Headers, InvalidOptionError
 from .context import Context
 from .dead_letters import DeadLetterTarget
 from .retries import Backoff
@@ -16,7 +16,15 @@ from .retries import Backoff
 if TYPE_CHECKING:
     from .. import JetStreamMsg
 
-__all__ = ["DECODERS", "DecodeError", "Handler", "HandlerFunction", "Middleware"]
+__all__ = [
+    "DECODERS",
+    "REPLY_TO",
+    "DecodeError",
+    "Handler",
+    "HandlerFunction",
+    "Middleware",
+    "Reply",
+]
 
 HandlerFunction = Callable[..., object]
 #: Wraps each run of a handler: ``middleware(call, context)`` calls ``call()``.
@@ -27,6 +35,28 @@ DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
     "json": json.loads,
     "text": lambda data: data.decode("utf-8"),
 }
+
+
+#: The header of a message with the subject for a `Reply`.
+REPLY_TO: Final = "Reply-To"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """
+    A result of a handler for the publisher of the message.
+
+    It is published to the subject in the header ``Reply-To`` of the message, before the message is
+    acknowledged; without the header it is ignored. A subject that begins with ``$`` gets no reply.
+
+    Args:
+        payload: the payload.
+        headers: names and values; ``None``: none.
+
+    """
+
+    payload: bytes = b""
+    headers: Headers | Mapping[str, str] | Mapping[str, list[str]] | None = None
 
 
 class DecodeError(Exception):
@@ -71,6 +101,8 @@ class Handler:
     """The stream for dead letters, or a function that returns their subject; ``None``: none."""
     key: Callable[[JetStreamMsg], Hashable] | None = None
     """Returns the key of a message: messages of one key are handled one after the other."""
+    ack: str = "after"
+    """Whether a message is acknowledged ``"after"`` or ``"before"`` the function runs."""
     _arity: str = field(init=False, repr=False, default="both")
 
     def __post_init__(self) -> None:
@@ -86,6 +118,8 @@ class Handler:
             raise InvalidOptionError("timeout", self.timeout, "must be above 0 seconds")
         if self.ack_wait is not None and not self.ack_wait >= 3:
             raise InvalidOptionError("ack_wait", self.ack_wait, "must be at least 3 seconds")
+        if self.ack not in {"after", "before"}:
+            raise InvalidOptionError("ack", self.ack, "must be 'after' or 'before'")
         if not isinstance(self.retry, Backoff):
             raise InvalidOptionError("retry", self.retry, "must be a Backoff")
         if self.key is not None and not callable(self.key):
@@ -143,8 +177,8 @@ class Handler:
         except Exception as error:
             raise DecodeError(f"the payload cannot be decoded: {error}") from error
 
-    def run(self, context: Context, middleware: Sequence[Middleware]) -> None:
-        """Run the function for a message, inside the middleware; raises what they raise."""
+    def run(self, context: Context, middleware: Sequence[Middleware]) -> object:
+        """Run the function for a message, inside the middleware; return and raise what they do."""
 
         def call() -> object:
             if self._arity == "none":
@@ -158,7 +192,7 @@ class Handler:
 
         for each in reversed(middleware):
             call = _wrapped(each, call, context)
-        call()
+        return call()
 
 
 def _wrapped(

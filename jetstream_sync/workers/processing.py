@@ -11,12 +11,12 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from .. import Error
+from .. import BadSubjectError, Error
 from .context import Context
 from .dead_letters import DeadLetterTooLargeError, DeadLetterWriter, one_line
-from .handler import DecodeError, Handler, Middleware
+from .handler import REPLY_TO, DecodeError, Handler, Middleware, Reply
 from .leases import Delivery, LeaseKeeper, lease_clock
 from .observer import Observer
 from .retries import MAX_IN_PLACE_S, MIN_DELAY_S, Reject, Retry
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["Processor", "Shared"]
 
 log: logging.Logger = logging.getLogger("jetstream_sync.worker")
+
+#: Timeout of the confirmation before a handler with ``ack="before"`` runs, in seconds.
+_ACK_TIMEOUT_S: Final = 5.0
 
 
 class Shared:
@@ -118,22 +121,72 @@ class Processor:
             return None
         if delivery.failure is not None:
             return self._failed(delivery, message_id, delivery.failure)
-        context = Context(delivery, message_id, shared.js, shared.is_stopping)
+        if handler.ack == "before" and not self._ack_before(delivery):
+            return None
+        context = Context(
+            delivery, message_id, shared.js, shared.is_stopping, lambda: self._ack(delivery)
+        )
         delivery.thread = threading.get_ident()
         delivery.give_up_at = lease_clock() + handler.timeout
         self._observer.started(delivery)
         try:
-            handler.run(context, shared.middleware)
+            result = handler.run(context, shared.middleware)
+            if isinstance(result, Reply):
+                self._reply(delivery, result)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the attempt has failed
             delivery.give_up_at = math.inf
             self._observer.returned(delivery)
             return self._failed(delivery, message_id, error)
         delivery.give_up_at = math.inf
         self._observer.returned(delivery)
-        if shared.settlements.claim(delivery):
-            shared.settlements.ack(delivery, confirm=handler.confirm)
-            self._observer.settled(delivery, "ack")
+        self._ack(delivery)
         return None
+
+    def _ack(self, delivery: Delivery) -> bool:
+        """Acknowledge a message; return whether it was not settled before."""
+        claimed = self._shared.settlements.claim(delivery)
+        if claimed:
+            self._shared.settlements.ack(delivery, confirm=self.handler.confirm)
+            self._observer.settled(delivery, "ack")
+        return claimed
+
+    def _ack_before(self, delivery: Delivery) -> bool:
+        """Acknowledge a message before its handler runs; return whether it may run."""
+        if not self.handler.confirm:
+            return self._ack(delivery)
+        if not self._shared.settlements.claim(delivery):
+            return False
+        self._shared.keeper.remove(delivery)
+        try:
+            delivery.msg.ack_sync(_ACK_TIMEOUT_S)
+        except Error as error:
+            text = "%s: %r is not run: its acknowledgement was not confirmed: %s"
+            log.error(text, self.handler.name, delivery, error)  # noqa: TRY400
+            self._observer.settled(delivery, "lost", error)
+            return False
+        if delivery.is_lost():
+            # The server may have delivered it again before the acknowledgement came.
+            log.error("%s: %r is not run: its lease is lost", self.handler.name, delivery)
+            self._observer.settled(delivery, "lost")
+            return False
+        self._observer.settled(delivery, "ack")
+        return True
+
+    def _reply(self, delivery: Delivery, reply: Reply) -> None:
+        """Send a reply to the subject that the publisher of the message named."""
+        headers = delivery.msg.headers
+        subject = None if headers is None else headers.get(REPLY_TO)
+        if subject is None:
+            return
+        # The publisher must not use the permissions of the worker for requests to the server.
+        problem: object = "subjects of the server are refused" if subject.startswith("$") else ""
+        if not problem:
+            try:
+                self._shared.settlements.reply(subject, reply.payload, reply.headers)
+            except BadSubjectError as error:
+                problem = error
+        if problem:
+            log.warning("%s: no reply was sent for %r: %s", self.handler.name, delivery, problem)
 
     def _message_id(self, delivery: Delivery) -> str:
         where = delivery.metadata
@@ -144,9 +197,12 @@ class Processor:
         """Retry a failed message, or give it up; return the delay of a retry in place."""
         retry = self.handler.retry
         what = f"{self.handler.name}: attempt {delivery.attempt} of {retry.attempts}"
-        if delivery.msg.is_acked:
-            log.error("%s: %r was acknowledged, then failed", what, delivery, exc_info=error)
-            self._observer.settled(delivery, "ack", error)
+        if isinstance(error, MemoryError):
+            self._shared.on_fatal(error)
+        if delivery.claimed or delivery.msg.is_acked:
+            log.error("%s: %r was settled, then failed", what, delivery, exc_info=error)
+            if not delivery.claimed:
+                self._observer.settled(delivery, "ack", error)
             return None
         if delivery.is_lost():
             log.warning("%s: %r failed after its lease was lost", what, delivery, exc_info=error)

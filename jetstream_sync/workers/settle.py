@@ -27,7 +27,9 @@ from .. import Error
 from .leases import Delivery, LeaseKeeper, lease_clock
 
 if TYPE_CHECKING:
-    from .. import Connection, Msg
+    from collections.abc import Mapping
+
+    from .. import Connection, Headers, Msg
 
 __all__ = ["Settlements"]
 
@@ -128,6 +130,15 @@ class Settlements:
         self._keeper.remove(delivery)
         if not delivery.msg.is_acked:
             self._send(_Pending(delivery, b"+TERM " + reason.encode()))
+
+    def reply(
+        self,
+        subject: str,
+        payload: bytes,
+        headers: Headers | Mapping[str, str] | Mapping[str, list[str]] | None,
+    ) -> None:
+        """Publish the reply of a handler; it is sent before an acknowledgement that follows."""
+        self._nc.publish(subject, payload, headers=headers)
 
     def _send(self, pending: _Pending) -> None:
         token = str(next(self._tokens))

@@ -200,6 +200,7 @@ class Worker:
         confirm: bool = True,
         dead_letters: DeadLetterTarget | None = None,
         key: Callable[[JetStreamMsg], Hashable] | None = None,
+        ack: str = "after",
     ) -> Callable[[HandlerFunction], Handler]:
         """
         Return a decorator that makes a function handle the messages of a consumer.
@@ -233,6 +234,9 @@ class Worker:
                 is settled before the next one starts; failed ones are retried in place. Messages of other
                 keys do not wait for them. A message whose key is ``None`` has no order. An error of the
                 function counts as one of the handler. ``None``: no order.
+            ack: ``"before"``: acknowledge a message before the function runs, for work that must never
+                be done twice. Errors are then only logged, and a crash loses the message. With
+                ``confirm``, the function runs when the server has confirmed the acknowledgement.
 
         Raises:
             InvalidOptionError: an option is out of range, the function cannot be a handler, or another
@@ -262,6 +266,7 @@ class Worker:
                 confirm=confirm,
                 dead_letters=self.dead_letters if dead_letters is None else dead_letters,
                 key=key,
+                ack=ack,
             )
             for other in self.handlers:
                 if (other.stream, other.consumer) == (stream, consumer):
