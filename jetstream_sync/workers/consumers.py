@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from .. import (
     AckPolicy,
+    BucketNotFoundError,
     ConsumerConfig,
     ConsumerNotFoundError,
     InvalidOptionError,
@@ -138,6 +139,13 @@ def check_handler(js: JetStream, handler: Handler, *, may_change: bool) -> list[
             f"max_ack_pending={limit} is below concurrency + prefetch = {held}: "
             "some threads stay idle"
         )
+    if handler.once is not None:
+        try:
+            js.key_value(handler.once)
+        except BucketNotFoundError:
+            if not may_change:
+                raise
+            found.append(f"bucket {handler.once!r} does not exist: it is created at start")
     if handler.dead_letters is None:
         kept = stream.cached_info.config.retention == RetentionPolicy.LIMITS
         fate = "skipped" if kept else "deleted"

@@ -25,11 +25,24 @@ class Context:
     A handler gets it as its second argument, or as the only one if that is annotated with this class.
     """
 
-    __slots__ = ("_ack", "_acked", "_delivery", "_is_stopping", "_js", "_published", "id")
+    __slots__ = (
+        "_ack",
+        "_acked",
+        "_delivery",
+        "_is_stopping",
+        "_js",
+        "_published",
+        "id",
+        "maybe_done",
+    )
 
     id: str
     """``stream/consumer/sequence/creation time of the stream``, after the domain if there is one: the same
     in each attempt, and unique. Use it as the idempotency key for calls to other systems."""
+
+    maybe_done: bool
+    """With ``once``: whether an earlier run may have had its effect, because its worker died or lost the
+    lease. The handler should find out, if it can, or be safe to repeat."""
 
     def __init__(
         self,
@@ -46,6 +59,7 @@ class Context:
         self._is_stopping = is_stopping
         self._published = itertools.count(1)
         self.id = message_id
+        self.maybe_done = False
 
     @property
     def message(self) -> JetStreamMsg:

@@ -103,6 +103,8 @@ class Handler:
     """Returns the key of a message: messages of one key are handled one after the other."""
     ack: str = "after"
     """Whether a message is acknowledged ``"after"`` or ``"before"`` the function runs."""
+    once: str | None = None
+    """The key-value bucket that records which messages are handled; ``None``: none."""
     _arity: str = field(init=False, repr=False, default="both")
 
     def __post_init__(self) -> None:
@@ -120,6 +122,10 @@ class Handler:
             raise InvalidOptionError("ack_wait", self.ack_wait, "must be at least 3 seconds")
         if self.ack not in {"after", "before"}:
             raise InvalidOptionError("ack", self.ack, "must be 'after' or 'before'")
+        if self.once is not None and self.ack == "before":
+            raise InvalidOptionError(
+                "once", self.once, "excludes ack='before': the message is not delivered again"
+            )
         if not isinstance(self.retry, Backoff):
             raise InvalidOptionError("retry", self.retry, "must be a Backoff")
         if self.key is not None and not callable(self.key):

@@ -19,6 +19,7 @@ from .dead_letters import DeadLetterTooLargeError, DeadLetterWriter, one_line
 from .handler import REPLY_TO, DecodeError, Handler, Middleware, Reply
 from .leases import Delivery, LeaseKeeper, lease_clock
 from .observer import Observer
+from .once import Once, Start
 from .retries import MAX_IN_PLACE_S, MIN_DELAY_S, Reject, Retry
 from .settle import Settlements
 
@@ -99,6 +100,7 @@ class Processor:
         self._shared = shared
         self._dead_letters = dead_letters
         self._observer = shared.observer.handler(handler)
+        self._once = None if handler.once is None else Once(shared.js.key_value(handler.once))
 
     def process(self, delivery: Delivery) -> float | None:
         """
@@ -116,6 +118,9 @@ class Processor:
         message_id = self._message_id(delivery)
         if delivery.attempt > handler.retry.attempts:
             # Its last attempt ended without an answer: the process was killed, or the lease was lost.
+            if self._once is not None and self._once.is_done(message_id):
+                self._ack(delivery)
+                return None
             reason = f"no result after {handler.retry.attempts} attempts"
             self._bury(delivery, message_id, reason, None)
             return None
@@ -130,7 +135,10 @@ class Processor:
         delivery.give_up_at = lease_clock() + handler.timeout
         self._observer.started(delivery)
         try:
-            result = handler.run(context, shared.middleware)
+            if self._once is None:
+                result = handler.run(context, shared.middleware)
+            else:
+                result = self._run_once(self._once, context)
             if isinstance(result, Reply):
                 self._reply(delivery, result)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the attempt has failed
@@ -141,6 +149,21 @@ class Processor:
         self._observer.returned(delivery)
         self._ack(delivery)
         return None
+
+    def _run_once(self, once: Once, context: Context) -> object:
+        """Run the handler unless it has succeeded for the message before."""
+        start = once.begin(context.id)
+        if start is Start.DONE:
+            log.info("%s: message %s is done already", self.handler.name, context.id)
+            return None
+        context.maybe_done = start is Start.AGAIN
+        try:
+            result = self.handler.run(context, self._shared.middleware)
+        except BaseException:
+            once.failed(context.id)
+            raise
+        once.done(context.id)
+        return result
 
     def _ack(self, delivery: Delivery) -> bool:
         """Acknowledge a message; return whether it was not settled before."""

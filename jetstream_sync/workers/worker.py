@@ -44,6 +44,7 @@ from .dead_letters import DeadLetterTarget, DeadLetterWriter
 from .handler import Handler, HandlerFunction, Middleware
 from .leases import LeaseKeeper
 from .observer import EVENT_KINDS, EventKind, Hook, Observer
+from .once import ensure_bucket
 from .processing import Shared
 from .retries import Backoff, backoff_for
 from .settle import Settlements
@@ -201,6 +202,7 @@ class Worker:
         dead_letters: DeadLetterTarget | None = None,
         key: Callable[[JetStreamMsg], Hashable] | None = None,
         ack: str = "after",
+        once: str | None = None,
     ) -> Callable[[HandlerFunction], Handler]:
         """
         Return a decorator that makes a function handle the messages of a consumer.
@@ -237,6 +239,11 @@ class Worker:
             ack: ``"before"``: acknowledge a message before the function runs, for work that must never
                 be done twice. Errors are then only logged, and a crash loses the message. With
                 ``confirm``, the function runs when the server has confirmed the acknowledgement.
+            once: a key-value bucket that records which messages are handled, for effects outside a
+                database. A message that is recorded as handled is acknowledged without a run; one whose
+                worker died runs again, with `Context.maybe_done`. The bucket is created with a TTL of 30
+                days if it does not exist; its TTL must exceed the age of redelivered messages. It costs
+                two writes for each message. ``None``: none.
 
         Raises:
             InvalidOptionError: an option is out of range, the function cannot be a handler, or another
@@ -267,6 +274,7 @@ class Worker:
                 dead_letters=self.dead_letters if dead_letters is None else dead_letters,
                 key=key,
                 ack=ack,
+                once=once,
             )
             for other in self.handlers:
                 if (other.stream, other.consumer) == (stream, consumer):
@@ -524,6 +532,8 @@ class _Run:
     def _prepare(self, handler: Handler) -> HandlerThreads:
         may_change = self._worker.ensure != "none"
         consumer, generation = ensure_consumer(self._js, handler, may_change=may_change)
+        if handler.once is not None:
+            ensure_bucket(self._js, handler.once, may_change=may_change)
         writer = None
         if handler.dead_letters is not None:
             writer = DeadLetterWriter(self._js, handler.dead_letters, self._worker.name)

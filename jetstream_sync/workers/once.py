@@ -1,0 +1,162 @@
+"""
+The state of each message in a key-value bucket, for handlers with ``once``.
+
+Rules:
+
+1. The key is the id of the message, and the value ``running``, ``failed`` or ``done``.
+2. A delivery that finds ``running`` follows one whose worker died, or lost its lease: the handler may
+   have had its effect. It runs again, unless it still runs in this process.
+3. ``failed`` replaces ``running`` only after a first run that raised. A run that may repeat an effect
+   does not make that certain by failing.
+4. ``done`` is stored before the message is acknowledged. If it cannot be stored, the message is
+   acknowledged all the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from datetime import timedelta
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from .. import BucketNotFoundError, Error, KeyExistsError, KeyNotFoundError, WrongLastSequenceError
+from .retries import Retry
+
+if TYPE_CHECKING:
+    from .. import JetStream, KeyValue
+
+__all__ = ["Once", "Start", "ensure_bucket"]
+
+log: logging.Logger = logging.getLogger("jetstream_sync.worker")
+
+_RUNNING: Final = b"running"
+_FAILED: Final = b"failed"
+_DONE: Final = b"done"
+#: How long a bucket that the worker creates keeps the states.
+_TTL: Final = timedelta(days=30)
+#: Characters of an id that a key cannot have, and the one that introduces their codes.
+_ESCAPED: Final = re.compile(rb"[^-/_.a-zA-Z0-9]")
+
+
+class Start(Enum):
+    """Whether a handler has to run for a message."""
+
+    NEW = "new"
+    """Yes: it has not run, or has failed."""
+    AGAIN = "again"
+    """Yes, but an earlier run may have had its effect."""
+    DONE = "done"
+    """No."""
+
+
+def ensure_bucket(js: JetStream, bucket: str, *, may_change: bool) -> None:
+    """
+    Create the bucket unless it exists.
+
+    Args:
+        js: the JetStream context.
+        bucket: the name of the bucket.
+        may_change: whether to create it; otherwise it must exist.
+
+    Raises:
+        BucketNotFoundError: it does not exist.
+        Error: the server refused.
+
+    """
+    try:
+        js.key_value(bucket)
+    except BucketNotFoundError:
+        if not may_change:
+            raise
+        js.create_key_value(bucket=bucket, ttl=_TTL)
+
+
+class Once:
+    """
+    The states of the messages of one handler; any thread may call the methods.
+
+    Args:
+        bucket: the bucket.
+
+    """
+
+    def __init__(self, bucket: KeyValue) -> None:
+        self._bucket = bucket
+        self._lock = threading.Lock()
+        # The messages whose handlers run now, and the revisions to replace if they fail.
+        self._running: dict[str, int | None] = {}
+
+    def begin(self, message_id: str) -> Start:
+        """
+        Record that the handler is about to run, unless it is done.
+
+        Raises:
+            Retry: it still runs in this process, or another worker begins at this moment.
+            Error: the state cannot be read or stored.
+
+        """
+        with self._lock:
+            if message_id in self._running:
+                raise Retry("the handler still runs for an earlier delivery of the message")
+            self._running[message_id] = None
+        try:
+            start, revision = self._begin(_key(message_id))
+        except BaseException:
+            self._forget(message_id)
+            raise
+        if start is Start.DONE:
+            self._forget(message_id)
+        else:
+            with self._lock:
+                self._running[message_id] = revision if start is Start.NEW else None
+        return start
+
+    def _begin(self, key: str) -> tuple[Start, int]:
+        try:
+            return Start.NEW, self._bucket.create(key, _RUNNING)
+        except KeyExistsError:
+            pass
+        try:
+            entry = self._bucket.get(key, consistent=True)
+            if entry.value == _DONE:
+                return Start.DONE, 0
+            revision = self._bucket.update(key, _RUNNING, last=entry.revision)
+        except (KeyNotFoundError, WrongLastSequenceError):
+            raise Retry("another worker begins with the message, too") from None
+        return (Start.NEW if entry.value == _FAILED else Start.AGAIN), revision
+
+    def is_done(self, message_id: str) -> bool:
+        """Return whether the handler has succeeded; ``False`` also if that cannot be read."""
+        try:
+            return self._bucket.value(_key(message_id)) == _DONE
+        except Error:
+            return False
+
+    def done(self, message_id: str) -> None:
+        """Record that the handler has succeeded."""
+        self._forget(message_id)
+        try:
+            self._bucket.put(_key(message_id), _DONE)
+        except Error as error:
+            log.warning("message %s was handled, but that was not recorded: %s", message_id, error)
+
+    def failed(self, message_id: str) -> None:
+        """Record that the handler has raised; if that fails, the next run may repeat an effect."""
+        revision = self._forget(message_id)
+        if revision is not None:
+            try:
+                self._bucket.update(_key(message_id), _FAILED, last=revision)
+            except Error as error:
+                log.debug("the failure of message %s was not recorded: %s", message_id, error)
+
+    def _forget(self, message_id: str) -> int | None:
+        with self._lock:
+            return self._running.pop(message_id, None)
+
+
+def _key(message_id: str) -> str:
+    """Return the key of a message: its id, with codes for the characters that a key cannot have."""
+    escaped = _ESCAPED.sub(lambda found: b"=%02X" % found[0][0], message_id.encode())
+    return escaped.decode()
