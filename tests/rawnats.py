@@ -26,6 +26,9 @@ class Stored:
     seq: int
     subject: str
     data: bytes
+    #: The header block, and the time of storing, as the server writes them.
+    headers: bytes = b""
+    time: str = ""
 
 
 class RawClient:
@@ -97,7 +100,10 @@ class RawClient:
                 message = json.loads(answer).get("message")
                 if message is not None:
                     data = base64.b64decode(message.get("data", ""))
-                    found.append(Stored(message["seq"], message["subject"], data))
+                    headers = base64.b64decode(message.get("hdrs", ""))
+                    found.append(
+                        Stored(message["seq"], message["subject"], data, headers, message["time"])
+                    )
         assert len(found) == state["messages"], (len(found), state)
         return sorted(found, key=lambda each: each.seq)
 

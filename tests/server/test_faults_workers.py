@@ -1,0 +1,51 @@
+"""The fault run of the worker runtime, and mistakes that its verdict has to find; see `tests/faults`."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from faults.workers import run_workers
+
+#: Seconds of faults; the environments of tox say. A short run of the tests leaves these out.
+SECONDS = float(os.environ.get("JETSTREAM_SYNC_FAULT_SECONDS", "6"))
+SEED = int(os.environ.get("JETSTREAM_SYNC_FAULT_SEED", "1"))
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX signals"),
+    pytest.mark.timeout(SECONDS * 2 + 400),
+]
+_only_long = pytest.mark.skipif(SECONDS < 30, reason="runs with the other faults of half a minute")
+
+
+@_only_long
+def test_every_message_has_one_result_while_processes_and_the_server_are_killed() -> None:
+    """Each message is acknowledged after a successful run or is one dead letter, as configured."""
+    outcome = run_workers(SEED, SECONDS / 2, int(SECONDS * 40), tell=print)
+    print(outcome)  # noqa: T201 - the figures, where output is shown
+    assert not outcome.wrong, str(outcome)
+
+
+@_only_long
+@pytest.mark.parametrize(
+    ("mistake", "expected"),
+    [
+        ("ack first", "was acknowledged before its handler had succeeded"),
+        ("term first", "was terminated before its dead letter was stored"),
+        ("renew always", "was not delivered again after the timeout of its handler"),
+    ],
+)
+def test_the_verdict_finds_a_mistake_of_the_runtime(mistake: str, expected: str) -> None:
+    """A worker with a deliberate mistake fails the run, for the reason that the mistake is."""
+    outcome = run_workers(SEED, 3, 150, mistake=mistake, overdue=12)
+    assert any(expected in each for each in outcome.wrong), str(outcome)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", [SEED, SEED + 1, SEED + 2])
+def test_ten_thousand_messages(seed: int) -> None:
+    """It holds for two minutes and 10,000 messages."""
+    outcome = run_workers(seed, 120, 10_000, tell=print)
+    print(outcome)  # noqa: T201
+    assert not outcome.wrong, str(outcome)
