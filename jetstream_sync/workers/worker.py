@@ -52,6 +52,7 @@ from .threads import HandlerThreads, spawn
 
 if TYPE_CHECKING:
     from .. import Connection, JetStream, JetStreamMsg, PullConsumer
+    from .testing import TestClient
 
 __all__ = ["CheckResult", "ExitStatus", "Worker", "exit_status"]
 
@@ -390,6 +391,12 @@ class Worker:
             errors=[f"{where}{error}" for where, error in errors],
             status=exit_status(errors[0][1]) if errors else ExitStatus.OK,
         )
+
+    def test_client(self) -> TestClient:
+        """Return a client that delivers messages to the handlers without a server, for tests."""
+        from .testing import TestClient  # noqa: PLC0415 - for tests only
+
+        return TestClient(self)
 
     def _connect(self, **overrides: Any) -> Connection:
         servers = self.servers or os.environ.get("NATS_URL") or _DEFAULT_SERVER

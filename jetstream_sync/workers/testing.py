@@ -1,0 +1,270 @@
+"""
+Tests of handlers without a server.
+
+`Worker.test_client` returns a `TestClient`. It processes a message as a running worker does, with the same
+code, and records what the worker would send.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from .. import (
+    ConsumerConfig,
+    Headers,
+    InvalidOptionError,
+    JetStreamMsg,
+    PubAck,
+)
+from .dead_letters import DeadLetterWriter
+from .leases import Delivery, LeaseTimes
+from .processing import Processor, Shared
+
+if TYPE_CHECKING:
+    from .context import Context
+    from .handler import Handler
+    from .worker import Worker
+
+__all__ = ["Outcome", "PublishedMessage", "TestClient"]
+
+_CONSUMER_CONFIG: Final = ConsumerConfig(ack_wait=30)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedMessage:
+    """A message that a handler, or the worker, would have published."""
+
+    subject: str
+    """The subject."""
+    data: bytes
+    """The payload."""
+    headers: Headers
+    """The headers; empty: none."""
+    msg_id: str | None
+    """The message id."""
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What a worker would do after one delivery of a message."""
+
+    kind: str = "lost"
+    """
+    ``"ack"``: the handler has succeeded. ``"retry"``: the message would be delivered again. ``"dead"``: it
+    would be terminated, after its dead letter was stored. ``"lost"``: nothing would be sent, because the
+    lease is lost.
+    """
+    delay: float | None = None
+    """The delay of a retry in seconds; ``None``: there is none."""
+    dead_letter: PublishedMessage | None = None
+    """The dead letter; ``None``: there is none, or the handler has no stream for dead letters."""
+    published: list[PublishedMessage] = field(default_factory=list)
+    """What the handler has published with ``ctx.publish()``, in order."""
+    error: BaseException | None = None
+    """The error that the handler or the middleware raised; ``None``: none."""
+    result: object = None
+    """The return value of the handler, after the middleware."""
+
+
+class _Publisher:
+    """Takes the place of a JetStream context, and records what is published."""
+
+    def __init__(self) -> None:
+        self.published: list[PublishedMessage] = []
+
+    def publish(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        *,
+        headers: Headers | Mapping[str, Any] | None = None,
+        msg_id: str | None = None,
+        stream: str | None = None,
+        **_options: Any,
+    ) -> PubAck:
+        message = PublishedMessage(
+            subject=subject, data=payload, headers=Headers(headers or {}), msg_id=msg_id
+        )
+        self.published.append(message)
+        return PubAck(stream or "TEST", len(self.published))
+
+
+class _Link:
+    """Takes the place of a connection, of a lease keeper and of settlements; records the settlement."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+
+    # --- of a connection: the handler settles the message itself ---
+
+    def publish(self, _command: bytes, _size: int) -> None:
+        """Send a renewal."""
+
+    def send_deferred(self, command: bytes, _size: int) -> None:
+        """Send a settlement."""
+        self.request(b"", command.partition(b"\r\n")[2], None)
+
+    def request(self, _subject: bytes, payload: bytes, _deadline: object) -> None:
+        """Send a confirmed settlement."""
+        if payload.startswith(b"-NAK"):
+            delay = json.loads(payload[4:] or b"{}").get("delay", 0) / 1e9
+            self._settle("retry", delay)
+        else:
+            self._settle("dead" if payload.startswith(b"+TERM") else "ack")
+
+    # --- of a lease keeper ---
+
+    def remove(self, _delivery: Delivery) -> None:
+        """Stop renewing."""
+
+    # --- of settlements ---
+
+    def claim(self, delivery: Delivery) -> bool:
+        """Return whether the caller may settle the message."""
+        claimed, delivery.claimed = delivery.claimed, True
+        return not claimed
+
+    def ack(self, delivery: Delivery, *, confirm: bool) -> None:
+        """Acknowledge, unless the handler did."""
+        if not delivery.msg.is_acked:
+            self._settle("ack")
+
+    def nak(self, delivery: Delivery, delay: float) -> None:
+        """Have the message delivered again, unless the handler settled it."""
+        if not delivery.msg.is_acked:
+            self._settle("retry", delay)
+
+    def term(self, delivery: Delivery, _reason: str) -> None:
+        """Terminate, unless the handler settled the message."""
+        if not delivery.msg.is_acked:
+            self._settle("dead")
+
+    def _settle(self, kind: str, delay: float | None = None) -> None:
+        self._outcome.kind = kind
+        self._outcome.delay = delay
+
+
+class TestClient:
+    """
+    Delivers messages to the handlers of a worker without a server; `Worker.test_client` returns it.
+
+    The middleware and the handler run in the calling thread.
+    """
+
+    #: Not a class of tests, for pytest.
+    __test__: bool = False
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._delivered = 0
+
+    def deliver(
+        self,
+        handler: str | Handler,
+        payload: object = b"",
+        *,
+        subject: str | None = None,
+        headers: Headers | Mapping[str, Any] | None = None,
+        attempt: int = 1,
+        lease_lost: bool = False,
+        stopping: bool = False,
+    ) -> Outcome:
+        """
+        Process one message as a running worker does.
+
+        Args:
+            handler: a handler of the worker, or its name.
+            payload: ``bytes`` as they are, ``str`` as UTF-8, everything else as JSON.
+            subject: the subject of the message; ``None``: the first filter of the handler, with ``x`` in
+                place of wildcards, or the name of the stream.
+            headers: the headers of the message; ``None``: none.
+            attempt: the number of the delivery, from 1.
+            lease_lost: whether the lease is lost while the handler runs.
+            stopping: whether the worker is stopping.
+
+        Returns:
+            What the worker would do. An error of the handler is in the result and not raised, except
+            `KeyboardInterrupt` and the like.
+
+        Raises:
+            InvalidOptionError: the worker has no such handler, or the attempt is below 1.
+
+        """
+        found = self._find(handler)
+        if attempt < 1:
+            raise InvalidOptionError("attempt", attempt, "must be at least 1")
+        outcome = Outcome()
+        link, publisher, dead_letters = _Link(outcome), _Publisher(), _Publisher()
+        message = self._message(found, payload, subject, headers, attempt, link)
+        delivery = Delivery(message, LeaseTimes(_CONSUMER_CONFIG), found.name)
+
+        def observe(call: Callable[[], object], _context: Context) -> object:
+            if lease_lost:
+                delivery.leased_at = -math.inf
+            try:
+                outcome.result = call()
+            except BaseException as error:
+                outcome.error = error
+                raise
+            return outcome.result
+
+        shared = Shared(
+            js=cast("Any", publisher),
+            keeper=cast("Any", link),
+            settlements=cast("Any", link),
+            middleware=(observe, *self._worker.middleware),
+            is_stopping=lambda: stopping,
+            on_fatal=lambda _error: None,
+            on_change=lambda: None,
+        )
+        writer = None
+        if found.dead_letters is not None:
+            writer = DeadLetterWriter(
+                cast("Any", dead_letters), found.dead_letters, self._worker.name
+            )
+        Processor(found, shared, "0", writer).process(delivery)
+        outcome.published = publisher.published
+        outcome.dead_letter = next(iter(dead_letters.published), None)
+        if outcome.error is not None and not isinstance(outcome.error, (Exception, SystemExit)):
+            raise outcome.error
+        return outcome
+
+    def _find(self, handler: str | Handler) -> Handler:
+        for each in self._worker.handlers:
+            if handler is each or handler == each.name:
+                return each
+        names = ", ".join(each.name for each in self._worker.handlers) or "none"
+        raise InvalidOptionError(
+            "handler", handler, f"is not a handler of this worker, which has: {names}"
+        )
+
+    def _message(
+        self,
+        handler: Handler,
+        payload: object,
+        subject: str | None,
+        headers: Headers | Mapping[str, Any] | None,
+        attempt: int,
+        link: _Link,
+    ) -> JetStreamMsg:
+        self._delivered += 1
+        if subject is None:
+            subject = (handler.filter_subjects or (handler.stream,))[0]
+            subject = subject.replace("*", "x").replace(">", "x")
+        number = self._delivered
+        now = time.time_ns()
+        reply = f"$JS.ACK.{handler.stream}.{handler.consumer}.{attempt}.{number}.{number}.{now}.0"
+        block = Headers(headers) if headers else None
+        received = (subject.encode(), reply.encode(), block, _encoded(payload))
+        return JetStreamMsg(cast("Any", received), cast("Any", link))
+
+
+def _encoded(payload: object) -> bytes:
+    if isinstance(payload, (bytes, bytearray, memoryview)):
+        return bytes(payload)
+    return (payload if isinstance(payload, str) else json.dumps(payload)).encode()

@@ -1,0 +1,189 @@
+"""Handlers in tests without a server: the client that `Worker.test_client` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jetstream_sync import InvalidOptionError, MsgAlreadyAckdError
+from jetstream_sync.workers import Backoff, Context, LeaseLostError, Reject, Retry, Worker
+from jetstream_sync.workers.testing import TestClient
+
+RETRY = Backoff(first=2.0, factor=3.0, jitter=0.0, attempts=3)
+
+
+@pytest.fixture
+def worker() -> Worker:
+    """A worker with some handlers; there is no server."""
+    worker = Worker("nats://127.0.0.1:1", name="shop", dead_letters="DEAD")
+
+    @worker.handler(
+        stream="ORDERS", consumer="BILLING", filter_subject="ORDERS.*", retry=RETRY, decode="json"
+    )
+    def bill(order: dict[str, Any], ctx: Context) -> object:
+        if order["total"] < 0:
+            raise Reject("a negative total")
+        if order["total"] == 0:
+            raise ValueError("nothing to bill")
+        if order["total"] == 1:
+            raise Retry("the bank does not answer", delay=30.0)
+        ctx.publish("ORDERS.billed", b"%d" % order["total"], headers={"By": "test"})
+        return ctx.attempt
+
+    @worker.handler(stream="OTHER", consumer="OTHER")
+    def other(ctx: Context) -> None:
+        COMMANDS[ctx.message.data](ctx)
+
+    return worker
+
+
+def lost(ctx: Context) -> None:
+    assert ctx.lease_lost
+    ctx.check()
+
+
+def ack(ctx: Context) -> None:
+    ctx.message.ack()
+    with pytest.raises(MsgAlreadyAckdError):
+        ctx.message.ack()
+
+
+def interrupt(_: Context) -> None:
+    raise KeyboardInterrupt
+
+
+def stop(ctx: Context) -> None:
+    if ctx.stopping:
+        raise Retry("the worker is stopping")
+
+
+COMMANDS: dict[bytes, Callable[[Context], None]] = {
+    b"lost": lost,
+    b"ack": ack,
+    b"ack_sync": lambda ctx: ctx.message.ack_sync(),
+    b"nak": lambda ctx: ctx.message.nak(delay=7.5),
+    b"term": lambda ctx: ctx.message.term("no"),
+    b"progress": lambda ctx: ctx.message.in_progress(),
+    b"interrupt": interrupt,
+    b"stop": stop,
+}
+
+
+def test_a_success_is_an_ack_with_what_was_published(worker: Worker) -> None:
+    """The outcome has the return value and the published messages, whose ids the attempts share."""
+    client = worker.test_client()
+    outcome = client.deliver("bill", {"total": 12}, attempt=2)
+    assert (outcome.kind, outcome.delay, outcome.dead_letter) == ("ack", None, None)
+    assert (outcome.error, outcome.result) == (None, 2)
+    (message,) = outcome.published
+    assert (message.subject, message.data, dict(message.headers)) == (
+        "ORDERS.billed",
+        b"12",
+        {"By": "test"},
+    )
+    assert message.msg_id is not None
+    assert message.msg_id.startswith("ORDERS/BILLING/1/")
+    assert message.msg_id.endswith("/1")
+    # The next message is another one.
+    other = client.deliver("bill", {"total": 12}).published[0]
+    assert other.msg_id != message.msg_id
+
+
+def test_a_failure_is_a_retry_with_its_delay(worker: Worker) -> None:
+    """The delay is that of the back-off for the attempt, or of `Retry`."""
+    client = worker.test_client()
+    delays = [client.deliver("bill", {"total": 0}, attempt=each).delay for each in (1, 2)]
+    assert delays == [2.0, 6.0]
+    outcome = client.deliver("bill", {"total": 1})
+    assert (outcome.kind, outcome.delay) == ("retry", 30.0)
+    assert isinstance(outcome.error, Retry)
+
+
+@pytest.mark.parametrize(
+    ("payload", "attempt", "error", "reason"),
+    [
+        ({"total": 0}, 3, "ValueError", "nothing to bill"),
+        ({"total": -1}, 1, "Reject", "a negative total"),
+        (b"{", 1, "DecodeError", "the payload cannot be decoded"),
+        ({"total": 12}, 4, "", "no result after 3 attempts"),
+    ],
+    ids=["last attempt", "rejected", "not decodable", "over its attempts"],
+)
+def test_a_message_that_is_given_up_has_a_dead_letter(
+    worker: Worker, payload: object, attempt: int, error: str, reason: str
+) -> None:
+    """The dead letter is the one that would be stored."""
+    outcome = worker.test_client().deliver(
+        "bill", payload, attempt=attempt, subject="ORDERS.new", headers={"Trace": "t"}
+    )
+    assert (outcome.kind, outcome.published) == ("dead", [])
+    letter = outcome.dead_letter
+    assert letter is not None
+    assert letter.subject == "dead.ORDERS.BILLING.ORDERS.new"
+    found = {name: letter.headers[name] for name in ("Trace", "Dead-Error", "Dead-Attempts")}
+    assert found == {"Trace": "t", "Dead-Error": error, "Dead-Attempts": str(attempt)}
+    assert letter.headers["Dead-Reason"].startswith(reason)
+
+
+def test_middleware_runs_and_may_fail(worker: Worker) -> None:
+    """Middleware runs around the handler, outermost first, and its error counts as the handler's."""
+    calls = []
+
+    def outer(call: Callable[[], object], ctx: Context) -> object:
+        calls.append(ctx.message.subject)
+        return call()
+
+    def inner(_: Callable[[], object], ctx: Context) -> object:
+        calls.append(ctx.message.data.decode())
+        raise OSError("no database")
+
+    worker.middleware = (outer, inner)
+    outcome = worker.test_client().deliver("bill", "{}")
+    assert calls == ["ORDERS.x", "{}"]
+    assert (outcome.kind, str(outcome.error)) == ("retry", "no database")
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "delay"),
+    [
+        (b"ack", "ack", None),
+        (b"ack_sync", "ack", None),
+        (b"nak", "retry", 7.5),
+        (b"term", "dead", None),
+        (b"progress", "ack", None),
+    ],
+)
+def test_a_handler_may_settle_its_message(
+    worker: Worker, command: bytes, kind: str, delay: float | None
+) -> None:
+    """What the handler sends itself is the outcome."""
+    outcome = worker.test_client().deliver("other", command)
+    assert (outcome.kind, outcome.delay, outcome.dead_letter) == (kind, delay, None)
+
+
+def test_a_lost_lease_and_a_stopping_worker(worker: Worker) -> None:
+    """A handler sees that its lease is lost, or that the worker is stopping."""
+    client = worker.test_client()
+    outcome = client.deliver(worker.handlers[1], b"lost", lease_lost=True)
+    assert outcome.kind == "lost"
+    assert isinstance(outcome.error, LeaseLostError)
+    assert client.deliver("other", b"stop").kind == "ack"
+    assert client.deliver("other", b"stop", stopping=True).kind == "retry"
+
+
+def test_an_interrupt_is_not_an_outcome(worker: Worker) -> None:
+    """Ctrl-C in a test ends the test."""
+    with pytest.raises(KeyboardInterrupt):
+        worker.test_client().deliver("other", b"interrupt")
+
+
+def test_wrong_arguments(worker: Worker) -> None:
+    """An unknown handler, and an attempt below 1, are refused."""
+    client = worker.test_client()
+    with pytest.raises(InvalidOptionError, match="bill, other"):
+        client.deliver("bil")
+    with pytest.raises(InvalidOptionError, match="at least 1"):
+        client.deliver("bill", attempt=0)
+    assert isinstance(client, TestClient)
