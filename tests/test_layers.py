@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "workers": {"names"},
     "cli": {"base", "protocol", "api", "net", "client", "jetstream", "server", "spark", "names"}
     | {"workers"},
+    "pytest_plugin": {"server", "names", "workers"},
     "top_level": {"spark", "cli"},
 }
 
@@ -87,8 +88,8 @@ ONLY_IN: dict[str, set[str]] = {
     "ssl": {"net"},
     # sub --translate runs a command given by the user; bench runs clients in separate processes.
     "subprocess": {"server", "cli/messages/view.py", "cli/bench/worker_process.py"},
-    "threading": {"client", "jetstream", "server", "cli", "workers"},
-    "time": {"net", "server", "cli", "spark", "workers"},
+    "threading": {"client", "jetstream", "server", "cli", "workers", "pytest_plugin"},
+    "time": {"net", "server", "cli", "spark", "workers", "pytest_plugin"},
 }
 
 # Third-party packages, and where they may be imported.
@@ -105,11 +106,14 @@ THIRD_PARTY: dict[str, set[str]] = {
     "rich": {"cli"},
     "pyarrow": {"spark"},
     "pyspark": {"spark", "top_level"},
+    "pytest": {"pytest_plugin"},
 }
 
 # The files that create threads and timers: they name them, make them daemons and report crashes. The
 # worker runtime has its own, because it uses only public names.
 THREADS_FILES = {"client/threads.py", "workers/threads.py"}
+#: Tests of users run there; an error of the worker's thread is a failure of the test.
+THREADS_FILES |= {"pytest_plugin/__init__.py"}
 
 MAX_FILE_LINES = 900
 #: Longer files, with the reason.

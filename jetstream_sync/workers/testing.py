@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -27,12 +26,13 @@ from .processing import Processor, Shared
 
 if TYPE_CHECKING:
     from .context import Context
-    from .handler import Handler
-    from .worker import Worker
+    from .handler import Handler, Middleware
 
 __all__ = ["Outcome", "PublishedMessage", "TestClient"]
 
 _CONSUMER_CONFIG: Final = ConsumerConfig(ack_wait=30)
+#: When each message was stored, in nanoseconds since the epoch: 2026-01-01.
+_STORED_NS: Final = 1_767_225_600 * 10**9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,13 +154,23 @@ class TestClient:
     Delivers messages to the handlers of a worker without a server; `Worker.test_client` returns it.
 
     The middleware and the handler run in the calling thread.
+
+    Args:
+        handlers: the handlers of the worker.
+        middleware: its middleware.
+        name: its name.
+
     """
 
     #: Not a class of tests, for pytest.
     __test__: bool = False
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+    def __init__(
+        self, handlers: Sequence[Handler], middleware: Sequence[Middleware], name: str
+    ) -> None:
+        self._handlers = handlers
+        self._middleware = middleware
+        self._name = name
         self._delivered = 0
 
     def deliver(
@@ -217,16 +227,14 @@ class TestClient:
             js=cast("Any", publisher),
             keeper=cast("Any", link),
             settlements=cast("Any", link),
-            middleware=(observe, *self._worker.middleware),
+            middleware=(observe, *self._middleware),
             is_stopping=lambda: stopping,
             on_fatal=lambda _error: None,
             on_change=lambda: None,
         )
         writer = None
         if found.dead_letters is not None:
-            writer = DeadLetterWriter(
-                cast("Any", dead_letters), found.dead_letters, self._worker.name
-            )
+            writer = DeadLetterWriter(cast("Any", dead_letters), found.dead_letters, self._name)
         Processor(found, shared, "0", writer).process(delivery)
         outcome.published = publisher.published
         outcome.dead_letter = next(iter(dead_letters.published), None)
@@ -235,10 +243,10 @@ class TestClient:
         return outcome
 
     def _find(self, handler: str | Handler) -> Handler:
-        for each in self._worker.handlers:
+        for each in self._handlers:
             if handler is each or handler == each.name:
                 return each
-        names = ", ".join(each.name for each in self._worker.handlers) or "none"
+        names = ", ".join(each.name for each in self._handlers) or "none"
         raise InvalidOptionError(
             "handler", handler, f"is not a handler of this worker, which has: {names}"
         )
@@ -257,8 +265,7 @@ class TestClient:
             subject = (handler.filter_subjects or (handler.stream,))[0]
             subject = subject.replace("*", "x").replace(">", "x")
         number = self._delivered
-        now = time.time_ns()
-        reply = f"$JS.ACK.{handler.stream}.{handler.consumer}.{attempt}.{number}.{number}.{now}.0"
+        reply = f"$JS.ACK.{handler.stream}.{handler.consumer}.{attempt}.{number}.{number}.{_STORED_NS}.0"
         block = Headers(headers) if headers else None
         received = (subject.encode(), reply.encode(), block, _encoded(payload))
         return JetStreamMsg(cast("Any", received), cast("Any", link))

@@ -396,7 +396,7 @@ class Worker:
         """Return a client that delivers messages to the handlers without a server, for tests."""
         from .testing import TestClient  # noqa: PLC0415 - for tests only
 
-        return TestClient(self)
+        return TestClient(self.handlers, self.middleware, self.name)
 
     def _connect(self, **overrides: Any) -> Connection:
         servers = self.servers or os.environ.get("NATS_URL") or _DEFAULT_SERVER

@@ -1,0 +1,135 @@
+"""
+Fixtures for pytest: a real nats-server, and workers that run during a test.
+
+The plugin is not loaded by itself. Name it in the ``conftest.py`` at the root of the tests::
+
+    pytest_plugins = ["jetstream_sync.pytest_plugin"]
+
+It needs the ``server`` extra, or a nats-server in the ``PATH``.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from .. import NotFoundError, connect
+from ..server import NatsServer
+
+if TYPE_CHECKING:
+    from .. import JetStream
+    from ..workers import Handler, Worker
+
+__all__ = ["RunningWorker", "jetstream", "jetstream_server", "jetstream_worker"]
+
+#: Interval of the checks of a consumer, in seconds.
+_POLL_S: Final = 0.01
+
+
+@pytest.fixture(scope="session")
+def jetstream_server() -> Iterator[NatsServer]:
+    """A nats-server with JetStream for all tests of a session, or of a process of pytest-xdist."""
+    with NatsServer() as server:
+        yield server
+
+
+@pytest.fixture
+def jetstream(jetstream_server: NatsServer) -> Iterator[JetStream]:
+    """JetStream on the server of the session; all streams are deleted after the test."""
+    with connect(jetstream_server.url) as nc:
+        js = nc.jetstream()
+        yield js
+        for name in js.stream_names():
+            js.delete_stream(name)
+
+
+@pytest.fixture
+def jetstream_worker(
+    jetstream_server: NatsServer, jetstream: JetStream
+) -> Iterator[Callable[[Worker], RunningWorker]]:
+    """
+    A function that runs a worker in a thread until the end of the test, on the server of the session.
+
+    The streams of its handlers must exist; all streams are deleted after the test. The test fails if the
+    worker ends with a status other than 0.
+    """
+    with ExitStack() as stack:
+
+        def start(worker: Worker) -> RunningWorker:
+            running = RunningWorker(worker, jetstream_server.url, jetstream)
+            stack.callback(running.stop)
+            return running
+
+        yield start
+
+
+class RunningWorker:
+    """
+    A worker that runs in a thread; the fixture `jetstream_worker` returns it.
+
+    Args:
+        worker: the worker; its servers are replaced while it runs.
+        url: the server.
+        js: a JetStream context of the test.
+
+    """
+
+    def __init__(self, worker: Worker, url: str, js: JetStream) -> None:
+        self.worker = worker
+        #: The exit status; ``None``: the worker runs.
+        self.status: int | None = None
+        self._js = js
+        self._servers = worker.servers
+        worker.servers = url
+        self._thread = threading.Thread(target=self._run, name="jetstream-worker", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.status = self.worker.run()
+
+    def wait_idle(self, timeout: float = 10.0) -> None:
+        """
+        Wait until every message is acknowledged or terminated, by the server's account.
+
+        A message that waits for its retry counts. The test fails if that takes longer than ``timeout``
+        seconds, or if the worker ends.
+        """
+        deadline = time.monotonic() + timeout
+        for handler in self.worker.handlers:
+            while left := self._unsettled(handler):
+                if not self._thread.is_alive():
+                    pytest.fail(f"the worker has ended with status {self.status}; see its log")
+                if time.monotonic() >= deadline:
+                    pytest.fail(f"after {timeout:g} s, handler {handler.name} has {left}")
+                time.sleep(_POLL_S)
+
+    def _unsettled(self, handler: Handler) -> str:
+        """Return what is left to do for a handler; empty: nothing."""
+        try:
+            info = self._js.consumer_info(handler.stream, handler.consumer)
+        except NotFoundError:
+            return "no stream or consumer"
+        if info.num_pending or info.num_ack_pending:
+            return f"{info.num_pending} messages to receive and {info.num_ack_pending} to settle"
+        return ""
+
+    def stop(self, timeout: float = 30.0) -> int:
+        """
+        Stop the worker as SIGTERM does, and return its status; a second call only returns it.
+
+        The test fails if the status is not 0, or if the worker does not end within ``timeout`` seconds.
+        """
+        if self._thread.is_alive():
+            self.worker.stop()
+            self._thread.join(timeout)
+        self.worker.servers = self._servers
+        if self.status is None:
+            pytest.fail(f"the worker did not end within {timeout:g} s, or has crashed")
+        if self.status:
+            pytest.fail(f"the worker has ended with status {self.status}; see its log")
+        return self.status

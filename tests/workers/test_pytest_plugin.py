@@ -1,0 +1,106 @@
+"""The fixtures for tests of users, in a run of pytest of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from pages import ROOT, blocks
+
+TESTS = """
+import pytest
+from jetstream_sync.workers import Backoff, Worker
+
+worker = Worker("nats://127.0.0.1:1", name="shop", dead_letters="DEAD", drain_timeout=3)
+seen = []
+
+@worker.handler(
+    stream="ORDERS", consumer="BILLING", decode="text",
+    retry=Backoff(first=0.1, maximum=0.1, attempts=2),
+)
+def bill(order):
+    seen.append(order)
+    if order == "bad":
+        raise ValueError("a bad order")
+
+@pytest.fixture
+def orders(jetstream):
+    assert jetstream.stream_names() == []
+    seen.clear()
+    return jetstream.create_stream(name="ORDERS", subjects=["ORDERS.*"], storage="memory")
+
+@pytest.mark.parametrize("again", [False, True])
+def test_orders(orders, jetstream, jetstream_server, jetstream_worker, again):
+    running = jetstream_worker(worker)
+    assert worker.servers == jetstream_server.url
+    for order in ("one", "bad"):
+        jetstream.publish("ORDERS.new", order.encode())
+    running.wait_idle()
+    assert sorted(seen) == ["bad", "bad", "one"]
+    assert jetstream.get_stream("DEAD").cached_info.state.messages == 1
+    if again:
+        assert running.stop() == 0
+        assert worker.servers == "nats://127.0.0.1:1"
+
+def test_no_stream(jetstream_worker):
+    jetstream_worker(worker).wait_idle()
+
+def test_too_slow(orders, jetstream, jetstream_worker):
+    jetstream.publish("ORDERS.new", b"one")
+    jetstream_worker(worker).wait_idle(0)
+"""
+
+
+def run_pytest(folder: Path, tests: str) -> str:
+    """Run tests in a process that loads no plugins by itself, and return its output."""
+    (folder / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    (folder / "test_shop.py").write_text(tests)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rfE", "--tb=short"],
+        cwd=folder,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "200"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    return done.stdout
+
+
+def test_a_worker_handles_messages_of_a_test(tmp_path: Path) -> None:
+    """
+    The worker runs on a real server until all is settled, and the next test has no streams.
+
+    A worker that ends by itself, or does not settle its messages in time, fails the test.
+    """
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["jetstream_sync.pytest_plugin"]\n')
+    output = run_pytest(tmp_path, TESTS)
+    summary = output.rpartition("short test summary info")[2]
+    assert (
+        "FAILED test_shop.py::test_no_stream - Failed: the worker has ended with status 3"
+        in summary
+    )
+    assert (
+        "ERROR test_shop.py::test_no_stream - Failed: the worker has ended with status 3" in summary
+    )
+    assert "FAILED test_shop.py::test_too_slow - Failed: after 0 s, handler bill has " in summary
+    assert "2 failed, 2 passed, 1 error" in summary, output
+
+
+def test_the_tests_on_the_page_pass(tmp_path: Path) -> None:
+    """The tests that the page shows run with the fixtures as it says."""
+    page = ROOT / "docs" / "howto" / "testing.rst"
+    output = run_pytest(
+        tmp_path, "".join(each.code for each in blocks(page) if each.language == "python")
+    )
+    assert " 6 passed" in output, output
+
+
+def test_the_plugin_is_not_loaded_unless_it_is_named() -> None:
+    """An installed package adds nothing to the test runs of its users."""
+    values = [each.value for each in entry_points(group="pytest11")]
+    assert not [each for each in values if each.startswith("jetstream_sync")]
