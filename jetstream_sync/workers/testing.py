@@ -22,6 +22,7 @@ from .. import (
 )
 from .dead_letters import DeadLetterWriter
 from .leases import Delivery, LeaseTimes
+from .observer import Observer
 from .processing import Processor, Shared
 
 if TYPE_CHECKING:
@@ -228,14 +229,18 @@ class TestClient:
             keeper=cast("Any", link),
             settlements=cast("Any", link),
             middleware=(observe, *self._middleware),
+            observer=Observer(self._name, {}, lambda _function: None),
             is_stopping=lambda: stopping,
             on_fatal=lambda _error: None,
             on_change=lambda: None,
+            on_thread_end=lambda: None,
         )
         writer = None
         if found.dead_letters is not None:
             writer = DeadLetterWriter(cast("Any", dead_letters), found.dead_letters, self._name)
-        Processor(found, shared, "0", writer).process(delivery)
+        delay = Processor(found, shared, "0", writer).process(delivery)
+        if delay is not None:  # in place
+            outcome.kind, outcome.delay = "retry", delay
         outcome.published = publisher.published
         outcome.dead_letter = next(iter(dead_letters.published), None)
         if outcome.error is not None and not isinstance(outcome.error, (Exception, SystemExit)):
