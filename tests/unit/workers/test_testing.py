@@ -103,7 +103,6 @@ def test_a_failure_is_a_retry_with_its_delay(worker: Worker) -> None:
 
 def test_a_retry_in_place_is_a_retry(worker: Worker) -> None:
     """A message of a handler with keys is retried in place, after the same delay."""
-
     retry = Backoff(first=2.0, factor=3.0, maximum=20.0, jitter=0.0, attempts=3, in_place=True)
 
     @worker.handler(stream="ORDERS", consumer="KEYS", retry=retry, key=lambda msg: msg.subject)
