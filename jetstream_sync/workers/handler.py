@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .. import Headers, InvalidOptionError
 from .context import Context
 from .dead_letters import DeadLetterTarget
+from .limits import rate_interval
 from .retries import Backoff
 
 if TYPE_CHECKING:
@@ -105,6 +106,10 @@ class Handler:
     """Whether a message is acknowledged ``"after"`` or ``"before"`` the function runs."""
     once: str | None = None
     """The key-value bucket that records which messages are handled; ``None``: none."""
+    limit: str | None = None
+    """The name of a limit of the worker, see `Worker.limit`."""
+    rate: str | None = None
+    """How often the function may start in one process, such as ``"10/s"``."""
     _arity: str = field(init=False, repr=False, default="both")
 
     def __post_init__(self) -> None:
@@ -130,6 +135,8 @@ class Handler:
             raise InvalidOptionError("retry", self.retry, "must be a Backoff")
         if self.key is not None and not callable(self.key):
             raise InvalidOptionError("key", self.key, "must be a function of the message")
+        if self.rate is not None:
+            rate_interval(self.rate)
         if not callable(self.decode) and self.decode not in DECODERS:
             raise InvalidOptionError(
                 "decode", self.decode, f"must be a function or one of {sorted(DECODERS)}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from .. import BadSubjectError, Error
@@ -18,6 +18,7 @@ from .context import Context
 from .dead_letters import DeadLetterTooLargeError, DeadLetterWriter, one_line
 from .handler import REPLY_TO, DecodeError, Handler, Middleware, Reply
 from .leases import Delivery, LeaseKeeper, lease_clock
+from .limits import Limit
 from .observer import Observer
 from .once import Once, Start
 from .retries import MAX_IN_PLACE_S, MIN_DELAY_S, Reject, Retry
@@ -48,6 +49,7 @@ class Shared:
         on_fatal: called with an error that must end the worker.
         on_change: called when the worker may have become idle.
         on_thread_end: called at the end of each thread that runs handlers, in that thread.
+        limits: the limits of the worker by name.
 
     """
 
@@ -62,6 +64,7 @@ class Shared:
         on_fatal: Callable[[BaseException], object],
         on_change: Callable[[], object],
         on_thread_end: Callable[[], object],
+        limits: Mapping[str, Limit],
     ) -> None:
         self.js = js
         self.keeper = keeper
@@ -72,6 +75,7 @@ class Shared:
         self.on_fatal = on_fatal
         self.on_change = on_change
         self.on_thread_end = on_thread_end
+        self.limits = limits
 
 
 class Processor:

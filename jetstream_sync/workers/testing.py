@@ -234,6 +234,7 @@ class TestClient:
             on_fatal=lambda _error: None,
             on_change=lambda: None,
             on_thread_end=lambda: None,
+            limits={},
         )
         writer = None
         if found.dead_letters is not None:

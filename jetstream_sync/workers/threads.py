@@ -36,6 +36,7 @@ from .dead_letters import DeadLetterWriter
 from .handler import Handler
 from .lanes import Lanes
 from .leases import Delivery, LeaseTimes
+from .limits import Pace, rate_interval
 from .processing import Processor, Shared
 
 if TYPE_CHECKING:
@@ -109,6 +110,10 @@ class HandlerThreads:
         self._observer = shared.observer.handler(handler)
         self._processor = Processor(handler, shared, generation, dead_letters)
         self._recreate = recreate
+        self._limit = None if handler.limit is None else shared.limits[handler.limit]
+        self._pace = None if handler.rate is None else Pace(rate_interval(handler.rate))
+        limited = self._limit is not None or self._pace is not None
+        self._process = self._process_limited if limited else self._processor.process
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
@@ -121,7 +126,7 @@ class HandlerThreads:
         self._running: set[Delivery] = set()
         self._pull: MessageIterator | None = None
         self._stopping = False
-        # Interrupts retries in place.
+        # Interrupts retries in place, and waits for the rate.
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
         # --- used by the thread of `start` and `refresh` ---
@@ -172,6 +177,8 @@ class HandlerThreads:
             self._work.notify_all()
             self._room.notify_all()
         self._stopped.set()
+        if self._limit is not None:
+            self._limit.stop()
         for delivery in waiting:
             self._give_back(delivery)
         if pull is not None:
@@ -318,12 +325,27 @@ class HandlerThreads:
             self._room.notify()
 
     def _handle(self, delivery: Delivery) -> None:
-        """Run the handler for a message until that is settled."""
-        while (delay := self._processor.process(delivery)) is not None:
+        """Run the handler for a message until that is settled, or the worker stops."""
+        while (delay := self._process(delivery)) is not None:
             if self._stopped.wait(delay):
                 self._give_back(delivery)
                 return
             delivery.attempt += 1
+
+    def _process_limited(self, delivery: Delivery) -> float | None:
+        """Process a message when the limit and the rate permit it; as `Processor.process`."""
+        if self._limit is not None and not self._limit.acquire():
+            self._give_back(delivery)
+            return None
+        try:
+            # The rate comes last: a wait for the limit must not bring two starts together.
+            if self._pace is not None and self._stopped.wait(self._pace.reserve()):
+                self._give_back(delivery)
+                return None
+            return self._processor.process(delivery)
+        finally:
+            if self._limit is not None:
+                self._limit.release()
 
     def _take(self) -> tuple[Delivery, Hashable] | None:
         """Wait for a message, and return it with its key; ``None``: stop."""

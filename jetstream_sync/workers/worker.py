@@ -43,6 +43,7 @@ from .consumers import check_handler, ensure_consumer
 from .dead_letters import DeadLetterTarget, DeadLetterWriter
 from .handler import Handler, HandlerFunction, Middleware
 from .leases import LeaseKeeper
+from .limits import Limit
 from .observer import EVENT_KINDS, EventKind, Hook, Observer
 from .once import ensure_bucket
 from .processing import Shared
@@ -177,6 +178,8 @@ class Worker:
         self.ensure = ensure
         #: The handlers, in the order of their definition.
         self.handlers: list[Handler] = []
+        #: The limits by name: how many handlers may run at a time.
+        self.limits: dict[str, int] = {}
         self.middleware: tuple[Middleware, ...] = tuple(middleware)
         #: Options of `jetstream_sync.connect`.
         self.connection: dict[str, Any] = dict(connection or {})
@@ -204,6 +207,8 @@ class Worker:
         key: Callable[[JetStreamMsg], Hashable] | None = None,
         ack: str = "after",
         once: str | None = None,
+        limit: str | None = None,
+        rate: str | None = None,
     ) -> Callable[[HandlerFunction], Handler]:
         """
         Return a decorator that makes a function handle the messages of a consumer.
@@ -245,6 +250,10 @@ class Worker:
                 worker died runs again, with `Context.maybe_done`. The bucket is created with a TTL of 30
                 days if it does not exist; its TTL must exceed the age of redelivered messages. It costs
                 two writes for each message. ``None``: none.
+            limit: the name of a limit, see `limit`; ``None``: none.
+            rate: how often the function may start in each process, evenly spaced: a number and a unit,
+                such as ``"10/s"``, ``"600/m"`` or ``"1000/h"``. A message waits in its thread, with a
+                renewed lease. Retries count, too. ``None``: no limit.
 
         Raises:
             InvalidOptionError: an option is out of range, the function cannot be a handler, or another
@@ -254,6 +263,12 @@ class Worker:
         if filter_subject is not None and filter_subjects:
             raise InvalidOptionError(
                 "filter_subjects", filter_subjects, "excludes 'filter_subject': give one of them"
+            )
+        if limit is not None and limit not in self.limits:
+            raise InvalidOptionError(
+                "limit",
+                limit,
+                f"must be one of {sorted(self.limits)}: define it with limit() before",
             )
         filters = tuple(filter_subjects) if filter_subject is None else (filter_subject,)
 
@@ -276,6 +291,8 @@ class Worker:
                 key=key,
                 ack=ack,
                 once=once,
+                limit=limit,
+                rate=rate,
             )
             for other in self.handlers:
                 if (other.stream, other.consumer) == (stream, consumer):
@@ -317,6 +334,28 @@ class Worker:
             return hook
 
         return decorate
+
+    def limit(self, name: str, count: int) -> None:
+        """
+        Define a limit for handlers that use the same thing, such as a mail server.
+
+        In each process, at most ``count`` messages are handled at a time by all handlers with this
+        ``limit`` together. A message that waits for another one occupies its thread, and its lease is
+        renewed.
+
+        Args:
+            name: the name for the ``limit`` of `handler`.
+            count: the number, at least 1.
+
+        Raises:
+            InvalidOptionError: the count is out of range, or the name is defined already.
+
+        """
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise InvalidOptionError("count", count, "must be a whole number, 1 or above")
+        if name in self.limits:
+            raise InvalidOptionError("name", name, "is the name of another limit already")
+        self.limits[name] = count
 
     def stop(self) -> None:
         """Stop a running worker as SIGTERM does; any thread, and a signal handler, may call it."""
@@ -480,6 +519,7 @@ class _Run:
             lambda error: events.put(_Event("fatal", error=error)),
             lambda: events.put(_Event("changed")),
             worker.on_thread_end,
+            {name: Limit(count) for name, count in worker.limits.items()},
         )
 
     def run(self) -> int:

@@ -13,6 +13,7 @@ from jetstream_sync import ConsumerConfig, InvalidOptionError
 from jetstream_sync.workers import Backoff, Context, Retry, Worker
 from jetstream_sync.workers.dead_letters import one_line
 from jetstream_sync.workers.leases import LeaseTimes
+from jetstream_sync.workers.limits import rate_interval
 
 
 def test_delays_grow_up_to_the_maximum() -> None:
@@ -176,3 +177,19 @@ def test_a_key_wants_one_process() -> None:
     keyed.check_processes(1)
     with pytest.raises(InvalidOptionError, match="processes"):
         keyed.check_processes(2)
+
+
+def test_limits_are_checked() -> None:
+    """A limit is defined before its handlers and once; a rate has a number and a unit."""
+    worker = Worker()
+    worker.limit("smtp", 2)
+    assert worker.handler(stream="S", consumer="A", limit="smtp")(print).limit == "smtp"
+    with pytest.raises(InvalidOptionError, match="'ftp'.*smtp"):
+        worker.handler(stream="S", consumer="B", limit="ftp")
+    for name, count in (("smtp", 1), ("other", 0), ("other", True), ("other", 1.5)):
+        with pytest.raises(InvalidOptionError):
+            worker.limit(name, count)  # type: ignore[arg-type]
+    for wrong in ("10", "0/s", "10/d", "-1/s", "10/s ", 10):
+        with pytest.raises(InvalidOptionError, match="rate"):
+            worker.handler(stream="S", consumer="B", rate=wrong)(print)  # type: ignore[arg-type]
+    assert [rate_interval(rate) for rate in ("10/s", "30/m", "0.5/h")] == [0.1, 2, 7200]

@@ -1,0 +1,117 @@
+"""Handlers with a limit or a rate."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from fix_threads import wait_until
+from fix_worker import is_settled, running
+
+from jetstream_sync import JetStream, Stream
+from jetstream_sync.server import NatsServer
+from jetstream_sync.workers import Backoff, Worker
+
+
+def test_a_limit_holds_for_several_handlers(
+    js: JetStream, stream: Stream, nats_server: NatsServer
+) -> None:
+    """Handlers with one limit never run more messages at a time, and one without it is not affected."""
+    worker = Worker(nats_server.url)
+    worker.limit("smtp", 2)
+    lock = threading.Lock()
+    running_now = 0
+    most = 0
+    seen = []
+    both = threading.Barrier(4)
+
+    def handle() -> None:
+        nonlocal running_now, most
+        with lock:
+            running_now += 1
+            most = max(most, running_now)
+        time.sleep(0.01)
+        with lock:
+            running_now -= 1
+            seen.append(1)
+
+    def free() -> None:
+        both.wait(20)  # all four threads run at a time
+
+    for name in ("A", "B"):
+        worker.handler(stream=stream.name, consumer=name, concurrency=4, limit="smtp")(handle)
+    worker.handler(stream=stream.name, consumer="FREE", concurrency=4)(free)
+    for number in range(20):
+        js.publish(f"{stream.name}.a", b"%d" % number)
+    with running(worker):
+        for name in ("A", "B", "FREE"):
+            wait_until(lambda name=name: is_settled(stream, name))
+    assert len(seen) == 40
+    assert most == 2
+    assert not both.broken
+
+
+def test_a_wait_for_a_limit_keeps_the_lease_and_ends_at_a_stop(
+    js: JetStream, stream: Stream, nats_server: NatsServer
+) -> None:
+    """Longer than its lease a message waits without a redelivery; a stop returns it."""
+    worker = Worker(nats_server.url)
+    worker.limit("smtp", 1)
+    release, begun = threading.Event(), threading.Event()
+
+    @worker.handler(
+        stream=stream.name, consumer="C", concurrency=2, prefetch=0, ack_wait=3, limit="smtp"
+    )
+    def handle() -> None:
+        begun.set()
+        release.wait(30)
+
+    for _ in range(2):
+        js.publish(f"{stream.name}.a", b"x")
+    with running(worker) as run:
+        assert begun.wait(20)
+        wait_until(lambda: stream.consumer_info("C").num_ack_pending == 2)
+        time.sleep(4)  # longer than the lease
+        assert stream.consumer_info("C").num_redelivered == 0
+        worker.stop()
+        # The waiting message is free before the running handler ends.
+        msg = stream.get_consumer("C").next(timeout=10)
+        assert msg.metadata.num_delivered == 2
+        msg.ack()
+        release.set()
+        assert run.ended() == 0
+    assert is_settled(stream, "C")
+
+
+def test_a_rate_spaces_the_starts(js: JetStream, stream: Stream, nats_server: NatsServer) -> None:
+    """Starts of all threads together, and of retries, are never closer than the rate; a stop ends waits."""
+    worker = Worker(nats_server.url)
+    starts = []
+
+    @worker.handler(
+        stream=stream.name,
+        consumer="C",
+        concurrency=4,
+        rate="20/s",
+        retry=Backoff(first=0.1, attempts=2, jitter=0, in_place=True),
+    )
+    def handle() -> None:
+        starts.append(time.monotonic())
+        if len(starts) == 1:
+            raise OSError("not now")
+
+    @worker.handler(stream=stream.name, consumer="SLOW", rate="1/h", ack_wait=30)
+    def slow() -> None:
+        pass
+
+    for _ in range(10):
+        js.publish(f"{stream.name}.a", b"x")
+    began = time.monotonic()
+    with running(worker) as run:
+        wait_until(lambda: len(starts) == 11)
+        wait_until(lambda: is_settled(stream, "C"))
+        wait_until(lambda: stream.consumer_info("SLOW").ack_floor.consumer_seq == 1)
+        assert run.stop() == 0
+    # Eleven starts have ten gaps, and no start comes before its time.
+    assert starts[-1] - began >= 10 * 0.05
+    assert stream.consumer_info("SLOW").num_ack_pending > 0  # returned, and not handled
