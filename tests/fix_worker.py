@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fix_apps import Program
@@ -76,15 +76,25 @@ class WorkerProgram(Program):
         code: defines ``worker``; ``record(text)`` appends a line to a file.
         url: the address of the nats-server.
         folder: where it runs; several programs may share it, and the file.
+        options: of ``python -m jetstream_sync.workers``; ``None``: the module is run as a script.
 
     """
 
-    def __init__(self, code: str, url: str, folder: Path) -> None:
-        app = folder / f"app_{len(list(folder.glob('app_*')))}.py"
-        app.write_text(f"{_HEAD}{code}{_TAIL}")
+    def __init__(
+        self, code: str, url: str, folder: Path, options: Sequence[str] | None = None
+    ) -> None:
+        self._app = folder / f"app_{len(list(folder.glob('app_*.py')))}.py"
+        self.write(code)
         self._runs = folder / "runs.txt"
-        super().__init__([str(app)], url, folder)
+        command = [str(self._app)]
+        if options is not None:
+            command = ["-m", "jetstream_sync.workers", f"{self._app.stem}:worker", *options]
+        super().__init__(command, url, folder)
         self.wait_for("is ready")
+
+    def write(self, code: str) -> None:
+        """Replace the code in the file; a running process has the former one."""
+        self._app.write_text(f"{_HEAD}{code}{_TAIL}")
 
     @property
     def runs(self) -> list[str]:

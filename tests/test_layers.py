@@ -81,13 +81,15 @@ ONLY_IN: dict[str, set[str]] = {
     "multiprocessing": set(),
     "queue": {"client", "workers"},
     # A read of standard input must not miss a Ctrl-C just before it.
-    "select": {"net", "cli/interruptible.py"},
+    "select": {"net", "cli/interruptible.py", "workers/heartbeat.py"},
     "selectors": {"net"},
-    "signal": {"server", "cli", "spark/streaming/reader.py", "workers/worker.py"},
+    "signal": {"server", "cli", "spark/streaming/reader.py", "workers"},
     "socket": {"net", "server"},
     "ssl": {"net"},
-    # sub --translate runs a command given by the user; bench runs clients in separate processes.
-    "subprocess": {"server", "cli/messages/view.py", "cli/bench/worker_process.py"},
+    # sub --translate runs a command given by the user; bench runs clients in separate processes. Workers
+    # run in several processes, and handlers in processes of their own.
+    "subprocess": {"server", "cli/messages/view.py", "cli/bench/worker_process.py"}
+    | {"workers/supervisor.py", "workers/processes.py"},
     "threading": {"client", "jetstream", "server", "cli", "workers", "pytest_plugin"},
     "time": {"net", "server", "cli", "spark", "workers", "pytest_plugin"},
 }
@@ -111,8 +113,8 @@ THIRD_PARTY: dict[str, set[str]] = {
 
 # The files that create threads and timers: they name them, make them daemons and report crashes. The
 # worker runtime has its own, because it uses only public names.
-THREADS_FILES = {"client/threads.py", "workers/threads.py"}
-#: Tests of users run there; an error of the worker's thread is a failure of the test.
+THREADS_FILES = {"client/threads.py", "workers/spawn.py"}
+#: Tests of users run there; an error of the worker thread is a failure of the test.
 THREADS_FILES |= {"pytest_plugin/__init__.py"}
 
 MAX_FILE_LINES = 900
@@ -144,7 +146,7 @@ BROAD_HANDLERS: dict[tuple[str, str], str] = {
         "_key_of",
     ): "a user's key function may raise anything: the attempt has failed",
     ("workers/processing.py", "_bury"): "a user's function for the subject may raise anything",
-    ("workers/threads.py", "run"): "the top of every thread: it reports the error that ended it",
+    ("workers/spawn.py", "run"): "the top of every thread: it reports the error that ended it",
 }
 
 # What the layers above `client` use of the connection core: its methods, not its parts.

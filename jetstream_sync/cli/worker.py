@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import logging
-import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..errors import InvalidOptionError
 from .groups import NounGroup
 from .output import emit, note
 from .settings import Settings, common_options
@@ -18,8 +16,6 @@ if TYPE_CHECKING:
     from ..workers import Worker
 
 __all__ = ["worker"]
-
-_LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(threadName)s %(message)s"
 
 
 @click.group(cls=NounGroup)
@@ -42,10 +38,52 @@ def worker(_settings: Settings) -> None:
     envvar="JETSTREAM_WORKER_DRAIN_TIMEOUT",
     help="Seconds that running handlers may take after a signal.  [default: that of the worker]",
 )
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    envvar="JETSTREAM_WORKER_PROCESSES",
+    help="Number of worker processes, each with its own connection, under a supervisor.",
+)
+@click.option(
+    "--max-messages",
+    type=click.IntRange(min=1),
+    metavar="N",
+    envvar="JETSTREAM_WORKER_MAX_MESSAGES",
+    help="Replace a worker process after this number of messages.",
+)
+@click.option(
+    "--max-age",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    envvar="JETSTREAM_WORKER_MAX_AGE",
+    help="Replace a worker process after this time.",
+)
+@click.option(
+    "--max-rss",
+    type=click.IntRange(min=1),
+    metavar="MIB",
+    envvar="JETSTREAM_WORKER_MAX_RSS",
+    help="Replace a worker process that uses this much memory (Linux).",
+)
+@click.option(
+    "--reload",
+    is_flag=True,
+    help="Replace the worker processes when a source file changes, for development.",
+)
 @common_options
 @click.pass_context
 def run(
-    ctx: click.Context, settings: Settings, *, target: str, drain_timeout: float | None
+    ctx: click.Context,
+    settings: Settings,
+    *,
+    target: str,
+    drain_timeout: float | None,
+    processes: int | None,
+    max_messages: int | None,
+    max_age: float | None,
+    max_rss: int | None,
+    reload: bool,
 ) -> None:
     """
     Handle messages until Ctrl-C or SIGTERM.
@@ -53,6 +91,10 @@ def run(
     MODULE is imported from the current directory or the Python path; ATTRIBUTE is a Worker in it. A signal
     stops the worker: running handlers end, waiting messages go to other workers. A second signal stops it
     at once. Log records go to standard error, unless the module configures logging.
+
+    With --processes, a supervisor starts that many worker processes and starts them again when they end.
+    SIGHUP replaces them one after another, with the current code. --max-messages, --max-age, --max-rss and
+    --reload imply --processes 1.
 
     \b
     Exit status:
@@ -62,14 +104,28 @@ def run(
       3  a stream or consumer does not exist
       5  no connection, login refused, or JetStream is disabled
     """  # noqa: D301 - click requires the character, not the escape
-    found = load_worker(target, settings)
-    if drain_timeout is not None:
-        found.drain_timeout = drain_timeout
-    if not logging.getLogger().handlers:
-        # The records of this package only; those of others are shown from the level WARNING on.
-        logging.basicConfig(stream=settings.env.stderr, format=_LOG_FORMAT)
-        logging.getLogger("jetstream_sync.worker").setLevel(logging.INFO)
-    ctx.exit(found.run())
+    from ..workers.command import RunOptions, run_worker  # noqa: PLC0415 - for this command only
+    from ..workers.supervisor import Limits  # noqa: PLC0415
+
+    servers = tuple(settings.servers)
+    options = RunOptions(
+        target=target,
+        servers=servers,
+        drain_timeout=drain_timeout,
+        processes=processes,
+        limits=Limits(
+            max_messages=max_messages,
+            max_age=max_age,
+            max_rss=None if max_rss is None else max_rss * 2**20,
+        ),
+        reload=reload,
+    )
+    try:
+        ctx.exit(run_worker(options, settings.env.stderr))
+    except InvalidOptionError as error:
+        if error.option != "worker":
+            raise
+        raise _usage_error(error) from error
 
 
 @worker.command("check", short_help="Check that a worker can run.")
@@ -84,7 +140,7 @@ def check(ctx: click.Context, settings: Settings, *, target: str, verbose: bool)
     No message is read, and nothing is changed. The exit status is the one with which 'worker run' would
     end, or 0 if it would run.
     """
-    found = load_worker(target, settings)
+    found = _load(target, settings)
     result = found.check()
     handlers: list[dict[str, Any]] = [
         {"name": each.name, "stream": each.stream, "consumer": each.consumer}
@@ -109,7 +165,7 @@ def check(ctx: click.Context, settings: Settings, *, target: str, verbose: bool)
     ctx.exit(result.status)
 
 
-def load_worker(target: str, settings: Settings) -> Worker:
+def _load(target: str, settings: Settings) -> Worker:
     """
     Import the worker that ``MODULE:ATTRIBUTE`` names.
 
@@ -117,33 +173,15 @@ def load_worker(target: str, settings: Settings) -> Worker:
         CommandError: there is none.
 
     """
-    from ..workers import Worker  # noqa: PLC0415 - for this command only
+    from ..workers.command import load_worker  # noqa: PLC0415 - for this command only
 
-    module_name, _, attribute = target.partition(":")
-    if not module_name or not attribute:
-        raise CommandError(
-            f"invalid worker {target!r}: expected MODULE:ATTRIBUTE, as in shop.workers:worker",
-            ExitStatus.USAGE,
-        )
-    if "" not in sys.path:
-        sys.path.insert(0, "")
     try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise
-        raise CommandError(
-            f"there is no module {error.name!r}",
-            ExitStatus.USAGE,
-            hint="run the command in the directory of the module, or set PYTHONPATH",
-        ) from error
-    found = getattr(module, attribute, None)
-    if not isinstance(found, Worker):
-        names = [name for name, value in vars(module).items() if isinstance(value, Worker)]
-        raise CommandError(
-            f"{module_name}.{attribute} is not a Worker",
-            ExitStatus.USAGE,
-            hint=f"the module has {', '.join(names)}" if names else "the module has none",
-        )
+        found = load_worker(target)
+    except InvalidOptionError as error:
+        raise _usage_error(error) from error
     found.servers = settings.servers or found.servers or settings.env.variables.get("NATS_URL")
     return found
+
+
+def _usage_error(error: InvalidOptionError) -> CommandError:
+    return CommandError(f"{error.option} {error.value!r}: {error.reason}", ExitStatus.USAGE)

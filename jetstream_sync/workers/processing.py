@@ -17,6 +17,7 @@ from .. import BadSubjectError, Error
 from .context import Context
 from .dead_letters import DeadLetterTooLargeError, DeadLetterWriter, one_line
 from .handler import REPLY_TO, DecodeError, Handler, Middleware, Reply
+from .heartbeat import supervisor_link
 from .leases import Delivery, LeaseKeeper, lease_clock
 from .limits import Limit
 from .observer import Observer
@@ -225,7 +226,7 @@ class Processor:
         retry = self.handler.retry
         what = f"{self.handler.name}: attempt {delivery.attempt} of {retry.attempts}"
         if isinstance(error, MemoryError):
-            self._shared.on_fatal(error)
+            self._recycle(error)
         if delivery.claimed or delivery.msg.is_acked:
             log.error("%s: %r was settled, then failed", what, delivery, exc_info=error)
             if not delivery.claimed:
@@ -262,6 +263,14 @@ class Processor:
             self._shared.settlements.nak(delivery, delay)
             self._observer.settled(delivery, "retry", error, delay)
         return None
+
+    def _recycle(self, error: MemoryError) -> None:
+        """Replace this process, or, without a supervisor, end the worker."""
+        link = supervisor_link()
+        if link is None:
+            self._shared.on_fatal(error)
+        else:
+            link.recycle("MemoryError in a handler")
 
     def _bury(
         self,

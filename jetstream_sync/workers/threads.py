@@ -38,11 +38,12 @@ from .lanes import Lanes
 from .leases import Delivery, LeaseTimes
 from .limits import Pace, rate_interval
 from .processing import Processor, Shared
+from .spawn import spawn
 
 if TYPE_CHECKING:
     from .. import JetStreamMsg, MessageIterator, PullConsumer
 
-__all__ = ["HandlerThreads", "spawn"]
+__all__ = ["HandlerThreads"]
 
 log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
@@ -55,31 +56,6 @@ _REPEAT_LOG_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 2.0
 #: Delay of messages whose handler did not end before the drain timeout, in seconds.
 _ABANDON_DELAY_S: Final = 1.0
-
-
-def spawn(
-    name: str, target: Callable[[], None], crashed: Callable[[BaseException], object]
-) -> threading.Thread:
-    """
-    Start a daemon thread.
-
-    Args:
-        name: its name.
-        target: the function to run.
-        crashed: called with an exception that ``target`` raises.
-
-    """
-
-    def run() -> None:
-        try:
-            target()
-        except BaseException as error:
-            log.exception("thread %s crashed", name)
-            crashed(error)
-
-    thread = threading.Thread(target=run, name=name, daemon=True)
-    thread.start()
-    return thread
 
 
 class HandlerThreads:
@@ -124,6 +100,8 @@ class HandlerThreads:
         # Number of received messages that are not settled: waiting, or running.
         self._held = 0
         self._running: set[Delivery] = set()
+        #: Number of messages that a handler thread is done with.
+        self.handled: int = 0
         self._pull: MessageIterator | None = None
         self._stopping = False
         # Interrupts retries in place, and waits for the rate.
@@ -319,6 +297,7 @@ class HandlerThreads:
         self._shared.keeper.remove(delivery)
         with self._lock:
             self._held -= 1
+            self.handled += 1
             self._running.discard(delivery)
             if self._lanes.release(key):
                 self._work.notify()

@@ -42,6 +42,7 @@ from .. import (
 from .consumers import check_handler, ensure_consumer
 from .dead_letters import DeadLetterTarget, DeadLetterWriter
 from .handler import Handler, HandlerFunction, Middleware
+from .heartbeat import SupervisorLink, supervisor_link
 from .leases import LeaseKeeper
 from .limits import Limit
 from .observer import EVENT_KINDS, EventKind, Hook, Observer
@@ -49,7 +50,8 @@ from .once import ensure_bucket
 from .processing import Shared
 from .retries import Backoff, backoff_for
 from .settle import Settlements
-from .threads import HandlerThreads, spawn
+from .spawn import spawn
+from .threads import HandlerThreads
 
 if TYPE_CHECKING:
     from .. import Connection, JetStream, JetStreamMsg, PullConsumer
@@ -387,16 +389,24 @@ class Worker:
         observer = Observer(
             self.name, self._hooks, lambda call: self._events.put(_Event("call", call=call))
         )
-        with self._signals():
+        link = supervisor_link()
+        stop_once = _StopOnce(self._events)
+        with self._signals(stop_once if link is not None else self._events.put):
             observer.emit("start")
-            status = self._run_connected(observer)
+            if link is not None:
+                link.on_command(stop_once.command)
+            try:
+                status = self._run_connected(observer, link)
+            finally:
+                if link is not None:
+                    link.close()
             observer.emit("stop", status=status)
             return status
 
-    def _run_connected(self, observer: Observer) -> int:
+    def _run_connected(self, observer: Observer, link: SupervisorLink | None) -> int:
         try:
             with self._connect() as nc:
-                return _Run(self, nc, self._events, observer).run()
+                return _Run(self, nc, self._events, observer, link).run()
         except InvalidArgumentError:
             raise
         except Error as error:
@@ -443,14 +453,14 @@ class Worker:
         return connect(servers, **options)
 
     @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Handle signals for the duration of a block, if this is the main thread."""
+    def _signals(self, put: Callable[[_Event], object]) -> Iterator[None]:
+        """Pass on signals for the duration of a block, if this is the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
         def on_signal(number: int, _frame: object) -> None:
-            self._events.put(_Event("stop", signal_number=number))
+            put(_Event("stop", signal_number=number))
 
         stops = (signal.SIGTERM, signal.SIGINT)
         before = {number: signal.signal(number, on_signal) for number in stops}
@@ -479,6 +489,30 @@ class _Event:
     call: Callable[[], object] | None = None
 
 
+class _StopOnce:
+    """
+    Passes on the first request to stop, and those to stop at once, for a supervised worker.
+
+    A supervisor and its workers may all get the same signal, from a terminal or a service manager, and
+    the supervisor asks its workers to stop, too. A second request does not mean impatience here.
+    """
+
+    def __init__(self, events: queue.SimpleQueue[_Event]) -> None:
+        self._events = events
+        self._stopping = False
+
+    def __call__(self, event: _Event) -> None:
+        if not self._stopping:
+            self._stopping = True
+            self._events.put(event)
+
+    def command(self, command: str) -> None:
+        """Handle a command of the supervisor."""
+        self(_Event("stop"))
+        if command == "now":
+            self._events.put(_Event("stop"))
+
+
 class _Run:
     """
     One run of a worker.
@@ -488,6 +522,7 @@ class _Run:
         nc: its connection.
         events: the events for the calling thread.
         observer: counts what happens, and calls hooks.
+        link: the link to the supervisor; ``None``: there is none.
 
     """
 
@@ -497,11 +532,13 @@ class _Run:
         nc: Connection,
         events: queue.SimpleQueue[_Event],
         observer: Observer,
+        link: SupervisorLink | None,
     ) -> None:
         self._worker = worker
         self._observer = observer
         self._nc = nc
         self._events = events
+        self._link = link
         self._js: JetStream = nc.jetstream()
         self._stopping = False
         self._status = ExitStatus.OK
@@ -528,6 +565,9 @@ class _Run:
             return self._status
         log.info("worker %r is ready: %d handlers", self._worker.name, len(self._pools))
         self._observer.emit("ready")
+        if self._link is not None:
+            self._link.handled = lambda: sum(pool.handled for pool in self._pools)
+            self._link.ready()
         self._wait_for_stop()
         self._stopping = True
         self._observer.emit("drain")

@@ -97,7 +97,7 @@ def test_check_reads_nothing(jsm: Jsm, js: JetStream, stream: Stream, app: str) 
 def test_a_worker_must_exist(jsm: Jsm, app: str) -> None:
     """What is not MODULE:ATTRIBUTE, or not a Worker, is refused with a remedy."""
     for target, text in {
-        "app": "expected MODULE:ATTRIBUTE",
+        "app": "must be MODULE:ATTRIBUTE",
         "no_such_module:worker": "there is no module 'no_such_module'",
         f"{app}:not_a_worker": "is not a Worker; the module has worker",
         f"{app}:nothing": "is not a Worker",

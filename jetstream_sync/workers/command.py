@@ -1,0 +1,138 @@
+"""What the commands that run a worker have in common: finding it, processes and log records."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, TextIO
+
+from .. import InvalidOptionError
+from .heartbeat import supervisor_link
+from .supervisor import Limits, Supervisor
+from .worker import Worker
+
+__all__ = ["RunOptions", "configure_logging", "load_worker", "run_worker"]
+
+_LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(threadName)s %(message)s"
+_PROCESS_LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(process)d %(threadName)s %(message)s"
+#: Addresses of servers for worker processes; an argument would show passwords to other users.
+_SERVERS_VARIABLE: Final = "JETSTREAM_WORKER_SERVERS"
+#: Drain timeout of processes that are replaced whenever a file changes, in seconds.
+_RELOAD_DRAIN_S: Final = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The options of a command that runs a worker."""
+
+    target: str
+    """``MODULE:ATTRIBUTE``."""
+    servers: Sequence[str] = ()
+    """The servers; empty: those of the worker."""
+    drain_timeout: float | None = None
+    """In seconds; ``None``: that of the worker."""
+    processes: int | None = None
+    """The number of worker processes; ``None``: this one, unless another option needs a supervisor."""
+    limits: Limits = field(default_factory=Limits)
+    """When a worker process is replaced."""
+    reload: bool = False
+    """Whether to replace the worker processes when a source file changes."""
+
+    @property
+    def supervised(self) -> bool:
+        """Whether a supervisor has to run the worker."""
+        return self.processes is not None or self.reload or self.limits != Limits()
+
+
+def load_worker(target: str) -> Worker:
+    """
+    Import the worker that ``MODULE:ATTRIBUTE`` names, from the current directory or the Python path.
+
+    Raises:
+        InvalidOptionError: there is none.
+
+    """
+    module_name, _, attribute = target.partition(":")
+    if not module_name or not attribute:
+        raise InvalidOptionError(
+            "worker", target, "must be MODULE:ATTRIBUTE, as in shop.workers:worker"
+        )
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise InvalidOptionError(
+            "worker",
+            target,
+            f"there is no module {error.name!r}: run the command in the directory of the module, or "
+            "set PYTHONPATH",
+        ) from error
+    found = getattr(module, attribute, None)
+    if not isinstance(found, Worker):
+        names = [name for name, value in vars(module).items() if isinstance(value, Worker)]
+        has = f"the module has {', '.join(names)}" if names else "the module has none"
+        raise InvalidOptionError(
+            "worker", target, f"{module_name}.{attribute} is not a Worker; {has}"
+        )
+    return found
+
+
+def configure_logging(stream: TextIO, *, with_process: bool) -> None:
+    """Write log records to a stream, unless logging is configured already."""
+    if not logging.getLogger().handlers:
+        # The records of this package only; those of others are shown from the level WARNING on.
+        log_format = _PROCESS_LOG_FORMAT if with_process else _LOG_FORMAT
+        logging.basicConfig(stream=stream, format=log_format)
+        logging.getLogger("jetstream_sync.worker").setLevel(logging.INFO)
+
+
+def run_worker(options: RunOptions, stream: TextIO) -> int:
+    """
+    Run a worker, in this process or in several, until it is stopped; return the exit status.
+
+    Args:
+        options: the options of the command.
+        stream: for log records.
+
+    Raises:
+        InvalidOptionError: an option is invalid, or there is no such worker.
+
+    """
+    if options.supervised:
+        configure_logging(stream, with_process=True)
+        return _supervisor(options).run()
+    supervised = supervisor_link() is not None  # before the import, which may take long
+    worker = load_worker(options.target)
+    worker.servers = list(options.servers) or _inherited_servers() or worker.servers
+    if options.drain_timeout is not None:
+        worker.drain_timeout = options.drain_timeout
+    configure_logging(stream, with_process=supervised)
+    return worker.run()
+
+
+def _inherited_servers() -> list[str]:
+    return [each for each in os.environ.get(_SERVERS_VARIABLE, "").split(",") if each]
+
+
+def _supervisor(options: RunOptions) -> Supervisor:
+    command = [sys.executable, "-m", "jetstream_sync.workers", options.target]
+    drain_timeout = _RELOAD_DRAIN_S if options.reload else None
+    if options.drain_timeout is not None:
+        drain_timeout = options.drain_timeout
+    if drain_timeout is not None:
+        command += ["--drain-timeout", f"{drain_timeout:g}"]
+    servers = {_SERVERS_VARIABLE: ",".join(options.servers)} if options.servers else {}
+    return Supervisor(
+        command,
+        1 if options.processes is None else options.processes,
+        environment=servers,
+        limits=options.limits,
+        reload=options.reload,
+    )

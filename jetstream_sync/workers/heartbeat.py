@@ -1,0 +1,185 @@
+"""
+The worker's end of its link to the supervisor.
+
+A supervised process has two pipes, whose descriptors are in the environment variable `LINK_VARIABLE`:
+
+1. To the supervisor go lines of JSON: ``{"ready": true}``, and every second a heartbeat
+   ``{"handled": 17, "rss": 52428800, "report": …}``. A process whose heartbeats fail to come is killed.
+2. From the supervisor come the lines ``stop`` and ``now``. The end of this pipe is the end of the
+   supervisor: the worker then stops, too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import signal
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, Final
+
+from .spawn import spawn
+
+__all__ = ["LINK_VARIABLE", "SupervisorLink", "rss_of", "supervisor_link"]
+
+log: logging.Logger = logging.getLogger("jetstream_sync.worker")
+
+#: Names the descriptors of the pipes: to read, to write; and ``watch`` if files are to be reported.
+LINK_VARIABLE: Final = "JETSTREAM_WORKER_LINK"
+#: Interval of the heartbeats, in seconds.
+_INTERVAL_S: Final = 1.0
+#: Where the files of Python and of installed packages are.
+_INSTALLED: Final = tuple(
+    sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
+
+
+class SupervisorLink:
+    """
+    The link of this process to its supervisor.
+
+    Args:
+        commands: descriptor of the pipe from the supervisor.
+        beats: descriptor of the pipe to the supervisor.
+        watch: whether to report the files of imported modules.
+
+    Any thread may call the methods.
+    """
+
+    def __init__(self, commands: int, beats: int, *, watch: bool) -> None:
+        self._commands = commands
+        self._beats = beats
+        self._watch = watch
+        self._lock = threading.Lock()
+        self._on_command: Callable[[str], object] | None = None
+        self._early: list[str] = []
+        self._reported: set[str] = set()
+        self._recycle = ""
+        #: Returns the number of handled messages.
+        self.handled: Callable[[], int] = lambda: 0
+        #: Returns the ids of further processes that belong to this one.
+        self.processes: Callable[[], Iterable[int]] = lambda: ()
+        #: Returns what `Supervisor` passes to its ``on_report``, as far as JSON can express it.
+        self.report: Callable[[], Any] | None = None
+        for descriptor in (commands, beats):
+            os.set_inheritable(descriptor, False)
+        spawn("worker-heartbeat", self._run, lambda _error: self._command("stop"))
+
+    def on_command(self, function: Callable[[str], object]) -> None:
+        """Call a function with each command, ``stop`` or ``now``, also those that came before."""
+        with self._lock:
+            self._on_command = function
+            early, self._early = self._early, []
+        for command in early:
+            function(command)
+
+    def ready(self) -> None:
+        """Report that the worker handles messages."""
+        self._send({"ready": True})
+
+    def recycle(self, reason: str) -> None:
+        """Ask the supervisor to replace this process."""
+        self._recycle = reason
+        self._beat()
+
+    def close(self) -> None:
+        """Send a last heartbeat, with the final report."""
+        self._beat()
+
+    def _run(self) -> None:
+        beat_at = time.monotonic()
+        buffer = b""
+        while True:
+            wait = max(0.0, beat_at - time.monotonic())
+            if select.select([self._commands], [], [], wait)[0]:
+                data = os.read(self._commands, 4096)
+                if not data:
+                    log.warning("the supervisor is gone")
+                    self._command("stop")
+                    return
+                *lines, buffer = (buffer + data).split(b"\n")
+                for line in lines:
+                    self._command(line.decode())
+            if time.monotonic() >= beat_at:
+                beat_at = time.monotonic() + _INTERVAL_S
+                self._beat()
+
+    def _command(self, command: str) -> None:
+        with self._lock:
+            function = self._on_command
+            if function is None:
+                self._early.append(command)
+        if function is not None:
+            function(command)
+
+    def _beat(self) -> None:
+        processes = [os.getpid(), *self.processes()]
+        line: dict[str, Any] = {
+            "handled": self.handled(),
+            "rss": sum(rss_of(each) for each in processes),
+        }
+        if self._recycle:
+            line["recycle"] = self._recycle
+        if self.report is not None:
+            line["report"] = self.report()
+        if self._watch:
+            files = _module_files() - self._reported
+            self._reported |= files
+            line["files"] = sorted(files)
+        self._send(line)
+
+    def _send(self, line: dict[str, Any]) -> None:
+        data = json.dumps(line).encode() + b"\n"
+        # The other end is closed after the end of the supervisor, which the thread notices.
+        with suppress(OSError), self._lock:
+            while data:
+                data = data[os.write(self._beats, data) :]
+
+
+def supervisor_link() -> SupervisorLink | None:
+    """
+    Return the link of this process to its supervisor, opened by the first call; ``None``: there is none.
+
+    The first call should come before the imports of the user, and in the main thread.
+    """
+    value = os.environ.pop(LINK_VARIABLE, None)  # not for the processes that this one starts
+    if value is not None:
+        commands, beats, *watch = value.split()
+        _links.append(SupervisorLink(int(commands), int(beats), watch=bool(watch)))
+        if threading.current_thread() is threading.main_thread():
+            # Both are sent to all processes of a terminal; the supervisor decides what they mean.
+            for number in (signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, _ignore)
+    return _links[0] if _links else None
+
+
+_links: Final[list[SupervisorLink]] = []
+
+
+def _ignore(_number: int, _frame: object) -> None:
+    """Ignore a signal; unlike SIG_IGN, programs that this process starts do not inherit it."""
+
+
+def rss_of(process: int) -> int:
+    """Return the memory of a process in bytes; 0 where the system does not tell."""
+    try:
+        with open(f"/proc/{process}/statm", "rb") as file:  # noqa: PTH123 - called every second
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _module_files() -> set[str]:
+    """Return the source files of imported modules that do not belong to the installation."""
+    found = set()
+    for module in tuple(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and not file.startswith(_INSTALLED):
+            found.add(os.path.abspath(file))  # noqa: PTH100 - called every second
+    return found

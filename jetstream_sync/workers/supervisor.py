@@ -1,0 +1,505 @@
+"""
+The supervisor: starts worker processes, replaces them, and stops them.
+
+Rules:
+
+1. The supervisor never connects and never imports the code of the user. Each process is a new
+   interpreter, so a reload sees new code.
+2. The calling thread changes the state and waits for events. A thread per process reads its pipe,
+   and signal handlers add events; see `heartbeat` for the lines.
+3. Processes are stopped through their pipe. A signal to the whole process group or control group, as
+   the terminal and systemd send it, therefore stops each of them once.
+4. A process is replaced by one that is ready already, one process at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .. import InvalidOptionError
+from .heartbeat import LINK_VARIABLE
+from .spawn import spawn
+
+__all__ = ["Limits", "Supervisor"]
+
+log: logging.Logger = logging.getLogger("jetstream_sync.worker")
+
+#: Delays before a process is started again, in seconds, and the uptime that resets them.
+_FIRST_DELAY_S: Final = 1.0
+_MAX_DELAY_S: Final = 30.0
+_RESET_S: Final = 60.0
+#: Number of processes in a row that may end before they are ready.
+_MAX_EARLY_ENDS: Final = 5
+#: Seconds without a heartbeat after which a process is killed, and the time to write its stacks.
+_SILENCE_S: Final = 30.0
+_STACKS_S: Final = 2.0
+#: Seconds between the request to stop at once and SIGKILL.
+_KILL_S: Final = 10.0
+#: Interval of checks, in seconds.
+_TICK_S: Final = 0.25
+#: A longer interval means that the supervisor itself was suspended, in seconds.
+_SUSPENDED_S: Final = 5.0
+#: Seconds to wait for the last lines of a process that has ended.
+_LAST_LINES_S: Final = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """
+    When a worker process is replaced; ``None``: never.
+
+    Raises:
+        InvalidOptionError: a value is not above 0.
+
+    """
+
+    max_messages: int | None = None
+    """Number of handled messages."""
+    max_age: float | None = None
+    """Seconds since its start."""
+    max_rss: int | None = None
+    """Bytes of memory, with its handler processes. Linux only."""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        for name in ("max_messages", "max_age", "max_rss"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InvalidOptionError(name, value, "must be above 0")
+
+    def exceeded(self, age: float, beat: Mapping[str, Any]) -> str:
+        """Return which limit a process exceeds, or an empty string."""
+        if "recycle" in beat:
+            return str(beat["recycle"])
+        if self.max_messages is not None and beat.get("handled", 0) >= self.max_messages:
+            return f"it has handled {beat['handled']} messages"
+        if self.max_age is not None and age >= self.max_age:
+            return f"it is {age:.0f} seconds old"
+        if self.max_rss is not None and beat.get("rss", 0) >= self.max_rss:
+            return f"it uses {beat['rss'] / 2**20:.0f} MiB"
+        return ""
+
+
+class _Process:
+    """A worker process."""
+
+    def __init__(self, number: int, process: subprocess.Popen[bytes], commands: int) -> None:
+        self.number = number
+        self.popen = process
+        self._commands: int | None = commands
+        self.started_at = self.heard_at = time.monotonic()
+        self.ready = False
+        #: The last heartbeat.
+        self.beat: dict[str, Any] = {}
+        #: Whether it was asked to stop.
+        self.stopping = False
+        #: When it is killed, and when its end was noticed.
+        self.kill_at: float | None = None
+        self.ended_at: float | None = None
+        #: Whether everything was read from its pipe.
+        self.read = False
+
+    def __repr__(self) -> str:
+        return f"worker process {self.number} (pid {self.popen.pid})"
+
+    def send(self, command: str) -> None:
+        """Send a command; a process that has ended does not get it."""
+        if self._commands is not None:
+            with suppress(OSError):
+                os.write(self._commands, f"{command}\n".encode())
+
+    def stop(self) -> None:
+        """Ask the process to stop after the handlers that run."""
+        self.stopping = True
+        self.send("stop")
+        if not self.ready:
+            self.signal(signal.SIGTERM)  # it may be importing modules for a long time
+
+    def signal(self, number: int) -> None:
+        """Send a signal."""
+        with suppress(OSError):
+            self.popen.send_signal(number)
+
+    def close(self) -> None:
+        """Close the pipe to the process, which has ended."""
+        if self._commands is not None:
+            os.close(self._commands)
+            self._commands = None
+
+
+class _Slot:
+    """The place of one worker process, and of its successor."""
+
+    def __init__(self) -> None:
+        self.process: _Process | None = None
+        self.successor: _Process | None = None
+        self.delay = _FIRST_DELAY_S
+        #: When a process may be started here.
+        self.start_at = 0.0
+
+    def postpone(self, uptime: float) -> float:
+        """Delay the next start after an unexpected end; return the delay."""
+        delay = _FIRST_DELAY_S if uptime >= _RESET_S else self.delay
+        self.delay = min(2 * delay, _MAX_DELAY_S)
+        self.start_at = time.monotonic() + delay
+        return delay
+
+
+class Supervisor:
+    """
+    Runs a command in several processes until it is stopped.
+
+    The command must run a `Worker` in its main thread. A process that ends is started again, after 1
+    to 30 seconds. Five processes in a row that end before they are ready end the supervisor.
+
+    Args:
+        command: the arguments of each process, the program first.
+        processes: the number of processes.
+        environment: environment variables to add; ``None``: none.
+        limits: when a process is replaced; ``None``: never.
+        reload: replace the processes when a source file changes that one of them has imported.
+        on_report: called in the thread of `run` with the number of a process and what its
+            `SupervisorLink.report` returned. Numbers are not used again.
+        on_end: called with the number of a process that has ended, after its last report.
+
+    Raises:
+        InvalidOptionError: ``processes`` is not a number above 0, or the system is not POSIX.
+
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        processes: int,
+        *,
+        environment: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+        reload: bool = False,
+        on_report: Callable[[int, Any], object] | None = None,
+        on_end: Callable[[int], object] | None = None,
+    ) -> None:
+        if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
+            raise InvalidOptionError("processes", processes, "must be a whole number, 1 or above")
+        if os.name != "posix":
+            raise InvalidOptionError("processes", processes, "needs a POSIX system")
+        self._command = list(command)
+        self._environment = dict(environment or {})
+        self._limits = Limits() if limits is None else limits
+        self._reload = reload
+        self._on_report = on_report
+        self._on_end = on_end
+        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+        self._slots = [_Slot() for _ in range(processes)]
+        #: All processes that have not ended, also those that are being stopped.
+        self._alive: list[_Process] = []
+        self._outdated: deque[_Slot] = deque()
+        #: The slot whose process is being replaced, and the old process while it stops.
+        self._replacing: _Slot | None = None
+        self._leaving: _Process | None = None
+        self._number = 0
+        self._early_ends = 0
+        self._stops = 0
+        self._status = 0
+        self._ticked_at = 0.0
+        #: Modification times of source files.
+        self._files: dict[str, float] = {}
+
+    @property
+    def ready(self) -> int:
+        """The number of processes that handle messages; any thread may ask."""
+        return sum(each.ready and not each.stopping for each in tuple(self._alive))
+
+    def stop(self) -> None:
+        """Stop as SIGTERM does; any thread, and a signal handler, may call it."""
+        self._events.put(_Event(signal_number=signal.SIGTERM))
+
+    def run(self) -> int:
+        """
+        Run the processes until SIGTERM, SIGINT or `stop`; a second one stops them at once.
+
+        SIGHUP replaces all processes by new ones. SIGQUIT is passed on: each process writes its stacks.
+
+        Returns:
+            0: all processes have stopped without an error. Otherwise the status of one that has not;
+            128 plus the number of the signal that has ended it.
+
+        """
+        with self._signals():
+            log.info("supervisor: starting %d worker processes", len(self._slots))
+            self._ticked_at = time.monotonic()
+            while not (self._stops and not self._alive):
+                self._tick()
+                with suppress(queue.Empty):
+                    self._handle(self._events.get(timeout=_TICK_S))
+        log.info("supervisor: stopped with status %d", self._status)
+        return self._status
+
+    # --- events ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Handle signals for the duration of a block, if this is the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def on_signal(number: int, _frame: object) -> None:
+            self._events.put(_Event(signal_number=number))
+
+        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+        before = {number: signal.signal(number, on_signal) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def _handle(self, event: _Event) -> None:
+        if event.process is not None:
+            if event.line is None:
+                event.process.read = True
+            else:
+                self._heard(event.process, event.line)
+        elif event.signal_number == signal.SIGHUP:
+            self._replace_all("SIGHUP")
+        elif event.signal_number == signal.SIGQUIT:
+            for process in self._alive:
+                if process.ready:
+                    process.signal(signal.SIGQUIT)
+        else:
+            self._stop(f"signal {event.signal_number}")
+
+    def _heard(self, process: _Process, line: dict[str, Any]) -> None:
+        """Handle a line from a process."""
+        process.heard_at = time.monotonic()
+        for file in line.pop("files", ()):
+            self._files.setdefault(file, _modified(file))
+        if "report" in line and self._on_report is not None:
+            self._on_report(process.number, line.pop("report"))
+        if "ready" not in line:
+            process.beat = line
+            return
+        process.ready = True
+        self._early_ends = 0
+        slot = self._replacing
+        if slot is not None and process is slot.successor:
+            self._leaving = slot.process
+            slot.process, slot.successor = process, None
+            if self._leaving is not None:
+                self._leaving.stop()
+
+    def _stop(self, why: str) -> None:
+        """Stop all processes; at the second time, at once."""
+        self._stops += 1
+        log.info("supervisor: stopping%s: %s", " at once" if self._stops > 1 else "", why)
+        for process in self._alive:
+            if self._stops == 1:
+                process.stop()
+            else:
+                process.send("now")
+                process.kill_at = process.kill_at or time.monotonic() + _KILL_S
+
+    # --- processes ------------------------------------------------------------------------------
+
+    def _start(self) -> _Process | None:
+        """Start a process; return it, or ``None`` if the system refuses."""
+        commands_read, commands_write = os.pipe()
+        beats_read, beats_write = os.pipe()
+        watch = " watch" if self._reload else ""
+        link = {LINK_VARIABLE: f"{commands_read} {beats_write}{watch}"}
+        try:
+            popen = subprocess.Popen(
+                self._command,
+                env={**os.environ, **self._environment, **link},
+                pass_fds=(commands_read, beats_write),
+            )
+        except OSError as error:
+            log.error("supervisor: cannot start a process: %s", error)  # noqa: TRY400
+            os.close(commands_write)
+            os.close(beats_read)
+            return None
+        finally:
+            os.close(commands_read)
+            os.close(beats_write)
+        self._number += 1
+        process = _Process(self._number, popen, commands_write)
+        self._alive.append(process)
+        name = f"supervisor-read-{process.number}"
+        spawn(name, lambda: self._read(process, beats_read), lambda _error: None)
+        log.debug("supervisor: started %r", process)
+        return process
+
+    def _read(self, process: _Process, beats: int) -> None:
+        """Add the lines of a process to the events; the function of a thread."""
+        with open(beats, "rb") as pipe:
+            for line in pipe:
+                self._events.put(_Event(process=process, line=json.loads(line)))
+        self._events.put(_Event(process=process))
+
+    def _tick(self) -> None:
+        """Do what is due."""
+        now = time.monotonic()
+        if now - self._ticked_at > _SUSPENDED_S:
+            for process in self._alive:
+                process.heard_at = now  # it may have been suspended, too
+        self._ticked_at = now
+        for process in tuple(self._alive):
+            self._check_alive(process, now)
+        if os.getpid() == 1:
+            self._reap_orphans()
+        if self._stops:
+            return
+        for slot in self._slots:
+            if slot.process is None and now >= slot.start_at:
+                slot.process = self._start()
+                if slot.process is None:
+                    slot.postpone(0.0)
+        if self._reload:
+            self._check_files()
+        self._check_limits(now)
+        self._replace_next()
+
+    def _check_alive(self, process: _Process, now: float) -> None:
+        """Notice the end of a process; kill one that does not answer."""
+        status = process.popen.poll()
+        if status is not None:
+            process.ended_at = process.ended_at or now
+            # Another process may have inherited the pipe, so its end does not always come.
+            if process.read or now - process.ended_at >= _LAST_LINES_S:
+                self._ended(process, status, now)
+        elif process.kill_at is not None:
+            if now >= process.kill_at:
+                process.signal(signal.SIGKILL)
+        elif now - process.heard_at >= _SILENCE_S:
+            log.error("supervisor: %r is silent for %g s: killing it", process, _SILENCE_S)
+            process.kill_at = now + _STACKS_S
+            if process.ready:
+                process.signal(signal.SIGQUIT)
+
+    def _ended(self, process: _Process, status: int, now: float) -> None:
+        """Handle the end of a process."""
+        self._alive.remove(process)
+        process.close()
+        if self._on_end is not None:
+            self._on_end(process.number)
+        what = _status_text(status)
+        if self._stops:
+            # Before it is ready it holds no message, and SIGTERM may end it.
+            if process.ready and status and not self._status:
+                self._status = 128 - status if status < 0 else status
+            return
+        if process is self._leaving:
+            log.info("supervisor: %r was replaced; %s", process, what)
+            self._leaving = self._replacing = None
+            return
+        slot = next(each for each in self._slots if process in {each.process, each.successor})
+        delay = slot.postpone(now - process.started_at)
+        if process is slot.successor:
+            log.error("supervisor: %r cannot replace the old process: %s", process, what)
+            slot.successor = self._replacing = None
+            self._outdated.clear()
+            return
+        slot.process = None
+        if slot.successor is not None:
+            slot.process, slot.successor, self._replacing = slot.successor, None, None
+        log.log(
+            logging.WARNING if status else logging.INFO,
+            "supervisor: %r has ended, starting another in %g s: %s",
+            process,
+            delay,
+            what,
+        )
+        if not process.ready:
+            self._early_ends += 1
+            if self._early_ends >= _MAX_EARLY_ENDS and not self._reload:
+                self._status = (128 - status if status < 0 else status) or 1
+                self._stop(
+                    f"{_MAX_EARLY_ENDS} processes in a row have ended before they were ready"
+                )
+
+    def _reap_orphans(self) -> None:
+        """Reap processes whose parents have ended: the first process of a container inherits them."""
+        own = {each.popen.pid for each in self._alive}
+        while True:
+            try:
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if found is None or found.si_pid in own:
+                return  # the others are found when this one was waited for
+            os.waitpid(found.si_pid, 0)
+
+    # --- replacement ----------------------------------------------------------------------------
+
+    def _replace_all(self, why: str) -> None:
+        if not self._stops:
+            log.info("supervisor: replacing all processes: %s", why)
+            self._outdated = deque(self._slots)
+            for slot in self._slots:
+                slot.start_at = 0.0
+
+    def _check_limits(self, now: float) -> None:
+        for slot in self._slots:
+            process = slot.process
+            if process is None or not process.ready or slot in self._outdated:
+                continue
+            if slot is self._replacing or now < slot.start_at:
+                continue
+            why = self._limits.exceeded(now - process.started_at, process.beat)
+            if why:
+                log.info("supervisor: replacing %r: %s", process, why)
+                self._outdated.append(slot)
+
+    def _replace_next(self) -> None:
+        """Start the successor of the next process to replace, if no other is being replaced."""
+        while self._outdated and self._replacing is None:
+            slot = self._outdated.popleft()
+            if slot.process is not None:  # otherwise it is started again anyway
+                slot.successor = self._start()
+                if slot.successor is None:
+                    slot.postpone(0.0)
+                else:
+                    self._replacing = slot
+
+    def _check_files(self) -> None:
+        changed = [file for file, before in self._files.items() if _modified(file) != before]
+        if changed:
+            self._files.update((file, _modified(file)) for file in changed)
+            self._replace_all(f"{', '.join(sorted(changed))} changed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Event:
+    """A signal, or a line from a process; without either, the end of its lines."""
+
+    signal_number: int = 0
+    process: _Process | None = None
+    line: dict[str, Any] | None = None
+
+
+def _modified(file: str) -> float:
+    try:
+        return os.stat(file).st_mtime  # noqa: PTH116 - called for many files
+    except OSError:
+        return 0.0
+
+
+def _status_text(status: int) -> str:
+    if status >= 0:
+        return f"status {status}"
+    try:
+        return f"signal {signal.Signals(-status).name}"
+    except ValueError:
+        return f"signal {-status}"

@@ -1,0 +1,266 @@
+"""The supervisor: worker processes that are started, replaced and stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from fix_apps import Program
+from fix_threads import SCALE, wait_until, within
+from fix_worker import WorkerProgram, is_settled
+
+import jetstream_sync
+from jetstream_sync import InvalidOptionError, JetStream, Stream
+from jetstream_sync.server import NatsServer
+from jetstream_sync.workers import supervisor as supervisor_module
+from jetstream_sync.workers.supervisor import Limits, Supervisor
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX signals")
+
+CODE = """
+worker = Worker(name="shop", drain_timeout=20)
+
+@worker.handler(stream={stream!r}, consumer="C", concurrency=2, ack_wait=60, decode="text")
+def handle(data):
+    record(f"{version} {{os.getpid()}} {{data}}")
+    {body}
+"""
+
+
+def code_of(stream: Stream, body: str = "pass", version: str = "old") -> str:
+    return CODE.format(stream=stream.name, body=body, version=version)
+
+
+def publish(js: JetStream, stream: Stream, first: int, last: int) -> None:
+    for number in range(first, last):
+        js.publish(f"{stream.name}.a", b"%d" % number)
+
+
+def pids(runs: list[str]) -> set[int]:
+    return {int(line.split()[1]) for line in runs}
+
+
+@pytest.fixture
+def monitored() -> Iterator[NatsServer]:
+    """A server of its own, with the stream S, that tells how many connections it has."""
+    with NatsServer(config="http: 127.0.0.1:-1") as server:
+        yield server
+
+
+def connections(server: NatsServer) -> Counter[str]:
+    """Return the names of the open connections."""
+    found = re.search(r"http monitor on (\S+)", server.log())
+    assert found is not None
+    with urlopen(f"http://{found[1]}/connz", timeout=5 * SCALE) as answer:
+        return Counter(each.get("name", "") for each in json.load(answer)["connections"])
+
+
+def exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_processes_are_replaced_without_a_loss(monitored: NatsServer, tmp_path: Path) -> None:
+    """
+    Each process has a connection, the supervisor none; SIGHUP brings new code, and no message twice.
+
+    When the supervisor is killed, the processes finish their handlers and end.
+    """
+    slow = "time.sleep(0.02)"
+    with jetstream_sync.connect(monitored.url, name="test") as nc:
+        js = nc.jetstream()
+        stream = js.create_stream(name="S", subjects=["S.>"])
+        code = code_of(stream, slow)
+        with WorkerProgram(code, monitored.url, tmp_path, ["--processes", "3"]) as program:
+            wait_until(lambda: program.output.count("is ready") == 3, 20)
+            assert connections(monitored) == {"test": 1, "shop": 3}
+            publishing = threading.Thread(target=publish, args=(js, stream, 0, 300))
+            publishing.start()
+            program.wait_runs(10)
+            program.write(code_of(stream, f"{slow}  # a longer line", version="new"))
+            program.signal(signal.SIGHUP)
+            wait_until(lambda: program.output.count("was replaced") == 3, 30)
+            publishing.join()
+            publish(js, stream, 300, 310)
+            runs = program.wait_runs(310)
+            assert Counter(line.split()[2] for line in runs) == Counter(map(str, range(310)))
+            assert all(line.startswith("new") for line in runs[300:])
+            assert connections(monitored) == {"test": 1, "shop": 3}
+            wait_until(lambda: is_settled(stream, "C"))
+
+            program.process.kill()
+            wait_until(lambda: connections(monitored) == {"test": 1}, 20)
+            wait_until(lambda: not any(exists(pid) for pid in pids(runs)), 20)
+            assert program.output.count("has stopped with status 0") == 6
+
+
+def test_a_killed_supervisor_ends_its_processes_after_their_handlers(
+    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """A handler that runs when the supervisor is killed finishes, and its message is acknowledged."""
+    wait = "while not os.path.exists('finish'): time.sleep(0.01)"
+    publish(js, stream, 0, 1)
+    with WorkerProgram(
+        code_of(stream, wait), nats_server.url, tmp_path, ["--processes", "1"]
+    ) as program:
+        (child,) = pids(program.wait_runs(1))
+        program.process.kill()
+        program.process.wait()
+        wait_until(lambda: "is stopping" in program.output)
+        assert exists(child)
+        (tmp_path / "finish").touch()
+        wait_until(lambda: "has stopped with status 0" in program.output)
+        wait_until(lambda: is_settled(stream, "C"))
+    assert stream.consumer_info("C").delivered.consumer_seq == 1
+
+
+def test_a_signal_to_all_processes_stops_each_once(
+    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """Ctrl-C, which also the worker processes get, lets handlers finish; a second one does not."""
+    wait = "while not os.path.exists('finish'): time.sleep(0.01)"
+    for again in (False, True):
+        publish(js, stream, 0, 1)
+        with WorkerProgram(
+            code_of(stream, wait), nats_server.url, tmp_path, ["--processes", "2"]
+        ) as program:
+            program.wait_runs(1 + again)
+            program.ctrl_c()
+            wait_until(lambda output=program: output.output.count("is stopping") == 2)
+            if again:
+                program.ctrl_c()
+                with within(8):
+                    assert program.ended() == 1
+            else:
+                (tmp_path / "finish").touch()
+                assert program.ended() == 0
+                (tmp_path / "finish").unlink()
+                assert is_settled(stream, "C")
+    assert stream.consumer_info("C").num_ack_pending + stream.consumer_info("C").num_pending == 1
+
+
+def test_a_process_that_ends_is_started_again(
+    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """A killed process is replaced, and the other one is not touched."""
+    with WorkerProgram(code_of(stream), nats_server.url, tmp_path, ["--processes", "2"]) as program:
+        wait_until(lambda: program.output.count("is ready") == 2, 20)
+        publish(js, stream, 0, 1)
+        (child,) = pids(program.wait_runs(1))
+        wait_until(lambda: is_settled(stream, "C"))
+        os.kill(child, signal.SIGKILL)
+        wait_until(lambda: program.output.count("is ready") == 3, 20)
+        assert "has ended, starting another in 1 s: signal SIGKILL" in program.output
+        program.signal(signal.SIGTERM)
+        assert program.ended() == 0
+        assert program.output.count("has stopped with status 0") == 2
+
+
+def test_processes_that_never_get_ready_end_the_supervisor(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """After five of them in a row the supervisor ends with their status."""
+    (tmp_path / "broken.py").write_text("raise SystemExit(9)")
+    command = ["-m", "jetstream_sync.workers", "broken:worker", "--processes", "5"]
+    with Program(command, nats_server.url, tmp_path) as program:
+        assert program.ended() == 9
+        assert "5 processes in a row" in program.output
+
+
+def test_a_process_is_replaced_at_its_limits(
+    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """After its number of messages, or a MemoryError, a ready successor takes over."""
+    body = "if data == '30' and not os.path.exists('once'): open('once', 'w'); raise MemoryError"
+    options = ["--max-messages", "10"]
+    with WorkerProgram(code_of(stream, body), nats_server.url, tmp_path, options) as program:
+        for count in (10, 20, 30):
+            publish(js, stream, count - 10, count)
+            program.wait_runs(count)
+            wait_until(lambda: program.output.count("was replaced") * 10 == len(program.runs), 20)
+        publish(js, stream, 30, 31)
+        wait_until(lambda: program.output.count("was replaced") == 4, 20)
+        assert "MemoryError in a handler" in program.output
+        runs = program.wait_runs(32)
+        assert len(pids(runs)) >= 4  # the fifth one may have been too late for a message
+        wait_until(lambda: is_settled(stream, "C"))
+    assert Counter(line.split()[2] for line in runs) == Counter([*map(str, range(31)), "30"])
+
+
+def test_a_changed_source_file_reloads(
+    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """With --reload the new code runs soon after a file was written, also after a wrong one."""
+    with WorkerProgram(code_of(stream), nats_server.url, tmp_path, ["--reload"]) as program:
+        time.sleep(1.5)  # files are reported with the next heartbeat
+        program.write("this is wrong")
+        program.wait_for("cannot replace the old process", 20)
+        program.write(code_of(stream, "pass  # longer", version="new"))
+        program.wait_for("was replaced", 20)
+        publish(js, stream, 0, 1)
+        (line,) = program.wait_runs(1)
+        assert line.startswith("new")
+
+
+SILENT = """
+import re, sys
+from jetstream_sync.workers.heartbeat import supervisor_link
+
+link = supervisor_link()
+link.ready()
+if not link.report:
+    open("started", "a").write("x")
+if len(open("started").read()) == 1:
+    re.match("(a+)+$", 60 * "a" + "b")  # keeps the interpreter for itself
+link.report = lambda: {"metrics": 1}
+import threading
+stop = threading.Event()
+link.on_command(lambda command: stop.set())
+stop.wait()
+link.close()
+"""
+
+
+def test_a_silent_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process without heartbeats gets SIGKILL and is replaced; reports come from the new one."""
+    monkeypatch.setattr(supervisor_module, "_SILENCE_S", 2.0 * SCALE)
+    monkeypatch.chdir(tmp_path)
+    reports, ended = [], []
+    supervisor = Supervisor(
+        [sys.executable, "-c", SILENT],
+        1,
+        on_report=lambda number, report: reports.append((number, report)),
+        on_end=ended.append,
+    )
+    statuses: list[int] = []
+    thread = threading.Thread(target=lambda: statuses.append(supervisor.run()))
+    thread.start()
+    wait_until(lambda: reports, 40)
+    assert ended == [1]
+    assert reports[0] == (2, {"metrics": 1})
+    wait_until(lambda: supervisor.ready == 1)
+    supervisor.stop()
+    thread.join(20 * SCALE)
+    assert statuses == [0]
+    assert ended == [1, 2]
+
+
+def test_options_are_checked() -> None:
+    """A number of processes or a limit that is not above 0 is refused."""
+    with pytest.raises(InvalidOptionError, match="processes=0: must be a whole number, 1 or above"):
+        Supervisor(["true"], 0)
+    with pytest.raises(InvalidOptionError, match="max_age=0: must be above 0"):
+        Limits(max_age=0)
