@@ -78,7 +78,8 @@ ONLY_IN: dict[str, set[str]] = {
     "concurrent": {"client", "jetstream", "cli", "spark"},
     "json": {"codec.py", "cli", "spark", "workers"},
     "logging": {"client", "jetstream", "cli", "spark", "workers"},
-    "multiprocessing": set(),
+    # Handlers run in processes: pipes, and the import of the main module.
+    "multiprocessing": {"workers/processes.py", "workers/child.py"},
     "queue": {"client", "workers"},
     # A read of standard input must not miss a Ctrl-C just before it.
     "select": {"net", "cli/interruptible.py", "workers/heartbeat.py"},
@@ -141,6 +142,12 @@ BROAD_HANDLERS: dict[tuple[str, str], str] = {
         "workers/processing.py",
         "process",
     ): "a user's handler may raise anything: the attempt has failed",
+    ("workers/child.py", "_handled"): "the same in a process: the worker gets the error",
+    (
+        "workers/child.py",
+        "main",
+    ): "modules of the user may raise anything: the worker gets the error",
+    ("workers/processes.py", "answer"): "the process gets the error",
     (
         "workers/threads.py",
         "_key_of",

@@ -1,5 +1,5 @@
 """
-The worker runtime: functions that handle the messages of consumers, in threads.
+The worker runtime: functions that handle the messages of consumers, in threads or processes.
 
 Example::
 
@@ -27,6 +27,7 @@ from .context import Context
 from .handler import Handler, Reply
 from .leases import LeaseLostError
 from .observer import WorkerEvent
+from .processes import HandlerTimeoutError, WorkerCrashedError
 from .retries import Backoff, Reject, Retry
 from .worker import CheckResult, Worker
 
@@ -35,10 +36,12 @@ __all__ = [
     "CheckResult",
     "Context",
     "Handler",
+    "HandlerTimeoutError",
     "LeaseLostError",
     "Reject",
     "Reply",
     "Retry",
     "Worker",
+    "WorkerCrashedError",
     "WorkerEvent",
 ]

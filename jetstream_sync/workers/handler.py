@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
@@ -110,6 +111,12 @@ class Handler:
     """The name of a limit of the worker, see `Worker.limit`."""
     rate: str | None = None
     """How often the function may start in one process, such as ``"10/s"``."""
+    pool: str = "threads"
+    """Whether the function runs in ``"threads"`` of the worker, or in ``"processes"`` of its own."""
+    module: str = field(repr=False, default="")
+    """The module that defines the handler."""
+    process_setup: str = field(repr=False, default="")
+    """``MODULE:FUNCTION``, called in a new process before the module is imported; empty: none."""
     _arity: str = field(init=False, repr=False, default="both")
 
     def __post_init__(self) -> None:
@@ -133,6 +140,7 @@ class Handler:
             )
         if not isinstance(self.retry, Backoff):
             raise InvalidOptionError("retry", self.retry, "must be a Backoff")
+        _check_pool(self.pool, self.function)
         if self.key is not None and not callable(self.key):
             raise InvalidOptionError("key", self.key, "must be a function of the message")
         if self.rate is not None:
@@ -147,9 +155,15 @@ class Handler:
         """The name of the function."""
         return getattr(self.function, "__name__", repr(self.function))
 
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """Stream, consumer, and qualified name of the function: the same in each process."""
+        qualified_name = getattr(self.function, "__qualname__", self.name)
+        return self.stream, self.consumer, qualified_name
+
     def options(self) -> dict[str, str]:
         """Return the values of all options as text, by name."""
-        left_out = {"function", "stream", "consumer"}
+        left_out = {"function", "stream", "consumer", "module", "process_setup"}
         return {
             each.name: repr(getattr(self, each.name))
             for each in fields(self)
@@ -233,6 +247,28 @@ def _check_function(function: HandlerFunction) -> None:
         rule = "must have a name: define it with def"
     if rule:
         raise InvalidOptionError("handler", function, rule)
+
+
+def _check_pool(pool: str, function: HandlerFunction) -> None:
+    """
+    Check that a function can run in a pool.
+
+    Raises:
+        InvalidOptionError: it cannot.
+
+    """
+    if pool not in {"threads", "processes"}:
+        raise InvalidOptionError("pool", pool, "must be 'threads' or 'processes'")
+    if pool == "threads":
+        return
+    if os.name != "posix":
+        raise InvalidOptionError("pool", pool, "needs a POSIX system")
+    if "<locals>" in getattr(function, "__qualname__", ""):
+        raise InvalidOptionError(
+            "pool",
+            pool,
+            f"a process imports its handler: define {function.__qualname__} at the top level of a module",
+        )
 
 
 def _arity(function: HandlerFunction) -> str:

@@ -17,11 +17,11 @@ from .. import BadSubjectError, Error
 from .context import Context
 from .dead_letters import DeadLetterTooLargeError, DeadLetterWriter, one_line
 from .handler import REPLY_TO, DecodeError, Handler, Middleware, Reply
-from .heartbeat import supervisor_link
 from .leases import Delivery, LeaseKeeper, lease_clock
 from .limits import Limit
 from .observer import Observer
 from .once import Once, Start
+from .processes import ProcessPool
 from .retries import MAX_IN_PLACE_S, MIN_DELAY_S, Reject, Retry
 from .settle import Settlements
 
@@ -106,6 +106,30 @@ class Processor:
         self._dead_letters = dead_letters
         self._observer = shared.observer.handler(handler)
         self._once = None if handler.once is None else Once(shared.js.key_value(handler.once))
+        self._processes: ProcessPool | None = None
+        if handler.pool == "processes":
+            self._processes = ProcessPool(handler, shared.js, shared.is_stopping)
+
+    def prepare(self) -> None:
+        """
+        Start a process, if the handler runs in processes; each thread that calls `process` needs one.
+
+        Raises:
+            InvalidOptionError: the process does not find the handler.
+
+        """
+        if self._processes is not None:
+            self._processes.prepare()
+
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the processes of the handler."""
+        return [] if self._processes is None else self._processes.pids
+
+    def close(self) -> None:
+        """End the processes of the handler."""
+        if self._processes is not None:
+            self._processes.close()
 
     def process(self, delivery: Delivery) -> float | None:
         """
@@ -140,10 +164,7 @@ class Processor:
         delivery.give_up_at = lease_clock() + handler.timeout
         self._observer.started(delivery)
         try:
-            if self._once is None:
-                result = handler.run(context, shared.middleware)
-            else:
-                result = self._run_once(self._once, context)
+            result = self._run(delivery, context)
             if isinstance(result, Reply):
                 self._reply(delivery, result)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the attempt has failed
@@ -155,7 +176,17 @@ class Processor:
         self._ack(delivery)
         return None
 
-    def _run_once(self, once: Once, context: Context) -> object:
+    def _run(self, delivery: Delivery, context: Context) -> object:
+        if self._once is None:
+            return self._call(delivery, context)
+        return self._run_once(self._once, delivery, context)
+
+    def _call(self, delivery: Delivery, context: Context) -> object:
+        if self._processes is None:
+            return self.handler.run(context, self._shared.middleware)
+        return self._processes.run(delivery, context, lambda: self._ack(delivery))
+
+    def _run_once(self, once: Once, delivery: Delivery, context: Context) -> object:
         """Run the handler unless it has succeeded for the message before."""
         start = once.begin(context.id)
         if start is Start.DONE:
@@ -163,7 +194,7 @@ class Processor:
             return None
         context.maybe_done = start is Start.AGAIN
         try:
-            result = self.handler.run(context, self._shared.middleware)
+            result = self._call(delivery, context)
         except BaseException:
             once.failed(context.id)
             raise
@@ -226,7 +257,7 @@ class Processor:
         retry = self.handler.retry
         what = f"{self.handler.name}: attempt {delivery.attempt} of {retry.attempts}"
         if isinstance(error, MemoryError):
-            self._recycle(error)
+            self._shared.on_fatal(error)
         if delivery.claimed or delivery.msg.is_acked:
             log.error("%s: %r was settled, then failed", what, delivery, exc_info=error)
             if not delivery.claimed:
@@ -263,14 +294,6 @@ class Processor:
             self._shared.settlements.nak(delivery, delay)
             self._observer.settled(delivery, "retry", error, delay)
         return None
-
-    def _recycle(self, error: MemoryError) -> None:
-        """Replace this process, or, without a supervisor, end the worker."""
-        link = supervisor_link()
-        if link is None:
-            self._shared.on_fatal(error)
-        else:
-            link.recycle("MemoryError in a handler")
 
     def _bury(
         self,

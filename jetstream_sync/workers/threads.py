@@ -100,6 +100,7 @@ class HandlerThreads:
         # Number of received messages that are not settled: waiting, or running.
         self._held = 0
         self._running: set[Delivery] = set()
+        self._prepared = 0
         #: Number of messages that a handler thread is done with.
         self.handled: int = 0
         self._pull: MessageIterator | None = None
@@ -143,6 +144,16 @@ class HandlerThreads:
         """The length of the shortest lease, in seconds."""
         return self._times.shortest
 
+    @property
+    def is_prepared(self) -> bool:
+        """Whether all threads are ready to run the handler."""
+        return self._prepared == self.handler.concurrency
+
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the processes of the handler; empty: it runs in this one."""
+        return self._processor.pids
+
     # --- stopping -------------------------------------------------------------------------------
 
     def stop_pulling(self) -> None:
@@ -182,6 +193,10 @@ class HandlerThreads:
                 self._shared.settlements.nak(delivery, _ABANDON_DELAY_S)
                 self._observer.settled(delivery, "given_back")
         return len(running)
+
+    def close(self) -> None:
+        """End the processes of the handler."""
+        self._processor.close()
 
     # --- pulling --------------------------------------------------------------------------------
 
@@ -281,6 +296,10 @@ class HandlerThreads:
     # --- handling -------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        self._processor.prepare()
+        with self._lock:
+            self._prepared += 1
+        self._shared.on_change()
         try:
             while (taken := self._take()) is not None:
                 delivery, key = taken

@@ -17,6 +17,7 @@ import logging
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -48,6 +49,7 @@ from .limits import Limit
 from .observer import EVENT_KINDS, EventKind, Hook, Observer
 from .once import ensure_bucket
 from .processing import Shared
+from .registry import register
 from .retries import Backoff, backoff_for
 from .settle import Settlements
 from .spawn import spawn
@@ -158,6 +160,10 @@ class Worker:
 
     """
 
+    #: ``MODULE:FUNCTION``, called in each process of a handler before its module is imported; for
+    #: subclasses. Empty: none.
+    process_setup: str = ""
+
     def __init__(
         self,
         servers: str | Sequence[str] | None = None,
@@ -182,12 +188,13 @@ class Worker:
         self.handlers: list[Handler] = []
         #: The limits by name: how many handlers may run at a time.
         self.limits: dict[str, int] = {}
-        self.middleware: tuple[Middleware, ...] = tuple(middleware)
+        self.middleware: Sequence[Middleware] = tuple(middleware)
         #: Options of `jetstream_sync.connect`.
         self.connection: dict[str, Any] = dict(connection or {})
         self._hooks: dict[EventKind, list[Hook]] = {}
         # Events for the calling thread of run(); the worker is stopped before it runs, too.
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+        register(self)
 
     def handler(  # noqa: PLR0913 - keywords only
         self,
@@ -211,6 +218,7 @@ class Worker:
         once: str | None = None,
         limit: str | None = None,
         rate: str | None = None,
+        pool: str = "threads",
     ) -> Callable[[HandlerFunction], Handler]:
         """
         Return a decorator that makes a function handle the messages of a consumer.
@@ -256,6 +264,9 @@ class Worker:
             rate: how often the function may start in each process, evenly spaced: a number and a unit,
                 such as ``"10/s"``, ``"600/m"`` or ``"1000/h"``. A message waits in its thread, with a
                 renewed lease. Retries count, too. ``None``: no limit.
+            pool: ``"processes"``: each thread runs the function and the middleware in a process of its
+                own, which is killed at the ``timeout``, and whose crash fails only its message. The
+                process imports the module of the handler, which must define it at the top level.
 
         Raises:
             InvalidOptionError: an option is out of range, the function cannot be a handler, or another
@@ -273,6 +284,7 @@ class Worker:
                 f"must be one of {sorted(self.limits)}: define it with limit() before",
             )
         filters = tuple(filter_subjects) if filter_subject is None else (filter_subject,)
+        caller = sys._getframe(1).f_globals["__name__"]  # noqa: SLF001 - as namedtuple() does
 
         def decorate(function: HandlerFunction) -> Handler:
             handler = Handler(
@@ -295,6 +307,9 @@ class Worker:
                 once=once,
                 limit=limit,
                 rate=rate,
+                pool=pool,
+                module=caller,
+                process_setup=self.process_setup,
             )
             for other in self.handlers:
                 if (other.stream, other.consumer) == (stream, consumer):
@@ -563,11 +578,6 @@ class _Run:
         """Run the worker; return the exit status."""
         if not self._start():
             return self._status
-        log.info("worker %r is ready: %d handlers", self._worker.name, len(self._pools))
-        self._observer.emit("ready")
-        if self._link is not None:
-            self._link.handled = lambda: sum(pool.handled for pool in self._pools)
-            self._link.ready()
         self._wait_for_stop()
         self._stopping = True
         self._observer.emit("drain")
@@ -656,15 +666,34 @@ class _Run:
             event.call()
         return event
 
+    def _announce_ready(self) -> None:
+        log.info("worker %r is ready: %d handlers", self._worker.name, len(self._pools))
+        self._observer.emit("ready")
+        if self._link is not None:
+            self._link.handled = lambda: sum(pool.handled for pool in self._pools)
+            self._link.processes = lambda: [pid for pool in self._pools for pid in pool.pids]
+            self._link.ready()
+
     def _wait_for_stop(self) -> None:
         """Return when the worker has to stop."""
         refresh_at = time.monotonic() + _REFRESH_S
+        ready = False
         while True:
+            if not ready and all(pool.is_prepared for pool in self._pools):
+                ready = True
+                self._announce_ready()
             event = self._next_event(_SIGNAL_POLL_S)
             if event is not None and event.kind == "stop":
                 why = f"signal {event.signal_number}" if event.signal_number else "stop()"
                 log.info("worker %r is stopping: %s", self._worker.name, why)
                 return
+            if (
+                event is not None
+                and isinstance(event.error, MemoryError)
+                and self._link is not None
+            ):
+                self._link.recycle("MemoryError in a handler")
+                continue
             if event is not None and event.error is not None:
                 log.error("worker %r is stopping: %s", self._worker.name, event.error)
                 self._status = exit_status(event.error)
@@ -688,6 +717,8 @@ class _Run:
         if abandoned:
             log.error("%d handlers did not end in time; their messages are returned", abandoned)
             self._settlements.wait_confirmed(_LAST_FLUSH_S)
+        for pool in self._pools:
+            pool.close()
         self._settlements.stop()
         with suppress(Error):
             if clean:

@@ -1,0 +1,384 @@
+"""
+Handlers in processes of their own: the side of the handler process.
+
+Rules:
+
+1. The main thread runs the handler. What it asks of the worker goes through the pipe, one question at
+   a time; log records go the same way, unless the modules of the user configure logging.
+2. Signals of the terminal are ignored: the worker decides when a process ends.
+3. The end of the worker closes the lifeline, and that ends the process at once: it could neither settle
+   its message nor keep the lease. On Linux that also works while a C function keeps the GIL.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import logging
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from logging.handlers import QueueHandler
+from multiprocessing.connection import Connection
+from multiprocessing.spawn import prepare
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from .. import InvalidOptionError, JetStreamMsg
+from .context import Context
+from .handler import Handler, Middleware, Reply
+from .leases import Delivery
+from .registry import created_workers
+from .spawn import spawn
+
+if TYPE_CHECKING:
+    from .. import Headers, JetStream, Metadata, PubAck
+
+__all__ = ["ChildJob", "FailureReport", "HandlerRequest", "main"]
+
+try:
+    import fcntl
+except ImportError:  # not on POSIX, where these processes are refused
+    fcntl = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildJob:
+    """How a process finds its handler."""
+
+    preparation: dict[str, Any]
+    """Path, arguments and main module, as `multiprocessing` passes them on."""
+    modules: Sequence[str]
+    """The modules to import."""
+    setup: str
+    """``MODULE:FUNCTION`` to call before that; empty: none."""
+    identity: tuple[str, str, str]
+    """Stream, consumer, and qualified name of the function."""
+    log_levels: dict[str, int]
+    """Levels of loggers by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandlerRequest:
+    """A message for a handler process."""
+
+    subject: str
+    reply: str
+    headers: Headers | None
+    data: bytes
+    metadata: Metadata
+    attempt: int
+    claimed: bool
+    deadline: float
+    message_id: str
+    maybe_done: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureReport:
+    """An error of a handler."""
+
+    pickled: bytes | None
+    """The error; ``None``: it cannot be pickled."""
+    base: bytes
+    """Its first class that can be pickled."""
+    name: str
+    """The name of its class."""
+    text: str
+    traceback: str
+
+
+def main(connection: int, lifeline: int) -> None:
+    """Run a handler for the messages that come through a pipe; the program of a handler process."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _ignore)
+    with suppress(OSError, ValueError, AttributeError):  # stderr may be closed
+        faulthandler.register(signal.SIGQUIT, all_threads=True)
+    _end_with(lifeline)
+    os.set_inheritable(connection, False)
+    conn = Connection(connection)
+    job = conn.recv()
+    try:
+        handler, middleware = _load(job)
+    except BaseException as error:  # noqa: BLE001 - the worker reports it
+        conn.send("".join(traceback.format_exception(error)))
+        return
+    if handler is None:
+        where = " and ".join(dict.fromkeys(job.modules))
+        conn.send(
+            f"handler {job.identity[2]} must be defined when its module is imported, with a worker "
+            f"that is created there: importing {where} does not define it"
+        )
+        return
+    child = _Child(conn, handler, middleware)
+    _forward_logs(child, job)
+    conn.send("")
+    child.run()
+
+
+def _ignore(_number: int, _frame: object) -> None:
+    """Ignore a signal; unlike SIG_IGN, programs that a handler starts do not inherit it."""
+
+
+def _end_with(lifeline: int) -> None:
+    """End this process when the other end of a pipe is closed."""
+
+    def wait() -> NoReturn:
+        os.read(lifeline, 1)
+        os._exit(1)
+
+    os.set_inheritable(lifeline, False)
+    if hasattr(fcntl, "F_SETSIG"):
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    spawn("worker-lifeline", wait, lambda _error: os._exit(1))
+
+
+def _load(job: ChildJob) -> tuple[Handler | None, Sequence[Middleware]]:
+    """Import the modules; return the handler, ``None`` if there is none, and its middleware."""
+    if job.setup:
+        module, _, function = job.setup.partition(":")
+        sys.path[:] = job.preparation["sys_path"]
+        getattr(importlib.import_module(module), function)()
+    prepare(job.preparation)
+    for name in job.modules:
+        importlib.import_module(name)
+    for worker in created_workers():
+        for handler in worker.handlers:
+            if handler.identity == job.identity:
+                return handler, worker.middleware
+    return None, ()
+
+
+def _forward_logs(child: _Child, job: ChildJob) -> None:
+    """Send log records to the worker, unless logging is configured here."""
+    root = logging.getLogger()
+    if not root.handlers:
+        root.addHandler(_ForwardingHandler(child))
+        for name, level in job.log_levels.items():
+            logging.getLogger(name).setLevel(level)
+
+
+class _ForwardingHandler(QueueHandler):
+    """Sends log records to the worker."""
+
+    def __init__(self, child: _Child) -> None:
+        super().__init__(cast("Any", None))
+        self._child = child
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        self._child.send("log", record)
+
+
+class _Child:
+    """The handler, and the pipe to the worker."""
+
+    def __init__(
+        self, conn: Connection[Any, Any], handler: Handler, middleware: Sequence[Middleware]
+    ) -> None:
+        self._conn = conn
+        self._handler = handler
+        self._middleware = middleware
+        # Held for a question and its answer; threads of a handler may ask, too.
+        self._lock = threading.RLock()
+        self._running = False
+
+    def run(self) -> None:
+        """Handle messages until the worker closes the pipe."""
+        while True:
+            try:
+                request = self._conn.recv()
+            except (EOFError, OSError):
+                return
+            self._running = True
+            kind, content = self._handled(request)
+            with self._lock:
+                self._running = False
+                self._conn.send((kind, content))
+
+    def _handled(self, request: HandlerRequest) -> tuple[str, object]:
+        delivery = _RemoteDelivery(self, request, self._handler.name)
+        context = Context(
+            delivery,
+            request.message_id,
+            cast("JetStream", _RemoteJetStream(self)),
+            lambda: bool(self.ask("is_stopping")),
+            lambda: bool(self.ask("ack")),
+        )
+        context.maybe_done = request.maybe_done
+        try:
+            result = self._handler.run(context, self._middleware)
+            if not isinstance(result, Reply):
+                return "result", None
+            pickle.dumps(result)
+            return "result", result
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the attempt has failed
+            return "failure", _report(error)
+
+    def send(self, *content: object) -> None:
+        """Send something that needs no answer."""
+        with self._lock:
+            self._conn.send(content)
+
+    def ask(self, *question: object) -> object:
+        """
+        Ask the worker, and return the answer.
+
+        Raises:
+            InvalidOptionError: an argument cannot be pickled.
+            RuntimeError: the handler has returned.
+            Exception: what the worker raised.
+
+        """
+        try:
+            pickle.dumps(question)
+        except Exception as error:
+            raise InvalidOptionError(
+                "arguments", question[1:], f"cannot be sent to the process of the worker: {error}"
+            ) from error
+        with self._lock:
+            if not self._running:
+                raise RuntimeError("the handler has returned: its context cannot be used any more")
+            self._conn.send(question)
+            kind, answer = self._conn.recv()
+        if kind == "error":
+            raise cast("Exception", answer)
+        return cast("object", answer)
+
+
+class _RemoteDelivery(Delivery):
+    """A delivery whose lease is kept by the worker."""
+
+    __slots__ = ("_child", "_deadline")
+
+    def __init__(self, child: _Child, request: HandlerRequest, handler: str) -> None:
+        self._child = child
+        self._deadline = request.deadline
+        self.msg = _RemoteMessage(child, request)
+        self.metadata = request.metadata
+        self.attempt = request.attempt
+        self.claimed = request.claimed
+        self.handler = handler
+        self.given_up = False
+
+    @property
+    def give_up_at(self) -> float:
+        """Time by the lease clock, which all processes share, at which this process is killed."""
+        return self._deadline
+
+    @give_up_at.setter
+    def give_up_at(self, value: float) -> None:
+        self._child.ask("extend", value)
+        self._deadline = value
+
+    def is_lost(self) -> bool:
+        """Return whether the lease is over."""
+        return bool(self._child.ask("is_lost"))
+
+
+class _RemoteMessage(JetStreamMsg):
+    """A message in a handler process: data, and `ack`."""
+
+    __slots__ = ("_child", "_is_acked", "_request")
+
+    def __init__(self, child: _Child, request: HandlerRequest) -> None:
+        self._child = child
+        self._request = request
+        self._is_acked = False
+        self.data = request.data
+
+    @property
+    def subject(self) -> str:
+        return self._request.subject
+
+    @property
+    def reply(self) -> str:
+        return self._request.reply
+
+    @property
+    def headers(self) -> Headers | None:
+        return self._request.headers
+
+    @property
+    def status(self) -> None:
+        return None
+
+    @property
+    def metadata(self) -> Metadata:
+        return self._request.metadata
+
+    @property
+    def ack_subject(self) -> bytes:
+        return self._request.reply.encode()
+
+    @property
+    def is_acked(self) -> bool:
+        return self._is_acked
+
+    @property
+    def is_done(self) -> bool:
+        return self._is_acked
+
+    def ack(self) -> None:
+        """Acknowledge the message."""
+        self._child.ask("ack")
+        self._is_acked = True
+
+    def ack_sync(self, timeout: object = None) -> NoReturn:
+        self._refuse("ack_sync")
+
+    def nak(self, delay: object = None) -> NoReturn:
+        self._refuse("nak")
+
+    def in_progress(self) -> NoReturn:
+        self._refuse("in_progress")
+
+    def term(self, reason: object = None) -> NoReturn:
+        self._refuse("term")
+
+    def respond(self, payload: object = b"", headers: object = None) -> NoReturn:
+        self._refuse("respond")
+
+    def _refuse(self, method: str) -> NoReturn:
+        raise InvalidOptionError(
+            "pool",
+            "processes",
+            f"a handler process has no connection for {method}(): return, raise, or use the context",
+        )
+
+
+class _RemoteJetStream:
+    """Publishes through the connection of the worker."""
+
+    def __init__(self, child: _Child) -> None:
+        self._child = child
+
+    def publish(self, *arguments: Any, **options: Any) -> PubAck:
+        """Publish a message; see `JetStream.publish`."""
+        return cast("PubAck", self._child.ask("publish", arguments, options))
+
+
+def _report(error: BaseException) -> FailureReport:
+    pickled, base, text = None, b"", ""
+    with suppress(Exception):
+        pickled = pickle.dumps(error)
+        pickle.loads(pickled)  # noqa: S301 - fails here rather than in the worker
+    for cls in type(error).__mro__:
+        with suppress(Exception):  # a class in a function cannot be pickled
+            base = pickle.dumps(cls)
+            break
+    with suppress(Exception):  # the class of the user decides
+        text = str(error)
+    return FailureReport(
+        pickled=pickled,
+        base=base,
+        name=type(error).__name__,
+        text=text,
+        traceback="".join(traceback.format_exception(error)),
+    )

@@ -1,0 +1,450 @@
+"""
+Handlers in processes of their own: the side of the worker.
+
+Rules:
+
+1. Connection, pulls, leases and settlements stay in the worker. A handler process gets the data of one
+   message at a time, through a pipe, and asks the worker for everything else.
+2. A process is a new interpreter that imports the module of the handler: the worker has threads, so it
+   must not be forked.
+3. A process that exceeds the timeout of its handler is killed. One that ends fails its message, and no
+   other. The next message gets a new process.
+4. Every process ends with the worker: see `child`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Pipe
+from multiprocessing.spawn import get_preparation_data
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from .. import InvalidOptionError
+from .child import ChildJob, FailureReport, HandlerRequest
+from .leases import Delivery, lease_clock
+from .retries import Retry
+
+if TYPE_CHECKING:
+    from .. import JetStream
+    from .context import Context
+    from .handler import Handler
+
+__all__ = ["HandlerTimeoutError", "ProcessPool", "WorkerCrashedError"]
+
+log: logging.Logger = logging.getLogger("jetstream_sync.worker")
+
+#: Run by a new interpreter, which may not find this package by itself.
+_BOOTSTRAP: Final = (
+    "import sys; sys.path.insert(0, sys.argv[3]); "
+    "from jetstream_sync.workers.child import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+)
+#: Interval of the checks whether a silent process exists, in seconds.
+_POLL_S: Final = 0.5
+#: Seconds to write the stacks before SIGKILL, and to end after the pipe is closed.
+_STACKS_S: Final = 0.2
+_EXIT_S: Final = 1.0
+#: Seconds after the timeout at which a lease is given up although its process was not killed.
+_KILL_GRACE_S: Final = 10.0
+#: Delays between attempts to start a process, in seconds.
+_FIRST_DELAY_S: Final = 1.0
+_MAX_DELAY_S: Final = 30.0
+
+
+class WorkerCrashedError(Exception):
+    """The process of a handler has ended while it handled the message."""
+
+
+class HandlerTimeoutError(Exception):
+    """The process of a handler was killed because the handler exceeded its timeout."""
+
+
+class _StartError(Exception):
+    """A handler process cannot start."""
+
+
+class ProcessPool:
+    """
+    The processes of one handler.
+
+    Args:
+        handler: the handler.
+        js: publishes for the handler.
+        is_stopping: returns whether the worker is stopping.
+
+    Several threads call `run` at a time, as many as there are processes.
+    """
+
+    def __init__(self, handler: Handler, js: JetStream, is_stopping: Callable[[], bool]) -> None:
+        self._handler = handler
+        self._js = js
+        self._is_stopping = is_stopping
+        self._job = _job(handler)
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        # --- under _lock ---
+        self._idle: list[_HandlerProcess] = []
+        self._all: set[_HandlerProcess] = set()
+
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the processes."""
+        with self._lock:
+            return [each.popen.pid for each in self._all]
+
+    def prepare(self) -> None:
+        """
+        Start one process.
+
+        Raises:
+            InvalidOptionError: it does not find the handler.
+
+        """
+        try:
+            process = self._start()
+        except _StartError as error:
+            if self._closed.is_set():
+                return
+            raise InvalidOptionError("pool", "processes", str(error)) from None
+        with self._lock:
+            self._idle.append(process)
+
+    def run(self, delivery: Delivery, context: Context, ack: Callable[[], bool]) -> object:
+        """
+        Run the handler for a message, with the middleware; return what it returns, if that is a `Reply`.
+
+        Args:
+            delivery: the message.
+            context: its context.
+            ack: acknowledges it.
+
+        Raises:
+            WorkerCrashedError: the process has ended.
+            HandlerTimeoutError: the process was killed.
+            Retry: the worker is stopping.
+            BaseException: the handler has raised it.
+
+        """
+        process = self._acquire()
+        usable = False
+        try:
+            call = _Call(self, delivery, context, ack, self._handler.timeout)
+            failure: BaseException | None
+            result, failure = process.run(call)
+            usable = not isinstance(failure, MemoryError)
+        except (WorkerCrashedError, HandlerTimeoutError) as error:
+            failure = Retry("the worker has stopped") if self._closed.is_set() else error
+            raise failure.with_traceback(None) from None
+        finally:
+            if usable:
+                with self._lock:
+                    self._idle.append(process)
+            else:
+                self._discard(process)
+        if failure is not None:
+            raise failure
+        return result
+
+    def close(self) -> None:
+        """End all processes, also those that run a handler."""
+        self._closed.set()
+        with self._lock:
+            idle, self._idle = self._idle, []
+            busy = self._all.difference(idle)
+            self._all.clear()
+        for process in busy:
+            process.popen.kill()  # the thread that waits for it does the rest
+        for process in idle:
+            process.conn.close()
+        for process in idle:
+            process.end()
+
+    def _acquire(self) -> _HandlerProcess:
+        """Return a process without a message; wait until one can be started."""
+        delay = _FIRST_DELAY_S
+        while True:
+            with self._lock:
+                process = self._idle.pop() if self._idle else None
+            if process is None:
+                try:
+                    return self._start()
+                except _StartError as error:
+                    log.error("%s, trying again in %g s", error, delay)  # noqa: TRY400
+                if self._is_stopping() or self._closed.wait(delay):
+                    raise Retry("the worker is stopping")
+                delay = min(2 * delay, _MAX_DELAY_S)
+            elif process.popen.poll() is None:
+                return process
+            else:
+                self._discard(process)  # killed while it had no message
+
+    def _start(self) -> _HandlerProcess:
+        """
+        Start a process, and wait until it has imported the handler.
+
+        Raises:
+            _StartError: it cannot start, or the pool was closed.
+
+        """
+        name = self._handler.name
+        with self._lock:  # a process is started before `close`, or not at all
+            if self._closed.is_set():
+                raise _StartError(f"{name}: the worker is stopping")
+            try:
+                process = _HandlerProcess(name)
+            except OSError as error:
+                raise _StartError(f"{name}: cannot start a process: {error}") from error
+            self._all.add(process)
+        try:
+            process.prepare(self._job)
+        except BaseException:
+            self._discard(process)
+            raise
+        return process
+
+    def _discard(self, process: _HandlerProcess) -> None:
+        with self._lock:
+            self._all.discard(process)
+        process.kill()
+
+    def serve(self, call: _Call, name: str, arguments: tuple[Any, ...]) -> object:
+        """Answer a question of a handler process."""
+        if name == "is_lost":
+            return call.delivery.is_lost()
+        if name == "is_stopping":
+            return self._is_stopping()
+        if name == "ack":
+            return call.ack()
+        if name == "extend":
+            call.extend(*arguments)
+            return None
+        positional, keywords = arguments
+        return self._js.publish(*positional, **keywords)
+
+
+class _Call:
+    """One run of a handler in a process."""
+
+    def __init__(
+        self,
+        pool: ProcessPool,
+        delivery: Delivery,
+        context: Context,
+        ack: Callable[[], bool],
+        timeout: float,
+    ) -> None:
+        self._pool = pool
+        self.delivery = delivery
+        self.ack = ack
+        self.deadline = 0.0
+        self.extend(lease_clock() + timeout)
+        msg = delivery.msg
+        self.request = HandlerRequest(
+            subject=msg.subject,
+            reply=msg.reply,
+            headers=msg.headers,
+            data=msg.data,
+            metadata=delivery.metadata,
+            attempt=delivery.attempt,
+            claimed=delivery.claimed,
+            deadline=self.deadline,
+            message_id=context.id,
+            maybe_done=context.maybe_done,
+        )
+
+    def extend(self, deadline: float) -> None:
+        """Let the handler run until this time by the lease clock."""
+        self.deadline = deadline
+        self.delivery.give_up_at = deadline + _KILL_GRACE_S
+
+    def answer(self, name: str, arguments: tuple[Any, ...]) -> tuple[str, object]:
+        """Return the answer to a question of the handler process."""
+        try:
+            return "value", self._pool.serve(self, name, arguments)
+        except Exception as error:  # noqa: BLE001 - raised in the handler process
+            return "error", error
+
+
+class _HandlerProcess:
+    """
+    A process that runs a handler, one message at a time.
+
+    Args:
+        name: the name of the handler.
+
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.conn, theirs = Pipe()
+        # The process ends when the write end is closed, at the latest by the end of the worker.
+        lifeline, self._lifeline = os.pipe()
+        package = Path(__file__).parents[2]
+        descriptors = (theirs.fileno(), lifeline)
+        try:
+            self.popen = subprocess.Popen(
+                [sys.executable, "-c", _BOOTSTRAP, *map(str, descriptors), str(package)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=descriptors,
+            )
+        except OSError:
+            self._close()
+            raise
+        finally:
+            theirs.close()
+            os.close(lifeline)
+
+    def prepare(self, job: ChildJob) -> None:
+        """
+        Send the job, and wait until the process has imported the handler.
+
+        Raises:
+            _StartError: it does not find the handler, or has ended.
+
+        """
+        try:
+            self.conn.send(job)
+            refusal = self._receive(lambda: math.inf)
+        except (WorkerCrashedError, OSError) as error:
+            raise _StartError(f"{self._name}: {error}") from error
+        if refusal:
+            raise _StartError(refusal)
+
+    def run(self, call: _Call) -> tuple[object, BaseException | None]:
+        """
+        Run the handler for a message; return its result, or its error.
+
+        Raises:
+            WorkerCrashedError: the process has ended.
+            HandlerTimeoutError: the handler has exceeded its timeout.
+
+        """
+        try:
+            self.conn.send(call.request)
+            while True:
+                kind, *content = self._receive(lambda: call.deadline)
+                if kind == "result":
+                    return content[0], None
+                if kind == "failure":
+                    return None, _error_of(content[0])
+                if kind == "log":
+                    _log(content[0])
+                else:
+                    self.conn.send(call.answer(kind, tuple(content)))
+        except OSError:
+            self._crashed()
+        except HandlerTimeoutError:
+            # The handlers of this signal write the stacks, also while a C function keeps the GIL.
+            self.popen.send_signal(signal.SIGQUIT)
+            with suppress(subprocess.TimeoutExpired):
+                self.popen.wait(_STACKS_S)
+            raise
+
+    def _receive(self, deadline: Callable[[], float]) -> Any:
+        while not self.conn.poll(max(0.0, min(_POLL_S, deadline() - lease_clock()))):
+            if lease_clock() >= deadline():
+                raise HandlerTimeoutError("the handler exceeded its timeout and was killed")
+            # Another process may have inherited the pipe, so it does not always end.
+            if self.popen.poll() is not None and not self.conn.poll():
+                self._crashed()
+        try:
+            return self.conn.recv()
+        except (EOFError, OSError):
+            self._crashed()
+
+    def _crashed(self) -> NoReturn:
+        with suppress(subprocess.TimeoutExpired):
+            self.popen.wait(_EXIT_S)
+        self.popen.kill()
+        status = self.popen.wait()
+        raise WorkerCrashedError(f"the process of the handler ended with {_status_text(status)}")
+
+    def kill(self) -> None:
+        """Kill the process."""
+        self.popen.kill()
+        self.popen.wait()
+        self._close()
+
+    def end(self) -> None:
+        """Kill the process unless it ends by itself, because its pipe is closed."""
+        with suppress(subprocess.TimeoutExpired):
+            self.popen.wait(_EXIT_S)
+        self.kill()
+
+    def _close(self) -> None:
+        self.conn.close()
+        os.close(self._lifeline)
+
+
+def _job(handler: Handler) -> ChildJob:
+    """Return how a new process finds the handler."""
+    preparation = get_preparation_data(f"handler-{handler.name}")
+    del preparation["authkey"], preparation["start_method"]
+    function = handler.function
+    names = ("", log.name)
+    return ChildJob(
+        preparation=preparation,
+        modules=(handler.module, function.__module__),
+        setup=handler.process_setup,
+        identity=handler.identity,
+        log_levels={name: logging.getLogger(name).level for name in names},
+    )
+
+
+def _error_of(report: FailureReport) -> BaseException:
+    """Return an exception that is, or stands for, the one that a handler has raised."""
+    error = None
+    if report.pickled is not None:
+        with suppress(Exception):
+            error = pickle.loads(report.pickled)  # noqa: S301 - from a process of this program
+    if not isinstance(error, BaseException):
+        base: type[BaseException] = Exception
+        with suppress(Exception):
+            base = pickle.loads(report.base)  # noqa: S301 - the same
+        error = _stand_in(report, base) or _stand_in(report, Exception)
+    assert error is not None
+    error.__cause__ = _RemoteTraceback(report.traceback)
+    return error
+
+
+def _stand_in(report: FailureReport, base: type[BaseException]) -> BaseException | None:
+    """Return an exception of a class with the name and the text of another one."""
+    namespace = {"__str__": lambda _self: report.text}
+    try:
+        stand_in: type[BaseException] = type(report.name, (base,), namespace)
+        return stand_in.__new__(stand_in, report.text)
+    except TypeError:
+        return None
+
+
+class _RemoteTraceback(Exception):  # noqa: N818 - shown as the cause of an error, with its text
+    """The traceback of an error in another process."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def _log(record: logging.LogRecord) -> None:
+    """Handle a log record of a handler process as one of this thread."""
+    record.threadName = threading.current_thread().name
+    logger = logging.getLogger(record.name)
+    if logger.isEnabledFor(record.levelno):
+        logger.handle(record)
+
+
+def _status_text(status: int) -> str:
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"signal {signal.Signals(-status).name}"
+    except ValueError:
+        return f"signal {-status}"

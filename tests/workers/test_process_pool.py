@@ -1,0 +1,349 @@
+"""Handlers in processes of their own: crashes, timeouts, and what crosses the pipe."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from fix_apps import Program
+from fix_threads import wait_until, within
+from fix_worker import WorkerProgram, is_settled
+
+from jetstream_sync import InvalidOptionError, JetStream, Stream
+from jetstream_sync.server import NatsServer
+from jetstream_sync.workers import Worker
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX processes")
+
+
+def publish(js: JetStream, stream: Stream, *payloads: str) -> None:
+    for payload in payloads:
+        js.publish(f"{stream.name}.in", payload.encode())
+
+
+def dead_letter(js: JetStream, payload: bytes) -> dict[str, str]:
+    """Return the headers of the dead letter with a payload."""
+    dead = js.get_stream("DEAD")
+    for seq in range(1, dead.info().state.last_seq + 1):
+        msg = dead.get_msg(seq=seq)
+        if msg.data == payload and msg.headers is not None:
+            return dict(msg.headers)
+    raise AssertionError(f"no dead letter {payload!r}")
+
+
+def exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process exists that is not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_crash_or_a_hang_fails_only_its_message(
+    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """
+    A segmentation fault, and a loop that is longer than the timeout, fail one message each.
+
+    Others that run at that time are handled once; their leases are renewed, also while a handler
+    keeps the interpreter for itself.
+    """
+    code = f"""
+import faulthandler, re
+worker = Worker(dead_letters="DEAD")
+
+@worker.handler(
+    stream={stream.name!r}, consumer="C", filter_subject="{stream.name}.in", concurrency=6,
+    pool="processes", ack_wait=3, decode="text", retry=Backoff(first=0.1, attempts=1),
+)
+def handle(data, ctx: Context):
+    record(f"{{os.getpid()}} {{data}} {{ctx.attempt}}")
+    if data == "crash":
+        faulthandler._sigsegv()
+    elif data in ("loop", "lock"):
+        ctx.extend(1)
+        while data == "loop":
+            pass
+        re.match("(a+)+$", 60 * "a" + "b")  # keeps the GIL
+    elif data == "exit":
+        os._exit(7)
+    time.sleep(5)
+"""
+    publish(js, stream, "1", "2", "3", "crash", "loop", "lock")
+    with WorkerProgram(code, nats_server.url, tmp_path) as worker:
+        worker.wait_runs(6)
+        with within(5):
+            wait_until(lambda: "DEAD" in js.stream_names())
+            wait_until(lambda: js.get_stream("DEAD").info().state.messages == 3)
+        publish(js, stream, "exit")
+        wait_until(lambda: is_settled(stream, "C"), 20)
+        pids = [int(line.split()[0]) for line in worker.runs]
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 0
+        assert not any(exists(pid) for pid in pids)
+        assert worker.output.count("(most recent call first)") >= 2  # where the two hang
+        assert sorted(line.split()[1] for line in worker.runs) == sorted(
+            ["1", "2", "3", "crash", "loop", "lock", "exit"]
+        )
+    assert stream.consumer_info("C").delivered.consumer_seq == 7
+    crash = dead_letter(js, b"crash")
+    assert crash["Dead-Error"] == "WorkerCrashedError"
+    assert crash["Dead-Reason"] == "the process of the handler ended with signal SIGSEGV"
+    assert dead_letter(js, b"exit")["Dead-Reason"].endswith("ended with exit status 7")
+    for payload in (b"loop", b"lock"):
+        assert dead_letter(js, payload)["Dead-Error"] == "HandlerTimeoutError"
+
+
+def test_a_message_that_kills_its_process_becomes_a_dead_letter(
+    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """Each attempt ends with its process; after the last one there is one dead letter."""
+    code = f"""
+worker = Worker(dead_letters="DEAD")
+
+@worker.handler(
+    stream={stream.name!r}, consumer="C", filter_subject="{stream.name}.in", ack_wait=60,
+    pool="processes", retry=Backoff(first=0.1, factor=1, attempts=3),
+)
+def handle(ctx: Context):
+    record(f"{{os.getpid()}} {{ctx.attempt}}")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    publish(js, stream, "1")
+    with WorkerProgram(code, nats_server.url, tmp_path) as worker:
+        worker.wait_runs(3)
+        wait_until(lambda: is_settled(stream, "C"))
+        pids, attempts = zip(*(line.split() for line in worker.runs), strict=True)
+    assert len(set(pids)) == 3
+    assert attempts == ("1", "2", "3")
+    assert js.get_stream("DEAD").info().state.messages == 1
+    letter = dead_letter(js, b"1")
+    assert (letter["Dead-Attempts"], letter["Dead-Error"]) == ("3", "WorkerCrashedError")
+    assert letter["Dead-Reason"].endswith("signal SIGKILL")
+
+
+def test_a_context_works_in_a_process(
+    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """What a handler asks is answered by the worker; middleware runs in the process, too."""
+    code = f"""
+from jetstream_sync import BadSubjectError, InvalidOptionError, NoStreamResponseError
+
+def around(call, ctx):
+    record(f"before {{os.getpid() == int(os.environ['PARENT'])}}")
+    try:
+        return call()
+    finally:
+        record("after")
+
+os.environ.setdefault("PARENT", str(os.getpid()))
+worker = Worker(middleware=[around])
+
+@worker.handler(
+    stream={stream.name!r}, consumer="C", filter_subject="{stream.name}.in", pool="processes",
+    retry=Backoff(first=0.1, factor=1, attempts=3), timeout=30,
+)
+def handle(data, ctx):
+    msg = ctx.message
+    record((data, msg.data, msg.subject, msg.headers["A"], msg.metadata.stream_seq, ctx.attempt))
+    left = ctx.deadline.timestamp() - time.time()
+    ctx.extend(100)
+    record((20 < left <= 30, 90 < ctx.deadline.timestamp() - time.time() <= 100))
+    ctx.check()
+    record((ctx.lease_lost, ctx.stopping))
+    record([ctx.publish("{stream.name}.out", b"x").duplicate for _ in range(2)])
+    for use in (
+        lambda: ctx.publish("no.such.stream", b"", timeout=1),
+        lambda: ctx.publish("a b", b""),
+        lambda: ctx.publish("{stream.name}.out", b"", headers={{"A": lambda: 0}}),
+        msg.nak,
+    ):
+        try:
+            use()
+        except (NoStreamResponseError, BadSubjectError, InvalidOptionError) as error:
+            record(type(error).__name__)
+    ctx.log.info("forwarded")
+    if ctx.attempt == 1:
+        raise ValueError("again")
+    ctx.ack()
+    ctx.ack()
+    record("acked")
+"""
+    js.publish(f"{stream.name}.in", b"tea", headers={"A": "b"})
+    with WorkerProgram(code, nats_server.url, tmp_path) as worker:
+        worker.wait_for("forwarded")
+        wait_until(lambda: worker.runs and worker.runs[-1] == "after" and len(worker.runs) > 20)
+        wait_until(lambda: is_settled(stream, "C"))
+        runs = worker.runs
+        assert "INFO forwarded" in worker.output
+        assert "in handle\n" in worker.output  # the traceback of the process
+    run = [
+        "before False",
+        f"(b'tea', b'tea', '{stream.name}.in', 'b', 1, 1)",
+        "(True, True)",
+        "(False, False)",
+        "[False, False]",
+        "NoStreamResponseError",
+        "BadSubjectError",
+        "InvalidOptionError",
+        "InvalidOptionError",
+        "after",
+    ]
+    second = [
+        line.replace("1, 1)", "1, 2)").replace("[False, False]", "[True, True]") for line in run
+    ]
+    second.insert(-1, "acked")
+    assert runs == run + second
+    assert stream.consumer_info("C").delivered.consumer_seq == 2
+
+
+def test_errors_keep_their_classes(
+    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """Errors decide about retries as in a thread, also those that cannot be sent as they are."""
+    code = f"""
+class Refused(Exception):
+    pass
+
+class Unpicklable(Refused):
+    def __init__(self, a, b):
+        super().__init__("two arguments")
+
+worker = Worker(dead_letters="DEAD")
+
+@worker.handler(
+    stream={stream.name!r}, consumer="C", filter_subject="{stream.name}.in", pool="processes",
+    retry=Backoff(first=0.1, factor=1, attempts=2), reject_on=[Refused], retry_on=[OSError],
+    decode="json",
+)
+def handle(name, ctx):
+    record(f"{{name}} {{ctx.attempt}}")
+    class Local(OSError):
+        pass
+    if name == "exit":
+        sys.exit("done")
+    raise {{
+        "refused": Refused("no"), "unpicklable": Unpicklable(1, 2), "local": Local("a local class"),
+        "reject": Reject("no"), "retry": Retry("later", delay=0.2), "value": ValueError("no"),
+    }}[name]
+"""
+    names = ("refused", "unpicklable", "local", "reject", "retry", "value", "exit", "bad")
+    publish(js, stream, *(f'"{name}"' if name != "bad" else "{" for name in names))
+    with WorkerProgram(code, nats_server.url, tmp_path) as worker:
+        wait_until(lambda: "DEAD" in js.stream_names())
+        wait_until(lambda: js.get_stream("DEAD").info().state.messages == 8, 20)
+        assert sorted(worker.runs) == sorted(
+            [f"{name} 1" for name in names if name != "bad"] + ["local 2", "retry 2"]
+        )
+    found = {name: dead_letter(js, f'"{name}"'.encode()) for name in names if name != "bad"}
+    assert {name: (each["Dead-Error"], each["Dead-Reason"]) for name, each in found.items()} == {
+        "refused": ("Refused", "no"),
+        "unpicklable": ("Unpicklable", "two arguments"),
+        "local": ("Local", "a local class"),
+        "reject": ("Reject", "no"),
+        "retry": ("Retry", "later"),
+        "value": ("ValueError", "no"),
+        "exit": ("SystemExit", "done"),
+    }
+    assert dead_letter(js, b"{")["Dead-Error"] == "DecodeError"
+
+
+def test_ctrl_c_lets_handlers_in_processes_finish(
+    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """Signals of the terminal do not reach a handler; a second one kills its process."""
+    code = f"""
+worker = Worker(drain_timeout=60)
+
+@worker.handler(
+    stream={stream.name!r}, consumer="C", filter_subject="{stream.name}.in", pool="processes",
+    ack_wait=60,
+)
+def handle():
+    record(os.getpid())
+    while not os.path.exists("finish"):
+        time.sleep(0.01)
+"""
+    publish(js, stream, "1")
+    with WorkerProgram(code, nats_server.url, tmp_path) as worker:
+        worker.wait_runs(1)
+        worker.ctrl_c()
+        worker.wait_for("is stopping")
+        (tmp_path / "finish").touch()
+        assert worker.ended() == 0
+    assert is_settled(stream, "C")
+    (tmp_path / "finish").unlink()
+    publish(js, stream, "2")
+    with WorkerProgram(code, nats_server.url, tmp_path) as worker:
+        pid = int(worker.wait_runs(2)[-1])
+        worker.ctrl_c()
+        worker.wait_for("is stopping")
+        worker.ctrl_c()
+        assert worker.ended() == 1
+        wait_until(lambda: not is_running(pid))
+    assert stream.consumer_info("C").num_ack_pending + stream.consumer_info("C").num_pending == 1
+
+
+def test_processes_end_with_their_worker(
+    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """When the worker is killed, its processes end at once, also one that keeps the GIL."""
+    code = f"""
+import re
+worker = Worker()
+
+@worker.handler(
+    stream={stream.name!r}, consumer="C", filter_subject="{stream.name}.in", pool="processes",
+    concurrency=3,
+)
+def handle(data):
+    record(os.getpid())
+    if data == b"lock":
+        re.match("(a+)+$", 60 * "a" + "b")
+    time.sleep(300)
+"""
+    publish(js, stream, "sleep", "lock")
+    with WorkerProgram(code, nats_server.url, tmp_path) as worker:
+        pids = [int(line) for line in worker.wait_runs(2)]
+        assert all(is_running(pid) for pid in pids)
+        worker.process.kill()
+        wait_until(lambda: not any(is_running(pid) for pid in pids))
+
+
+def test_a_handler_that_a_process_cannot_import_is_refused(
+    stream: Stream, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """A function inside a function is refused at once, one behind a condition at the start."""
+    worker = Worker(nats_server.url)
+
+    def local() -> None:
+        pass
+
+    with pytest.raises(InvalidOptionError, match="at the top level of a module"):
+        worker.handler(stream="S", consumer="C", pool="processes")(local)
+    with pytest.raises(InvalidOptionError, match="must be 'threads' or 'processes'"):
+        worker.handler(stream="S", consumer="C", pool="fibers")(time.sleep)
+    (tmp_path / "app.py").write_text(f"""
+import sys
+from jetstream_sync.workers import Worker
+worker = Worker()
+def handle():
+    pass
+if __name__ == "__main__":
+    worker.handler(stream={stream.name!r}, consumer="C", pool="processes")(handle)
+    sys.exit(worker.run())
+""")
+    with Program(["app.py"], nats_server.url, tmp_path) as program:
+        assert program.ended() == 2
+        assert "importing __main__ does not define it" in program.output
