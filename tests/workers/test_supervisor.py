@@ -138,6 +138,7 @@ def test_a_signal_to_all_processes_stops_each_once(
             code_of(stream, wait), nats_server.url, tmp_path, ["--processes", "2"]
         ) as program:
             program.wait_runs(1 + again)
+            wait_until(lambda output=program: output.output.count("is ready") == 2, 20)
             program.ctrl_c()
             wait_until(lambda output=program: output.output.count("is stopping") == 2)
             if again:
