@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import starmap
 from typing import TypeVar
 
 __all__ = ["call_and_record"]
@@ -29,7 +30,7 @@ def call_and_record(results: list[T], function: Callable[..., T], *args: object)
     Args:
         results: receives the result.
         function: a function that is not written in Python.
-        *args: its arguments, at least one.
+        *args: its arguments.
 
     """
-    results.extend(map(function, *zip(args, strict=True)))
+    results.extend(starmap(function, (args,)))

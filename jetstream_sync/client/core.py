@@ -40,11 +40,9 @@ from ..errors import (
     TimeoutError,
 )
 from ..events import ConnectionEvent, EventKind
-from ..headers import HeadersLike
 from ..net.clock import Deadline, monotonic
 from ..net.stream import ByteStream
 from ..options import ConnectionOptions
-from ..protocol.parser import Delivery
 from ..protocol.session import ServerInfo, Session, SubscriptionState, refuses_line
 from ..protocol.state import ConnectionStatus, Event, next_status
 from .connector import Connector
@@ -57,7 +55,7 @@ from .pool import Server
 from .reader import Reader
 from .reasons import closed_error_for, is_deliberate_close
 from .receiver import MessageReceiver
-from .request import RequestMux
+from .request import RequestFunction, RequestMux
 from .result_slot import copy_exception
 from .threads import after_fork, at_exit, join, spawn, spawn_from_finalizer
 from .tracing import Tracer
@@ -151,6 +149,9 @@ class ConnectionCore:
             self._on_limit_reached,
         )
         self._mux = RequestMux(self)
+        #: Publish a request and return the first reply. The subject is not validated here: it must come
+        #: from `encode_subject` or from the server.
+        self.request: RequestFunction = self._mux.request
         self._tracer = Tracer.of(self.name, options.trace_cb)
         wrap = self._tracer.wrap if self._tracer is not None else None
         self._connector = Connector(options, Dialer(options, client_version, wrap), self._events)
@@ -448,31 +449,6 @@ class ConnectionCore:
             raise ConnectionDrainingError("the connection is draining")
 
     # --- requests -------------------------------------------------------------------------------
-
-    def request(
-        self,
-        subject: bytes,
-        payload: bytes,
-        deadline: Deadline,
-        headers: HeadersLike | None = None,
-        *,
-        fail_on_disconnect: bool = False,
-    ) -> Delivery:
-        """
-        Publish a request and return the first reply; see `RequestMux.request`.
-
-        Args:
-            subject: the subject, from `MessageEncoder.encode_subject` or from the server. It is not
-                validated here, so a user's subject must not be passed directly.
-            payload: the payload of the request.
-            deadline: when to stop waiting for the reply.
-            headers: names and values; ``None``: none.
-            fail_on_disconnect: fail the request when the connection is lost.
-
-        """
-        return self._mux.request(
-            subject, payload, deadline, headers, fail_on_disconnect=fail_on_disconnect
-        )
 
     def flush(self, deadline: Deadline) -> None:
         """Wait until the server has processed everything sent before; see `KeepAlive.flush`."""

@@ -32,7 +32,22 @@ from ..protocol.session import SubscriptionState
 from .receiver import MessageReceiver
 from .result_slot import ResultSlot, copy_exception
 
-__all__ = ["RequestMux"]
+__all__ = ["RequestFunction", "RequestMux"]
+
+
+class RequestFunction(Protocol):
+    """The type of `RequestMux.request`."""
+
+    def __call__(
+        self,
+        subject: bytes,
+        payload: bytes,
+        deadline: Deadline,
+        headers: HeadersLike | None = ...,
+        *,
+        fail_on_disconnect: bool = ...,
+    ) -> Delivery:
+        """Publish a request and return the first reply."""
 
 
 class _Connection(Protocol):
@@ -100,7 +115,7 @@ class RequestMux(MessageReceiver):
         Publish a request and return the first reply.
 
         Args:
-            subject: the subject.
+            subject: the subject, from `MessageEncoder.encode_subject` or from the server.
             payload: the payload of the request.
             deadline: when to stop waiting for the reply.
             headers: names and values; ``None``: none.
@@ -119,7 +134,7 @@ class RequestMux(MessageReceiver):
         token = b"%x" % next(self._tokens)
         slot: ResultSlot[Delivery] = ResultSlot()
         self._waiting[token] = slot, subject
-        if fail_on_disconnect or deadline.left() is None:
+        if fail_on_disconnect or deadline.at is None:
             self._fail_on_disconnect.add(token)
         try:
             if not self._subscribed:

@@ -296,7 +296,7 @@ class Writer:
 
     def _flush(self, deadline: Deadline | None = None) -> None:
         """Send the buffer unless another thread is sending; see `_send_all` for the deadline."""
-        while self._unsent():
+        while (self._size or self._batch) and self._stream is not None:
             if not self._send_if_free(0.0, deadline):
                 return
 

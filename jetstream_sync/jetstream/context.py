@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
     from ..api.config_fields import StreamConfigFields
 
+_NO_EXPECTATION = (None, None, None)
+
 __all__ = ["JetStream"]
 
 
@@ -451,6 +453,9 @@ class JetStream(
             True
 
         """
+        expected = (expected_last_sequence, expected_last_subject_sequence, expected_last_msg_id)
+        if not options and expected == _NO_EXPECTATION and stream is msg_id is msg_ttl is None:
+            return self._publisher.publish(subject, payload, headers, timeout)
         headers = publish_headers(
             headers,
             stream,
@@ -524,6 +529,9 @@ class JetStream(
             1003
 
         """
+        expected = (expected_last_sequence, expected_last_subject_sequence, expected_last_msg_id)
+        if not options and expected == _NO_EXPECTATION and stream is msg_id is msg_ttl is None:
+            return self._publisher.publish_async(subject, payload, headers, timeout)
         headers = publish_headers(
             headers,
             stream,

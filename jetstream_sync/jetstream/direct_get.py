@@ -9,6 +9,7 @@ messages from a sequence or time on, or the last messages of many subjects, page
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -45,6 +46,12 @@ __all__ = [
     "read_direct",
 ]
 
+
+# The headers of the reply to a direct get if the stored message has none: only those of the server.
+_ONLY_ADDED: Final = re.compile(
+    rb"NATS/1\.0\r\n%b: (\S+)\r\n%b: (\S+)\r\n%b: ([0-9]+)\r\n%b: (\S+)\r\n\r\n"
+    % tuple(name.encode() for name in (STREAM, SUBJECT, SEQUENCE, TIMESTAMP))
+)
 
 # The server's error for a missing message; a direct get reports it as a status.
 _NOT_FOUND: Final = MessageNotFoundError(404, 10037, "no message found")
@@ -134,6 +141,12 @@ def read_direct(block: bytes, data: bytes, also_added: Sequence[str] = ()) -> St
         InvalidResponseError: it is no such answer.
 
     """
+    usual = None if also_added else _ONLY_ADDED.fullmatch(block)
+    if usual is not None:
+        stream, subject, seq, time = (
+            value.decode("utf-8", "surrogateescape") for value in usual.groups()
+        )
+        return _stored(stream, subject, seq, time, data, None)
     headers = parse_headers(block) if block else None
     if headers is None or SEQUENCE not in headers:
         raise _refusal(block)
@@ -143,8 +156,15 @@ def read_direct(block: bytes, data: bytes, also_added: Sequence[str] = ()) -> St
     seq = _pop_last(headers, SEQUENCE)
     subject = _pop_last(headers, SUBJECT)
     stream = _pop_last(headers, STREAM)
+    return _stored(stream, subject, seq, time, data, headers or None)
+
+
+def _stored(
+    stream: str, subject: str, seq: str, time: str, data: bytes, headers: Headers | None
+) -> StoredMsg:
+    """Return a message for the values of its headers."""
     try:
-        return StoredMsg(stream, subject, int(seq), data, headers or None, time_from_text(time))
+        return StoredMsg(stream, subject, int(seq), data, headers, time_from_text(time))
     except ValueError as error:
         raise InvalidResponseError(f"a direct get answered with seq {seq!r} of {time!r}") from error
 

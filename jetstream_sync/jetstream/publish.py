@@ -273,7 +273,9 @@ class Publisher(MessageReceiver):
         """Publish and wait for the ack; see `JetStream.publish`."""
         deadline = Deadline(self._timeout if timeout is None else timeout)
         where = self._core.encode_subject(subject)
-        wait = _retry_wait(retry_attempts, retry_wait)
+        wait = RETRY_WAIT
+        if retry_attempts != RETRY_ATTEMPTS or retry_wait != RETRY_WAIT:
+            wait = _retry_wait(retry_attempts, retry_wait)
         # Counts down. A negative start never reaches 0, so only the timeout limits the attempts.
         for retries_left in itertools.count(retry_attempts, -1):
             try:

@@ -48,27 +48,32 @@ class Deadline:
 
     """
 
-    __slots__ = ("_at",)
+    __slots__ = ("at",)
 
     def __init__(self, timeout: float | timedelta | None) -> None:
-        self._at = None if timeout is None else monotonic() + min(seconds(timeout), _MAX_TIMEOUT_S)
+        #: The end on the monotonic clock; ``None``: it never expires.
+        self.at: float | None = None
+        if timeout is not None:
+            if not isinstance(timeout, float) or math.isnan(timeout):
+                timeout = seconds(timeout)
+            self.at = monotonic() + min(timeout, _MAX_TIMEOUT_S)
 
     def left(self) -> float | None:
         """Return the remaining seconds, never below 0; ``None``: it never expires."""
-        return None if self._at is None else max(0.0, self._at - monotonic())
+        return None if self.at is None else max(0.0, self.at - monotonic())
 
     def lock_timeout(self) -> float:
         """Return the remaining seconds for ``Lock.acquire``, where -1 means forever."""
-        return -1 if self._at is None else max(0.0, self._at - monotonic())
+        return -1 if self.at is None else max(0.0, self.at - monotonic())
 
     def expired(self) -> bool:
         """Return whether the deadline has passed."""
-        return self._at is not None and monotonic() >= self._at
+        return self.at is not None and monotonic() >= self.at
 
     def sooner(self, timeout: float) -> Deadline:
         """Return the earlier one of this deadline and one in ``timeout`` seconds."""
         other = Deadline(timeout)
-        if self._at is not None and other._at is not None and self._at < other._at:
+        if self.at is not None and other.at is not None and self.at < other.at:
             return self
         return other
 
