@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from .job import Job, Result
-from .rows import OURS
+from .rows import BARE, BARE_READER, OURS
 
 __all__ = ["ROOT", "CellError", "LeftOutError", "command_makers", "python_module", "run_cell"]
 
@@ -70,6 +70,8 @@ def command_makers(directory: Path) -> Mapping[str, Callable[[], Command]]:
         "nats-py": lambda: _python("nats", "nats_py"),
         "nats-py-blocking": lambda: _python("nats", "nats_py_blocking"),
         "c": lambda: _compiled(directory),
+        BARE: lambda: lambda _: python_module("bare_socket"),
+        BARE_READER: lambda: lambda _: [*python_module("bare_socket"), "--reader"],
     }
 
 

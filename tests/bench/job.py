@@ -9,10 +9,41 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-__all__ = ["Job", "Result", "WrongReadError", "check_read", "numbered_payload", "serve"]
+from .stopwatch import Timing
+
+__all__ = [
+    "BLOCK",
+    "BUCKET",
+    "CHUNK_BYTES",
+    "FUTURES_HELD",
+    "OBJECT_CHUNKS",
+    "Job",
+    "Result",
+    "WrongReadError",
+    "check_read",
+    "check_sequences",
+    "numbered_payload",
+    "serve",
+]
+
+
+BUCKET = "JETSTREAM_SYNC_BENCH"
+"""The key-value bucket, or object store, of a row that has one; the client creates it."""
+
+CHUNK_BYTES = 128 * 1024
+"""Size of a message of an object store, in bytes."""
+
+BLOCK = 500
+"""Messages that ``core_read`` publishes before it reads them."""
+
+FUTURES_HELD = 10_000
+"""Futures that ``publish_async`` keeps before it reads their results."""
+
+OBJECT_CHUNKS = 125
+"""Messages of each object; 16 MiB."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +63,13 @@ class Job:
     """Messages per ``fetch``."""
     window: int
     """Most publishes without an ack at one time, for ``publish_async``."""
+    results: bool
+    """Read the result of each future of ``publish_async``."""
+
+    @property
+    def direct_subject(self) -> str:
+        """The subject of requests to which the server itself sends the last stored message."""
+        return f"$JS.API.DIRECT.GET.{self.stream}.{self.subject}"
 
     def to_json(self) -> str:
         """Write the job as JSON."""
@@ -52,6 +90,13 @@ class Result:
     """From before the first call to after the flush that follows the last one."""
     version: str
     """The client library's version."""
+    processor: Mapping[str, float]
+    """Processor seconds of the client in that time, by thread."""
+
+    @classmethod
+    def of(cls, job: Job, timing: Timing, version: str) -> Result:
+        """Return the result of a whole job."""
+        return cls(job.count, timing.seconds, version, timing.processor)
 
     def to_json(self) -> str:
         """Write the result as JSON."""
@@ -90,6 +135,12 @@ def check_read(last: bytes, received: int, job: Job) -> None:
     """
     if received != job.count or last != numbered_payload(job.count, job.size):
         raise WrongReadError(f"read {received} of {job.count} messages, the last was {last!r}")
+
+
+def check_sequences(sequences: Sequence[int]) -> None:
+    """Raise `WrongReadError` unless the acknowledgements number the messages one after the other."""
+    if sequences and list(sequences) != list(range(sequences[0], sequences[0] + len(sequences))):
+        raise WrongReadError(f"not ascending by one from {sequences[0]} to {sequences[-1]}")
 
 
 def serve(rows: Mapping[str, Callable[[Job], Result]]) -> None:

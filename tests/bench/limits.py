@@ -47,10 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     records: list[dict[str, object]] = []
     failures: list[str] = []
-    with running_server(options.server) as url:
+    with running_server(options.server) as server:
         for probe in options.probes:
             print(probe, file=sys.stderr, flush=True)
-            done = _run_probe(probe, url, options.scale)
+            done = _run_probe(probe, server.url, options.scale)
             if done.returncode == 0:
                 records += json.loads(done.stdout)
             else:

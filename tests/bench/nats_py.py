@@ -3,47 +3,69 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from importlib.metadata import version
-from time import perf_counter
 
 import nats
 from nats.aio.client import Client
-from nats.js.api import AckPolicy, ConsumerConfig, StorageType
+from nats.aio.msg import Msg
+from nats.js.api import AckPolicy, ConsumerConfig, ObjectStoreConfig, PubAck, StorageType
 from nats.js.errors import NoKeysError
 from nats.js.kv import KeyValue
 
-from .job import Job, Result, WrongReadError, check_read, serve
+from .job import (
+    BLOCK,
+    BUCKET,
+    CHUNK_BYTES,
+    FUTURES_HELD,
+    OBJECT_CHUNKS,
+    Job,
+    Result,
+    WrongReadError,
+    check_read,
+    check_sequences,
+    serve,
+)
+from .stopwatch import Stopwatch, Timing
 
-_Work = Callable[[Client, Job], Awaitable[float]]
+_Work = Callable[[Client, Job], Awaitable[Timing]]
 
 
-async def _publish(nc: Client, job: Job) -> float:
+async def _publish(nc: Client, job: Job) -> Timing:
     js = nc.jetstream()
     payload = b"x" * job.size
-    start = perf_counter()
+    watch = Stopwatch()
     for _ in range(job.count):
         await js.publish(job.subject, payload)
-    return perf_counter() - start
+    return watch.stop()
 
 
-async def _publish_async(nc: Client, job: Job) -> float:
+async def _publish_async(nc: Client, job: Job) -> Timing:
     js = nc.jetstream(publish_async_max_pending=job.window)
     payload = b"x" * job.size
-    start = perf_counter()
+    futures: list[asyncio.Future[PubAck]] = []
+    watch = Stopwatch()
     for _ in range(job.count):
-        await js.publish_async(job.subject, payload)
+        future = await js.publish_async(job.subject, payload)
+        if job.results:
+            futures.append(future)
+            if len(futures) == FUTURES_HELD:
+                check_sequences([(await each).seq for each in futures])
+                futures.clear()
+    check_sequences([(await each).seq for each in futures])
     await js.publish_async_completed()
-    return perf_counter() - start
+    return watch.stop()
 
 
-async def _fetch(nc: Client, job: Job) -> float:
+async def _fetch(nc: Client, job: Job) -> Timing:
     js = nc.jetstream()
     sub = await js.pull_subscribe_bind(job.consumer, job.stream)
     left = job.count
     last = b""
-    start = perf_counter()
+    watch = Stopwatch()
     while left:
         messages = await sub.fetch(min(job.batch, left))
         for msg in messages:
@@ -53,15 +75,35 @@ async def _fetch(nc: Client, job: Job) -> float:
             await msg.ack()
         left -= len(messages)
     await nc.flush()
-    seconds = perf_counter() - start
+    timing = watch.stop()
     check_read(last, job.count - left, job)
-    return seconds
+    return timing
 
 
-async def _ordered(nc: Client, job: Job) -> float:
+async def _ack_sync(nc: Client, job: Job) -> Timing:
+    sub = await nc.jetstream().pull_subscribe_bind(job.consumer, job.stream)
+    messages: list[Msg] = []
+    while len(messages) < job.count:
+        messages += await sub.fetch(job.count - len(messages))
+    watch = Stopwatch()
+    for msg in messages:
+        await msg.ack_sync()
+    timing = watch.stop()
+    check_read(messages[-1].data, len(messages), job)
+    return timing
+
+
+async def _request(nc: Client, job: Job) -> Timing:
+    watch = Stopwatch()
+    for _ in range(job.count):
+        await nc.request(job.direct_subject)
+    return watch.stop()
+
+
+async def _ordered(nc: Client, job: Job) -> Timing:
     js = nc.jetstream()
     last = b""
-    start = perf_counter()
+    watch = Stopwatch()
     ordered = job.row != "push"
     config = None if ordered else ConsumerConfig(ack_policy=AckPolicy.NONE)
     sub = await js.subscribe(
@@ -72,12 +114,9 @@ async def _ordered(nc: Client, job: Job) -> float:
         if msg.data <= last:
             raise WrongReadError(f"{msg.data!r} after {last!r}")
         last = msg.data
-    seconds = perf_counter() - start
+    timing = watch.stop()
     check_read(last, job.count, job)
-    return seconds
-
-
-_BUCKET = "JETSTREAM_SYNC_BENCH"
+    return timing
 
 
 async def _keys(kv: KeyValue) -> list[str]:
@@ -87,15 +126,15 @@ async def _keys(kv: KeyValue) -> list[str]:
             return await kv.keys()
 
 
-async def _key_value(nc: Client, job: Job) -> float:
+async def _key_value(nc: Client, job: Job) -> Timing:
     js = nc.jetstream(publish_async_max_pending=job.window)
     payload = b"x" * job.size
-    kv = await js.create_key_value(bucket=_BUCKET, storage=StorageType.MEMORY, direct=True)
+    kv = await js.create_key_value(bucket=BUCKET, storage=StorageType.MEMORY, direct=True)
     try:
         for number in range(job.count if job.row == "kv_read" else 1):
-            await js.publish_async(f"$KV.{_BUCKET}.key.{number}", payload)
+            await js.publish_async(f"$KV.{BUCKET}.key.{number}", payload)
         await js.publish_async_completed()
-        start = perf_counter()
+        watch = Stopwatch()
         if job.row == "kv_put":
             for _ in range(job.count):
                 await kv.put("key.0", payload)
@@ -107,26 +146,56 @@ async def _key_value(nc: Client, job: Job) -> float:
             values = {key: (await kv.get(key)).value for key in await _keys(kv)}
             if len(values) != job.count or set(values.values()) != {payload}:
                 raise WrongReadError(f"{len(values)} of {job.count} keys were read")
-        return perf_counter() - start
+        return watch.stop()
     finally:
-        await js.delete_key_value(_BUCKET)
+        await js.delete_key_value(BUCKET)
 
 
-async def _core(nc: Client, job: Job) -> float:
+async def _object(nc: Client, job: Job) -> Timing:
+    data = os.urandom(OBJECT_CHUNKS * CHUNK_BYTES)
+    js = nc.jetstream()
+    config = ObjectStoreConfig(storage=StorageType.MEMORY)
+    store = await js.create_object_store(BUCKET, config=config)
+    try:
+        await store.put("object", io.BytesIO(data))
+        watch = Stopwatch()
+        for _ in range(job.count // OBJECT_CHUNKS):
+            if job.row == "obj_put":
+                await store.put("object", io.BytesIO(data))
+            elif (await store.get("object")).data != data:
+                raise WrongReadError("another object than the one that was put")
+        return watch.stop()
+    finally:
+        await js.delete_object_store(BUCKET)
+
+
+async def _core_read(nc: Client, job: Job) -> Timing:
     payload = b"x" * job.size
-    start = perf_counter()
+    sub = await nc.subscribe(job.subject)
+    watch = Stopwatch()
+    for _ in range(job.count // BLOCK):
+        for _ in range(BLOCK):
+            await nc.publish(job.subject, payload)
+        for _ in range(BLOCK):
+            await sub.next_msg(timeout=5)
+    return watch.stop()
+
+
+async def _core(nc: Client, job: Job) -> Timing:
+    payload = b"x" * job.size
+    watch = Stopwatch()
     for _ in range(job.count):
         await nc.publish(job.subject, payload)
     await nc.flush()
-    return perf_counter() - start
+    return watch.stop()
 
 
 def _in_a_loop(work: _Work) -> Callable[[Job], Result]:
     async def connected(job: Job) -> Result:
         nc = await nats.connect(job.url)
-        seconds = await work(nc, job)
+        timing = await work(nc, job)
         await nc.close()
-        return Result(job.count, seconds, version("nats-py"))
+        return Result.of(job, timing, version("nats-py"))
 
     return lambda job: asyncio.run(connected(job))
 
@@ -138,6 +207,9 @@ if __name__ == "__main__":
             "publish_async": _in_a_loop(_publish_async),
             "fetch500": _in_a_loop(_fetch),
             "fetch1": _in_a_loop(_fetch),
+            "messages": _in_a_loop(_fetch),  # it has no continuous pull
+            "ack_sync": _in_a_loop(_ack_sync),
+            "request": _in_a_loop(_request),
             "pull_subscribe500": _in_a_loop(_fetch),
             "pull_subscribe1": _in_a_loop(_fetch),
             "ordered": _in_a_loop(_ordered),
@@ -146,6 +218,9 @@ if __name__ == "__main__":
             "kv_put": _in_a_loop(_key_value),
             "kv_get": _in_a_loop(_key_value),
             "kv_read": _in_a_loop(_key_value),
+            "obj_put": _in_a_loop(_object),
+            "obj_get": _in_a_loop(_object),
             "core": _in_a_loop(_core),
+            "core_read": _in_a_loop(_core_read),
         }
     )

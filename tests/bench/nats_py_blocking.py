@@ -5,33 +5,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from importlib.metadata import version
-from time import perf_counter
 
 import nats
 from nats.aio.client import Client
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from .job import Job, Result, WrongReadError, check_read, serve
+from .stopwatch import Stopwatch, Timing
 
-_Work = Callable[[asyncio.AbstractEventLoop, Client, Job], float]
+_Work = Callable[[asyncio.AbstractEventLoop, Client, Job], Timing]
 
 
-def _publish(loop: asyncio.AbstractEventLoop, nc: Client, job: Job) -> float:
+def _publish(loop: asyncio.AbstractEventLoop, nc: Client, job: Job) -> Timing:
     run = loop.run_until_complete
     js = nc.jetstream()
     payload = b"x" * job.size
-    start = perf_counter()
+    watch = Stopwatch()
     for _ in range(job.count):
         run(js.publish(job.subject, payload))
-    return perf_counter() - start
+    return watch.stop()
 
 
-def _fetch(loop: asyncio.AbstractEventLoop, nc: Client, job: Job) -> float:
+def _fetch(loop: asyncio.AbstractEventLoop, nc: Client, job: Job) -> Timing:
     run = loop.run_until_complete
     sub = run(nc.jetstream().pull_subscribe_bind(job.consumer, job.stream))
     left = job.count
     last = b""
-    start = perf_counter()
+    watch = Stopwatch()
     while left:
         messages = run(sub.fetch(min(job.batch, left)))
         for msg in messages:
@@ -41,16 +41,16 @@ def _fetch(loop: asyncio.AbstractEventLoop, nc: Client, job: Job) -> float:
             run(msg.ack())
         left -= len(messages)
     run(nc.flush())
-    seconds = perf_counter() - start
+    timing = watch.stop()
     check_read(last, job.count - left, job)
-    return seconds
+    return timing
 
 
-def _ordered(loop: asyncio.AbstractEventLoop, nc: Client, job: Job) -> float:
+def _ordered(loop: asyncio.AbstractEventLoop, nc: Client, job: Job) -> Timing:
     run = loop.run_until_complete
     js = nc.jetstream()
     last = b""
-    start = perf_counter()
+    watch = Stopwatch()
     ordered = job.row != "push"
     config = None if ordered else ConsumerConfig(ack_policy=AckPolicy.NONE)
     sub = run(js.subscribe(job.subject, stream=job.stream, ordered_consumer=ordered, config=config))
@@ -59,19 +59,19 @@ def _ordered(loop: asyncio.AbstractEventLoop, nc: Client, job: Job) -> float:
         if msg.data <= last:
             raise WrongReadError(f"{msg.data!r} after {last!r}")
         last = msg.data
-    seconds = perf_counter() - start
+    timing = watch.stop()
     check_read(last, job.count, job)
-    return seconds
+    return timing
 
 
-def _core(loop: asyncio.AbstractEventLoop, nc: Client, job: Job) -> float:
+def _core(loop: asyncio.AbstractEventLoop, nc: Client, job: Job) -> Timing:
     run = loop.run_until_complete
     payload = b"x" * job.size
-    start = perf_counter()
+    watch = Stopwatch()
     for _ in range(job.count):
         run(nc.publish(job.subject, payload))
     run(nc.flush())
-    return perf_counter() - start
+    return watch.stop()
 
 
 def _with_a_loop(work: _Work) -> Callable[[Job], Result]:
@@ -79,10 +79,10 @@ def _with_a_loop(work: _Work) -> Callable[[Job], Result]:
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
         nc = loop.run_until_complete(nats.connect(job.url))
-        seconds = work(loop, nc, job)
+        timing = work(loop, nc, job)
         loop.run_until_complete(nc.close())
         loop.close()
-        return Result(job.count, seconds, version("nats-py"))
+        return Result.of(job, timing, version("nats-py"))
 
     return connected
 

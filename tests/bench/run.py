@@ -22,12 +22,14 @@ clients: everything published is in the stream, once; everything fetched was del
 the ack floor is at the end with nothing pending; core messages have been received in full. Readers
 compare each payload with the one before. A client that fails any of this has no rate.
 
-How to read it. The line about a bare socket says how fast round trips are on this machine: one
-thread that does nothing but send a publish and read its ack. A client that waits for each ack can
-hardly be faster. The first table has the median and the best rate over the rounds. The second has
+How to read it. The first table has the median and the best rate over the rounds. The second has
 the ratio of our median to nats-py's and to the C client's, beside the least ratio that we aim at;
-a row's aim is reached when all of its ratios are. Other programs on the machine make the numbers
-worse, and they do not make them worse evenly: look at the ratios, and at medians near the best.
+a row's aim is reached when all of its ratios are. Its last columns compare round trips with a bare
+socket, in one thread and with a thread that reads: a blocking program can hardly be faster. Other
+programs on the machine make the numbers worse, and they do not make them worse evenly: look at the
+ratios, and at medians near the best. The third table has the processor time per message, user and
+system: of our process by thread, of the peers, and of the server while our client works. It changes
+far less with the load of the machine than the rates do.
 
 The exit status is 1 when a client failed, whatever the ratios.
 """
@@ -43,16 +45,18 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from jetstream_sync.server import NatsServer
 
 from .clients import CellError, Command, LeftOutError, command_makers, run_cell
 from .job import Job
-from .report import as_record, rate_table, ratio_table
+from .report import SERVER, as_record, processor_table, rate_table, ratio_table
 from .rows import CLIENTS, MESSAGE_BYTES, ROWS, Row
+from .stopwatch import processor_seconds_of
 from .verifier import NotDoneError, Verifier
 
-__all__ = ["main", "running_server"]
+__all__ = ["Server", "main", "running_server"]
 
 _STREAM = "JETSTREAM_SYNC_BENCH"
 _SUBJECT = "jetstream_sync_bench.message"
@@ -62,20 +66,19 @@ _WINDOW = 4_000
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the comparison and return the exit status."""
     options = _parser().parse_args(arguments)
-    with tempfile.TemporaryDirectory() as directory, running_server(options.server) as url:
+    with tempfile.TemporaryDirectory() as directory, running_server(options.server) as server:
         commands, left_out = _commands(options.clients, Path(directory))
-        with Verifier(url) as verifier:
-            bare = _bare_round_trips(verifier)
-            comparison = _Comparison(verifier, url, commands, options.scale)
+        with Verifier(server.url) as verifier:
+            comparison = _Comparison(verifier, server, commands, options)
             for name in options.rows:
                 comparison.run_row(ROWS[name], options.rounds)
     versions = [f"{CLIENTS[name]} {version}" for name, version in comparison.versions.items()]
     machine = f"{platform.machine()} with {os.cpu_count()} CPUs"
     print(", ".join([machine, f"Python {platform.python_version()}", *versions]))
-    print(f"{MESSAGE_BYTES}-byte messages, memory stream, {options.rounds} rounds")
-    print(f"a bare socket publishes and waits for the ack {bare:,.0f} times per second here\n")
+    print(f"{MESSAGE_BYTES}-byte messages, memory stream, {options.rounds} rounds\n")
     print(rate_table(comparison.rates, list(commands)), end="\n\n")
-    print(ratio_table(comparison.rates))
+    print(ratio_table(comparison.rates), end="\n\n")
+    print(processor_table(comparison.processor))
     for line in [*left_out, *(f"FAILED {failure}" for failure in comparison.failures)]:
         print(f"\n{line}")
     if options.json is not None:
@@ -83,33 +86,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if comparison.failures else 0
 
 
+class Server(NamedTuple):
+    """The server under the clients."""
+
+    url: str
+    pid: int | None
+    """Its process; ``None``: it was running before."""
+
+
 @contextmanager
-def running_server(url: str | None) -> Iterator[str]:
+def running_server(url: str | None) -> Iterator[Server]:
     """
-    Lend the address of a server.
+    Lend a server.
 
     Args:
         url: a server that is running already; None starts a fresh one and stops it afterwards.
 
     """
     if url is not None:
-        yield url
+        yield Server(url, None)
         return
     with NatsServer() as server:
-        yield server.url
+        yield Server(server.url, server.pid)
 
 
 class _Comparison:
     """The measurements of one run."""
 
     def __init__(
-        self, verifier: Verifier, url: str, commands: dict[str, Command], scale: float
+        self,
+        verifier: Verifier,
+        server: Server,
+        commands: dict[str, Command],
+        options: argparse.Namespace,
     ) -> None:
-        self._referee = verifier
-        self._url = url
+        self._verifier = verifier
+        self._server = server
         self._commands = commands
-        self._scale = scale
+        self._options = options
         self.rates: dict[str, dict[str, list[float]]] = {}
+        self.processor: dict[str, dict[str, list[dict[str, float]]]] = {}
         self.versions: dict[str, str] = {}
         self.failures: list[str] = []
 
@@ -117,6 +133,7 @@ class _Comparison:
         """Measure one row, all rounds; a client that fails is not asked again."""
         turn = [client for client in self._commands if client in row.rates]
         self.rates[row.name] = {client: [] for client in turn}
+        self.processor[row.name] = {client: [] for client in turn}
         for number in range(rounds):
             done = f"{number + 1}/{rounds}"
             turn = [client for client in turn if self._succeeds(row, client, done)]
@@ -137,20 +154,27 @@ class _Comparison:
     def _measure(self, row: Row, client: str) -> float:
         job = Job(
             row=row.name,
-            url=self._url,
+            url=self._server.url,
             stream=_STREAM,
             subject=_SUBJECT,
             consumer="reader" if row.pulls else "",
-            count=row.count(client, self._scale),
+            count=row.count(client, self._options.scale),
             size=MESSAGE_BYTES,
             batch=row.batch,
             window=_WINDOW,
+            results=self._options.results,
         )
-        self._referee.prepare(row, job)
+        self._verifier.prepare(row, job)
+        before = processor_seconds_of(self._server.pid)
         result = run_cell(self._commands[client], job)
+        after = processor_seconds_of(self._server.pid)
         if result.count != job.count:
             raise NotDoneError(f"{result.count} messages instead of {job.count}")
-        self._referee.verify(row, job)
+        self._verifier.verify(row, job)
+        cost = {thread: taken / job.count * 1e6 for thread, taken in result.processor.items()}
+        if before is not None and after is not None:
+            cost[SERVER] = (after - before) / job.count * 1e6
+        self.processor[row.name][client].append(cost)
         self.versions[client] = result.version
         return result.count / result.seconds
 
@@ -170,13 +194,6 @@ def _commands(clients: Sequence[str], directory: Path) -> tuple[dict[str, Comman
     return commands, left_out
 
 
-def _bare_round_trips(verifier: Verifier) -> float:
-    verifier.make_stream(_STREAM, _SUBJECT)
-    rate = verifier.bare_round_trips(_SUBJECT, MESSAGE_BYTES)
-    verifier.delete_stream(_STREAM)
-    return rate
-
-
 def _write_json(path: Path, comparison: _Comparison, rounds: int) -> None:
     record = {
         "python": platform.python_version(),
@@ -186,7 +203,7 @@ def _write_json(path: Path, comparison: _Comparison, rounds: int) -> None:
         "message_bytes": MESSAGE_BYTES,
         "versions": comparison.versions,
         "failures": comparison.failures,
-        "rows": as_record(comparison.rates),
+        "rows": as_record(comparison.rates, comparison.processor),
     }
     path.write_text(json.dumps(record, indent=2) + "\n")
 
@@ -226,6 +243,9 @@ def _parser() -> argparse.ArgumentParser:
         default=3,
         metavar="N",
         help="times that every cell is measured; default 3",
+    )
+    parser.add_argument(
+        "--results", action="store_true", help="read the result of each future of publish_async"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there, too")
     parser.add_argument(

@@ -74,9 +74,10 @@ class Verifier:
 
     def prepare(self, row: Row, job: Job) -> None:
         """Make the stream, filled where the row reads it, and the consumer that the row needs."""
-        self.make_stream(job.stream, job.subject if row.stores or row.reads else f"{job.stream}.no")
-        if row.reads:
-            self.fill(job.subject, 1, job.count, job.size)
+        used = row.stores or row.reads or row.direct
+        self.make_stream(job.stream, job.subject if used else f"{job.stream}.no")
+        if row.reads or row.direct:
+            self.fill(job.subject, 1, job.count if row.reads else 1, job.size)
         if row.pulls:
             self.make_consumer(job.stream, job.consumer)
         self._received_before = self._received_bytes()
@@ -93,14 +94,20 @@ class Verifier:
             self._verify_stored(job)
         if row.pulls:
             self._verify_acked(job)
-        if not row.stores and not row.reads and not row.bucket:
+        if not (row.stores or row.reads or row.direct or row.bucket):
             self._verify_received(job)
         self.delete_stream(job.stream)
 
     def make_stream(self, name: str, subject: str, max_msgs: int = -1) -> None:
         """Make an empty memory stream; one with that name is deleted first."""
         self.delete_stream(name)
-        config = {"name": name, "subjects": [subject], "storage": "memory", "max_msgs": max_msgs}
+        config = {
+            "name": name,
+            "subjects": [subject],
+            "storage": "memory",
+            "max_msgs": max_msgs,
+            "allow_direct": True,
+        }
         self.api(f"STREAM.CREATE.{name}", config)
 
     def delete_stream(self, name: str) -> None:
@@ -148,30 +155,6 @@ class Verifier:
             chunk = [head + numbered_payload(n, size) + b"\r\n" for n in range(number, stop)]
             self._send(b"".join(chunk))
         self._request(_STATISTICS, None)
-
-    def bare_round_trips(self, subject: str, size: int, seconds: float = 1.0) -> float:
-        """
-        Publish and wait for each ack with nothing but a socket, on one thread.
-
-        That is what the machine and the server allow a blocking program at most.
-
-        Args:
-            subject: a subject of a stream.
-            size: payload, in bytes.
-            seconds: how long to do it.
-
-        Returns:
-            publishes per second.
-
-        """
-        command = f"PUB {subject} _INBOX.verifier {size}\r\n".encode() + b"x" * size + b"\r\n"
-        count = 0
-        start = time.perf_counter()
-        while time.perf_counter() - start < seconds:
-            self._send(command)
-            self._next_payload()
-            count += 1
-        return count / (time.perf_counter() - start)
 
     def consumer_info(self, stream: str, name: str) -> dict[str, Any]:
         """Ask for a consumer's state."""
