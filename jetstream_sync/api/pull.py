@@ -284,6 +284,16 @@ class PullLedger:
         self.pending_messages = max(0, self.pending_messages - count)
         return self.pending_messages < self._pull.threshold_messages
 
+    def messages_before_request(self) -> int:
+        """Return how many messages can be counted before one that may cause a request or the end."""
+        pull = self._pull
+        count = self.pending_messages - pull.threshold_messages
+        if pull.stop_after:
+            left = pull.stop_after - self.delivered
+            # After the last request only the end counts.
+            count = left - 1 if left <= self.pending_messages else min(count, left - 1)
+        return count
+
     def dropped(self, size: int) -> bool:
         """Count a message that was received but not returned to the user, like `message()`."""
         self.delivered -= 1

@@ -8,7 +8,11 @@ Rules:
 2. Statuses are handled in order of arrival, between messages.
 3. The heartbeat timeout only applies while the buffer is empty: a request is open then.
 4. A message whose lease expired in the buffer is dropped: see `Leases`.
-5. The iterator ends when the user stops it, when the connection closes, or after a fatal status.
+5. With a message, the thread that holds the lock accepts a run: the messages behind it that have
+   arrived, up to the next status, and before the next one that may cause a request. Any thread takes
+   them from ``_ready`` without the lock and without accounting; the ledger counts them when a thread
+   holds the lock again. So the requests are those of an accounting per message.
+6. The iterator ends when the user stops it, when the connection closes, or after a fatal status.
    Every later call of `next()` raises the reason.
 """
 
@@ -16,13 +20,16 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from datetime import timedelta
+from itertools import islice, repeat, starmap
+from operator import itemgetter
 from threading import get_ident
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ..api.pull import ContinuousPull, PullLedger
+from ..api.reply import consumer_sequence
 from ..api.status import PullStatus, PullStatusKind, parse_pull_status
 from ..client.core import ConnectionCore, is_deliberate_close
 from ..client.threads import after_fork
@@ -32,6 +39,7 @@ from ..errors import (
     Error,
     ForkedConnectionError,
     IteratorClosedError,
+    NotJSMessageError,
     OutboundBufferLimitError,
     PullError,
     TimeoutError,
@@ -61,11 +69,39 @@ _SECOND: Final = 1_000_000_000
 #: Maximum delay between two attempts for a consumer without a leader, in seconds; a shorter heartbeat
 #: interval reduces it.
 _MAX_RETRY_DELAY_S: Final = 2.0
+#: Maximum number of messages in a run.
+_MAX_RUN: Final = 256
+
+_header_of: Final = itemgetter(2)
+_payload_of: Final = itemgetter(3)
 
 
-def until_stopped(take: Callable[[Deadline], T]) -> Iterator[T]:
-    """Yield what ``take`` returns until the user stops it; raise any other reason."""
+def _first(deliveries: deque[Delivery], count: int) -> list[Delivery]:
+    """Return the first ``count`` deliveries of a queue."""
     while True:
+        try:
+            return list(islice(deliveries, count))
+        except RuntimeError:  # another thread added or took something meanwhile
+            continue
+
+
+def _no_items() -> Iterator[Any]:
+    return iter(())
+
+
+def until_stopped(
+    take: Callable[[Deadline], T], ready: Callable[[], Iterator[T]] = _no_items
+) -> Iterator[T]:
+    """
+    Yield what ``take`` returns until the user stops it; raise any other reason.
+
+    Args:
+        take: waits for the next item and returns it.
+        ready: yields items that can be taken without waiting, and ends.
+
+    """
+    while True:
+        yield from ready()
         try:
             msg = take(FOREVER)
         except IteratorClosedError:
@@ -137,6 +173,14 @@ class MessageSource(Protocol):
         ...
 
 
+class IterableSource(MessageSource, Protocol):
+    """What iterators take messages from."""
+
+    def ready(self) -> Iterator[JetStreamMsg]:
+        """Yield messages that can be taken without waiting and without accounting, and end."""
+        ...
+
+
 class MessageIterator:
     """
     An endless iterator over the messages of a consumer.
@@ -146,7 +190,7 @@ class MessageIterator:
     threads may take messages from one iterator; each message goes to one of them.
     """
 
-    def __init__(self, source: MessageSource) -> None:
+    def __init__(self, source: IterableSource) -> None:
         self._source = source
 
     def next(self, timeout: float | timedelta | None = None) -> JetStreamMsg:
@@ -169,7 +213,7 @@ class MessageIterator:
 
     def __iter__(self) -> Iterator[JetStreamMsg]:
         """Yield messages until the iterator is stopped; raise any other reason for the end."""
-        return until_stopped(self._source.take)
+        return until_stopped(self._source.take, self._source.ready)
 
     def stop(self) -> None:
         """
@@ -234,6 +278,8 @@ class MessagePuller:
         self._requester = requester
         self._fail_fast = fail_fast
         self._by_bytes = bool(pull.request.max_bytes)
+        # A limit in bytes needs the size of each message, and a pinned client its headers.
+        self._runs = not self._by_bytes and not requester.pinned
         self._heartbeats = pull_heartbeat_timeout(pull.request.heartbeat_ns)
         self._leases = requester.leases()
         # The last message taken by each thread; ``None``: not needed.
@@ -241,8 +287,13 @@ class MessagePuller:
         self._renewer: LeaseRenewer | None = None
         self._inbox = _LeasedInbox(requester.core, self._leases.times)
         self._arrived = self._inbox.mailbox.items
+        # The accepted run. Messages are added under _lock, and taken without it.
+        self._ready: deque[Delivery] = deque()
+        self._next_arrived: Iterator[Delivery] = starmap(self._arrived.popleft, repeat(()))
+        self._dropping = False  # end() was called: messages are dropped
         # --- under _lock ---
         self._lock = threading.Lock()
+        self._uncounted = 0  # messages that were moved to _ready and not counted by the ledger
         self._ledger = PullLedger(pull)
         self._draining = False
         self._backoff = RetryBackoff(min(_MAX_RETRY_DELAY_S, self._heartbeats.interval))
@@ -264,9 +315,22 @@ class MessagePuller:
     def take(self, deadline: Deadline) -> JetStreamMsg:
         """Wait for the next message and return it; see `MessageIterator.next`."""
         leases = self._leases
+        ready = self._ready
         while True:
+            if ready and monotonic() < leases.fresh_until:
+                try:
+                    msg = self._requester.make(ready.popleft())
+                except IndexError:
+                    continue  # another thread took it
+                if self._last_taken is not None:
+                    self._last_taken[get_ident()] = msg
+                return msg
             with self._lock:
-                delivery = self._arrived.popleft() if self._arrived else None
+                if ready:
+                    if monotonic() < leases.fresh_until:
+                        continue  # another thread has accepted a run meanwhile
+                    self._put_back()
+                delivery = self._next_delivery()
                 if (
                     delivery is not None
                     and (not delivery[2] or delivery[3])
@@ -284,29 +348,83 @@ class MessagePuller:
                         return self._accept(delivery)
                 leases.verify()
 
-    def take_arrived(self, limit: int) -> list[Delivery]:
-        """
-        Return messages with payloads that have arrived, without waiting, up to the first other one.
+    def ready(self) -> Iterator[JetStreamMsg]:
+        """Yield the messages of the accepted run while their leases last."""
+        ready, leases, last_taken = self._ready, self._leases, self._last_taken
+        core, settled = self._requester.core, self._requester.settled
+        take = ready.popleft
+        while ready:
+            if last_taken is not None and monotonic() >= leases.fresh_until:
+                return
+            try:
+                msg = JetStreamMsg(take(), core, settled)
+            except IndexError:
+                return  # another thread took it
+            if last_taken is not None:
+                last_taken[get_ident()] = msg
+            yield msg
 
-        For a consumer without acknowledgements and a pull that is limited in messages. The caller checks
-        their order.
+    def take_run(self) -> list[Delivery]:
+        """Return the deliveries of the accepted run; for a consumer without acknowledgements."""
+        return list(islice(starmap(self._ready.popleft, repeat(())), len(self._ready)))
 
-        Args:
-            limit: maximum number of messages.
+    # --- runs; _lock is held --------------------------------------------------------------------
 
-        """
+    def _next_delivery(self) -> Delivery | None:
+        """Count the last run; remove and return the next message or status, if there is one."""
+        if self._uncounted:
+            taken, self._uncounted = self._uncounted, 0
+            self._ledger.messages(taken)
+        return self._arrived.popleft() if self._arrived else None
+
+    def _put_back(self) -> Delivery | None:
+        """Move the messages of the accepted run that were not taken back; return the first of them."""
+        first = None
+        while self._ready:
+            try:
+                first = self._ready.pop()
+            except IndexError:
+                break  # another thread took it
+            self._arrived.appendleft(first)
+            self._uncounted -= 1
+        return first
+
+    def _accept_run(self) -> None:
+        """Accept the messages that follow, as far as they need neither a check nor a request."""
         arrived = self._arrived
-        taken: list[Delivery] = []
-        with self._lock, suppress(IndexError):  # end() clears them
-            while len(taken) < limit:
-                _, _, header, data = arrived[0]
-                if header and not data:
-                    break  # perhaps a status
-                taken.append(arrived.popleft())
-        with self._lock:
-            if taken and self._ledger.messages(len(taken)):
-                self._pull()
-        return taken
+        limit = min(len(arrived), _MAX_RUN, self._ledger.messages_before_request())
+        if limit < 1 or not self._runs or monotonic() >= self._leases.fresh_until:
+            return
+        run = _first(arrived, limit)
+        if not all(map(_payload_of, run)) and any(map(_header_of, run)):
+            for count, (_, _, header, payload) in enumerate(run):
+                if header and not payload:  # perhaps a status
+                    del run[count:]
+                    break
+            if not run:
+                return
+        count = len(run)
+        moved = islice(self._next_arrived, count)
+        sequence = self._requester.sequence
+        if sequence is not None:
+            reply = run[-1][1]
+            try:
+                last = consumer_sequence(reply)
+            except NotJSMessageError:
+                return
+            if sequence.last is None or last != sequence.last + count:
+                return  # a gap, which is found when the message after it is taken
+            # No call from here to extend(), so a KeyboardInterrupt leaves the position before the run
+            # or after it.
+            sequence.last = last
+            sequence.reply = reply
+        self._uncounted = count
+        try:  # noqa: SIM105 - without a call
+            self._ready.extend(moved)
+        except IndexError:
+            pass  # end() has cleared them
+        if self._dropping:
+            self._ready.clear()
 
     def _is_deliverable(self, delivery: Delivery) -> bool:
         """
@@ -325,12 +443,10 @@ class MessagePuller:
     def _buffer_state(self) -> tuple[list[Delivery], int, bool]:
         """Return the buffered deliveries, the number of taken messages, and whether it is closed."""
         with self._lock:
-            while True:
-                try:
-                    buffered = list(self._arrived)
-                except RuntimeError:  # the reader added something meanwhile
-                    continue
-                return buffered, self._ledger.delivered, self._inbox.mailbox.closed
+            ready = _first(self._ready, _MAX_RUN)
+            taken = self._ledger.delivered + self._uncounted - len(ready)
+            buffered = ready + _first(self._arrived, len(self._arrived))
+            return buffered, taken, self._inbox.mailbox.closed
 
     def _wait(self, deadline: Deadline) -> None:
         """Wait until there may be a delivery, and run due actions meanwhile."""
@@ -376,6 +492,8 @@ class MessagePuller:
             self._last_taken[get_ident()] = msg
         if self._ledger.message(sum(map(len, delivery)) if self._by_bytes else 0):
             self._pull()
+        if self._arrived:
+            self._accept_run()
         return msg
 
     # --- due actions; _lock is held -------------------------------------------------------------
@@ -516,11 +634,28 @@ class MessagePuller:
     def end(self, reason: Error) -> None:
         """Stop as `stop()` does, with another reason for waiting threads."""
         self._close(reason)
+        self._dropping = True
         self._arrived.clear()
+        self._ready.clear()
         # A running callback finishes its message, and renewal stops by itself afterwards.
         finished = self._inbox.callback_finished
         if self._renewer is not None and (finished is None or finished(Deadline(0))):
             self._renewer.stop()
+
+    def abandon(self, reason: Error, rewind: Callable[[bytes], None]) -> None:
+        """
+        Stop as `end()` does, so that another iterator continues after the last message taken.
+
+        Args:
+            reason: the reason for waiting threads.
+            rewind: called with the reply subject of the first accepted message that was not taken.
+
+        """
+        with self._lock:
+            unread = self._put_back()
+            if unread is not None:
+                rewind(unread[1])
+            self.end(reason)
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
         """Request no more messages; see `MessageIterator.drain`."""
@@ -544,6 +679,7 @@ class MessagePuller:
     def forked(self) -> None:
         """Replace the lock, which a thread of the parent may have held; see `ForkAware`."""
         self._lock = threading.Lock()
+        self._ready.clear()
         self._leases.forked()
         if self._renewer is not None:
             self._renewer.forked()

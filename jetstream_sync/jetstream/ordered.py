@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -82,12 +82,13 @@ class OrderedRequester(PullRequester):
     def __init__(self, api: APIRequests, info: ConsumerInfo, cursor: OrderedCursor) -> None:
         super().__init__(api, info.stream_name, info.name, info.config)
         self.cursor = cursor
+        self.sequence = cursor.sequence
 
     def message(self, delivery: Delivery) -> JetStreamMsg:
         """Return the message for the caller; raise if one before it is missing."""
         if not self.cursor.advance(delivery[1]):
             raise self.gap_error()
-        return JetStreamMsg(delivery, self.core, None)
+        return self.make(delivery)
 
     def gap_error(self) -> Error:
         """Return the error after which another consumer is created."""
@@ -151,8 +152,13 @@ class OrderedPuller:
                 raise
             except _RECREATE_ON as error:
                 log.info("ordered consumer on %r: %s", self._cursor.stream, error)
-                messages.end(error)
+                messages.abandon(error, self._cursor.rewind)
                 self._recreate(messages, deadline)
+
+    def ready(self) -> Iterator[JetStreamMsg]:
+        """Yield messages that can be taken without waiting and without accounting, and end."""
+        messages = self._messages
+        return iter(()) if messages is None else messages.ready()
 
     def _recreate(self, ended: MessagePuller | None, deadline: Deadline) -> MessagePuller:
         """Create a consumer that starts after the last message, unless another thread has."""

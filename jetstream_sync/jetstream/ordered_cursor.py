@@ -128,6 +128,13 @@ class OrderedCursor:
         reply = self.sequence.reply
         return int(ack_tokens(reply)[3]) if reply else self._start
 
+    def rewind(self, reply: bytes) -> None:
+        """Move the position back to before the message with this reply subject."""
+        tokens = ack_tokens(reply)
+        self._start = int(tokens[3]) - 1
+        self.sequence.last = int(tokens[4]) - 1
+        self.sequence.reply = b""
+
     def _next_config(self, deliver_subject: str | None) -> ConsumerConfig:
         """Return the config of a consumer that starts after the last message."""
         self._serial += 1

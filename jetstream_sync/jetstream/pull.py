@@ -18,6 +18,7 @@ from weakref import ref
 from ..api.consumer import ConsumerConfig
 from ..api.echo import release
 from ..api.enums import AckPolicy, PriorityPolicy
+from ..api.gaps import DeliverySequence
 from ..api.pull import PullRequest
 from ..api.status import PullStatus, PullStatusKind, parse_pull_status
 from ..client.core import ConnectionCore
@@ -333,9 +334,12 @@ class PullRequester:
         self.config = config
         self._api = api
         self._subject = api.core.encode_subject(api.routes.next_msg(stream, consumer))
-        # Initial acknowledgement state of a message; None: the consumer wants no acknowledgements.
-        self._settled = None if config.ack_policy == AckPolicy.NONE else False
-        self._pinned = config.priority_policy == PriorityPolicy.PINNED_CLIENT
+        #: Initial acknowledgement state of a message; ``None``: the consumer wants no acknowledgements.
+        self.settled: bool | None = None if config.ack_policy == AckPolicy.NONE else False
+        #: Whether a message may bring the pin id of this client.
+        self.pinned: bool = config.priority_policy == PriorityPolicy.PINNED_CLIENT
+        #: The position that each message has to follow; ``None``: gaps are allowed.
+        self.sequence: DeliverySequence | None = None
         self._pin_id: str | None = None
         # Without acknowledgements the server redelivers nothing. Messages that an exception kept from
         # the caller, and inboxes that may still receive messages, are kept for the next fetch.
@@ -345,7 +349,7 @@ class PullRequester:
     @property
     def without_acks(self) -> bool:
         """Whether the consumer's ack policy is ``none``."""
-        return self._settled is None
+        return self.settled is None
 
     def check(self, request: PullRequest) -> None:
         """
@@ -388,11 +392,15 @@ class PullRequester:
             self.core.send(command, 1, size)
 
     def message(self, delivery: Delivery) -> JetStreamMsg:
-        """Return the message for the caller."""
-        if self._pinned and delivery[2]:
+        """Check a message, and return it for the caller."""
+        if self.pinned and delivery[2]:
             headers = parse_headers(delivery[2])
             self._pin_id = (headers.get(PIN_ID) if headers else None) or self._pin_id
-        return JetStreamMsg(delivery, self.core, self._settled)
+        return self.make(delivery)
+
+    def make(self, delivery: Delivery) -> JetStreamMsg:
+        """Return a message that needs no check for the caller."""
+        return JetStreamMsg(delivery, self.core, self.settled)
 
     def leases(self) -> Leases:
         """Return the leases of this consumer's messages; an ordered consumer has none."""

@@ -24,7 +24,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
@@ -36,7 +35,6 @@ from ..client.threads import after_fork
 from ..errors import (
     Error,
     IteratorClosedError,
-    NotJSMessageError,
     PullError,
     StreamNotFoundError,
     TimeoutError,
@@ -63,8 +61,6 @@ log: logging.Logger = logging.getLogger("jetstream_sync.watch")
 
 #: Maximum number of received messages that were not taken yet.
 _MAX_BUFFERED: Final = 1000
-#: Maximum number of messages that are taken from the connection's queue in one step.
-_MAX_CHUNK: Final = 256
 #: Heartbeat of the pull requests in seconds.
 _HEARTBEAT_S: Final = 5.0
 #: Minimum timeout for creating a consumer in seconds, also if the caller waits for less time.
@@ -112,10 +108,8 @@ class _WatchCursor(OrderedCursor):
 class _DeliveryRequester(OrderedRequester):
     """Returns deliveries as they were received; the watch makes its entries of them."""
 
-    def message(self, delivery: Delivery) -> Any:
-        """Return the delivery; raise if a message before it is missing."""
-        if not self.cursor.advance(delivery[1]):
-            raise self.gap_error()
+    def make(self, delivery: Delivery) -> Any:
+        """Return the delivery."""
         return delivery
 
 
@@ -131,26 +125,11 @@ class _WatchMessages(OrderedPuller):
         del deadline
         return super()._recreate(ended, at_least(self.deadline, _MIN_CREATE_TIMEOUT_S))
 
-    def take_many(self, deadline: Deadline, limit: int) -> list[Delivery]:
-        """
-        Wait for the next message, and return it and those that have arrived after it.
-
-        Args:
-            deadline: the deadline.
-            limit: maximum number of further messages.
-
-        """
+    def take_many(self, deadline: Deadline) -> list[Delivery]:
+        """Wait for the next message, and return it and those that have arrived after it."""
         found = [cast("Delivery", self.take(deadline))]
         messages = self._messages
-        more = messages.take_arrived(limit) if messages is not None else []
-        if more:
-            sequence = self._cursor.sequence
-            with suppress(NotJSMessageError):
-                if sequence.follow(more[0][1], more[-1][1], len(more)):
-                    found += more
-                    return found
-            self.restart("a message is missing")
-        return found
+        return found if messages is None else found + messages.take_run()
 
     def restart(self, reason: str) -> None:
         """End the current consumer, so that the next call continues with another one."""
@@ -441,7 +420,7 @@ class Watch(Generic[E]):
         if not self._current:
             wait = deadline.sooner(_FIRST_CHECK_S)
         try:
-            self._received += messages.take_many(wait, _MAX_CHUNK)
+            self._received += messages.take_many(wait)
         except TimeoutError:
             if not self._current:
                 self._check_current()

@@ -336,7 +336,7 @@ def inherited(nc: Connection) -> Inherited:
     jsmsg = consumer.next(timeout=5)
     messages = consumer.messages()
     messages.next(timeout=5)
-    wait_until(lambda: len(messages._source._arrived) == 4)
+    wait_until(lambda: len(messages._source._buffer_state()[0]) == 4)
     ordered = stream.ordered_consumer()
     ordered.next(timeout=5)
     ordered_messages = ordered.messages()

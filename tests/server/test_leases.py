@@ -113,7 +113,7 @@ def start(stream: Stream, js: JetStream, count: int = 2, **config: Any) -> PullC
 
 def wait_for_buffered(messages: MessageIterator, count: int) -> None:
     """Wait until this number of deliveries is in an iterator's buffer."""
-    wait_until(lambda: len(messages._source._inbox.mailbox) >= count)
+    wait_until(lambda: len(messages._source._buffer_state()[0]) >= count)
 
 
 def deliveries(messages: MessageIterator, count: int) -> list[tuple[int, int]]:

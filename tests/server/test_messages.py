@@ -71,7 +71,7 @@ def subscriptions(nc: Connection) -> int:
 
 def buffered(messages: MessageIterator) -> int:
     """Return the number of buffered messages, with the statuses between them."""
-    return len(messages._source._inbox.mailbox)
+    return len(messages._source._buffer_state()[0])
 
 
 @pytest.fixture
@@ -173,6 +173,30 @@ def test_a_message_without_a_payload_is_a_message(
     assert first.headers is not None
     assert first.headers["A"] == "b"
     assert (second.headers, second.data) == (None, b"")
+
+
+def test_a_run_belongs_to_all_threads(
+    js: JetStream, stream: Stream, consumer: PullConsumer
+) -> None:
+    """While one thread handles a message, others take those that have arrived with it."""
+    fill(js, stream.name, 100)
+    with consumer.messages() as messages, ThreadPoolExecutor(1) as pool:
+        wait_until(lambda: buffered(messages) == 100)
+        assert number(pool.submit(messages.next, 5).result(5)) == 0
+        assert [number(messages.next(0)) for _ in range(99)] == list(range(1, 100))
+
+
+def test_a_stop_ends_a_run(js: JetStream, stream: Stream, consumer: PullConsumer) -> None:
+    """After ``stop`` an iteration ends, though more messages have arrived with the last one."""
+    fill(js, stream.name, 100)
+    with consumer.messages() as messages:
+        wait_until(lambda: buffered(messages) == 100)
+        got = []
+        for msg in messages:
+            got.append(number(msg))
+            if len(got) == 10:
+                messages.stop()
+        assert got == list(range(10))
 
 
 def test_iterators_share_a_consumer(js: JetStream, stream: Stream, consumer: PullConsumer) -> None:

@@ -18,6 +18,7 @@ from jetstream_sync import (
     BadRequestError,
     Connection,
     ConnectionClosedError,
+    ConnectionLostError,
     ConsumerNotFoundError,
     DeliverPolicy,
     InvalidOptionError,
@@ -635,6 +636,45 @@ def test_threads_take_from_one_iterator(js: JetStream, stream: Stream) -> None:
             for reader in readers:
                 reader.result(20)
     assert sorted(got) == list(range(3000))
+
+
+def test_a_lost_consumer_loses_no_accepted_message(js: JetStream, stream: Stream) -> None:
+    """
+    Messages that one thread has accepted in one step with another one are not lost with the consumer.
+
+    A second thread may find out that the consumer is lost before the first one has taken them all.
+    """
+    fill(js, stream.name, 300)
+    with stream.ordered_consumer().messages(stop_after=300) as messages:
+        inner = messages._source._messages
+        wait_until(lambda: len(inner._buffer_state()[0]) == 300)
+        got = numbers(messages, 10)
+        assert len(inner._ready) > 100
+        inner.abandon(ConnectionLostError("lost"), messages._source._cursor.rewind)
+        assert got + [int(msg.data) for msg in messages] == list(range(300))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="3.10 handles signals at a return, too")
+def test_a_ctrl_c_loses_at_most_the_message_of_the_call(js: JetStream, stream: Stream) -> None:
+    """Wherever a call is interrupted, no message is lost but the one that it was about to return."""
+    fill(js, stream.name, 60)
+    with stream.ordered_consumer() as consumer:
+        for moment in range(1, 400):
+            got: list[int] = []
+            with consumer.messages() as messages:
+                inner = messages._source._messages
+                wait_until(lambda inner=inner: len(inner._arrived) == 60)  # type: ignore[misc]
+                done = not interrupted(
+                    lambda m=messages, got=got: got.extend(numbers(m, 1)),  # type: ignore[misc]
+                    moment,
+                )
+                got += numbers(messages, 1)
+                got += numbers(messages, 59 - got[-1])
+            assert got in (list(range(60)), list(range(1, 60)))
+            if done:
+                break
+        else:
+            pytest.fail("the call has more points than expected")
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="not every opcode is traced")

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from fix_cases import each_case
-from hypothesis import assume, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -246,6 +246,42 @@ def test_after_a_reset_all_is_asked_for_again():
     ledger.reset()
     assert ledger.empty()
     assert ledger.next_request().batch == 7, "5 of 12 messages were read"
+
+
+@settings(max_examples=300)
+@given(
+    limit=st.integers(1, 40),
+    stop_after=st.integers(0, 60),
+    counts=st.lists(st.integers(0, 40), max_size=8),
+)
+def test_messages_before_a_request_cause_none(limit: int, stop_after: int, counts: list[int]):
+    """
+    Counting messages together causes the same requests as counting each of them.
+
+    `messages_before_request` is as far as that goes: with the next message, a request may be due.
+    """
+    pull = ContinuousPull.of(max_messages=limit, stop_after=stop_after or None)
+    together, single = PullLedger(pull), PullLedger(pull)
+    together.next_request()
+    single.next_request()
+    for wanted in counts:
+        count = min(wanted, max(0, together.messages_before_request()))
+        if count:
+            together.messages(count)
+            assert together.next_request() is None
+            assert not together.complete()
+        for _ in range(count):
+            single.message(0)
+            assert single.next_request() is None
+        if not single.complete():
+            together.message(0)
+            single.message(0)
+            assert together.next_request() == single.next_request()
+            assert together.complete() == single.complete()
+    assert (together.pending_messages, together.delivered) == (
+        single.pending_messages,
+        single.delivered,
+    )
 
 
 def test_no_more_than_stop_after_is_asked_for():
