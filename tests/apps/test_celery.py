@@ -115,3 +115,22 @@ def test_a_restart_of_the_server(fresh_server: NatsServer, folder: Path) -> None
     order(folder, fresh_server.url, 10, 20)
     wait_until(lambda: len(receipts(folder)) == 20, 45)
     assert stored(fresh_server) == 20
+
+
+@pytest.mark.usefixtures("worker")
+def test_messages_become_tasks(fresh_server: NatsServer, folder: Path) -> None:
+    """The bridge sends one task for each stored order, and its consumer has nothing left to do."""
+    (folder / "receipts").mkdir()
+    with Program(["bridge.py"], fresh_server.url, folder) as bridge:
+        order(folder, fresh_server.url, 0, 10)
+        wait_until(lambda: len(list((folder / "labels").glob("*.txt"))) == 10, 45)
+        with RawClient(fresh_server.port) as raw:
+            info = raw.api("CONSUMER.INFO.ORDERS.LABELS")
+            assert info["delivered"]["consumer_seq"] == 10
+            wait_until(lambda: not raw.api("CONSUMER.INFO.ORDERS.LABELS")["num_ack_pending"])
+        bridge.signal(signal.SIGTERM)
+        assert bridge.ended() == 0
+    names = {path.stem for path in (folder / "labels").glob("*.txt")}
+    assert names == {f"order {number}" for number in range(10)}
+    # Each task has an id of its own.
+    assert len({path.read_text() for path in (folder / "labels").glob("*.txt")}) == 10

@@ -9,6 +9,7 @@ import jetstream_sync
 
 SERVERS = os.environ.get("NATS_URL", "nats://127.0.0.1:4222")
 RECEIPTS = Path("receipts")
+LABELS = Path("labels")
 
 app = Celery("shop")
 app.config_from_object("celeryconfig")
@@ -37,3 +38,10 @@ def take_order(number, text):
     ack = js.publish("ORDERS.received", text.encode(), msg_id=f"order-{number}")
     (RECEIPTS / f"{number}.txt").write_text(f"{ack.seq} {os.getpid()}")
     return ack.seq
+
+
+@app.task(acks_late=True, reject_on_worker_lost=True)
+def print_label(text):
+    """Print a label; bridge.py sends this task for each stored order."""
+    LABELS.mkdir(exist_ok=True)
+    (LABELS / f"{text}.txt").write_text(print_label.request.id)
