@@ -83,9 +83,9 @@ ONLY_IN: dict[str, set[str]] = {
     "queue": {"client", "workers"},
     # A read of standard input must not miss a Ctrl-C just before it.
     "select": {"net", "cli/interruptible.py", "workers/heartbeat.py"},
-    "selectors": {"net"},
+    "selectors": {"net", "workers/http_server.py"},
     "signal": {"server", "cli", "spark/streaming/reader.py", "workers"},
-    "socket": {"net", "server"},
+    "socket": {"net", "server", "workers/http_server.py", "workers/health.py"},
     "ssl": {"net"},
     # sub --translate runs a command given by the user; bench runs clients in separate processes. Workers
     # run in several processes, and handlers in processes of their own.
@@ -110,6 +110,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "pyarrow": {"spark"},
     "pyspark": {"spark", "top_level"},
     "pytest": {"pytest_plugin"},
+    "prometheus_client": {"workers/metrics.py"},
 }
 
 # The files that create threads and timers: they name them, make them daemons and report crashes. The
@@ -137,6 +138,7 @@ BROAD_HANDLERS: dict[tuple[str, str], str] = {
     ("client/tracing.py", "_call"): "a user's callback for the trace may raise anything",
     ("jetstream/consume.py", "_run"): "a user's callback for messages may raise anything",
     ("jetstream/watch.py", "_report_current"): "a user's callback may raise anything",
+    ("workers/health.py", "_route"): "an error in an answer must not end the thread of the server",
     ("workers/observer.py", "emit"): "a user's hook may raise anything",
     (
         "workers/processing.py",

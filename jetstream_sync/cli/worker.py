@@ -39,6 +39,12 @@ def worker(_settings: Settings) -> None:
     help="Seconds that running handlers may take after a signal.  [default: that of the worker]",
 )
 @click.option(
+    "--http",
+    metavar="HOST:PORT",
+    envvar="JETSTREAM_WORKER_HTTP",
+    help="Serve /livez, /readyz and /metrics at this address.  [default: that of the worker]",
+)
+@click.option(
     "--processes",
     type=click.IntRange(min=1),
     metavar="N",
@@ -79,6 +85,7 @@ def run(
     *,
     target: str,
     drain_timeout: float | None,
+    http: str | None,
     processes: int | None,
     max_messages: int | None,
     max_age: float | None,
@@ -100,7 +107,7 @@ def run(
     Exit status:
       0  stopped, and everything handled is acknowledged
       1  a handler did not end in time; its message is delivered again
-      2  an option or a consumer does not fit
+      2  an option or a consumer does not fit, or the address of --http is in use
       3  a stream or consumer does not exist
       5  no connection, login refused, or JetStream is disabled
     """  # noqa: D301 - click requires the character, not the escape
@@ -119,6 +126,7 @@ def run(
             max_rss=None if max_rss is None else max_rss * 2**20,
         ),
         reload=reload,
+        http=http,
     )
     try:
         ctx.exit(run_worker(options, settings.env.stderr))

@@ -26,6 +26,7 @@ from __future__ import annotations
 from .context import Context
 from .handler import Handler, Reply
 from .leases import LeaseLostError
+from .metrics import WorkerCollector
 from .observer import WorkerEvent
 from .processes import HandlerTimeoutError, WorkerCrashedError
 from .retries import Backoff, Reject, Retry
@@ -42,6 +43,7 @@ __all__ = [
     "Reply",
     "Retry",
     "Worker",
+    "WorkerCollector",
     "WorkerCrashedError",
     "WorkerEvent",
 ]

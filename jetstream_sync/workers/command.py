@@ -41,6 +41,8 @@ class RunOptions:
     """When a worker process is replaced."""
     reload: bool = False
     """Whether to replace the worker processes when a source file changes."""
+    http: str | None = None
+    """The address of health checks and metrics; ``None``: that of the worker."""
 
     @property
     def supervised(self) -> bool:
@@ -113,6 +115,8 @@ def run_worker(options: RunOptions, stream: TextIO) -> int:
     worker.servers = list(options.servers) or _inherited_servers() or worker.servers
     if options.drain_timeout is not None:
         worker.drain_timeout = options.drain_timeout
+    if options.http is not None:
+        worker.http = options.http
     configure_logging(stream, with_process=supervised)
     return worker.run()
 

@@ -207,6 +207,8 @@ class LeaseKeeper:
         self._on_reconnect = on_reconnect
         #: Number of reconnects, as of the last tick.
         self.reconnects: int = 0
+        #: Time of the last tick, by the lease clock.
+        self.checked_at: float = lease_clock()
         self._held: dict[int, Delivery] = {}
 
     def add(self, delivery: Delivery) -> None:
@@ -224,7 +226,7 @@ class LeaseKeeper:
             self.reconnects = reconnects
             self._on_reconnect()
         due: list[Delivery] = []
-        now = lease_clock()
+        now = self.checked_at = lease_clock()
         for delivery in tuple(self._held.values()):
             if delivery.is_lost():
                 self._report_lost(delivery)

@@ -32,6 +32,7 @@ __all__ = [
     "OUTCOMES",
     "EventKind",
     "HandlerObserver",
+    "Histogram",
     "Hook",
     "Observer",
     "WorkerEvent",

@@ -22,6 +22,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from .. import (
@@ -41,9 +42,9 @@ from .processing import Processor, Shared
 from .spawn import spawn
 
 if TYPE_CHECKING:
-    from .. import JetStreamMsg, MessageIterator, PullConsumer
+    from .. import ConsumerInfo, JetStreamMsg, MessageIterator, PullConsumer
 
-__all__ = ["HandlerThreads"]
+__all__ = ["HandlerThreads", "PoolState"]
 
 log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
@@ -54,8 +55,26 @@ _MAX_PULL_DELAY_S: Final = 30.0
 _REPEAT_LOG_S: Final = 60.0
 #: Timeout for messages in flight when pulling stops, in seconds.
 _STOP_TIMEOUT_S: Final = 2.0
+#: Timeout of a request for the consumer's info, in seconds: the main thread waits for it.
+_INFO_TIMEOUT_S: Final = 2.0
 #: Delay of messages whose handler did not end before the drain timeout, in seconds.
 _ABANDON_DELAY_S: Final = 1.0
+
+
+@dataclass(frozen=True)
+class PoolState:
+    """What the threads of a handler are doing."""
+
+    slots: int
+    """Number of threads that run the handler."""
+    running: int
+    """Number of messages whose handler runs."""
+    stuck: int
+    """Number of these that exceed the timeout."""
+    buffered: int
+    """Number of messages that wait for a thread."""
+    pull_alive: bool
+    """Whether the thread that pulls messages has not ended."""
 
 
 class HandlerThreads:
@@ -93,6 +112,10 @@ class HandlerThreads:
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
+        #: The last known state of the consumer.
+        self.info: ConsumerInfo = consumer.cached_info
+        #: The error of the last attempt to pull; empty: there was none.
+        self.pull_error: str = ""
         # --- under _lock ---
         self._consumer = consumer
         self._times = LeaseTimes(consumer.cached_info.config)
@@ -121,11 +144,22 @@ class HandlerThreads:
         self._threads.append(spawn(f"{name}-pull", self._pull_until_stopped, fatal))
 
     def refresh(self) -> None:
-        """Read the lengths of the leases again; an unreachable server changes nothing."""
+        """Read the state of the consumer again; an unreachable server changes nothing."""
         with contextlib.suppress(Error):
-            info = self._consumer.info()
+            info = self.info = self._consumer.info(_INFO_TIMEOUT_S)
             self._times.adopt(info.config)
             self._check_order(info.num_waiting - 1)  # without the own request
+
+    def state(self) -> PoolState:
+        """Return what the threads are doing."""
+        with self._lock:
+            return PoolState(
+                slots=self.handler.concurrency,
+                running=len(self._running),
+                stuck=sum(each.given_up for each in self._running),
+                buffered=self._held - len(self._running),
+                pull_alive=bool(self._threads) and self._threads[-1].is_alive(),
+            )
 
     def _check_order(self, others: int) -> None:
         """Warn once if other processes pull from a consumer whose messages are ordered by key."""
@@ -214,6 +248,7 @@ class HandlerThreads:
                     self._shared.on_fatal(error)
                 return
             except Error as error:
+                self.pull_error = str(error)
                 delay = min(max(_FIRST_PULL_DELAY_S, 2 * delay), _MAX_PULL_DELAY_S)
                 if time.monotonic() - logged_at >= _REPEAT_LOG_S:
                     logged_at = time.monotonic()
@@ -254,6 +289,7 @@ class HandlerThreads:
     def _pull_once(self, room: int) -> None:
         """Receive this number of messages, or fewer if the pull ends before."""
         with self._consumer.messages(max_messages=room, stop_after=room) as messages:
+            self.pull_error = ""
             with self._lock:
                 self._pull = messages
                 stopping = self._stopping

@@ -43,7 +43,9 @@ from .. import (
 from .consumers import check_handler, ensure_consumer
 from .dead_letters import DeadLetterTarget, DeadLetterWriter
 from .handler import Handler, HandlerFunction, Middleware
+from .health import Monitor, MonitoringServer, SystemdNotifier
 from .heartbeat import SupervisorLink, supervisor_link
+from .http_server import parse_address
 from .leases import LeaseKeeper
 from .limits import Limit
 from .observer import EVENT_KINDS, EventKind, Hook, Observer
@@ -57,6 +59,7 @@ from .threads import HandlerThreads
 
 if TYPE_CHECKING:
     from .. import Connection, JetStream, JetStreamMsg, PullConsumer
+    from .metrics import Snapshot
     from .testing import TestClient
 
 __all__ = ["CheckResult", "ExitStatus", "Worker", "exit_status"]
@@ -66,6 +69,8 @@ log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 _DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 #: Interval at which the lengths of the leases are read again, in seconds.
 _REFRESH_S: Final = 60.0
+#: The same with `Worker.http`, because the state of the consumers is among the metrics.
+_SAMPLE_S: Final = 5.0
 #: Delays between attempts to start while the server is unreachable, in seconds.
 _FIRST_START_DELAY_S: Final = 0.25
 _MAX_START_DELAY_S: Final = 5.0
@@ -152,6 +157,8 @@ class Worker:
             first one outermost. One that raises counts as the handler.
         ensure: ``"consumer"``: create missing consumers, and update the fields that a handler names;
             ``"none"``: consumers and the stream for dead letters must exist.
+        http: the address ``HOST:PORT`` of health checks and metrics; ``None``: no server. Without a host,
+            only programs on this machine can connect; port 0 is a free one, which is logged.
         connection: other options of `jetstream_sync.connect`. Unless they say otherwise, the worker
             waits for its server at the start, reconnects without limit, and pings every 10 seconds.
 
@@ -173,12 +180,16 @@ class Worker:
         drain_timeout: float = 25.0,
         middleware: Sequence[Middleware] = (),
         ensure: str = "consumer",
+        http: str | None = None,
         connection: dict[str, Any] | None = None,
     ) -> None:
         if ensure not in {"consumer", "none"}:
             raise InvalidOptionError("ensure", ensure, "must be 'consumer' or 'none'")
         if not drain_timeout >= 0:
             raise InvalidOptionError("drain_timeout", drain_timeout, "must be 0 or above")
+        if http is not None:
+            parse_address(http)
+        self.http = http
         self.servers = servers
         self.name = name
         self.dead_letters = dead_letters
@@ -192,6 +203,7 @@ class Worker:
         #: Options of `jetstream_sync.connect`.
         self.connection: dict[str, Any] = dict(connection or {})
         self._hooks: dict[EventKind, list[Hook]] = {}
+        self._monitor: Monitor | None = None
         # Events for the calling thread of run(); the worker is stopped before it runs, too.
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         register(self)
@@ -404,24 +416,56 @@ class Worker:
         observer = Observer(
             self.name, self._hooks, lambda call: self._events.put(_Event("call", call=call))
         )
+        monitor = Monitor(observer)
+        server = None
+        try:
+            if self.http is not None:
+                server = MonitoringServer(self.http, lambda: [monitor.snapshot()])
+        except OSError as error:
+            log.error("worker %r cannot serve http=%r: %s", self.name, self.http, error)  # noqa: TRY400
+            return ExitStatus.USAGE
         link = supervisor_link()
         stop_once = _StopOnce(self._events)
-        with self._signals(stop_once if link is not None else self._events.put):
+        on_stop = stop_once if link is not None else self._events.put
+        with self._signals(on_stop), self._monitored(monitor, server):
             observer.emit("start")
             if link is not None:
                 link.on_command(stop_once.command)
             try:
-                status = self._run_connected(observer, link)
+                status = self._run_connected(observer, monitor, link)
             finally:
                 if link is not None:
                     link.close()
             observer.emit("stop", status=status)
             return status
 
-    def _run_connected(self, observer: Observer, link: SupervisorLink | None) -> int:
+    def snapshot(self) -> Snapshot | None:
+        """Return health and numbers of the running worker; ``None``: it does not run."""
+        monitor = self._monitor
+        return None if monitor is None else monitor.snapshot()
+
+    @contextmanager
+    def _monitored(self, monitor: Monitor, server: MonitoringServer | None) -> Iterator[None]:
+        """Report health and numbers for the duration of a block."""
+        thread = None
+        if server is not None:
+            log.info("worker %r serves health checks and metrics at %s", self.name, server.url)
+            thread = spawn("worker-http", server.run, lambda _error: None)
+        self._monitor = monitor
+        try:
+            yield
+        finally:
+            self._monitor = None
+            if server is not None and thread is not None:
+                server.close()
+                thread.join(_LAST_FLUSH_S)
+
+    def _run_connected(
+        self, observer: Observer, monitor: Monitor, link: SupervisorLink | None
+    ) -> int:
         try:
             with self._connect() as nc:
-                return _Run(self, nc, self._events, observer, link).run()
+                return _Run(self, nc, self._events, observer, monitor, link).run()
         except InvalidArgumentError:
             raise
         except Error as error:
@@ -537,6 +581,7 @@ class _Run:
         nc: its connection.
         events: the events for the calling thread.
         observer: counts what happens, and calls hooks.
+        monitor: reports health and numbers.
         link: the link to the supervisor; ``None``: there is none.
 
     """
@@ -547,9 +592,12 @@ class _Run:
         nc: Connection,
         events: queue.SimpleQueue[_Event],
         observer: Observer,
+        monitor: Monitor,
         link: SupervisorLink | None,
     ) -> None:
         self._worker = worker
+        self._monitor = monitor
+        self._systemd = SystemdNotifier()
         self._observer = observer
         self._nc = nc
         self._events = events
@@ -580,6 +628,8 @@ class _Run:
             return self._status
         self._wait_for_stop()
         self._stopping = True
+        self._monitor.phase = "stopping"
+        self._systemd.notify("STOPPING=1")
         self._observer.emit("drain")
         clean = self._drain(time.monotonic() + self._worker.drain_timeout)
         self._ended.set()
@@ -611,10 +661,14 @@ class _Run:
                 return False
         shortest = min(pool.shortest_wait for pool in self._pools)
         interval = min(shortest / 12, _MAX_TICK_S)
-        spawn("worker-leases", lambda: self._maintain(interval), self._shared.on_fatal)
-        spawn("worker-settle", self._settlements.run, self._shared.on_fatal)
+        fatal = self._shared.on_fatal
+        services = {
+            "renews leases": spawn("worker-leases", lambda: self._maintain(interval), fatal),
+            "sends acknowledgements": spawn("worker-settle", self._settlements.run, fatal),
+        }
         for pool in self._pools:
             pool.start()
+        self._monitor.attach(self._nc, self._keeper, self._pools, services)
         return True
 
     def _wait_connected(self) -> bool:
@@ -658,6 +712,7 @@ class _Run:
         return event is not None and event.kind == "stop"
 
     def _next_event(self, seconds: float) -> _Event | None:
+        self._systemd.watchdog(lambda: not self._monitor.not_live())
         try:
             event = self._events.get(timeout=seconds)
         except queue.Empty:
@@ -668,6 +723,7 @@ class _Run:
 
     def _announce_ready(self) -> None:
         log.info("worker %r is ready: %d handlers", self._worker.name, len(self._pools))
+        self._systemd.notify("READY=1")
         self._observer.emit("ready")
         if self._link is not None:
             self._link.handled = lambda: sum(pool.handled for pool in self._pools)
@@ -676,7 +732,8 @@ class _Run:
 
     def _wait_for_stop(self) -> None:
         """Return when the worker has to stop."""
-        refresh_at = time.monotonic() + _REFRESH_S
+        interval = _REFRESH_S if self._worker.http is None else _SAMPLE_S
+        refresh_at = time.monotonic() + interval
         ready = False
         while True:
             if not ready and all(pool.is_prepared for pool in self._pools):
@@ -700,9 +757,10 @@ class _Run:
                 return
             due = time.monotonic() >= refresh_at
             if due or (event is not None and event.kind == "reconnected"):
-                refresh_at = time.monotonic() + _REFRESH_S
+                refresh_at = time.monotonic() + interval
                 for pool in self._pools:
-                    pool.refresh()
+                    if self._nc.is_connected:
+                        pool.refresh()
 
     # --- stopping -------------------------------------------------------------------------------
 
@@ -719,6 +777,7 @@ class _Run:
             self._settlements.wait_confirmed(_LAST_FLUSH_S)
         for pool in self._pools:
             pool.close()
+        self._monitor.phase = "stopped"
         self._settlements.stop()
         with suppress(Error):
             if clean:

@@ -1,0 +1,246 @@
+"""
+Metrics of workers, in the text format of Prometheus.
+
+Rules:
+
+1. Every metric is computed from snapshots: one for each process of a worker. Counters and histograms
+   are added up; what a consumer reports is the same in each process, and the highest value is used.
+2. The text is written here, so that the endpoint needs no other package and a supervisor can add up
+   its processes. `WorkerCollector` gives the same families to a registry of ``prometheus_client``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, Protocol, TypedDict
+
+from .observer import BUCKETS_S, COUNTERS, OUTCOMES, Histogram
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+__all__ = [
+    "CONTENT_TYPE",
+    "HandlerSnapshot",
+    "HistogramSnapshot",
+    "Snapshot",
+    "WorkerCollector",
+    "metrics_text",
+]
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_PREFIX: Final = "jetstream_worker_"
+_LABELS: Final = ("handler", "stream", "consumer")
+
+
+class HistogramSnapshot(TypedDict):
+    """A histogram of durations."""
+
+    counts: list[int]
+    """The counts of `BUCKETS_S`, and of everything above."""
+    total: float
+    """The sum in seconds."""
+
+
+class HandlerSnapshot(TypedDict):
+    """The numbers of one handler in one process, at one time."""
+
+    handler: str
+    stream: str
+    consumer: str
+    counts: dict[str, int]
+    duration: HistogramSnapshot
+    wait: HistogramSnapshot
+    age: HistogramSnapshot
+    last_success: float | None
+    """Seconds since 1970; ``None``: no message was acknowledged."""
+    running: int
+    buffered: int
+    slots: int
+    delayed: int
+    pending: int | None
+    """``num_pending`` of the consumer; ``None``: unknown."""
+    ack_pending: int | None
+    """``num_ack_pending`` of the consumer; ``None``: unknown."""
+
+
+class Snapshot(TypedDict):
+    """Health and numbers of one process; it can be sent as JSON."""
+
+    not_live: list[str]
+    """Reasons why the process should be restarted; empty: it is alive."""
+    not_ready: list[str]
+    """Reasons why it does not handle messages; empty: it does."""
+    handlers: list[HandlerSnapshot]
+
+
+@dataclass
+class _Family:
+    """A metric: name without prefix, type, help and samples."""
+
+    name: str
+    kind: str
+    help: str
+    #: Suffix of the name, labels and value.
+    samples: list[tuple[str, dict[str, str], float]] = field(default_factory=list)
+
+
+#: Names of gauges, how the values of several processes are combined, and their help.
+_GAUGES: Final[tuple[tuple[str, str, Callable[[Iterable[float]], float], str], ...]] = (
+    ("running", "running", sum, "Messages whose handler is running."),
+    ("buffered", "buffered", sum, "Messages that were received and wait for a thread."),
+    ("slots", "slots", sum, "Messages that can be handled at a time."),
+    ("consumer_pending", "pending", max, "Messages that the consumer has not delivered yet."),
+    ("consumer_ack_pending", "ack_pending", max, "Messages delivered and not acknowledged."),
+    ("consumer_delayed", "delayed", sum, "Failed messages that wait for their next attempt."),
+    (
+        "last_success_timestamp_seconds",
+        "last_success",
+        max,
+        "Time of the last acknowledgement, in seconds since 1970.",
+    ),
+)
+_HISTOGRAMS: Final = (
+    ("duration_seconds", "duration", "Run time of the handler."),
+    ("wait_seconds", "wait", "Time from the receipt of a message to the start of its handler."),
+    ("age_seconds", "age", "Time from storing a message to the start of its handler."),
+)
+_COUNTER_HELP: Final = {
+    "leases_renewed": "Leases that were renewed.",
+    "leases_lost": "Leases that were lost: the message is delivered again.",
+    "settle_retries": "Acknowledgements and the like that were sent again.",
+    "dead_letter_failures": "Dead letters that could not be stored.",
+    "timeouts": "Handlers that exceeded their timeout.",
+    "restarts": "Processes that ended and were replaced.",
+}
+
+
+def _families(snapshots: Sequence[Snapshot], restarts: int | None) -> Iterator[_Family]:
+    """Yield all metrics, added up over the snapshots."""
+    by_labels: dict[tuple[str, ...], list[HandlerSnapshot]] = {}
+    for snapshot in snapshots:
+        for each in snapshot["handlers"]:
+            key = (each["handler"], each["stream"], each["consumer"])
+            by_labels.setdefault(key, []).append(each)
+    groups = [
+        (dict(zip(_LABELS, key, strict=True)), group) for key, group in sorted(by_labels.items())
+    ]
+    messages = _Family("messages", "counter", "Deliveries, by outcome.")
+    for labels, group in groups:
+        for outcome in OUTCOMES:
+            number = sum(each["counts"][outcome] for each in group)
+            messages.samples.append(("_total", {**labels, "outcome": outcome}, number))
+    yield messages
+    for name in COUNTERS:
+        family = _Family(name, "counter", _COUNTER_HELP[name])
+        for labels, group in groups:
+            number = sum(each["counts"][name] for each in group)
+            family.samples.append(("_total", labels, number))
+        if name == "restarts" and restarts is not None:
+            family.samples = [("_total", {}, restarts)]
+        yield family
+    yield from _durations_and_gauges(groups)
+
+
+def _durations_and_gauges(
+    groups: Sequence[tuple[dict[str, str], list[HandlerSnapshot]]],
+) -> Iterator[_Family]:
+    for name, key, text in _HISTOGRAMS:
+        family = _Family(name, "histogram", text)
+        for labels, group in groups:
+            family.samples += _histogram(labels, [each[key] for each in group])  # type: ignore[literal-required]
+        yield family
+    for name, key, combine, text in _GAUGES:
+        family = _Family(name, "gauge", text)
+        for labels, group in groups:
+            values = [each[key] for each in group]  # type: ignore[literal-required]
+            known = [value for value in values if value is not None]
+            if known:
+                family.samples.append(("", labels, combine(known)))
+        yield family
+
+
+def _histogram(
+    labels: dict[str, str], parts: Sequence[HistogramSnapshot]
+) -> Iterator[tuple[str, dict[str, str], float]]:
+    counts = [sum(column) for column in zip(*(part["counts"] for part in parts), strict=True)]
+    bounds = [*map(str, BUCKETS_S), "+Inf"]
+    for bound, number in zip(bounds, accumulate(counts), strict=True):
+        yield "_bucket", {**labels, "le": bound}, number
+    yield "_count", labels, sum(counts)
+    yield "_sum", labels, sum(part["total"] for part in parts)
+
+
+def metrics_text(snapshots: Sequence[Snapshot], restarts: int | None = None) -> str:
+    """
+    Return all metrics in the text format of Prometheus.
+
+    Args:
+        snapshots: one for each process.
+        restarts: how many processes were replaced; ``None``: the processes do not belong to a supervisor.
+
+    """
+    lines = []
+    for family in _families(snapshots, restarts):
+        total = "_total" if family.kind == "counter" else ""
+        name = f"{_PREFIX}{family.name}"
+        lines.append(f"# HELP {name}{total} {family.help}")
+        lines.append(f"# TYPE {name}{total} {family.kind}")
+        for suffix, labels, value in family.samples:
+            pairs = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+            where = f"{{{pairs}}}" if pairs else ""
+            lines.append(f"{name}{suffix}{where} {value!r}")
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+class _Monitored(Protocol):
+    """A worker."""
+
+    def snapshot(self) -> Snapshot | None:
+        """Return health and numbers; ``None``: it does not run."""
+
+
+class WorkerCollector:
+    """
+    A collector for a registry of ``prometheus_client``, for programs that have one.
+
+    It needs the extra ``metrics``. While the worker does not run, there are no samples.
+
+    Example::
+
+        prometheus_client.REGISTRY.register(WorkerCollector(worker))
+
+    Args:
+        worker: the worker.
+
+    """
+
+    def __init__(self, worker: _Monitored) -> None:
+        self._worker = worker
+
+    def describe(self) -> Iterable[Metric]:
+        """Return no metrics: they are known without a collection."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the current metrics."""
+        from prometheus_client import Metric as PrometheusMetric  # noqa: PLC0415 - an extra
+
+        snapshot = self._worker.snapshot()
+        for family in _families([] if snapshot is None else [snapshot], None):
+            name = f"{_PREFIX}{family.name}"
+            metric = PrometheusMetric(name, family.help, family.kind)
+            for suffix, labels, value in family.samples:
+                metric.add_sample(f"{name}{suffix}", labels, value)
+            yield metric
+
+
+def combined(counts: Histogram) -> HistogramSnapshot:
+    """Return a histogram of the observer as a snapshot."""
+    return {"counts": list(counts.counts), "total": counts.total}

@@ -1,0 +1,339 @@
+"""Health checks and metrics of a worker: they tell the truth, and disturb nothing."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fix_apps import free_port
+from fix_faults import FaultProxy
+from fix_threads import SCALE, wait_until
+from fix_worker import is_settled, running
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+import jetstream_sync
+from jetstream_sync import InvalidOptionError, JetStream, Stream
+from jetstream_sync.server import NatsServer
+from jetstream_sync.workers import Backoff, Reject, Retry, Worker, WorkerCollector
+from jetstream_sync.workers import worker as worker_module
+from jetstream_sync.workers.leases import LeaseKeeper
+
+FAST = Backoff(first=0.1, factor=1.0, jitter=0.0, attempts=2)
+RECONNECT = {"reconnect_time_wait": 0.05, "max_reconnect_attempts": -1}
+PREFIX = "jetstream_worker_"
+
+
+class Monitored:
+    """The HTTP endpoint of a worker."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Return status and body; 0 if nothing listens."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=5 * SCALE) as sock:
+                sock.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+                answer = b"".join(iter(lambda: sock.recv(65536), b"")).decode()
+        except ConnectionRefusedError:
+            return 0, ""
+        head, _, body = answer.partition("\r\n\r\n")
+        assert f"Content-Length: {len(body)}" in head
+        return int(head.split()[1]), body
+
+    def status(self, path: str) -> int:
+        return self.get(path)[0]
+
+    def metrics(self) -> dict[str, float]:
+        """Return all samples: ``name`` or ``name outcome`` -> value, of a worker with one handler."""
+        return samples(self.get("/metrics")[1])
+
+
+def samples(text: str) -> dict[str, float]:
+    found = {}
+    for family in text_string_to_metric_families(text):
+        assert family.documentation
+        assert family.type in {"counter", "gauge", "histogram"}
+        for sample in family.samples:
+            assert {"handler", "stream", "consumer"} <= sample.labels.keys()
+            extra = sample.labels.get("outcome") or sample.labels.get("le")
+            name = sample.name.removeprefix(PREFIX)
+            assert name != sample.name
+            found[f"{name} {extra}" if extra else name] = sample.value
+    return found
+
+
+@pytest.fixture
+def endpoint() -> Monitored:
+    return Monitored()
+
+
+def test_health_follows_the_server_and_the_life_of_the_worker(
+    js: JetStream, stream: Stream, nats_server: NatsServer, endpoint: Monitored
+) -> None:
+    """Without its server a worker is alive but not ready, at the start and later; at its end nothing listens."""
+    release = threading.Event()
+    with FaultProxy(nats_server.port) as proxy:
+        proxy.refuse()
+        worker = Worker(proxy.url, http=endpoint.address, connection=RECONNECT)
+
+        @worker.handler(stream=stream.name, consumer="C", ack_wait=30)
+        def handle() -> None:
+            release.wait(30)
+
+        with running(worker) as run:
+            wait_until(lambda: endpoint.status("/livez") == 200)
+            assert endpoint.get("/readyz") == (503, "the worker is starting\n")
+            proxy.accept()
+            wait_until(lambda: endpoint.get("/readyz") == (200, "ok\n"))
+            proxy.refuse()
+            proxy.cut()
+            wait_until(lambda: "not connected" in endpoint.get("/readyz")[1])
+            assert endpoint.get("/livez") == (200, "ok\n")
+            proxy.accept()
+            wait_until(lambda: endpoint.status("/readyz") == 200)
+            js.publish(f"{stream.name}.a", b"x")
+            wait_until(lambda: endpoint.metrics().get("running") == 1)
+            worker.stop()
+            wait_until(lambda: endpoint.get("/readyz") == (503, "the worker is stopping\n"))
+            assert endpoint.status("/livez") == 200
+            release.set()
+            assert run.ended() == 0
+    assert endpoint.status("/livez") == 0
+
+
+def test_a_worker_with_no_free_thread_is_not_alive(
+    js: JetStream, stream: Stream, nats_server: NatsServer, endpoint: Monitored
+) -> None:
+    """When all threads of a handler exceed the timeout, /livez fails; one thread less is fine."""
+    worker = Worker(nats_server.url, http=endpoint.address)
+    release = threading.Event()
+
+    @worker.handler(stream=stream.name, consumer="C", concurrency=2, timeout=0.1)
+    def hang() -> None:
+        release.wait(30)
+
+    @worker.handler(stream=stream.name, consumer="IDLE", filter_subject=f"{stream.name}.none")
+    def idle() -> None: ...
+
+    with running(worker):
+        js.publish(f"{stream.name}.a", b"1")
+        wait_until(lambda: 'timeouts_total{handler="hang"' in endpoint.get("/metrics")[1])
+        wait_until(lambda: worker_counts(endpoint, "hang")["timeouts"] == 1)
+        assert endpoint.status("/livez") == 200
+        js.publish(f"{stream.name}.a", b"2")
+        wait_until(lambda: endpoint.status("/livez") == 503)
+        assert endpoint.get("/livez")[1] == "hang: all 2 threads exceed the timeout\n"
+        assert endpoint.status("/readyz") == 503
+        release.set()
+        wait_until(lambda: endpoint.status("/livez") == 200)
+
+
+def worker_counts(endpoint: Monitored, handler: str) -> dict[str, int]:
+    (process,) = json.loads(endpoint.get("/livez?verbose")[1])["processes"]
+    return next(each["counts"] for each in process if each["handler"] == handler)
+
+
+def test_a_worker_whose_leases_are_not_renewed_is_not_alive(
+    js: JetStream,
+    stream: Stream,
+    nats_server: NatsServer,
+    endpoint: Monitored,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """When the thread that renews leases has ended, /livez says so, and the worker stops."""
+    worker = Worker(nats_server.url, http=endpoint.address)
+    release, broken = threading.Event(), threading.Event()
+    tick = LeaseKeeper.tick
+
+    def fail(keeper: LeaseKeeper) -> None:
+        if broken.is_set():
+            raise RuntimeError("a fault")
+        tick(keeper)
+
+    monkeypatch.setattr(LeaseKeeper, "tick", fail)
+
+    @worker.handler(stream=stream.name, consumer="C")
+    def handle() -> None:
+        release.wait(30)
+
+    with running(worker) as run:
+        js.publish(f"{stream.name}.a", b"1")
+        wait_until(lambda: endpoint.metrics().get("running") == 1)
+        assert endpoint.status("/livez") == 200
+        broken.set()
+        wait_until(lambda: endpoint.status("/livez") == 503)
+        assert "the thread that renews leases has ended" in endpoint.get("/livez")[1]
+        release.set()
+        assert run.ended() == 1
+
+
+def test_a_worker_without_a_permission_is_not_ready(endpoint: Monitored) -> None:
+    """A pull that the server refuses is tried again, and /readyz tells the error."""
+    config = """
+    jetstream {}
+    authorization { users = [
+        {user: admin, password: x}
+        {user: limited, password: x, permissions: {publish: {deny: "$JS.API.CONSUMER.MSG.NEXT.>"}}}
+    ]}
+    """
+    with NatsServer(config=config) as server:
+        with jetstream_sync.connect(server.url, user="admin", password="x") as nc:
+            nc.jetstream().create_stream(name="S", subjects=["S.>"])
+        login: dict[str, Any] = {"user": "limited", "password": "x"}
+        worker = Worker(server.url, http=endpoint.address, connection=login)
+        worker.handler(stream="S", consumer="C")(print)
+        with running(worker):
+            wait_until(lambda: "cannot pull" in endpoint.get("/readyz")[1])
+            assert endpoint.status("/readyz") == 503
+            assert endpoint.status("/livez") == 200
+
+
+def test_the_metrics_count_what_was_handled(
+    js: JetStream,
+    stream: Stream,
+    nats_server: NatsServer,
+    endpoint: Monitored,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each outcome is counted once; the text is valid, and a registry of the user has the same."""
+    monkeypatch.setattr(worker_module, "_SAMPLE_S", 0.1)
+    worker = Worker(nats_server.url, dead_letters="DEAD", http=endpoint.address)
+
+    @worker.handler(stream=stream.name, consumer="C", retry=FAST, decode="text")
+    def handle(what: str) -> None:
+        if what == "reject":
+            raise Reject("no")
+        if what == "fail":
+            raise Retry("no")
+
+    for what in ("good", "reject", "fail", "good", "good"):
+        js.publish(f"{stream.name}.a", what.encode())
+    registry = CollectorRegistry()
+    registry.register(WorkerCollector(worker))
+    assert samples(generate_latest(registry).decode()) == {}
+    with running(worker):
+        wait_until(
+            lambda: is_settled(stream, "C") and endpoint.metrics().get("messages_total ack") == 3
+        )
+        wait_until(lambda: endpoint.metrics().get("consumer_pending") == 0)
+        found = endpoint.metrics()
+        assert found.keys() == samples(generate_latest(registry).decode()).keys()
+    outcomes = {name.split()[1]: value for name, value in found.items() if "messages_total" in name}
+    assert outcomes == {"ack": 3, "retry": 1, "rejected": 1, "dead": 1, "lost": 0, "given_back": 0}
+    runs = 3 + 1 + 2
+    for name in ("duration_seconds", "wait_seconds", "age_seconds"):
+        assert found[f"{name}_count"] == found[f"{name}_bucket +Inf"] == runs
+        assert 0 < found[f"{name}_sum"] < 60
+    newest = js.get_stream("DEAD").get_msg(seq=2).time.timestamp()
+    assert abs(found["last_success_timestamp_seconds"] - newest) < 60
+    assert (found["slots"], found["running"], found["buffered"]) == (1, 0, 0)
+    assert samples(generate_latest(registry).decode()) == {}
+
+
+def test_good_messages_pass_those_that_wait_for_their_retry(
+    js: JetStream, stream: Stream, nats_server: NatsServer, endpoint: Monitored
+) -> None:
+    """Fifty failed messages wait for their retry, as a metric tells, and fifty good ones are handled."""
+    stream.create_consumer(durable_name="C", max_ack_pending=64, max_deliver=-1)
+    worker = Worker(nats_server.url, http=endpoint.address)
+    good = []
+
+    @worker.handler(stream=stream.name, consumer="C", retry=Backoff(first=30), decode="text")
+    def handle(what: str) -> None:
+        if what == "bad":
+            raise Retry("no")
+        good.append(what)
+
+    for what in ["bad"] * 50 + ["good"] * 50:
+        js.publish(f"{stream.name}.a", what.encode())
+    with running(worker):
+        wait_until(lambda: len(good) == 50)
+        wait_until(lambda: endpoint.metrics().get("consumer_delayed") == 50)
+        assert stream.consumer_info("C").num_ack_pending >= 50
+
+
+def test_garbage_and_slow_clients_disturb_nothing(
+    js: JetStream, stream: Stream, nats_server: NatsServer, endpoint: Monitored
+) -> None:
+    """Clients that send nothing, or no HTTP, delay no health check and stop no worker."""
+    worker = Worker(nats_server.url, http=endpoint.address)
+    seen = []
+
+    @worker.handler(stream=stream.name, consumer="C")
+    def handle(data: bytes) -> None:
+        seen.append(data)
+
+    with running(worker) as run:
+        wait_until(lambda: endpoint.status("/readyz") == 200)
+        silent = [socket.create_connection(("127.0.0.1", endpoint.port)) for _ in range(30)]
+        for number, sock in enumerate(silent[:20]):
+            sock.sendall(b"GET /livez HTTP" if number % 2 else b"\x16\x03\x01")
+        assert endpoint.status("/livez") == 200
+        for request, status in {
+            b"\r\n\r\n": 400,
+            b"HELLO\r\n\r\n": 400,
+            b"\xff\xfe \x00 HTTP/1.1\r\n\r\n": 405,
+            b"POST /livez HTTP/1.1\r\n\r\n": 405,
+            b"GET http://[ HTTP/1.1\r\n\r\n": 400,
+            b"GET /other HTTP/1.1\r\n\r\n": 404,
+            b"x" * 9000: 431,
+        }.items():
+            with socket.create_connection(("127.0.0.1", endpoint.port), timeout=5 * SCALE) as sock:
+                sock.sendall(request)
+                assert sock.recv(100).startswith(b"HTTP/1.1 %d " % status), request
+        with socket.create_connection(("127.0.0.1", endpoint.port), timeout=5 * SCALE) as sock:
+            sock.sendall(b"HEAD /livez HTTP/1.0\r\n\r\n")
+            assert b"".join(iter(lambda: sock.recv(100), b"")).endswith(b"\r\n\r\n")
+        js.publish(f"{stream.name}.a", b"x")
+        wait_until(lambda: seen == [b"x"])
+        assert run.stop() == 0
+    assert endpoint.status("/livez") == 0
+    for sock in silent:
+        sock.close()
+
+
+def test_a_port_that_is_in_use_keeps_the_worker_from_starting(
+    stream: Stream, nats_server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The status is 2, and the error names the address; an invalid address is refused at once."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        worker = Worker(nats_server.url, http=address)
+        worker.handler(stream=stream.name, consumer="C")(print)
+        assert worker.run() == 2
+        assert address in caplog.text
+        assert "in use" in caplog.text
+    for wrong in ("9400x", "localhost", "127.0.0.1:99999", ":-1"):
+        with pytest.raises(InvalidOptionError, match="HOST:PORT"):
+            Worker(http=wrong)
+
+
+def test_systemd_is_told_about_the_worker(
+    stream: Stream, nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker reports when it is ready and when it stops, and resets the watchdog in between."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.settimeout(10 * SCALE)
+        systemd.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "1000000")
+        monkeypatch.delenv("WATCHDOG_PID", raising=False)
+        worker = Worker(nats_server.url)
+        worker.handler(stream=stream.name, consumer="C")(print)
+        states = []
+        with running(worker) as run:
+            while "READY=1" not in states or states.count("WATCHDOG=1") < 3:
+                states.append(systemd.recv(100).decode())
+            worker.stop()
+            while states[-1] != "STOPPING=1":
+                states.append(systemd.recv(100).decode())
+            assert run.ended() == 0
+    assert set(states) == {"READY=1", "WATCHDOG=1", "STOPPING=1"}
+    assert (states.count("READY=1"), states.count("STOPPING=1")) == (1, 1)
