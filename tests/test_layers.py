@@ -139,6 +139,7 @@ BROAD_HANDLERS: dict[tuple[str, str], str] = {
     ("jetstream/consume.py", "_run"): "a user's callback for messages may raise anything",
     ("jetstream/watch.py", "_report_current"): "a user's callback may raise anything",
     ("workers/health.py", "_route"): "an error in an answer must not end the thread of the server",
+    ("workers/logs.py", "log"): "a user's log handler may raise anything",
     ("workers/observer.py", "emit"): "a user's hook may raise anything",
     (
         "workers/processing.py",

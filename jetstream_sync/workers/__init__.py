@@ -26,6 +26,7 @@ from __future__ import annotations
 from .context import Context
 from .handler import Handler, Reply
 from .leases import LeaseLostError
+from .logs import JsonLogFormatter, LogContextFilter
 from .metrics import WorkerCollector
 from .observer import WorkerEvent
 from .processes import HandlerTimeoutError, WorkerCrashedError
@@ -38,7 +39,9 @@ __all__ = [
     "Context",
     "Handler",
     "HandlerTimeoutError",
+    "JsonLogFormatter",
     "LeaseLostError",
+    "LogContextFilter",
     "Reject",
     "Reply",
     "Retry",

@@ -9,13 +9,12 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from .leases import Delivery, LeaseLostError, lease_clock
+from .logs import LOGGER_NAME, WorkerLogger
 
 if TYPE_CHECKING:
     from .. import Headers, JetStream, JetStreamMsg, PubAck
 
 __all__ = ["Context"]
-
-log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
 
 class Context:
@@ -91,7 +90,7 @@ class Context:
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger whose records have the message id and the attempt as attributes."""
         extra = {"message_id": self.id, "attempt": self.attempt, "handler": self._delivery.handler}
-        return logging.LoggerAdapter(log, extra)
+        return WorkerLogger(LOGGER_NAME, extra)
 
     def check(self) -> None:
         """

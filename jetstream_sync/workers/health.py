@@ -9,7 +9,6 @@ away. It is *ready* while it handles messages: connected, requesting messages, a
 from __future__ import annotations
 
 import json
-import logging
 import os
 import socket
 import threading
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from .http_server import HttpServer, Response
 from .leases import LeaseKeeper, lease_clock
+from .logs import log
 from .metrics import CONTENT_TYPE, HandlerSnapshot, Snapshot, combined, metrics_text
 from .observer import Observer
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from .threads import HandlerThreads
 
 __all__ = ["Monitor", "MonitoringServer", "SystemdNotifier"]
-
-log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
 #: Seconds without a check of the leases after which the worker is not alive. A check may wait for the
 #: answer to a ping for a part of the shortest lease.

@@ -17,7 +17,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 import sys
@@ -27,6 +26,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from .. import Error
+from .logs import log
 
 if TYPE_CHECKING:
     from .. import Connection, ConsumerConfig, JetStreamMsg, Metadata
@@ -40,8 +40,6 @@ __all__ = [
     "LeaseTimes",
     "lease_clock",
 ]
-
-log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
 #: Shortest supported lease, in seconds: a shorter one would be lost by a short stall of the process.
 MIN_WAIT_S: Final = 3.0
@@ -137,6 +135,7 @@ class Delivery:
         "started_at",
         "thread",
         "times",
+        "trace_id",
     )
 
     def __init__(
@@ -167,6 +166,8 @@ class Delivery:
         self.give_up_at: float = math.inf
         self.given_up: bool = False
         self.reported: bool = False
+        #: The trace of the handler; empty: it is not traced.
+        self.trace_id: str = ""
         #: Begin of the lease, and time of the next renewal, by the lease clock.
         self.leased_at: float = 0.0
         self.due: float = 0.0

@@ -21,6 +21,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from .leases import Delivery, DeliveryObserver, lease_clock
+from .logs import log, outcome_log
 
 if TYPE_CHECKING:
     from .. import JetStreamMsg
@@ -37,11 +38,6 @@ __all__ = [
     "Observer",
     "WorkerEvent",
 ]
-
-log: logging.Logger = logging.getLogger("jetstream_sync.worker")
-#: One record for each message, at the level INFO. Off unless its level is set.
-outcome_log: logging.Logger = logging.getLogger("jetstream_sync.worker.outcomes")
-outcome_log.setLevel(logging.WARNING)
 
 EventKind = Literal[
     "start",
@@ -237,7 +233,8 @@ class HandlerObserver(DeliveryObserver):
 
         """
         counters = self._counters()
-        counters.counts[outcome] += 1
+        if outcome != "ack" or error is None or not delivery.claimed:
+            counters.counts[outcome] += 1  # an acknowledgement of the handler was counted
         if outcome == "ack":
             counters.last_success = lease_clock() + counters.clock_offset
         elif outcome == "lost":

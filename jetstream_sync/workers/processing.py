@@ -7,7 +7,6 @@ letter: a message is terminated after its copy is stored.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from .dead_letters import DeadLetterTooLargeError, DeadLetterWriter, one_line
 from .handler import REPLY_TO, DecodeError, Handler, Middleware, Reply
 from .leases import Delivery, LeaseKeeper, lease_clock
 from .limits import Limit
+from .logs import log, log_context
 from .observer import Observer
 from .once import Once, Start
 from .processes import ProcessPool
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from .. import JetStream
 
 __all__ = ["Processor", "Shared"]
-
-log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
 #: Timeout of the confirmation before a handler with ``ack="before"`` runs, in seconds.
 _ACK_TIMEOUT_S: Final = 5.0
@@ -140,6 +138,7 @@ class Processor:
             delay in seconds.
 
         """
+        log_context.set(delivery)
         if delivery.is_lost():
             self._observer.settled(delivery, "lost")
             return None  # it is delivered again

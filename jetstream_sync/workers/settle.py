@@ -17,7 +17,6 @@ Rules:
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 import queue
 import threading
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from .. import Error
 from .leases import Delivery, LeaseKeeper, lease_clock
+from .logs import log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from .. import Connection, Headers, Msg
 
 __all__ = ["Settlements"]
-
-log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
 _ACK: Final = b"+ACK"
 #: Seconds after which an unconfirmed settlement is sent again.

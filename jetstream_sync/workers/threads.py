@@ -17,7 +17,6 @@ Rules:
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import threading
 import time
@@ -38,6 +37,7 @@ from .handler import Handler
 from .lanes import Lanes
 from .leases import Delivery, LeaseTimes
 from .limits import Pace, rate_interval
+from .logs import log, log_context
 from .processing import Processor, Shared
 from .spawn import spawn
 
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from .. import ConsumerInfo, JetStreamMsg, MessageIterator, PullConsumer
 
 __all__ = ["HandlerThreads", "PoolState"]
-
-log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
 #: Delays between attempts to pull after an error, in seconds.
 _FIRST_PULL_DELAY_S: Final = 0.5
@@ -349,6 +347,7 @@ class HandlerThreads:
 
     def _release(self, delivery: Delivery, key: Hashable) -> None:
         """Make room for another message, and for the next one of the key."""
+        log_context.set(None)
         self._shared.keeper.remove(delivery)
         with self._lock:
             self._held -= 1

@@ -13,7 +13,6 @@ Rules of `Worker.run`:
 from __future__ import annotations
 
 import faulthandler
-import logging
 import os
 import queue
 import signal
@@ -48,6 +47,7 @@ from .heartbeat import SupervisorLink, supervisor_link
 from .http_server import parse_address
 from .leases import LeaseKeeper
 from .limits import Limit
+from .logs import log
 from .observer import EVENT_KINDS, EventKind, Hook, Observer
 from .once import ensure_bucket
 from .processing import Shared
@@ -63,8 +63,6 @@ if TYPE_CHECKING:
     from .testing import TestClient
 
 __all__ = ["CheckResult", "ExitStatus", "Worker", "exit_status"]
-
-log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
 _DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 #: Interval at which the lengths of the leases are read again, in seconds.

@@ -1,0 +1,168 @@
+"""
+Log records of workers: the logger, a filter that adds the message that is handled, and JSON.
+
+The payload of a message is never logged.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import traceback
+from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
+from contextvars import ContextVar
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from .. import JetStreamMsg, Metadata
+
+    _Adapter = logging.LoggerAdapter[logging.Logger]
+else:
+    _Adapter = logging.LoggerAdapter
+
+__all__ = [
+    "LOGGER_NAME",
+    "JsonLogFormatter",
+    "LogContextFilter",
+    "WorkerLogger",
+    "log",
+    "log_context",
+    "outcome_log",
+]
+
+
+class _Delivery(Protocol):
+    """What is logged of a `Delivery`."""
+
+    msg: JetStreamMsg
+    metadata: Metadata
+    handler: str
+    attempt: int
+    trace_id: str
+
+
+LOGGER_NAME: Final = "jetstream_sync.worker"
+#: The message that this thread handles.
+log_context: ContextVar[_Delivery | None] = ContextVar("jetstream_sync_delivery", default=None)
+
+
+class WorkerLogger(_Adapter):
+    """
+    A logger whose handlers and filters may fail: the first error goes to standard error.
+
+    Args:
+        name: the name of the logger.
+        extra: attributes of each record.
+
+    """
+
+    _reported = False
+
+    def __init__(self, name: str, extra: Mapping[str, object] | None = None) -> None:
+        super().__init__(logging.getLogger(name), dict(extra or {}))
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        """Add the attributes to those of the call."""
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Log a message."""
+        if not self.logger.isEnabledFor(level):
+            return
+        try:
+            kwargs.setdefault("stacklevel", 2)  # the caller of this method
+            super().log(level, msg, *args, **kwargs)
+        except Exception:  # noqa: BLE001 - a handler of the user may raise anything
+            if not WorkerLogger._reported:
+                WorkerLogger._reported = True
+                with suppress(Exception):
+                    sys.stderr.write(f"a log handler raised:\n{traceback.format_exc()}")
+
+
+log: Final = WorkerLogger(LOGGER_NAME)
+#: One record for each message, at the level INFO. Off unless its level is set.
+outcome_log: Final = WorkerLogger(f"{LOGGER_NAME}.outcomes")
+outcome_log.logger.setLevel(logging.WARNING)
+
+#: Attributes that `LogContextFilter` adds.
+_CONTEXT: Final = ("handler", "stream", "consumer", "seq", "attempt", "trace_id")
+
+
+class LogContextFilter(logging.Filter):
+    """
+    Adds the message that is being handled to every log record of its handler.
+
+    Records get the attributes ``handler``, ``stream``, ``consumer``, ``seq``, ``attempt`` and
+    ``trace_id``; outside of a handler they are empty. Add the filter to log handlers, not to loggers:
+    a filter of a logger is not applied to the records of its children.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Add the attributes; every record passes."""
+        delivery = log_context.get()
+        values: tuple[object, ...] = ("",) * len(_CONTEXT)
+        if delivery is not None:
+            where = delivery.metadata
+            values = (
+                delivery.handler,
+                where.stream,
+                where.consumer,
+                where.stream_seq,
+                delivery.attempt,
+                delivery.trace_id or _trace_id(delivery),
+            )
+        for name, value in zip(_CONTEXT, values, strict=True):
+            if not hasattr(record, name):
+                setattr(record, name, value)
+        return True
+
+
+def _trace_id(delivery: _Delivery) -> str:
+    """Return the trace id in the headers of a message, or an empty string."""
+    headers = delivery.msg.headers
+    parts = ("" if headers is None else headers.get("traceparent", "")).split("-")
+    return parts[1] if len(parts) == 4 else ""
+
+
+class JsonLogFormatter(logging.Formatter):
+    """
+    Formats a log record as one line of JSON.
+
+    The line has ``time``, ``level``, ``logger``, ``thread`` and ``message``, then the attributes of
+    `LogContextFilter` and those given as ``extra``, and the traceback as ``exception``.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        time = datetime.fromtimestamp(record.created, timezone.utc)
+        line: dict[str, object] = {
+            "time": time.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "process": record.process,
+            "thread": record.threadName,
+            "message": record.getMessage(),
+        }
+        for name, value in vars(record).items():
+            if name not in _STANDARD and value != "":
+                line.setdefault(name, value)
+        if record.exc_info and not record.exc_text:
+            record.exc_text = self.formatException(record.exc_info)
+        if record.exc_text:
+            line["exception"] = record.exc_text
+        if record.stack_info:
+            line["stack"] = self.formatStack(record.stack_info)
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+#: Attributes that every record has, and those that formatters add.
+_STANDARD: Final = {
+    *vars(logging.LogRecord("", 0, "", 0, "", (), None)),
+    *("message", "asctime", "taskName"),
+}
