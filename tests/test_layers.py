@@ -111,6 +111,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "pyspark": {"spark", "top_level"},
     "pytest": {"pytest_plugin"},
     "prometheus_client": {"workers/metrics.py"},
+    "opentelemetry": {"workers/tracing.py"},
 }
 
 # The files that create threads and timers: they name them, make them daemons and report crashes. The
@@ -140,6 +141,7 @@ BROAD_HANDLERS: dict[tuple[str, str], str] = {
     ("jetstream/watch.py", "_report_current"): "a user's callback may raise anything",
     ("workers/health.py", "_route"): "an error in an answer must not end the thread of the server",
     ("workers/logs.py", "log"): "a user's log handler may raise anything",
+    ("workers/tracing.py", "guarded"): "tracers and propagators may raise anything",
     ("workers/observer.py", "emit"): "a user's hook may raise anything",
     (
         "workers/processing.py",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .leases import Delivery, LeaseLostError, lease_clock
 from .logs import LOGGER_NAME, WorkerLogger
+from .tracing import publishing
 
 if TYPE_CHECKING:
     from .. import Headers, JetStream, JetStreamMsg, PubAck
@@ -134,7 +135,8 @@ class Context:
         Publish a message to a stream, and wait until it is stored.
 
         The message id is made from `id` and the number of the call. If the handler runs again within
-        the ``duplicate_window`` of the stream, its messages are not stored again.
+        the ``duplicate_window`` of the stream, its messages are not stored again. In a traced handler,
+        the message continues the trace.
 
         Args:
             subject: the subject, without wildcards.
@@ -147,4 +149,5 @@ class Context:
 
         """
         msg_id = f"{self.id}/{next(self._published)}"
-        return self._js.publish(subject, payload, headers=headers, msg_id=msg_id, **options)
+        with publishing(subject, payload, headers, msg_id) as traced:
+            return self._js.publish(subject, payload, headers=traced, msg_id=msg_id, **options)

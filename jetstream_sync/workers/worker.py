@@ -56,6 +56,7 @@ from .retries import Backoff, backoff_for
 from .settle import Settlements
 from .spawn import spawn
 from .threads import HandlerThreads
+from .tracing import TRACE_MODES, tracing_middleware
 
 if TYPE_CHECKING:
     from .. import Connection, JetStream, JetStreamMsg, PullConsumer
@@ -155,6 +156,9 @@ class Worker:
             first one outermost. One that raises counts as the handler.
         ensure: ``"consumer"``: create missing consumers, and update the fields that a handler names;
             ``"none"``: consumers and the stream for dead letters must exist.
+        trace: how a handler's span refers to the one that published the message, if the extra ``otel`` is
+            installed: ``"link"``: it starts a trace with a link; ``"parent"``: it is a child;
+            ``None``: handlers are not traced.
         http: the address ``HOST:PORT`` of health checks and metrics; ``None``: no server. Without a host,
             only programs on this machine can connect; port 0 is a free one, which is logged.
         connection: other options of `jetstream_sync.connect`. Unless they say otherwise, the worker
@@ -178,6 +182,7 @@ class Worker:
         drain_timeout: float = 25.0,
         middleware: Sequence[Middleware] = (),
         ensure: str = "consumer",
+        trace: str | None = "link",
         http: str | None = None,
         connection: dict[str, Any] | None = None,
     ) -> None:
@@ -185,8 +190,11 @@ class Worker:
             raise InvalidOptionError("ensure", ensure, "must be 'consumer' or 'none'")
         if not drain_timeout >= 0:
             raise InvalidOptionError("drain_timeout", drain_timeout, "must be 0 or above")
+        if trace is not None and trace not in TRACE_MODES:
+            raise InvalidOptionError("trace", trace, f"must be None or one of {TRACE_MODES}")
         if http is not None:
             parse_address(http)
+        self.trace = trace
         self.http = http
         self.servers = servers
         self.name = name
@@ -611,7 +619,7 @@ class _Run:
             self._js,
             self._keeper,
             self._settlements,
-            worker.middleware,
+            (*tracing_middleware(worker.trace), *worker.middleware),
             observer,
             lambda: self._stopping,
             lambda error: events.put(_Event("fatal", error=error)),

@@ -1,0 +1,178 @@
+"""Traces of handlers: which spans there are, and how they refer to each other."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+from fix_jsm import Jsm
+from fix_threads import wait_until
+from fix_worker import is_settled, running
+from opentelemetry import propagate, trace
+from opentelemetry.context import Context as TraceContext
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from jetstream_sync import InvalidOptionError, JetStream, Stream
+from jetstream_sync.server import NatsServer
+from jetstream_sync.workers import Backoff, Context, Reject, Worker
+from jetstream_sync.workers.tracing import tracing_middleware
+
+FAST = Backoff(first=0.1, factor=1.0, jitter=0.0, attempts=2)
+
+
+class Fault(SpanProcessor):
+    """Raises while it is active."""
+
+    active = False
+
+    def on_start(self, span: Span, parent_context: TraceContext | None = None) -> None:
+        if self.active:
+            raise RuntimeError("the tracer is broken")
+
+
+EXPORTER = InMemorySpanExporter()
+FAULT = Fault()
+
+
+@pytest.fixture
+def spans() -> Iterator[InMemorySpanExporter]:
+    """The finished spans; the provider can be set only once in a process."""
+    if not isinstance(trace.get_tracer_provider(), TracerProvider):
+        provider = TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(EXPORTER))
+        provider.add_span_processor(FAULT)
+        trace.set_tracer_provider(provider)
+    EXPORTER.clear()
+    yield EXPORTER
+    FAULT.active = False
+
+
+def publish_traced(js: JetStream, subject: str, payload: bytes = b"") -> trace.SpanContext:
+    """Publish a message as the documentation shows; return the context of the span."""
+    with trace.get_tracer("tests").start_as_current_span("producer") as span:
+        headers: dict[str, str] = {}
+        propagate.inject(headers)
+        js.publish(subject, payload, headers=headers)
+        return span.get_span_context()
+
+
+def named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
+    return [span for span in spans.get_finished_spans() if span.name == name]
+
+
+def ids(context: trace.SpanContext | None) -> tuple[int, int]:
+    assert context is not None
+    return context.trace_id, context.span_id
+
+
+def test_a_trace_spans_workers_and_dead_letters(
+    js: JetStream, stream: Stream, nats_server: NatsServer, spans: InMemorySpanExporter, jsm: Jsm
+) -> None:
+    """From the producer through two workers and a requeued dead letter, each span refers to the one before."""
+    worker = Worker(nats_server.url, dead_letters="DEAD")
+    heal = []
+
+    @worker.handler(stream=stream.name, consumer="A", filter_subject=f"{stream.name}.in")
+    def first(ctx: Context) -> None:
+        ctx.publish(f"{stream.name}.out", b"x", headers={"Customer": "7"})
+
+    @worker.handler(stream=stream.name, consumer="B", filter_subject=f"{stream.name}.out")
+    def second(ctx: Context) -> None:
+        assert ctx.message.headers is not None
+        assert ctx.message.headers["Customer"] == "7"
+        if not heal:
+            raise Reject("not yet")
+
+    with running(worker):
+        producer = publish_traced(js, f"{stream.name}.in")
+        wait_until(lambda: len(named(spans, "process B")) == 1 and is_settled(stream, "B"))
+        heal.append(True)
+        jsm("consumer", "dlq", "requeue", stream.name, "B", "--all", "-f").ok()
+        wait_until(lambda: len(named(spans, "process B")) == 2)
+    (process_a,) = named(spans, "process A")
+    (publish,) = named(spans, "publish")
+    rejected, handled = named(spans, "process B")
+    assert [ids(link.context) for link in process_a.links] == [ids(producer)]
+    assert process_a.parent is None
+    assert ids(publish.parent) == ids(process_a.context)
+    for span in (rejected, handled):
+        assert [ids(link.context) for link in span.links] == [ids(publish.context)]
+    assert (process_a.kind, publish.kind) == (SpanKind.CONSUMER, SpanKind.PRODUCER)
+    assert rejected.attributes is not None
+    assert rejected.attributes["error.type"] == "Reject"
+    assert rejected.status.status_code is StatusCode.ERROR
+    assert handled.status.status_code is StatusCode.UNSET
+    found = dict(process_a.attributes or {})
+    assert str(found.pop("messaging.message.id")).startswith(f"{stream.name}/A/1/")
+    assert found == {
+        "messaging.system": "nats",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": f"{stream.name}.in",
+        "messaging.consumer.group.name": "A",
+        "messaging.message.body.size": 0,
+        "messaging.nats.stream": stream.name,
+        "messaging.nats.stream_sequence": 1,
+        "messaging.nats.delivery_attempt": 1,
+    }
+
+
+def test_a_handler_can_continue_the_trace_of_the_producer(
+    js: JetStream, stream: Stream, nats_server: NatsServer, spans: InMemorySpanExporter
+) -> None:
+    """With trace="parent" all attempts are children of the producer's span; None makes no spans."""
+    worker = Worker(nats_server.url, trace="parent")
+    silent = Worker(nats_server.url, trace=None)
+
+    @worker.handler(stream=stream.name, consumer="C", retry=FAST)
+    def handle(ctx: Context) -> None:
+        if ctx.attempt == 1:
+            raise OSError("busy")
+
+    silent.handler(stream=stream.name, consumer="SILENT")(bytes)
+    with running(worker), running(silent):
+        producer = publish_traced(js, f"{stream.name}.a")
+        wait_until(lambda: len(named(spans, "process C")) == 2)
+        wait_until(lambda: is_settled(stream, "SILENT"))
+    assert [ids(span.parent) for span in named(spans, "process C")] == 2 * [ids(producer)]
+    assert not named(spans, "process SILENT")
+    with pytest.raises(InvalidOptionError, match="link"):
+        Worker(trace="child")
+
+
+def test_a_tracer_that_raises_changes_nothing(
+    js: JetStream,
+    stream: Stream,
+    nats_server: NatsServer,
+    spans: InMemorySpanExporter,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its first error is logged; messages are handled, and what handlers publish is stored."""
+    worker = Worker(nats_server.url)
+
+    @worker.handler(stream=stream.name, consumer="C", filter_subject=f"{stream.name}.in")
+    def handle(ctx: Context) -> None:
+        FAULT.active = ctx.message.data == b"first"
+        ctx.publish(f"{stream.name}.out", ctx.message.data)
+
+    for payload in (b"first", b"second", b"third"):
+        js.publish(f"{stream.name}.in", payload)
+    with running(worker):
+        wait_until(lambda: stream.info().state.messages == 6 and is_settled(stream, "C"))
+    assert stream.consumer_info("C").delivered.consumer_seq == 3
+    errors = [each for each in caplog.records if each.getMessage() == "tracing failed"]
+    assert len([each for each in errors if each.levelname == "ERROR"]) == 1
+    # The broken tracer made no span for the first publication and the second message.
+    assert len(named(spans, "process C")) == 2
+    assert len(named(spans, "publish")) == 1
+
+
+def test_there_is_no_tracing_without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra is optional."""
+    assert len(tracing_middleware("link")) == 1
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    assert tracing_middleware("link") == ()
