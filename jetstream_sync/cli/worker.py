@@ -77,15 +77,26 @@ def worker(_settings: Settings) -> None:
     is_flag=True,
     help="Replace the worker processes when a source file changes, for development.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    envvar="JETSTREAM_WORKER_LOG_FORMAT",
+    help="Format of log records.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Log one line for each message.")
 @common_options
 @click.pass_context
-def run(
+def run(  # noqa: PLR0913 - keywords only
     ctx: click.Context,
     settings: Settings,
     *,
     target: str,
     drain_timeout: float | None,
     http: str | None,
+    log_format: str,
+    verbose: bool,
     processes: int | None,
     max_messages: int | None,
     max_age: float | None,
@@ -98,6 +109,9 @@ def run(
     MODULE is imported from the current directory or the Python path; ATTRIBUTE is a Worker in it. A signal
     stops the worker: running handlers end, waiting messages go to other workers. A second signal stops it
     at once. Log records go to standard error, unless the module configures logging.
+
+    --http answers health checks and serves metrics for Prometheus, with --processes those of all processes
+    together.
 
     With --processes, a supervisor starts that many worker processes and starts them again when they end.
     SIGHUP replaces them one after another, with the current code. --max-messages, --max-age, --max-rss and
@@ -127,6 +141,8 @@ def run(
         ),
         reload=reload,
         http=http,
+        log_format=log_format,
+        verbose=verbose,
     )
     try:
         ctx.exit(run_worker(options, settings.env.stderr))

@@ -66,6 +66,20 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="replace the worker processes when a source file changes, for development",
     )
+    parser.add_argument(
+        "--http",
+        metavar="HOST:PORT",
+        help="serve /livez, /readyz and /metrics at this address (default: that of the worker)",
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="format of log records on standard error (default: text)",
+    )
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="log one line for each message"
+    )
     return parser
 
 
@@ -86,6 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             processes=given.processes,
             limits=limits,
             reload=given.reload,
+            http=given.http,
+            log_format=given.log_format,
+            verbose=given.verbose,
         )
         return run_worker(options, sys.stderr)
     except InvalidArgumentError as error:

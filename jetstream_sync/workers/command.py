@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import Final, TextIO
 
 from .. import InvalidOptionError
+from .health import MonitoringServer, Processes
 from .heartbeat import supervisor_link
+from .logs import JsonLogFormatter, LogContextFilter, log, outcome_log
 from .supervisor import Limits, Supervisor
-from .worker import Worker
+from .worker import ExitStatus, Worker
 
 __all__ = ["RunOptions", "configure_logging", "load_worker", "run_worker"]
 
@@ -42,7 +44,11 @@ class RunOptions:
     reload: bool = False
     """Whether to replace the worker processes when a source file changes."""
     http: str | None = None
-    """The address of health checks and metrics; ``None``: that of the worker."""
+    """The address of health checks and metrics; ``None``: that of the worker, without a supervisor."""
+    log_format: str = "text"
+    """``"text"`` or ``"json"``."""
+    verbose: bool = False
+    """Whether to log one line for each message."""
 
     @property
     def supervised(self) -> bool:
@@ -86,13 +92,22 @@ def load_worker(target: str) -> Worker:
     return found
 
 
-def configure_logging(stream: TextIO, *, with_process: bool) -> None:
+def configure_logging(options: RunOptions, stream: TextIO, *, with_process: bool) -> None:
     """Write log records to a stream, unless logging is configured already."""
-    if not logging.getLogger().handlers:
-        # The records of this package only; those of others are shown from the level WARNING on.
+    if options.verbose:
+        outcome_log.setLevel(logging.INFO)
+    if logging.getLogger().handlers:
+        return
+    handler = logging.StreamHandler(stream)
+    handler.addFilter(LogContextFilter())
+    if options.log_format == "json":
+        handler.setFormatter(JsonLogFormatter())
+    else:
         log_format = _PROCESS_LOG_FORMAT if with_process else _LOG_FORMAT
-        logging.basicConfig(stream=stream, format=log_format)
-        logging.getLogger("jetstream_sync.worker").setLevel(logging.INFO)
+        handler.setFormatter(logging.Formatter(log_format))
+    # The records of this package only; those of others are shown from the level WARNING on.
+    logging.basicConfig(handlers=[handler])
+    log.setLevel(logging.INFO)
 
 
 def run_worker(options: RunOptions, stream: TextIO) -> int:
@@ -108,8 +123,8 @@ def run_worker(options: RunOptions, stream: TextIO) -> int:
 
     """
     if options.supervised:
-        configure_logging(stream, with_process=True)
-        return _supervisor(options).run()
+        configure_logging(options, stream, with_process=True)
+        return _run_supervisor(options)
     supervised = supervisor_link() is not None  # before the import, which may take long
     worker = load_worker(options.target)
     worker.servers = list(options.servers) or _inherited_servers() or worker.servers
@@ -117,7 +132,7 @@ def run_worker(options: RunOptions, stream: TextIO) -> int:
         worker.drain_timeout = options.drain_timeout
     if options.http is not None:
         worker.http = options.http
-    configure_logging(stream, with_process=supervised)
+    configure_logging(options, stream, with_process=supervised)
     return worker.run()
 
 
@@ -125,18 +140,34 @@ def _inherited_servers() -> list[str]:
     return [each for each in os.environ.get(_SERVERS_VARIABLE, "").split(",") if each]
 
 
-def _supervisor(options: RunOptions) -> Supervisor:
+def _run_supervisor(options: RunOptions) -> int:
     command = [sys.executable, "-m", "jetstream_sync.workers", options.target]
     drain_timeout = _RELOAD_DRAIN_S if options.reload else None
     if options.drain_timeout is not None:
         drain_timeout = options.drain_timeout
     if drain_timeout is not None:
         command += ["--drain-timeout", f"{drain_timeout:g}"]
+    command += ["--log-format", options.log_format]
+    if options.verbose:
+        command.append("--verbose")
     servers = {_SERVERS_VARIABLE: ",".join(options.servers)} if options.servers else {}
-    return Supervisor(
+    number = 1 if options.processes is None else options.processes
+    processes = Processes(number)
+    supervisor = Supervisor(
         command,
-        1 if options.processes is None else options.processes,
+        number,
         environment=servers,
         limits=options.limits,
         reload=options.reload,
+        on_report=processes.report,
+        on_end=processes.end,
     )
+    if options.http is None:
+        return supervisor.run()
+    try:
+        server = MonitoringServer(options.http, processes)
+    except OSError as error:
+        log.error("cannot serve http=%r: %s", options.http, error)  # noqa: TRY400
+        return ExitStatus.USAGE
+    with server.serving("the supervisor"):
+        return supervisor.run()

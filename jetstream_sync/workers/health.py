@@ -13,25 +13,35 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final, Protocol
 
 from .http_server import HttpServer, Response
 from .leases import LeaseKeeper, lease_clock
 from .logs import log
-from .metrics import CONTENT_TYPE, HandlerSnapshot, Snapshot, combined, metrics_text
+from .metrics import (
+    CONTENT_TYPE,
+    HandlerSnapshot,
+    Snapshot,
+    combined,
+    counts_of,
+    metrics_text,
+)
 from .observer import Observer
+from .spawn import spawn
 
 if TYPE_CHECKING:
     from .. import Connection
     from .threads import HandlerThreads
 
-__all__ = ["Monitor", "MonitoringServer", "SystemdNotifier"]
+__all__ = ["Monitor", "MonitoringServer", "Processes", "SystemdNotifier"]
 
 #: Seconds without a check of the leases after which the worker is not alive. A check may wait for the
 #: answer to a ping for a part of the shortest lease.
 _MAX_LEASE_CHECK_S: Final = 30.0
+#: Seconds to wait for the end of the server's thread.
+_CLOSE_TIMEOUT_S: Final = 1.0
 
 
 class Monitor:
@@ -102,7 +112,7 @@ class Monitor:
         """Return the reasons why no messages are handled; empty: they are."""
         if self.phase != "running":
             return [f"the worker is {self.phase}"]
-        found = []
+        found = self.not_live()
         if self._nc is not None and not self._nc.is_connected:
             found.append("the server is not connected")
         found += [
@@ -114,12 +124,19 @@ class Monitor:
 
     def snapshot(self) -> Snapshot:
         """Return health and numbers of this process."""
-        not_live = self.not_live()
         return {
-            "not_live": not_live,
-            "not_ready": not_live + self.not_ready(),
+            "not_live": self.not_live(),
+            "not_ready": self.not_ready(),
             "handlers": [self._handler(pool) for pool in self._pools],
         }
+
+    def snapshots(self) -> list[Snapshot]:
+        """Return the snapshot of the only process."""
+        return [self.snapshot()]
+
+    def metrics(self) -> str:
+        """Return the text of the metrics."""
+        return metrics_text(self.snapshots())
 
     def _handler(self, pool: HandlerThreads) -> HandlerSnapshot:
         handler, state, info = pool.handler, pool.state(), pool.info
@@ -143,14 +160,108 @@ class Monitor:
         }
 
 
+class Processes:
+    """
+    Health and numbers of the processes of a supervisor.
+
+    What an ended process has counted stays in the metrics: a counter must not fall.
+
+    Args:
+        expected: the number of processes that should handle messages.
+
+    Any thread may call the methods.
+    """
+
+    def __init__(self, expected: int) -> None:
+        self._expected = expected
+        self._systemd = SystemdNotifier()
+        self._lock = threading.Lock()
+        # --- under _lock ---
+        self._current: dict[int, Snapshot] = {}
+        self._ended: dict[tuple[str, str, str], HandlerSnapshot] = {}
+        self._ends = 0
+        self._was_ready = False
+
+    def report(self, number: int, snapshot: Snapshot) -> None:
+        """Use a new snapshot of a process."""
+        with self._lock:
+            self._current[number] = snapshot
+        if not self._was_ready and not self.not_ready():
+            self._was_ready = True
+            self._systemd.notify("READY=1")
+        self._systemd.watchdog(lambda: not self.not_live())
+
+    def end(self, number: int) -> None:
+        """Keep only the counters of a process."""
+        with self._lock:
+            self._ends += 1
+            last = self._current.pop(number, None)
+            for each in () if last is None else last["handlers"]:
+                key = (each["handler"], each["stream"], each["consumer"])
+                before = [self._ended[key]] if key in self._ended else []
+                self._ended[key] = counts_of([*before, each])
+
+    def not_live(self) -> list[str]:
+        """Return the reasons why the worker should be restarted."""
+        with self._lock:
+            return [
+                f"process {number}: {reason}"
+                for number, snapshot in self._current.items()
+                for reason in snapshot["not_live"]
+            ]
+
+    def not_ready(self) -> list[str]:
+        """Return the reasons why fewer processes than expected handle messages."""
+        with self._lock:
+            reasons = {number: each["not_ready"] for number, each in self._current.items()}
+        ready = sum(not each for each in reasons.values())
+        # While a process is being replaced there is one more.
+        if ready >= self._expected:
+            return []
+        return [
+            f"{ready} of {self._expected} processes handle messages",
+            *(f"process {number}: {each}" for number, found in reasons.items() for each in found),
+        ]
+
+    def snapshots(self) -> list[Snapshot]:
+        """Return the snapshots of all processes that run."""
+        with self._lock:
+            return list(self._current.values())
+
+    def metrics(self) -> str:
+        """Return the metrics of all processes together, also of those that have ended."""
+        with self._lock:
+            ended: Snapshot = {
+                "not_live": [],
+                "not_ready": [],
+                "handlers": list(self._ended.values()),
+            }
+            return metrics_text([*self._current.values(), ended], self._ends)
+
+
+class _Source(Protocol):
+    """What a `MonitoringServer` serves: a worker in this process, or several processes."""
+
+    def not_live(self) -> list[str]:
+        """Return the reasons for a failure of ``/livez``."""
+
+    def not_ready(self) -> list[str]:
+        """Return the reasons for a failure of ``/readyz``."""
+
+    def snapshots(self) -> list[Snapshot]:
+        """Return a snapshot of each process."""
+
+    def metrics(self) -> str:
+        """Return the text of ``/metrics``."""
+
+
 class MonitoringServer(HttpServer):
     """
     Health checks and metrics over HTTP: ``/livez``, ``/readyz`` and ``/metrics``.
 
     Args:
         address: ``HOST:PORT``.
-        snapshots: returns the snapshots of all processes of the worker. It must not block.
-        restarts: returns how many processes were replaced; ``None``: there is no supervisor.
+        source: what it serves.
 
     Raises:
         InvalidOptionError: the address has another form.
@@ -158,55 +269,57 @@ class MonitoringServer(HttpServer):
 
     """
 
-    def __init__(
-        self,
-        address: str,
-        snapshots: Callable[[], Sequence[Snapshot]],
-        restarts: Callable[[], int] | None = None,
-    ) -> None:
-        self._snapshots = snapshots
-        self._restarts = restarts
+    def __init__(self, address: str, source: _Source) -> None:
+        self._source = source
         super().__init__(address, self._route)
 
-    def _route(self, path: str, verbose: bool) -> Response:
-        if path not in {"/livez", "/readyz", "/metrics"}:
-            return Response(404, "use /livez, /readyz or /metrics\n")
+    @contextmanager
+    def serving(self, name: str) -> Iterator[None]:
+        """
+        Serve for the duration of a block.
+
+        Args:
+            name: what is served, for the log.
+
+        """
+        log.info("%s serves health checks and metrics at %s", name, self.url)
+        thread = spawn("worker-http", self.run, lambda _error: None)
         try:
-            snapshots = self._snapshots()
+            yield
+        finally:
+            self.close()
+            thread.join(_CLOSE_TIMEOUT_S)
+
+    def _route(self, path: str, verbose: bool) -> Response:
+        try:
+            if path == "/livez":
+                return self._health(self._source.not_live(), verbose=verbose)
+            if path == "/readyz":
+                return self._health(self._source.not_ready(), verbose=verbose)
             if path == "/metrics":
-                restarts = None if self._restarts is None else self._restarts()
-                return Response(200, metrics_text(snapshots, restarts), CONTENT_TYPE)
-            return _health(path, snapshots, verbose=verbose)
+                return Response(200, self._source.metrics(), CONTENT_TYPE)
         except Exception:
             log.exception("the answer to %s failed", path)
             return Response(500, "internal error, see the log\n")
+        return Response(404, "use /livez, /readyz or /metrics\n")
 
-
-def _health(path: str, snapshots: Sequence[Snapshot], *, verbose: bool) -> Response:
-    key = "not_live" if path == "/livez" else "not_ready"
-    reasons = [
-        reason if len(snapshots) == 1 else f"process {number}: {reason}"
-        for number, snapshot in enumerate(snapshots, 1)
-        for reason in snapshot[key]  # type: ignore[literal-required]
-    ]
-    if not snapshots:
-        reasons = ["no process runs"] if key == "not_ready" else []
-    status = 503 if reasons else 200
-    if not verbose:
-        return Response(status, "".join(f"{reason}\n" for reason in reasons) or "ok\n")
-    histograms = {"duration", "wait", "age"}
-    document = {
-        "status": "failed" if reasons else "ok",
-        "reasons": reasons,
-        "processes": [
-            [
-                {name: value for name, value in handler.items() if name not in histograms}
-                for handler in snapshot["handlers"]
-            ]
-            for snapshot in snapshots
-        ],
-    }
-    return Response(status, json.dumps(document, indent=2) + "\n", "application/json")
+    def _health(self, reasons: list[str], *, verbose: bool) -> Response:
+        status = 503 if reasons else 200
+        if not verbose:
+            return Response(status, "".join(f"{reason}\n" for reason in reasons) or "ok\n")
+        histograms = {"duration", "wait", "age"}
+        document = {
+            "status": "failed" if reasons else "ok",
+            "reasons": reasons,
+            "processes": [
+                [
+                    {name: value for name, value in handler.items() if name not in histograms}
+                    for handler in snapshot["handlers"]
+                ]
+                for snapshot in self._source.snapshots()
+            ],
+        }
+        return Response(status, json.dumps(document, indent=2) + "\n", "application/json")
 
 
 class SystemdNotifier:

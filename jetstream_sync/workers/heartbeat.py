@@ -12,7 +12,6 @@ A supervised process has two pipes, whose descriptors are in the environment var
 from __future__ import annotations
 
 import json
-import logging
 import os
 import select
 import signal
@@ -24,11 +23,10 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
+from .logs import log
 from .spawn import spawn
 
 __all__ = ["LINK_VARIABLE", "SupervisorLink", "rss_of", "supervisor_link"]
-
-log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
 #: Names the descriptors of the pipes: to read, to write; and ``watch`` if files are to be reported.
 LINK_VARIABLE: Final = "JETSTREAM_WORKER_LINK"

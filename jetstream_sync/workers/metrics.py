@@ -27,6 +27,7 @@ __all__ = [
     "HistogramSnapshot",
     "Snapshot",
     "WorkerCollector",
+    "counts_of",
     "metrics_text",
 ]
 
@@ -165,12 +166,12 @@ def _durations_and_gauges(
 def _histogram(
     labels: dict[str, str], parts: Sequence[HistogramSnapshot]
 ) -> Iterator[tuple[str, dict[str, str], float]]:
-    counts = [sum(column) for column in zip(*(part["counts"] for part in parts), strict=True)]
+    total = _sum(parts)
     bounds = [*map(str, BUCKETS_S), "+Inf"]
-    for bound, number in zip(bounds, accumulate(counts), strict=True):
+    for bound, number in zip(bounds, accumulate(total["counts"]), strict=True):
         yield "_bucket", {**labels, "le": bound}, number
-    yield "_count", labels, sum(counts)
-    yield "_sum", labels, sum(part["total"] for part in parts)
+    yield "_count", labels, sum(total["counts"])
+    yield "_sum", labels, total["total"]
 
 
 def metrics_text(snapshots: Sequence[Snapshot], restarts: int | None = None) -> str:
@@ -197,6 +198,34 @@ def metrics_text(snapshots: Sequence[Snapshot], restarts: int | None = None) -> 
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def counts_of(parts: Sequence[HandlerSnapshot]) -> HandlerSnapshot:
+    """Return the sum of what processes have counted that have ended since."""
+    successes = [each["last_success"] for each in parts if each["last_success"] is not None]
+    return {
+        "handler": parts[0]["handler"],
+        "stream": parts[0]["stream"],
+        "consumer": parts[0]["consumer"],
+        "counts": {
+            name: sum(each["counts"][name] for each in parts) for name in (*OUTCOMES, *COUNTERS)
+        },
+        "duration": _sum([each["duration"] for each in parts]),
+        "wait": _sum([each["wait"] for each in parts]),
+        "age": _sum([each["age"] for each in parts]),
+        "last_success": max(successes, default=None),
+        "running": 0,
+        "buffered": 0,
+        "slots": 0,
+        "delayed": 0,
+        "pending": None,
+        "ack_pending": None,
+    }
+
+
+def _sum(parts: Sequence[HistogramSnapshot]) -> HistogramSnapshot:
+    counts = [sum(column) for column in zip(*(part["counts"] for part in parts), strict=True)]
+    return {"counts": counts, "total": sum(part["total"] for part in parts)}
 
 
 class _Monitored(Protocol):

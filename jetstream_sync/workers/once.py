@@ -14,7 +14,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 from datetime import timedelta
@@ -22,14 +21,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from .. import BucketNotFoundError, Error, KeyExistsError, KeyNotFoundError, WrongLastSequenceError
+from .logs import log
 from .retries import Retry
 
 if TYPE_CHECKING:
     from .. import JetStream, KeyValue
 
 __all__ = ["Once", "Start", "ensure_bucket"]
-
-log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
 _RUNNING: Final = b"running"
 _FAILED: Final = b"failed"

@@ -30,11 +30,10 @@ from typing import Any, Final
 
 from .. import InvalidOptionError
 from .heartbeat import LINK_VARIABLE
+from .logs import log
 from .spawn import spawn
 
 __all__ = ["Limits", "Supervisor"]
-
-log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
 #: Delays before a process is started again, in seconds, and the uptime that resets them.
 _FIRST_DELAY_S: Final = 1.0

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -422,18 +422,18 @@ class Worker:
         observer = Observer(
             self.name, self._hooks, lambda call: self._events.put(_Event("call", call=call))
         )
+        link = supervisor_link()
         monitor = Monitor(observer)
         server = None
         try:
-            if self.http is not None:
-                server = MonitoringServer(self.http, lambda: [monitor.snapshot()])
+            if self.http is not None and link is None:
+                server = MonitoringServer(self.http, monitor)
         except OSError as error:
             log.error("worker %r cannot serve http=%r: %s", self.name, self.http, error)  # noqa: TRY400
             return ExitStatus.USAGE
-        link = supervisor_link()
         stop_once = _StopOnce(self._events)
         on_stop = stop_once if link is not None else self._events.put
-        with self._signals(on_stop), self._monitored(monitor, server):
+        with self._signals(on_stop), self._monitored(monitor, server, link):
             observer.emit("start")
             if link is not None:
                 link.on_command(stop_once.command)
@@ -451,20 +451,19 @@ class Worker:
         return None if monitor is None else monitor.snapshot()
 
     @contextmanager
-    def _monitored(self, monitor: Monitor, server: MonitoringServer | None) -> Iterator[None]:
+    def _monitored(
+        self, monitor: Monitor, server: MonitoringServer | None, link: SupervisorLink | None
+    ) -> Iterator[None]:
         """Report health and numbers for the duration of a block."""
-        thread = None
-        if server is not None:
-            log.info("worker %r serves health checks and metrics at %s", self.name, server.url)
-            thread = spawn("worker-http", server.run, lambda _error: None)
+        serving = nullcontext() if server is None else server.serving(f"worker {self.name!r}")
+        if link is not None:
+            link.report = monitor.snapshot  # the supervisor serves it
         self._monitor = monitor
         try:
-            yield
+            with serving:
+                yield
         finally:
             self._monitor = None
-            if server is not None and thread is not None:
-                server.close()
-                thread.join(_LAST_FLUSH_S)
 
     def _run_connected(
         self, observer: Observer, monitor: Monitor, link: SupervisorLink | None
@@ -603,7 +602,7 @@ class _Run:
     ) -> None:
         self._worker = worker
         self._monitor = monitor
-        self._systemd = SystemdNotifier()
+        self._systemd = SystemdNotifier(os.environ if link is None else {})
         self._observer = observer
         self._nc = nc
         self._events = events

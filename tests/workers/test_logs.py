@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 import json
 import logging
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from fix_apps import Program
 from fix_threads import wait_until
 from fix_worker import is_settled, running
 
@@ -141,3 +144,28 @@ def test_a_log_handler_that_raises_changes_nothing(
     assert runs == [1, 2]
     assert js.get_stream("DEAD").cached_info.state.messages == 1
     assert capsys.readouterr().err.count("a log handler raised") == 1
+
+
+@pytest.mark.parametrize("processes", [[], ["--processes", "2"]], ids=["worker", "supervisor"])
+def test_the_command_logs_as_json(
+    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path, processes: list[str]
+) -> None:
+    """Each line is a JSON document, with --verbose one for each message."""
+    (tmp_path / "app.py").write_text(
+        "from jetstream_sync.workers import Worker\n"
+        "worker = Worker()\n"
+        f"worker.handler(stream={stream.name!r}, consumer='C')(bytes)\n"
+    )
+    command = ["-m", "jetstream_sync.workers", "app:worker", "--log-format", "json", "-v"]
+    with Program([*command, *processes], nats_server.url, tmp_path) as program:
+        program.wait_for("is ready")
+        for _ in range(3):
+            js.publish(f"{stream.name}.a", b"x")
+        wait_until(lambda: program.output.count(": ack") == 3)
+        program.signal(signal.SIGTERM)
+        assert program.ended() == 0
+        records = [json.loads(line) for line in program.output.splitlines()]
+    outcomes = [each for each in records if each["logger"].endswith("outcomes")]
+    assert [(each["handler"], each["consumer"]) for each in outcomes] == 3 * [("bytes", "C")]
+    assert sorted(each["seq"] for each in outcomes) == [1, 2, 3]
+    assert all(each["process"] and each["time"].endswith("Z") for each in records)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_apps import free_port
+from fix_apps import Program, free_port
 from fix_faults import FaultProxy
 from fix_threads import SCALE, wait_until
-from fix_worker import is_settled, running
+from fix_worker import WorkerProgram, is_settled, running
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -61,7 +64,8 @@ def samples(text: str) -> dict[str, float]:
         assert family.documentation
         assert family.type in {"counter", "gauge", "histogram"}
         for sample in family.samples:
-            assert {"handler", "stream", "consumer"} <= sample.labels.keys()
+            if sample.name != f"{PREFIX}restarts_total":  # a supervisor has no handlers
+                assert {"handler", "stream", "consumer"} <= sample.labels.keys()
             extra = sample.labels.get("outcome") or sample.labels.get("le")
             name = sample.name.removeprefix(PREFIX)
             assert name != sample.name
@@ -337,3 +341,64 @@ def test_systemd_is_told_about_the_worker(
             assert run.ended() == 0
     assert set(states) == {"READY=1", "WATCHDOG=1", "STOPPING=1"}
     assert (states.count("READY=1"), states.count("STOPPING=1")) == (1, 1)
+
+
+def test_a_supervisor_serves_all_its_processes(
+    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path, endpoint: Monitored
+) -> None:
+    """One port has the sums of all processes, also of those that were replaced, and their health."""
+    code = f"""
+worker = Worker(http="127.0.0.1:1")  # that of the supervisor is used
+
+@worker.handler(stream={stream.name!r}, consumer="C", decode="text", timeout=0.5, prefetch=0)
+def handle(data):
+    record(f"{{os.getpid()}} {{data}}")
+    while data == "hang" and not os.path.exists("finish"):
+        time.sleep(0.01)
+"""
+    arguments = ["--processes", "3", "--http", endpoint.address]
+    with WorkerProgram(code, nats_server.url, tmp_path, arguments) as program:
+        wait_until(lambda: endpoint.get("/readyz") == (200, "ok\n"))
+        for _ in range(150):
+            js.publish(f"{stream.name}.a", b"x")
+        program.wait_runs(150)
+        wait_until(lambda: endpoint.metrics().get("messages_total ack") == 150)
+        assert endpoint.metrics()["slots"] == 3
+        runs = Counter(line.split()[0] for line in program.runs)
+        os.kill(int(runs.most_common(1)[0][0]), signal.SIGKILL)
+        wait_until(lambda: "2 of 3 processes" in endpoint.get("/readyz")[1])
+        assert endpoint.status("/livez") == 200
+        wait_until(lambda: endpoint.status("/readyz") == 200)
+        for _ in range(50):
+            js.publish(f"{stream.name}.a", b"x")
+        wait_until(lambda: endpoint.metrics()["messages_total ack"] == len(program.runs) == 200)
+        assert endpoint.metrics()["duration_seconds_count"] == 200
+        assert endpoint.metrics()["restarts_total"] == 1
+        js.publish(f"{stream.name}.a", b"hang")
+        wait_until(lambda: endpoint.status("/livez") == 503)
+        assert "handle: all 1 threads exceed the timeout" in endpoint.get("/livez")[1]
+        assert len(json.loads(endpoint.get("/livez?verbose")[1])["processes"]) == 3
+        (tmp_path / "finish").touch()
+        wait_until(lambda: endpoint.status("/livez") == 200)
+        program.signal(signal.SIGTERM)
+        assert program.ended() == 0
+
+
+@pytest.mark.parametrize("processes", [[], ["--processes", "2"]], ids=["worker", "supervisor"])
+def test_the_command_fails_if_the_port_is_in_use(
+    stream: Stream, nats_server: NatsServer, tmp_path: Path, processes: list[str]
+) -> None:
+    """The exit status is 2, and no message is handled."""
+    (tmp_path / "app.py").write_text(
+        "from jetstream_sync.workers import Worker\n"
+        "worker = Worker()\n"
+        f"worker.handler(stream={stream.name!r}, consumer='C')(print)\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = ["-m", "jetstream_sync.workers", "app:worker", "--http", address, *processes]
+        with Program(command, nats_server.url, tmp_path) as program:
+            assert program.ended() == 2
+            assert address in program.output
+            assert "in use" in program.output
+    assert stream.consumer_names() == []
