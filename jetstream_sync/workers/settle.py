@@ -5,7 +5,9 @@ Rules:
 
 1. Exactly one of ack, nak and term is chosen for a delivery: see `Settlements.claim`.
 2. Settlements are sent with a reply subject and confirmed by the server. Handler threads do not wait:
-   they enqueue settlements, and one thread sends them, under load many in one write.
+   they enqueue settlements, and one thread sends them, under load many in one write. Acks that wait at
+   the same time form a run: they have one reply subject, and the run is confirmed when the server has
+   confirmed each of them.
 3. While the connection is down, settlements are kept here, not in the output buffer of the
    connection: a nak or term must not be sent after its lease is lost.
 4. A settlement is sent again after a reconnect, and when it is not confirmed in time. An ack may be
@@ -20,6 +22,7 @@ import itertools
 import math
 import queue
 import threading
+import time
 from typing import TYPE_CHECKING, Final
 
 from .. import Error
@@ -36,15 +39,21 @@ __all__ = ["Settlements"]
 _ACK: Final = b"+ACK"
 #: Seconds after which an unconfirmed settlement is sent again.
 _CONFIRM_TIMEOUT_S: Final = 5.0
+#: Largest number of acks in a run.
+_MAX_RUN: Final = 100
+#: Delay in which acks collect for the next run, in seconds, if the last run had more than one.
+_RUN_DELAY_S: Final = 0.0005
 #: Number of times that a settlement is sent on working links before it is abandoned.
 _MAX_SENDS: Final = 12
 
 
 class _Pending:
-    """A settlement that is not confirmed yet."""
+    """A settlement, or a run of acks, that is not confirmed yet."""
 
     __slots__ = (
+        "deliveries",
         "delivery",
+        "missing",
         "payload",
         "reconnects",
         "repeat_s",
@@ -54,9 +63,15 @@ class _Pending:
         "waits",
     )
 
-    def __init__(self, delivery: Delivery, payload: bytes, repeat_s: float = math.inf) -> None:
-        self.delivery = delivery
+    def __init__(
+        self, deliveries: list[Delivery], payload: bytes, repeat_s: float = math.inf
+    ) -> None:
+        self.deliveries = deliveries
+        #: The first one, for log records.
+        self.delivery = deliveries[0]
         self.payload = payload
+        #: Number of missing confirmations; only the thread that receives them counts it down.
+        self.missing = len(deliveries)
         #: Seconds after the first sending within which it may be sent again, and their end.
         self.repeat_s = repeat_s
         self.repeat_until = math.inf
@@ -66,6 +81,13 @@ class _Pending:
         self.reconnects = 0
         #: Whether it could not be sent, and waits for a connection.
         self.waits = False
+
+    def copy(self) -> _Pending:
+        """Return the same run of acks without confirmations."""
+        copy = _Pending(self.deliveries, self.payload)
+        copy.sends = self.sends
+        copy.sent_at = self.sent_at
+        return copy
 
 
 class Settlements:
@@ -84,12 +106,13 @@ class Settlements:
         self._keeper = keeper
         self._inbox = nc.new_inbox()
         self._tokens = itertools.count(1)
-        # Tokens of new settlements; None ends the thread that sends them.
-        self._outbox: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        # Acks, and the tokens of other settlements; None ends the thread that sends them.
+        self._outbox: queue.SimpleQueue[Delivery | str | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._confirmed_all = threading.Condition(self._lock)
-        # Changed in single steps, by any thread.
+        # Changed in single steps, by any thread. Acks are in the second one only, until they are sent.
         self._pending: dict[str, _Pending] = {}
+        self._acks: dict[int, Delivery] = {}
         # Not limited: a dropped confirmation would only cause another send.
         self._subscription = nc.subscribe(
             f"{self._inbox}.*", cb=self._on_confirmed, pending_msgs_limit=0, pending_bytes_limit=0
@@ -114,20 +137,21 @@ class Settlements:
             except Error as error:
                 log.warning("%r was handled but not acknowledged: %s", delivery, error)
             return
-        self._send(_Pending(delivery, _ACK))
+        self._acks[id(delivery)] = delivery
+        self._outbox.put(delivery)
 
     def nak(self, delivery: Delivery, delay: float) -> None:
         """Have the server deliver a claimed delivery again after a delay in seconds; 0: at once."""
         payload = b'-NAK {"delay": %d}' % round(delay * 1e9) if delay else b"-NAK"
         self._keeper.remove(delivery)
         if not delivery.msg.is_acked:
-            self._send(_Pending(delivery, payload, delay))
+            self._send(_Pending([delivery], payload, delay))
 
     def term(self, delivery: Delivery, reason: str) -> None:
         """End the deliveries of a claimed delivery's message; the reason is one line."""
         self._keeper.remove(delivery)
         if not delivery.msg.is_acked:
-            self._send(_Pending(delivery, b"+TERM " + reason.encode()))
+            self._send(_Pending([delivery], b"+TERM " + reason.encode()))
 
     def reply(
         self,
@@ -146,10 +170,34 @@ class Settlements:
 
     def run(self) -> None:
         """Send new settlements until `stop`; the function of a thread."""
-        while (token := self._outbox.get()) is not None:
-            pending = self._pending.get(token)
-            if pending is not None and (not pending.sends or self._is_due(pending)):
+        outbox = self._outbox
+        item = outbox.get()
+        busy = False
+        while item is not None:
+            if isinstance(item, Delivery):
+                if busy:
+                    time.sleep(_RUN_DELAY_S)  # for more acks: each wake-up costs more than an ack
+                run, item = self._next_run(item)
+                busy = len(run) > 1
+                token = str(next(self._tokens))
+                self._pending[token] = pending = _Pending(run, _ACK)
                 self._transmit(token, pending)
+                continue
+            repeated = self._pending.get(item)
+            if repeated is not None and (not repeated.sends or self._is_due(repeated)):
+                self._transmit(item, repeated)
+            item = outbox.get()
+
+    def _next_run(self, first: Delivery) -> tuple[list[Delivery], Delivery | str | None]:
+        """Return the acks that wait now, and what comes after them; an empty text: nothing."""
+        run = [first]
+        outbox = self._outbox
+        while len(run) < _MAX_RUN and not outbox.empty():
+            item = outbox.get()
+            if not isinstance(item, Delivery):
+                return run, item
+            run.append(item)
+        return run, ""
 
     def stop(self) -> None:
         """End `run` when it has sent everything."""
@@ -177,6 +225,12 @@ class Settlements:
             )
             self._forget(token)
             return
+        if pending.sends and len(pending.deliveries) > 1:
+            # With a new token: late confirmations of some must not count for others.
+            if self._pending.pop(token, None) is None:
+                return  # confirmed just now
+            token = str(next(self._tokens))
+            pending = self._pending[token] = pending.copy()
         # Counted by the last tick: after a reconnect it may be sent once more than necessary.
         pending.reconnects = self._keeper.reconnects
         pending.sends += 1
@@ -184,26 +238,35 @@ class Settlements:
             pending.delivery.observer.count("settle_retries")
         try:
             reply = f"{self._inbox}.{token}"
-            self._nc.publish(pending.delivery.msg.reply, pending.payload, reply)
+            for delivery in pending.deliveries:
+                self._nc.publish(delivery.msg.reply, pending.payload, reply)
         except Error as error:
             log.debug("%r was not settled: %s", pending.delivery, error)
             pending.waits = True
 
     def _on_confirmed(self, msg: Msg) -> None:
-        pending = self._forget(msg.subject.rpartition(".")[2])
-        if pending is not None and msg.status is not None:
+        token = msg.subject.rpartition(".")[2]
+        pending = self._pending.get(token)
+        if pending is None:
+            return
+        pending.missing -= 1
+        if not pending.missing:
+            self._forget(token)
+        if msg.status is not None:
             log.warning(
                 "%s: %r was not settled: its consumer does not exist",
                 pending.delivery.handler,
                 pending.delivery,
             )
 
-    def _forget(self, token: str) -> _Pending | None:
+    def _forget(self, token: str) -> None:
         pending = self._pending.pop(token, None)
+        if pending is not None and pending.payload is _ACK:
+            for delivery in pending.deliveries:
+                self._acks.pop(id(delivery), None)
         if not self._pending:
             with self._lock:
                 self._confirmed_all.notify_all()
-        return pending
 
     def tick(self) -> None:
         """Enqueue the settlements that have to be sent again."""
@@ -228,4 +291,4 @@ class Settlements:
     def wait_confirmed(self, timeout: float) -> bool:
         """Wait until all settlements are confirmed; return whether they are."""
         with self._lock:
-            return self._confirmed_all.wait_for(lambda: not self._pending, timeout)
+            return self._confirmed_all.wait_for(lambda: not (self._pending or self._acks), timeout)

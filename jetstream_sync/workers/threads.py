@@ -31,6 +31,7 @@ from .. import (
     InvalidArgumentError,
     IteratorClosedError,
     NotFoundError,
+    TimeoutError,
 )
 from .dead_letters import DeadLetterWriter
 from .handler import Handler
@@ -42,7 +43,7 @@ from .processing import Processor, Shared
 from .spawn import spawn
 
 if TYPE_CHECKING:
-    from .. import ConsumerInfo, JetStreamMsg, MessageIterator, PullConsumer
+    from .. import ConsumerInfo, ContinuousOptions, MessageIterator, PullConsumer
 
 __all__ = ["HandlerThreads", "PoolState"]
 
@@ -51,6 +52,8 @@ _FIRST_PULL_DELAY_S: Final = 0.5
 _MAX_PULL_DELAY_S: Final = 30.0
 #: Interval of repeated log records for a pull that keeps failing, in seconds.
 _REPEAT_LOG_S: Final = 60.0
+#: Largest number of messages that are handed to the handler threads in one step.
+_MAX_RUN: Final = 64
 #: Timeout for messages in flight when pulling stops, in seconds.
 _STOP_TIMEOUT_S: Final = 2.0
 #: Timeout of a request for the consumer's info, in seconds: the main thread waits for it.
@@ -99,6 +102,7 @@ class HandlerThreads:
         recreate: Callable[[Handler], tuple[PullConsumer, str]],
     ) -> None:
         self.handler = handler
+        self._name = handler.name
         self._shared = shared
         self._observer = shared.observer.handler(handler)
         self._processor = Processor(handler, shared, generation, dead_letters)
@@ -125,6 +129,8 @@ class HandlerThreads:
         #: Number of messages that a handler thread is done with.
         self.handled: int = 0
         self._pull: MessageIterator | None = None
+        # Whether the thread that pulls waits for room.
+        self._pull_waits = False
         self._stopping = False
         # Interrupts retries in place, and waits for the rate.
         self._stopped = threading.Event()
@@ -270,23 +276,35 @@ class HandlerThreads:
 
     def _wait_for_room(self, delay: float) -> int:
         """Wait until messages should be requested, and return how many; 0: stop."""
-        handler = self.handler
-        limit = handler.concurrency + handler.prefetch
         with self._lock:
             if delay and not self._stopping:
                 self._room.wait(delay)
             while not self._stopping:
-                room = limit - self._held
-                # A buffer that is half full saves requests. Messages of a busy key do not count: the other
-                # threads have nothing to do.
-                if room > 0 and len(self._lanes.ready) <= handler.prefetch // 2:
+                room = self._free_room()
+                if room > 0:
                     return room
+                self._pull_waits = True
                 self._room.wait()
             return 0
 
+    def _free_room(self) -> int:
+        """Return how many messages should be requested now; ``_lock`` is held."""
+        handler = self.handler
+        # A buffer that is half full saves requests. Messages of a busy key do not count: the other
+        # threads have nothing to do.
+        if len(self._lanes.ready) > handler.prefetch // 2:
+            return 0
+        return handler.concurrency + handler.prefetch - self._held
+
     def _pull_once(self, room: int) -> None:
         """Receive this number of messages, or fewer if the pull ends before."""
-        with self._consumer.messages(max_messages=room, stop_after=room) as messages:
+        # One request: it is sent at the start.
+        options: ContinuousOptions = {
+            "max_messages": room,
+            "stop_after": room,
+            "threshold_messages": 1,
+        }
+        with self._consumer.messages(**options) as messages:
             self.pull_error = ""
             with self._lock:
                 self._pull = messages
@@ -295,25 +313,41 @@ class HandlerThreads:
                 if stopping:
                     messages.drain(_STOP_TIMEOUT_S)  # the request has been sent already
                 while True:
-                    self._receive(messages.next())
+                    self._receive(messages)
             except IteratorClosedError:
                 return  # complete, or stopped
             finally:
                 with self._lock:
                     self._pull = None
 
-    def _receive(self, msg: JetStreamMsg) -> None:
-        delivery = Delivery(msg, self._times, self.handler.name, self._observer)
-        self._shared.keeper.add(delivery)
-        key = self._key_of(delivery)
+    def _receive(self, messages: MessageIterator) -> None:
+        """Wait for a message, and enqueue it with those that have arrived meanwhile."""
+        msg = messages.next()
+        run: list[tuple[Delivery, Hashable]] = []
+        try:
+            while True:
+                delivery = Delivery(msg, self._times, self._name, self._observer)
+                self._shared.keeper.add(delivery)
+                run.append((delivery, self._key_of(delivery)))
+                if len(run) >= _MAX_RUN:
+                    break
+                msg = messages.next(0)
+        except TimeoutError:
+            pass  # nothing else has arrived
+        finally:
+            self._enqueue(run)
+
+    def _enqueue(self, run: list[tuple[Delivery, Hashable]]) -> None:
+        """Hand received messages to the handler threads, or return them if the worker is stopping."""
         with self._lock:
             stopping = self._stopping
             if not stopping:
-                self._held += 1
-                if self._lanes.add(delivery, key):
-                    self._work.notify()
+                self._held += len(run)
+                ready = sum(self._lanes.add(delivery, key) for delivery, key in run)
+                self._work.notify(ready)
         if stopping:
-            self._give_back(delivery)
+            for delivery, _ in run:
+                self._give_back(delivery)
 
     def _key_of(self, delivery: Delivery) -> Hashable:
         """Return the key of a message; if that fails, the attempt fails in a handler thread."""
@@ -334,28 +368,15 @@ class HandlerThreads:
         with self._lock:
             self._prepared += 1
         self._shared.on_change()
+        taken = None
         try:
-            while (taken := self._take()) is not None:
-                delivery, key = taken
-                try:
-                    self._handle(delivery)
-                finally:
-                    self._release(delivery, key)
+            while (taken := self._take(taken)) is not None:
+                self._handle(taken[0])
+                self._shared.keeper.remove(taken[0])
+                log_context.set(None)
         finally:
             self._shared.on_thread_end()
         self._shared.on_change()
-
-    def _release(self, delivery: Delivery, key: Hashable) -> None:
-        """Make room for another message, and for the next one of the key."""
-        log_context.set(None)
-        self._shared.keeper.remove(delivery)
-        with self._lock:
-            self._held -= 1
-            self.handled += 1
-            self._running.discard(delivery)
-            if self._lanes.release(key):
-                self._work.notify()
-            self._room.notify()
 
     def _handle(self, delivery: Delivery) -> None:
         """Run the handler for a message until that is settled, or the worker stops."""
@@ -380,15 +401,34 @@ class HandlerThreads:
             if self._limit is not None:
                 self._limit.release()
 
-    def _take(self) -> tuple[Delivery, Hashable] | None:
-        """Wait for a message, and return it with its key; ``None``: stop."""
+    def _take(self, done: tuple[Delivery, Hashable] | None) -> tuple[Delivery, Hashable] | None:
+        """
+        Wait for a message, and return it with its key; ``None``: stop.
+
+        Args:
+            done: the message that this thread has handled, with its key; ``None``: there is none.
+
+        """
+        ready = self._lanes.ready
         with self._lock:
-            ready = self._lanes.ready
+            if done is not None:
+                self._held -= 1
+                self.handled += 1
+                self._running.discard(done[0])
+                if self._lanes.release(done[1]):
+                    self._work.notify()
             while not ready:
+                self._wake_puller()
                 if self._stopping:
                     return None
                 self._work.wait()
             taken = ready.popleft()
             self._running.add(taken[0])
-            self._room.notify()
+            self._wake_puller()
             return taken
+
+    def _wake_puller(self) -> None:
+        """Wake the thread that pulls if it has something to do; ``_lock`` is held."""
+        if self._pull_waits and self._free_room() > 0:
+            self._pull_waits = False
+            self._room.notify()
