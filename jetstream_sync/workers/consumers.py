@@ -11,6 +11,7 @@ from .. import (
     ConsumerConfig,
     ConsumerNotFoundError,
     InvalidOptionError,
+    PriorityPolicy,
     RetentionPolicy,
     StreamNotFoundError,
 )
@@ -24,6 +25,10 @@ __all__ = ["check_handler", "ensure_consumer"]
 
 #: ``ack_wait`` of a new consumer, in seconds.
 _ACK_WAIT_S: Final = 30.0
+#: Priority group of a new consumer of an exclusive handler, and how long its pinned client may be silent, in
+#: seconds: as long as its messages are leased by default.
+_GROUP: Final = "worker"
+_PIN_TIMEOUT_S: Final = 30.0
 
 
 def ensure_consumer(
@@ -71,6 +76,13 @@ def _new_config(handler: Handler) -> ConsumerConfig:
 
 def _updated(config: ConsumerConfig, handler: Handler) -> ConsumerConfig:
     """Return the config with the fields that the handler names."""
+    if handler.exclusive and not config.priority_groups:
+        config = replace(
+            config,
+            priority_groups=[_GROUP],
+            priority_policy=PriorityPolicy.PINNED_CLIENT,
+            priority_timeout=_PIN_TIMEOUT_S,
+        )
     if handler.ack_wait is not None and not config.backoff:
         config = replace(config, ack_wait=handler.ack_wait)
     filters = handler.filter_subjects
@@ -93,6 +105,14 @@ def _check_consumer(config: ConsumerConfig, handler: Handler) -> None:
     if config.ack_policy != AckPolicy.EXPLICIT:
         raise InvalidOptionError(
             "ack_policy", str(config.ack_policy), f"consumer {name} must use 'explicit'"
+        )
+    pinned = config.priority_policy == PriorityPolicy.PINNED_CLIENT
+    if pinned is not handler.exclusive:
+        raise InvalidOptionError(
+            "exclusive",
+            handler.exclusive,
+            f"consumer {name} has the priority_policy {str(config.priority_policy or 'none')!r}: "
+            "'pinned_client' belongs to exclusive=True",
         )
     attempts = handler.retry.attempts
     limit = config.max_deliver or -1

@@ -107,6 +107,8 @@ class Handler:
     """Whether a message is acknowledged ``"after"`` or ``"before"`` the function runs."""
     once: str | None = None
     """The key-value bucket that records which messages are handled; ``None``: none."""
+    exclusive: bool = False
+    """Whether one process at a time receives the messages (ADR-42)."""
     limit: str | None = None
     """The name of a limit of the worker, see `Worker.limit`."""
     rate: str | None = None
@@ -178,12 +180,12 @@ class Handler:
             InvalidOptionError: more than one would handle messages of one key at a time.
 
         """
-        if count > 1 and self.key is not None:
+        if count > 1 and self.key is not None and not self.exclusive:
             raise InvalidOptionError(
                 "processes",
                 count,
-                f"handler {self.name} has 'key', whose order holds within one process: run one process, "
-                "or one consumer for each partition of the stream",
+                f"handler {self.name} has 'key', whose order holds within one process: add exclusive=True, "
+                "or run one process for each partition of the stream",
             )
 
     def __call__(self, *args: Any, **kwargs: Any) -> object:

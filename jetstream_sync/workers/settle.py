@@ -22,7 +22,6 @@ import itertools
 import math
 import queue
 import threading
-import time
 from typing import TYPE_CHECKING, Final
 
 from .. import Error
@@ -41,8 +40,6 @@ _ACK: Final = b"+ACK"
 _CONFIRM_TIMEOUT_S: Final = 5.0
 #: Largest number of acks in a run.
 _MAX_RUN: Final = 100
-#: Delay in which acks collect for the next run, in seconds, if the last run had more than one.
-_RUN_DELAY_S: Final = 0.0005
 #: Number of times that a settlement is sent on working links before it is abandoned.
 _MAX_SENDS: Final = 12
 
@@ -172,13 +169,9 @@ class Settlements:
         """Send new settlements until `stop`; the function of a thread."""
         outbox = self._outbox
         item = outbox.get()
-        busy = False
         while item is not None:
             if isinstance(item, Delivery):
-                if busy:
-                    time.sleep(_RUN_DELAY_S)  # for more acks: each wake-up costs more than an ack
                 run, item = self._next_run(item)
-                busy = len(run) > 1
                 token = str(next(self._tokens))
                 self._pending[token] = pending = _Pending(run, _ACK)
                 self._transmit(token, pending)

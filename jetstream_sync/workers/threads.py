@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from .. import (
@@ -52,6 +53,8 @@ _FIRST_PULL_DELAY_S: Final = 0.5
 _MAX_PULL_DELAY_S: Final = 30.0
 #: Interval of repeated log records for a pull that keeps failing, in seconds.
 _REPEAT_LOG_S: Final = 60.0
+#: The server's default for ``priority_timeout``, in seconds.
+_DEFAULT_PIN_S: Final = 120.0
 #: Largest number of messages that are handed to the handler threads in one step.
 _MAX_RUN: Final = 64
 #: Timeout for messages in flight when pulling stops, in seconds.
@@ -135,8 +138,11 @@ class HandlerThreads:
         # Interrupts retries in place, and waits for the rate.
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
-        # --- used by the thread of `start` and `refresh` ---
+        # The pin id of the last message, of an exclusive handler.
+        self._pin: str | None = None
+        # --- used by the thread of `start`, `refresh` and `keep_pin` ---
         self._warned = False
+        self._keep_pin_at = 0.0
 
     def start(self) -> None:
         """Start the threads."""
@@ -167,7 +173,8 @@ class HandlerThreads:
 
     def _check_order(self, others: int) -> None:
         """Warn once if other processes pull from a consumer whose messages are ordered by key."""
-        if others > 0 and self.handler.key is not None and not self._warned:
+        unordered = self.handler.key is not None and not self.handler.exclusive
+        if others > 0 and unordered and not self._warned:
             self._warned = True
             log.warning(
                 "%s: other processes pull from consumer %s/%s, so messages of one key may be handled at "
@@ -191,6 +198,65 @@ class HandlerThreads:
     def pids(self) -> list[int]:
         """The ids of the processes of the handler; empty: it runs in this one."""
         return self._processor.pids
+
+    # --- the pin of an exclusive handler --------------------------------------------------------
+
+    @property
+    def _group(self) -> str | None:
+        groups = self._consumer.cached_info.config.priority_groups
+        return groups[0] if self.handler.exclusive and groups else None
+
+    def keep_pin(self) -> None:
+        """
+        Keep the pin of an exclusive handler, or return its waiting messages if it is lost.
+
+        Only a request keeps a pin, and while all threads are busy none is sent. It is due rarely; call
+        this often.
+        """
+        group = self._group
+        if group is None or time.monotonic() < self._keep_pin_at:
+            return
+        timeout = self._consumer.cached_info.config.priority_timeout
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else _DEFAULT_PIN_S
+        self._keep_pin_at = time.monotonic() + seconds / 4
+        pin = self._pin
+        if pin is None:
+            return
+        with contextlib.suppress(Error):
+            states = self._consumer.info().priority_groups or ()
+            if any(state.pinned_client_id == pin for state in states if state.group == group):
+                # No message fits into one byte, so that nothing is delivered.
+                self._consumer.fetch_no_wait(1, max_bytes=1, group=group)
+            else:
+                self._on_pin(None)
+
+    def _on_pin(self, pin: str | None) -> None:
+        """Apply the pin of a message, ``None``: it is lost; return the messages of another pin."""
+        with self._lock:
+            known, self._pin = self._pin, pin
+            if known is None or known == pin:
+                return
+            waiting = self._lanes.clear()
+            self._held -= len(waiting)
+            self._wake_puller()
+        log.warning(
+            "%s: another process has taken over the messages; %d waiting ones are returned",
+            self._name,
+            len(waiting),
+        )
+        for delivery in waiting:
+            self._give_back(delivery)
+
+    def release_pin(self) -> None:
+        """Let another process take over at once; after the end of all threads."""
+        group, pin = self._group, self._pin
+        if group is None or pin is None:
+            return
+        with contextlib.suppress(Error):
+            states = self._consumer.info().priority_groups or ()
+            if any(state.pinned_client_id == pin for state in states if state.group == group):
+                stream = self._shared.js.get_stream(self.handler.stream)
+                stream.unpin_consumer(self.handler.consumer, group)
 
     # --- stopping -------------------------------------------------------------------------------
 
@@ -304,6 +370,9 @@ class HandlerThreads:
             "stop_after": room,
             "threshold_messages": 1,
         }
+        group = self._group
+        if group is not None:
+            options["group"] = group
         with self._consumer.messages(**options) as messages:
             self.pull_error = ""
             with self._lock:
@@ -326,6 +395,13 @@ class HandlerThreads:
         run: list[tuple[Delivery, Hashable]] = []
         try:
             while True:
+                if self.handler.exclusive:
+                    headers = msg.headers
+                    pin = headers.get("Nats-Pin-Id") if headers else None
+                    if pin != self._pin:
+                        self._enqueue(run)
+                        run = []
+                        self._on_pin(pin)
                 delivery = Delivery(msg, self._times, self._name, self._observer)
                 self._shared.keeper.add(delivery)
                 run.append((delivery, self._key_of(delivery)))

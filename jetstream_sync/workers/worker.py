@@ -36,6 +36,7 @@ from .. import (
     NoServersError,
     NotFoundError,
     PermissionsError,
+    ServerTooOldError,
     TimeoutError,
     connect,
 )
@@ -98,7 +99,7 @@ class ExitStatus:
     OK: Final = 0
     #: A handler did not end before the drain timeout, or a thread crashed.
     FAILED: Final = 1
-    #: An option, or the config of a consumer, does not fit.
+    #: An option, or the config of a consumer, does not fit, or the server is too old for it.
     USAGE: Final = 2
     #: A stream or consumer does not exist.
     NOT_FOUND: Final = 3
@@ -110,7 +111,7 @@ def exit_status(error: BaseException) -> int:
     """Return the exit status for an error that ends a worker."""
     if isinstance(error, (NotFoundError, ConsumerDeletedError)):
         return ExitStatus.NOT_FOUND
-    if isinstance(error, InvalidArgumentError):
+    if isinstance(error, (InvalidArgumentError, ServerTooOldError)):
         return ExitStatus.USAGE
     if isinstance(
         error,
@@ -234,6 +235,7 @@ class Worker:
         key: Callable[[JetStreamMsg], Hashable] | None = None,
         ack: str = "after",
         once: str | None = None,
+        exclusive: bool = False,
         limit: str | None = None,
         rate: str | None = None,
         pool: str = "threads",
@@ -278,6 +280,10 @@ class Worker:
                 worker died runs again, with `Context.maybe_done`. The bucket is created with a TTL of 30
                 days if it does not exist; its TTL must exceed the age of redelivered messages. It costs
                 two writes for each message. ``None``: none.
+            exclusive: let one process at a time receive the messages (a pinned client, ADR-42, server
+                2.11). The others take over when it stops, or 30 seconds after it has crashed or lost its
+                link: the ``priority_timeout`` of a new consumer. A process that is not pinned any more
+                returns its waiting messages.
             limit: the name of a limit, see `limit`; ``None``: none.
             rate: how often the function may start in each process, evenly spaced: a number and a unit,
                 such as ``"10/s"``, ``"600/m"`` or ``"1000/h"``. A message waits in its thread, with a
@@ -323,6 +329,7 @@ class Worker:
                 key=key,
                 ack=ack,
                 once=once,
+                exclusive=exclusive,
                 limit=limit,
                 rate=rate,
                 pool=pool,
@@ -760,6 +767,8 @@ class _Run:
                 log.error("worker %r is stopping: %s", self._worker.name, event.error)
                 self._status = exit_status(event.error)
                 return
+            for pool in self._pools:
+                pool.keep_pin()
             due = time.monotonic() >= refresh_at
             if due or (event is not None and event.kind == "reconnected"):
                 refresh_at = time.monotonic() + interval
@@ -784,6 +793,9 @@ class _Run:
             pool.close()
         self._monitor.phase = "stopped"
         self._settlements.stop()
+        if clean:
+            for pool in self._pools:
+                pool.release_pin()
         with suppress(Error):
             if clean:
                 self._nc.drain(_LAST_DRAIN_S)
