@@ -25,6 +25,8 @@ __all__ = ["check_handler", "ensure_consumer"]
 
 #: ``ack_wait`` of a new consumer, in seconds.
 _ACK_WAIT_S: Final = 30.0
+#: ``max_ack_pending`` of a new consumer, by the server's default.
+_MAX_ACK_PENDING: Final = 1000
 #: Priority group of a new consumer of an exclusive handler, and how long its pinned client may be silent, in
 #: seconds: as long as its messages are leased by default.
 _GROUP: Final = "worker"
@@ -131,9 +133,17 @@ def _check_consumer(config: ConsumerConfig, handler: Handler) -> None:
         )
 
 
-def check_handler(js: JetStream, handler: Handler, *, may_change: bool) -> list[str]:
+def check_handler(
+    js: JetStream, handler: Handler, *, may_change: bool, processes: int
+) -> list[str]:
     """
     Check the stream and the consumer of a handler without a change on the server.
+
+    Args:
+        js: the JetStream context.
+        handler: the handler.
+        may_change: whether the worker may create what does not exist.
+        processes: the number of processes that will run the handler at a time.
 
     Returns:
         What is allowed and probably not intended, as sentences.
@@ -150,14 +160,19 @@ def check_handler(js: JetStream, handler: Handler, *, may_change: bool) -> list[
         if not may_change:
             raise
         found.append(f"consumer {handler.consumer!r} does not exist: it is created at start")
-        config = _new_config(handler)
+        config = replace(_new_config(handler), max_ack_pending=_MAX_ACK_PENDING)
     _check_consumer(config, handler)
-    held = handler.concurrency + handler.prefetch
+    # An exclusive consumer serves one process at a time.
+    served = 1 if handler.exclusive else processes
+    held = served * (handler.concurrency + handler.prefetch)
     limit = config.max_ack_pending
     if limit is not None and 0 < limit < held:
+        formula = "concurrency + prefetch"
+        if served > 1:
+            formula = f"{served} processes * ({formula})"
         found.append(
-            f"max_ack_pending={limit} is below concurrency + prefetch = {held}: "
-            "some threads stay idle"
+            f"max_ack_pending={limit} is below {formula} = {held}: "
+            "some threads stay idle, and sooner when failed messages wait for their retry"
         )
     if handler.once is not None:
         try:

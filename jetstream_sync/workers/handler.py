@@ -107,6 +107,8 @@ class Handler:
     """Whether a message is acknowledged ``"after"`` or ``"before"`` the function runs."""
     once: str | None = None
     """The key-value bucket that records which messages are handled; ``None``: none."""
+    max_bytes: int | None = None
+    """Largest total size of the held messages; ``None``: not limited."""
     exclusive: bool = False
     """Whether one process at a time receives the messages (ADR-42)."""
     limit: str | None = None
@@ -145,6 +147,13 @@ class Handler:
         _check_pool(self.pool, self.function)
         if self.key is not None and not callable(self.key):
             raise InvalidOptionError("key", self.key, "must be a function of the message")
+        limit = self.max_bytes
+        if limit is not None and (
+            isinstance(limit, bool) or not isinstance(limit, int) or limit < 1
+        ):
+            raise InvalidOptionError(
+                "max_bytes", limit, "must be a whole number of bytes, 1 or above"
+            )
         if self.rate is not None:
             rate_interval(self.rate)
         if not callable(self.decode) and self.decode not in DECODERS:

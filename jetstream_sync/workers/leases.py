@@ -138,6 +138,7 @@ class Delivery:
         "observer",
         "received_at",
         "reported",
+        "size",
         "slept",
         "started_at",
         "thread",
@@ -159,6 +160,8 @@ class Delivery:
         self.delivered: int = self.metadata.num_delivered
         #: The number of the attempt: the same, plus the retries in place.
         self.attempt: int = self.delivered
+        #: In bytes, if the handler has ``max_bytes``.
+        self.size: int = 0
         #: Total delay of the retries in place, in seconds.
         self.slept: float = 0.0
         #: The error of the handler's ``key`` function; ``None``: there was none.

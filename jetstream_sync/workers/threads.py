@@ -32,6 +32,7 @@ from .. import (
     InvalidArgumentError,
     IteratorClosedError,
     NotFoundError,
+    PinIDMismatchError,
     TimeoutError,
 )
 from .dead_letters import DeadLetterWriter
@@ -44,7 +45,14 @@ from .processing import Processor, Shared
 from .spawn import spawn
 
 if TYPE_CHECKING:
-    from .. import ConsumerInfo, ContinuousOptions, MessageIterator, PullConsumer
+    from .. import (
+        ConsumerInfo,
+        ContinuousOptions,
+        JetStreamMsg,
+        MessageIterator,
+        PriorityOptions,
+        PullConsumer,
+    )
 
 __all__ = ["HandlerThreads", "PoolState"]
 
@@ -53,6 +61,8 @@ _FIRST_PULL_DELAY_S: Final = 0.5
 _MAX_PULL_DELAY_S: Final = 30.0
 #: Interval of repeated log records for a pull that keeps failing, in seconds.
 _REPEAT_LOG_S: Final = 60.0
+#: Timeout of a pull with a limit in bytes, which cannot be interrupted, in seconds.
+_BYTES_TIMEOUT_S: Final = 1.0
 #: The server's default for ``priority_timeout``, in seconds.
 _DEFAULT_PIN_S: Final = 120.0
 #: Largest number of messages that are handed to the handler threads in one step.
@@ -79,6 +89,19 @@ class PoolState:
     """Number of messages that wait for a thread."""
     pull_alive: bool
     """Whether the thread that pulls messages has not ended."""
+
+
+def message_size(msg: JetStreamMsg) -> int:
+    """Return the size of a message as the server counts it for pull requests; headers approximately."""
+    size = len(msg.subject) + len(msg.ack_subject) + len(msg.data)
+    for name, values in (msg.headers or {}).items():
+        size += len(name) + len(values) + 4
+    return size
+
+
+def _pin_of(msg: JetStreamMsg) -> str | None:
+    headers = msg.headers
+    return headers.get("Nats-Pin-Id") if headers else None
 
 
 class HandlerThreads:
@@ -127,6 +150,9 @@ class HandlerThreads:
         self._lanes: Lanes[Delivery] = Lanes()
         # Number of received messages that are not settled: waiting, or running.
         self._held = 0
+        # Their size, and how many were held when no other one fitted; used with max_bytes only.
+        self._held_bytes = 0
+        self._full_at = 0
         self._running: set[Delivery] = set()
         self._prepared = 0
         #: Number of messages that a handler thread is done with.
@@ -236,8 +262,7 @@ class HandlerThreads:
             known, self._pin = self._pin, pin
             if known is None or known == pin:
                 return
-            waiting = self._lanes.clear()
-            self._held -= len(waiting)
+            waiting = self._take_waiting()
             self._wake_puller()
         log.warning(
             "%s: another process has taken over the messages; %d waiting ones are returned",
@@ -264,8 +289,7 @@ class HandlerThreads:
         """Pull no more, and return the waiting messages to the server."""
         with self._lock:
             self._stopping = True
-            waiting = self._lanes.clear()
-            self._held -= len(waiting)
+            waiting = self._take_waiting()
             pull = self._pull
             self._work.notify_all()
             self._room.notify_all()
@@ -277,6 +301,14 @@ class HandlerThreads:
         if pull is not None:
             with contextlib.suppress(Error):
                 pull.drain(_STOP_TIMEOUT_S)
+
+    def _take_waiting(self) -> list[Delivery]:
+        """Remove and return the waiting messages; ``_lock`` is held."""
+        waiting = self._lanes.clear()
+        self._held -= len(waiting)
+        for delivery in waiting:
+            self._held_bytes -= delivery.size
+        return waiting
 
     def _give_back(self, delivery: Delivery) -> None:
         if self._shared.settlements.claim(delivery):
@@ -360,19 +392,30 @@ class HandlerThreads:
         # threads have nothing to do.
         if len(self._lanes.ready) > handler.prefetch // 2:
             return 0
+        if handler.max_bytes is not None and self._held:
+            full = self._held_bytes >= handler.max_bytes or 0 < self._full_at <= self._held
+            if full:
+                return 0
         return handler.concurrency + handler.prefetch - self._held
 
     def _pull_once(self, room: int) -> None:
         """Receive this number of messages, or fewer if the pull ends before."""
+        if self.handler.max_bytes is None:
+            self._pull_run(room)
+        elif not self._held:
+            self._pull_run(1)  # without a limit, so that a large message is delivered alone
+        else:
+            self._pull_bytes(room, self.handler.max_bytes - self._held_bytes)
+
+    def _pull_run(self, room: int) -> None:
         # One request: it is sent at the start.
         options: ContinuousOptions = {
             "max_messages": room,
             "stop_after": room,
             "threshold_messages": 1,
         }
-        group = self._group
-        if group is not None:
-            options["group"] = group
+        if self._group is not None:
+            options["group"] = self._group
         with self._consumer.messages(**options) as messages:
             self.pull_error = ""
             with self._lock:
@@ -389,22 +432,40 @@ class HandlerThreads:
                 with self._lock:
                     self._pull = None
 
+    def _pull_bytes(self, room: int, size: int) -> None:
+        """Receive messages up to a number and a size; wait a short time for the first one."""
+        group: PriorityOptions = {} if self._group is None else {"group": self._group}
+        held = self._held
+        until = time.monotonic() + _BYTES_TIMEOUT_S
+        try:
+            found = self._consumer.fetch(1, _BYTES_TIMEOUT_S, size, **group)
+        except PinIDMismatchError:
+            self._on_pin(None)
+            return
+        if not found:
+            if time.monotonic() < until:
+                self._full_at = held  # the next one does not fit until another one is settled
+            return
+        self._full_at = 0
+        if self.handler.exclusive and _pin_of(found[0]) != self._pin:
+            self._on_pin(_pin_of(found[0]))
+        self._enqueue([self._held_message(msg) for msg in found])
+        size -= message_size(found[0])
+        if room > 1 and size > 0:
+            more = self._consumer.fetch_no_wait(room - 1, size, **group)
+            self._enqueue([self._held_message(msg) for msg in more])
+
     def _receive(self, messages: MessageIterator) -> None:
         """Wait for a message, and enqueue it with those that have arrived meanwhile."""
         msg = messages.next()
         run: list[tuple[Delivery, Hashable]] = []
         try:
             while True:
-                if self.handler.exclusive:
-                    headers = msg.headers
-                    pin = headers.get("Nats-Pin-Id") if headers else None
-                    if pin != self._pin:
-                        self._enqueue(run)
-                        run = []
-                        self._on_pin(pin)
-                delivery = Delivery(msg, self._times, self._name, self._observer)
-                self._shared.keeper.add(delivery)
-                run.append((delivery, self._key_of(delivery)))
+                if self.handler.exclusive and _pin_of(msg) != self._pin:
+                    self._enqueue(run)
+                    run = []
+                    self._on_pin(_pin_of(msg))
+                run.append(self._held_message(msg))
                 if len(run) >= _MAX_RUN:
                     break
                 msg = messages.next(0)
@@ -413,13 +474,24 @@ class HandlerThreads:
         finally:
             self._enqueue(run)
 
+    def _held_message(self, msg: JetStreamMsg) -> tuple[Delivery, Hashable]:
+        """Return a received message, whose lease is renewed from now on, with its key."""
+        delivery = Delivery(msg, self._times, self._name, self._observer)
+        self._shared.keeper.add(delivery)
+        if self.handler.max_bytes is not None:
+            delivery.size = message_size(msg)
+        return delivery, self._key_of(delivery)
+
     def _enqueue(self, run: list[tuple[Delivery, Hashable]]) -> None:
         """Hand received messages to the handler threads, or return them if the worker is stopping."""
         with self._lock:
             stopping = self._stopping
             if not stopping:
                 self._held += len(run)
-                ready = sum(self._lanes.add(delivery, key) for delivery, key in run)
+                ready = 0
+                for delivery, key in run:
+                    self._held_bytes += delivery.size
+                    ready += self._lanes.add(delivery, key)
                 self._work.notify(ready)
         if stopping:
             for delivery, _ in run:
@@ -490,6 +562,7 @@ class HandlerThreads:
             if done is not None:
                 self._held -= 1
                 self.handled += 1
+                self._held_bytes -= done[0].size
                 self._running.discard(done[0])
                 if self._lanes.release(done[1]):
                     self._work.notify()

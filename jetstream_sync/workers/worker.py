@@ -235,6 +235,7 @@ class Worker:
         key: Callable[[JetStreamMsg], Hashable] | None = None,
         ack: str = "after",
         once: str | None = None,
+        max_bytes: int | None = None,
         exclusive: bool = False,
         limit: str | None = None,
         rate: str | None = None,
@@ -280,6 +281,9 @@ class Worker:
                 worker died runs again, with `Context.maybe_done`. The bucket is created with a TTL of 30
                 days if it does not exist; its TTL must exceed the age of redelivered messages. It costs
                 two writes for each message. ``None``: none.
+            max_bytes: largest total size of the messages that the handler holds, running and waiting, as
+                the server counts it: subjects, headers and payloads. A larger message is received when no
+                other one is held. ``None``: only their number is limited.
             exclusive: let one process at a time receive the messages (a pinned client, ADR-42, server
                 2.11). The others take over when it stops, or 30 seconds after it has crashed or lost its
                 link: the ``priority_timeout`` of a new consumer. A process that is not pinned any more
@@ -329,6 +333,7 @@ class Worker:
                 key=key,
                 ack=ack,
                 once=once,
+                max_bytes=max_bytes,
                 exclusive=exclusive,
                 limit=limit,
                 rate=rate,
@@ -485,11 +490,15 @@ class Worker:
             log.error("worker %r cannot run: %s", self.name, error)  # noqa: TRY400
             return exit_status(error)
 
-    def check(self) -> CheckResult:
+    def check(self, processes: int = 1) -> CheckResult:
         """
         Check that the worker can run: connection, streams, consumers and options.
 
         No message is read, and nothing is changed on the server.
+
+        Args:
+            processes: the number of processes that will run the worker at a time, at least 1.
+
         """
         warnings: list[str] = []
         errors: list[tuple[str, Error]] = []
@@ -500,7 +509,11 @@ class Worker:
                 js = nc.jetstream()
                 for handler in self.handlers:
                     try:
-                        found = check_handler(js, handler, may_change=self.ensure != "none")
+                        handler.check_processes(processes)
+                        may_change = self.ensure != "none"
+                        found = check_handler(
+                            js, handler, may_change=may_change, processes=processes
+                        )
                         warnings += [f"{handler.name}: {each}" for each in found]
                     except Error as error:
                         errors.append((f"{handler.name}: ", error))

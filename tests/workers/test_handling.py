@@ -376,6 +376,12 @@ def test_check_tells_what_a_start_would_do(
     assert "consumer 'NEW' does not exist" in text
     assert "stream 'DEAD' does not exist" in text
     assert "max_ack_pending=3 is below concurrency + prefetch = 4" in text
+    text = "\n".join(worker.check(processes=600).warnings)
+    assert "max_ack_pending=1000 is below 600 processes * (concurrency + prefetch) = 1200" in text
+    keyed = Worker(nats_server.url)
+    keyed.handler(stream=stream.name, consumer="SMALL", key=lambda msg: msg.subject)(print)
+    assert keyed.check().status == 0
+    assert keyed.check(processes=2).status == 2
     assert stream.consumer_names() == ["SMALL"]
     assert "DEAD" not in js.stream_names()
     assert Worker(nats_server.url, ensure="none").check().status == 2  # no handlers

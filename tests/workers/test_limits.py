@@ -115,3 +115,45 @@ def test_a_rate_spaces_the_starts(js: JetStream, stream: Stream, nats_server: Na
     # Eleven starts have ten gaps, and no start comes before its time.
     assert starts[-1] - began >= 10 * 0.05
     assert stream.consumer_info("SLOW").num_ack_pending > 0  # returned, and not handled
+
+
+def test_max_bytes_bounds_what_is_held(
+    js: JetStream, stream: Stream, nats_server: NatsServer
+) -> None:
+    """The held messages fit into max_bytes; a larger one is handled, and only while it is alone."""
+    worker = Worker(nats_server.url)
+    gate = threading.Semaphore(0)
+    lock = threading.Lock()
+    running_now: list[int] = []
+    together: list[list[int]] = []
+    sizes = [1000] * 8 + [9000] + [1000] * 8
+
+    @worker.handler(stream=stream.name, consumer="C", concurrency=4, prefetch=20, max_bytes=4000)
+    def handle(data: bytes) -> None:
+        with lock:
+            running_now.append(len(data))
+            together.append(list(running_now))
+        gate.acquire(timeout=30)
+        with lock:
+            running_now.remove(len(data))
+
+    for size in sizes:
+        js.publish(f"{stream.name}.a", b"x" * size)
+    held = []
+
+    def settled() -> int:
+        info = stream.consumer_info("C")
+        held.append(info.num_ack_pending)
+        return info.delivered.consumer_seq - info.num_ack_pending
+
+    with running(worker):
+        for released in range(len(sizes)):
+            wait_until(lambda released=released: running_now and settled() == released)
+            gate.release()
+        wait_until(lambda: is_settled(stream, "C"))
+    # Three fit with their subjects. The one that was released may be settled and not confirmed yet.
+    assert max(held) <= 4
+    assert len(together) == len(sizes)
+    assert [found for found in together if 9000 in found and len(found) > 1] == []
+    assert max(map(len, together)) > 1
+    assert stream.consumer_info("C").num_redelivered == 0
