@@ -153,6 +153,7 @@ BROAD_HANDLERS: dict[tuple[str, str], str] = {
         "main",
     ): "modules of the user may raise anything: the worker gets the error",
     ("workers/processes.py", "answer"): "the process gets the error",
+    ("workers/batches.py", "process_batch"): "as in process: the attempt has failed",
     (
         "workers/threads.py",
         "_key_of",

@@ -30,11 +30,12 @@ from .logs import JsonLogFormatter, LogContextFilter
 from .metrics import WorkerCollector
 from .observer import WorkerEvent
 from .processes import HandlerTimeoutError, WorkerCrashedError
-from .retries import Backoff, Reject, Retry
+from .retries import Backoff, BatchError, Reject, Retry
 from .worker import CheckResult, Worker
 
 __all__ = [
     "Backoff",
+    "BatchError",
     "CheckResult",
     "Context",
     "Handler",

@@ -164,7 +164,7 @@ def check_handler(
     _check_consumer(config, handler)
     # An exclusive consumer serves one process at a time.
     served = 1 if handler.exclusive else processes
-    held = served * (handler.concurrency + handler.prefetch)
+    held = served * handler.capacity
     limit = config.max_ack_pending
     if limit is not None and 0 < limit < held:
         formula = "concurrency + prefetch"

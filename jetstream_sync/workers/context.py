@@ -27,11 +27,11 @@ class Context:
 
     __slots__ = (
         "_ack",
-        "_acked",
         "_delivery",
         "_is_stopping",
         "_js",
         "_published",
+        "acked",
         "id",
         "maybe_done",
     )
@@ -54,7 +54,7 @@ class Context:
     ) -> None:
         self._delivery = delivery
         self._ack = ack
-        self._acked = delivery.claimed
+        self.acked = delivery.claimed
         self._js = js
         self._is_stopping = is_stopping
         self._published = itertools.count(1)
@@ -80,7 +80,7 @@ class Context:
     @property
     def lease_lost(self) -> bool:
         """Whether the lease is over: another worker may be handling the message."""
-        return not self._acked and self._delivery.is_lost()
+        return not self.acked and self._delivery.is_lost()
 
     @property
     def stopping(self) -> bool:
@@ -115,9 +115,9 @@ class Context:
 
         """
         self.check()
-        if not self._acked and not self._ack():
+        if not self.acked and not self._ack():
             raise LeaseLostError(f"{self._delivery!r} was returned: the worker is stopping")
-        self._acked = True
+        self.acked = True
 
     def extend(self, seconds: float) -> None:
         """Let the handler run for this many seconds from now, instead of its ``timeout``."""

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from .. import Headers, InvalidOptionError
 from .context import Context
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DECODERS",
     "REPLY_TO",
+    "BatchOptions",
     "DecodeError",
     "Handler",
     "HandlerFunction",
@@ -39,6 +40,8 @@ DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
 }
 
 
+#: Longest wait for a full batch, in seconds.
+_LONGEST_WAIT_S: Final = 3600
 #: The header of a message with the subject for a `Reply`.
 REPLY_TO: Final = "Reply-To"
 
@@ -59,6 +62,23 @@ class Reply:
 
     payload: bytes = b""
     headers: Headers | Mapping[str, str] | Mapping[str, list[str]] | None = None
+
+
+class BatchOptions(TypedDict, total=False):
+    """The options of `Worker.handler` that `Worker.batch` has, too."""
+
+    filter_subject: str | None
+    filter_subjects: Sequence[str]
+    concurrency: int
+    prefetch: int | None
+    retry: Backoff | None
+    timeout: float
+    ack_wait: float | None
+    reject_on: Sequence[type[BaseException]]
+    retry_on: Sequence[type[BaseException]] | None
+    decode: str | Callable[[bytes], Any]
+    confirm: bool
+    dead_letters: DeadLetterTarget | None
 
 
 class DecodeError(Exception):
@@ -121,6 +141,10 @@ class Handler:
     """The module that defines the handler."""
     process_setup: str = field(repr=False, default="")
     """``MODULE:FUNCTION``, called in a new process before the module is imported; empty: none."""
+    max_messages: int | None = None
+    """The size of the largest batch; ``None``: each message is handled by itself."""
+    max_wait: float = 1.0
+    """Seconds after which a batch is handled though it is not full."""
     _arity: str = field(init=False, repr=False, default="both")
 
     def __post_init__(self) -> None:
@@ -142,6 +166,8 @@ class Handler:
             raise InvalidOptionError(
                 "once", self.once, "excludes ack='before': the message is not delivered again"
             )
+        if self.max_messages is not None:
+            self._check_batch(self.max_messages)
         if not isinstance(self.retry, Backoff):
             raise InvalidOptionError("retry", self.retry, "must be a Backoff")
         _check_pool(self.pool, self.function)
@@ -160,6 +186,27 @@ class Handler:
             raise InvalidOptionError(
                 "decode", self.decode, f"must be a function or one of {sorted(DECODERS)}"
             )
+
+    def _check_batch(self, size: int) -> None:
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise InvalidOptionError("max_messages", size, "must be a whole number, 1 or above")
+        if not 0 <= self.max_wait <= _LONGEST_WAIT_S:
+            raise InvalidOptionError(
+                "max_wait", self.max_wait, f"must be from 0 to {_LONGEST_WAIT_S} seconds"
+            )
+        for option in ("key", "once", "limit", "rate"):
+            if getattr(self, option) is not None:
+                raise InvalidOptionError(option, getattr(self, option), "is not for batches")
+        if self.ack != "after" or self.retry.in_place:
+            option = "retry" if self.retry.in_place else "ack"
+            raise InvalidOptionError(option, getattr(self, option), "is not for batches")
+        if self.pool != "threads":
+            raise InvalidOptionError("pool", self.pool, "must be 'threads' for batches")
+
+    @property
+    def capacity(self) -> int:
+        """The number of messages that are held at most."""
+        return self.concurrency * (self.max_messages or 1) + self.prefetch
 
     @property
     def name(self) -> str:
@@ -230,6 +277,24 @@ class Handler:
 
         for each in reversed(middleware):
             call = _wrapped(each, call, context)
+        return call()
+
+    def run_batch(
+        self, payloads: list[Any], contexts: list[Context], middleware: Sequence[Middleware]
+    ) -> object:
+        """Run the function for a batch, inside the middleware; return and raise what they do."""
+
+        def call() -> object:
+            arguments: dict[str, tuple[object, ...]] = {
+                "none": (),
+                "context": (contexts,),
+                "payload": (payloads,),
+                "both": (payloads, contexts),
+            }
+            return self.function(*arguments[self._arity])
+
+        for each in reversed(middleware):
+            call = _wrapped(each, call, contexts[0])
         return call()
 
 
@@ -314,5 +379,9 @@ def _arity(function: HandlerFunction) -> str:
 
 def _is_context(annotation: Any) -> bool:
     """Return whether an annotation is `Context`; it may be a string."""
-    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-    return text.rpartition(".")[2] == Context.__name__
+    if isinstance(annotation, str) or hasattr(annotation, "__origin__"):
+        text = str(annotation)
+    else:
+        text = getattr(annotation, "__name__", "")
+    # Also ``list[Context]``, for batches.
+    return text.rstrip("]").rpartition("[")[2].rpartition(".")[2] == Context.__name__

@@ -138,6 +138,28 @@ class Processor:
             delay in seconds.
 
         """
+        context = self._context(delivery)
+        if context is None:
+            return None
+        delivery.thread = threading.get_ident()
+        delivery.give_up_at = lease_clock() + self.handler.timeout
+        self._observer.started(delivery)
+        try:
+            result = self._run(delivery, context)
+            if isinstance(result, Reply):
+                self._reply(delivery, result)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the attempt has failed
+            delivery.give_up_at = math.inf
+            self._observer.returned(delivery)
+            return self._failed(delivery, context.id, error)
+        delivery.give_up_at = math.inf
+        self._observer.returned(delivery)
+        if self._ack(delivery) or context.acked:
+            self._observer.settled(delivery, "ack")
+        return None
+
+    def _context(self, delivery: Delivery) -> Context | None:
+        """Return the context of a run; ``None``: the message is not run, and settled or lost."""
         log_context.set(delivery)
         if delivery.is_lost():
             self._observer.settled(delivery, "lost")
@@ -147,33 +169,20 @@ class Processor:
         if delivery.attempt > handler.retry.attempts:
             # Its last attempt ended without an answer: the process was killed, or the lease was lost.
             if self._once is not None and self._once.is_done(message_id):
-                self._ack(delivery)
+                if self._ack(delivery):
+                    self._observer.settled(delivery, "ack")
                 return None
             reason = f"no result after {handler.retry.attempts} attempts"
             self._bury(delivery, message_id, reason, None)
             return None
         if delivery.failure is not None:
-            return self._failed(delivery, message_id, delivery.failure)
+            self._failed(delivery, message_id, delivery.failure)  # never retried in place
+            return None
         if handler.ack == "before" and not self._ack_before(delivery):
             return None
-        context = Context(
+        return Context(
             delivery, message_id, shared.js, shared.is_stopping, lambda: self._ack(delivery)
         )
-        delivery.thread = threading.get_ident()
-        delivery.give_up_at = lease_clock() + handler.timeout
-        self._observer.started(delivery)
-        try:
-            result = self._run(delivery, context)
-            if isinstance(result, Reply):
-                self._reply(delivery, result)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the attempt has failed
-            delivery.give_up_at = math.inf
-            self._observer.returned(delivery)
-            return self._failed(delivery, message_id, error)
-        delivery.give_up_at = math.inf
-        self._observer.returned(delivery)
-        self._ack(delivery)
-        return None
 
     def _run(self, delivery: Delivery, context: Context) -> object:
         if self._once is None:
@@ -205,7 +214,6 @@ class Processor:
         claimed = self._shared.settlements.claim(delivery)
         if claimed:
             self._shared.settlements.ack(delivery, confirm=self.handler.confirm)
-            self._observer.settled(delivery, "ack")
         return claimed
 
     def _ack_before(self, delivery: Delivery) -> bool:
@@ -227,7 +235,6 @@ class Processor:
             log.error("%s: %r is not run: its lease is lost", self.handler.name, delivery)
             self._observer.settled(delivery, "lost")
             return False
-        self._observer.settled(delivery, "ack")
         return True
 
     def _reply(self, delivery: Delivery, reply: Reply) -> None:
@@ -251,26 +258,28 @@ class Processor:
         domain = f"{where.domain}/" if where.domain else ""
         return f"{domain}{where.stream}/{where.consumer}/{where.stream_seq}/{self.generation}"
 
-    def _failed(self, delivery: Delivery, message_id: str, error: BaseException) -> float | None:
+    def _failed(
+        self, delivery: Delivery, message_id: str, error: BaseException, *, traceback: bool = True
+    ) -> float | None:
         """Retry a failed message, or give it up; return the delay of a retry in place."""
+        logged = error if traceback else None
         retry = self.handler.retry
         what = f"{self.handler.name}: attempt {delivery.attempt} of {retry.attempts}"
         if isinstance(error, MemoryError):
             self._shared.on_fatal(error)
         if delivery.claimed or delivery.msg.is_acked:
-            log.error("%s: %r was settled, then failed", what, delivery, exc_info=error)
-            if not delivery.claimed:
-                self._observer.settled(delivery, "ack", error)
+            log.error("%s: %r was settled, then failed", what, delivery, exc_info=logged)
+            self._observer.settled(delivery, "ack", error)
             return None
         if delivery.is_lost():
-            log.warning("%s: %r failed after its lease was lost", what, delivery, exc_info=error)
+            log.warning("%s: %r failed after its lease was lost", what, delivery, exc_info=logged)
             self._observer.settled(delivery, "lost", error)
             return None
         fatal = isinstance(error, (Reject, DecodeError, *self.handler.reject_on))
         if self.handler.retry_on is not None and not isinstance(error, Retry):
             fatal = fatal or not isinstance(error, self.handler.retry_on)
         if fatal or delivery.attempt >= retry.attempts:
-            logged = None if isinstance(error, (Reject, Retry, DecodeError)) else error
+            logged = None if isinstance(error, (Reject, Retry, DecodeError)) else logged
             log.error("%s: %r is given up: %s", what, delivery, one_line(error), exc_info=logged)
             self._bury(delivery, message_id, one_line(error), error, rejected=fatal)
             return None
@@ -286,7 +295,7 @@ class Processor:
             log.info("%s: %r is retried in %g s: %s", what, delivery, delay, one_line(error))
         else:
             text = "%s: %r failed and is retried in %g s"
-            log.warning(text, what, delivery, delay, exc_info=error)
+            log.warning(text, what, delivery, delay, exc_info=logged)
         if in_place:
             return delay
         if self._shared.settlements.claim(delivery):

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
 from .. import InvalidOptionError
 
-__all__ = ["MAX_IN_PLACE_S", "MIN_DELAY_S", "Backoff", "Reject", "Retry", "backoff_for"]
+__all__ = [
+    "MAX_IN_PLACE_S",
+    "MIN_DELAY_S",
+    "Backoff",
+    "BatchError",
+    "Reject",
+    "Retry",
+    "backoff_for",
+]
 
 #: The shortest delay before a message is delivered again, in seconds: a short failure of a database
 #: must not use up all attempts.
@@ -45,6 +54,27 @@ class Retry(Exception):  # noqa: N818 - an instruction to the runtime, named lik
         self.delay: float | None = (
             None if delay is None else max(MIN_DELAY_S, _seconds("delay", delay))
         )
+
+
+class BatchError(Exception):
+    """
+    Some messages of a batch have failed; the others are acknowledged.
+
+    Args:
+        errors: the error of each failed message, by its index in the batch. They have the same meaning
+            as if a handler for one message raised them: also `Reject` and `Retry`.
+
+    Raises:
+        InvalidOptionError: they are not exceptions by index.
+
+    """
+
+    def __init__(self, errors: Mapping[int, BaseException]) -> None:
+        self.errors: dict[int, BaseException] = dict(errors)
+        for index, error in self.errors.items():
+            if not isinstance(index, int) or not isinstance(error, BaseException):
+                raise InvalidOptionError("errors", errors, "must be exceptions by index")
+        super().__init__(f"{len(self.errors)} messages of a batch failed")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,13 +35,14 @@ from .. import (
     PinIDMismatchError,
     TimeoutError,
 )
+from .batches import BatchProcessor
 from .dead_letters import DeadLetterWriter
 from .handler import Handler
 from .lanes import Lanes
 from .leases import Delivery, LeaseTimes
 from .limits import Pace, rate_interval
 from .logs import log, log_context
-from .processing import Processor, Shared
+from .processing import Shared
 from .spawn import spawn
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class HandlerThreads:
         self._name = handler.name
         self._shared = shared
         self._observer = shared.observer.handler(handler)
-        self._processor = Processor(handler, shared, generation, dead_letters)
+        self._processor = BatchProcessor(handler, shared, generation, dead_letters)
         self._recreate = recreate
         self._limit = None if handler.limit is None else shared.limits[handler.limit]
         self._pace = None if handler.rate is None else Pace(rate_interval(handler.rate))
@@ -388,15 +389,15 @@ class HandlerThreads:
     def _free_room(self) -> int:
         """Return how many messages should be requested now; ``_lock`` is held."""
         handler = self.handler
-        # A buffer that is half full saves requests. Messages of a busy key do not count: the other
-        # threads have nothing to do.
-        if len(self._lanes.ready) > handler.prefetch // 2:
+        # A buffer that is half full saves requests; a batch that is not full can always grow. Messages
+        # of a busy key do not count: the other threads have nothing to do.
+        if len(self._lanes.ready) > max(handler.prefetch // 2, (handler.max_messages or 1) - 1):
             return 0
         if handler.max_bytes is not None and self._held:
             full = self._held_bytes >= handler.max_bytes or 0 < self._full_at <= self._held
             if full:
                 return 0
-        return handler.concurrency + handler.prefetch - self._held
+        return handler.capacity - self._held
 
     def _pull_once(self, room: int) -> None:
         """Receive this number of messages, or fewer if the pull ends before."""
@@ -516,15 +517,58 @@ class HandlerThreads:
         with self._lock:
             self._prepared += 1
         self._shared.on_change()
-        taken = None
         try:
-            while (taken := self._take(taken)) is not None:
-                self._handle(taken[0])
-                self._shared.keeper.remove(taken[0])
-                log_context.set(None)
+            if self.handler.max_messages is None:
+                self._run_single()
+            else:
+                self._run_batches(self.handler.max_messages)
         finally:
             self._shared.on_thread_end()
         self._shared.on_change()
+
+    def _run_single(self) -> None:
+        taken = None
+        while (taken := self._take(taken)) is not None:
+            self._handle(taken[0])
+            self._shared.keeper.remove(taken[0])
+            log_context.set(None)
+
+    def _run_batches(self, size: int) -> None:
+        while batch := self._take_batch(size):
+            try:
+                self._processor.process_batch(batch)
+            finally:
+                log_context.set(None)
+                self._release(batch)
+
+    def _take_batch(self, size: int) -> list[Delivery]:
+        """Wait for a batch, at most ``max_wait`` after its first message; empty: stop."""
+        ready = self._lanes.ready
+        with self._lock:
+            while not ready:
+                self._wake_puller()
+                if self._stopping:
+                    return []
+                self._work.wait()
+                full_at = time.monotonic() + self.handler.max_wait
+                while 0 < len(ready) < size and (left := full_at - time.monotonic()) > 0:
+                    self._wake_puller()
+                    self._work.wait(left)
+            batch = [ready.popleft()[0] for _ in range(min(size, len(ready)))]
+            self._running.update(batch)
+            self._wake_puller()
+            return batch
+
+    def _release(self, batch: list[Delivery]) -> None:
+        """Make room for as many messages."""
+        for delivery in batch:
+            self._shared.keeper.remove(delivery)
+        with self._lock:
+            self._held -= len(batch)
+            self.handled += len(batch)
+            self._held_bytes -= sum(delivery.size for delivery in batch)
+            self._running.difference_update(batch)
+            self._wake_puller()
 
     def _handle(self, delivery: Delivery) -> None:
         """Run the handler for a message until that is settled, or the worker stops."""

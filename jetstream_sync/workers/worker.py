@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import (
@@ -42,7 +42,7 @@ from .. import (
 )
 from .consumers import check_handler, ensure_consumer
 from .dead_letters import DeadLetterTarget, DeadLetterWriter
-from .handler import Handler, HandlerFunction, Middleware
+from .handler import BatchOptions, Handler, HandlerFunction, Middleware
 from .health import Monitor, MonitoringServer, SystemdNotifier
 from .heartbeat import SupervisorLink, supervisor_link
 from .http_server import parse_address
@@ -60,6 +60,8 @@ from .threads import HandlerThreads
 from .tracing import TRACE_MODES, tracing_middleware
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .. import Connection, JetStream, JetStreamMsg, PullConsumer
     from .metrics import Snapshot
     from .testing import TestClient
@@ -346,6 +348,50 @@ class Worker:
                     raise InvalidOptionError(
                         "consumer", consumer, f"is used by handler {other.name} already"
                     )
+            self.handlers.append(handler)
+            return handler
+
+        return decorate
+
+    def batch(
+        self,
+        *,
+        stream: str,
+        consumer: str,
+        max_messages: int = 100,
+        max_wait: float = 1.0,
+        **options: Unpack[BatchOptions],
+    ) -> Callable[[HandlerFunction], Handler]:
+        """
+        Return a decorator that makes a function handle the messages of a consumer in batches.
+
+        The function is called with a list of decoded payloads, and a list of their contexts in the same
+        order; it may take only one of them. When it returns, all messages are acknowledged. When it
+        raises `BatchError`, those that are named in it fail, and the others are acknowledged; any other
+        error fails all. Each message has its own lease, attempts, delays and dead letter. Middleware
+        runs once for a batch, with the context of its first message.
+
+        Args:
+            stream: as for `handler`.
+            consumer: as for `handler`.
+            max_messages: the size of the largest batch.
+            max_wait: seconds after its first message in which a batch may become full; 0: it has the
+                messages that are there.
+            **options: as for `handler`, except ``ack``, ``key`` and ``once``. ``prefetch`` is a number of
+                messages, by default ``max_messages``.
+
+        Raises:
+            InvalidOptionError: as `handler`.
+
+        """
+        if options.get("prefetch") is None:
+            options["prefetch"] = max_messages
+        decorate_one = self.handler(stream=stream, consumer=consumer, **options)
+
+        def decorate(function: HandlerFunction) -> Handler:
+            single = decorate_one(function)
+            self.handlers.remove(single)
+            handler = replace(single, max_messages=max_messages, max_wait=max_wait)
             self.handlers.append(handler)
             return handler
 
