@@ -86,6 +86,7 @@ def worker(_settings: Settings) -> None:
     help="Format of log records.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Log one line for each message.")
+@click.option("--burst", is_flag=True, help="Stop when all consumers are empty.")
 @common_options
 @click.pass_context
 def run(  # noqa: PLR0913 - keywords only
@@ -102,13 +103,15 @@ def run(  # noqa: PLR0913 - keywords only
     max_age: float | None,
     max_rss: int | None,
     reload: bool,
+    burst: bool,
 ) -> None:
     """
     Handle messages until Ctrl-C or SIGTERM.
 
     MODULE is imported from the current directory or the Python path; ATTRIBUTE is a Worker in it. A signal
     stops the worker: running handlers end, waiting messages go to other workers. A second signal stops it
-    at once. Log records go to standard error, unless the module configures logging.
+    at once. With --burst the worker also stops when nothing is pending and nothing waits for an
+    acknowledgement. Log records go to standard error, unless the module configures logging.
 
     --http answers health checks and serves metrics for Prometheus, with --processes those of all processes
     together.
@@ -143,6 +146,7 @@ def run(  # noqa: PLR0913 - keywords only
         http=http,
         log_format=log_format,
         verbose=verbose,
+        burst=burst,
     )
     try:
         ctx.exit(run_worker(options, settings.env.stderr))

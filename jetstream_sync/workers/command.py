@@ -50,6 +50,9 @@ class RunOptions:
     verbose: bool = False
     """Whether to log one line for each message."""
 
+    burst: bool = False
+    """Whether to stop when all consumers are empty."""
+
     @property
     def supervised(self) -> bool:
         """Whether a supervisor has to run the worker."""
@@ -122,6 +125,8 @@ def run_worker(options: RunOptions, stream: TextIO) -> int:
         InvalidOptionError: an option is invalid, or there is no such worker.
 
     """
+    if options.burst and options.supervised:
+        raise InvalidOptionError("burst", True, "excludes several processes, limits and reload")
     if options.supervised:
         configure_logging(options, stream, with_process=True)
         return _run_supervisor(options)
@@ -133,7 +138,7 @@ def run_worker(options: RunOptions, stream: TextIO) -> int:
     if options.http is not None:
         worker.http = options.http
     configure_logging(options, stream, with_process=supervised)
-    return worker.run()
+    return worker.run(burst=options.burst)
 
 
 def _inherited_servers() -> list[str]:

@@ -198,6 +198,18 @@ class HandlerThreads:
                 pull_alive=bool(self._threads) and self._threads[-1].is_alive(),
             )
 
+    def delivered_if_empty(self) -> int | None:
+        """Return how many messages the consumer has delivered; ``None``: it is not empty, or away."""
+        with self._lock:
+            if self._held:
+                return None
+        try:
+            info = self._consumer.info()
+        except Error:
+            return None
+        waits = info.num_pending or info.num_ack_pending
+        return None if waits else info.delivered.consumer_seq
+
     def _check_order(self, others: int) -> None:
         """Warn once if other processes pull from a consumer whose messages are ordered by key."""
         unordered = self.handler.key is not None and not self.handler.exclusive

@@ -81,6 +81,8 @@ _POLL_S: Final = 0.1
 #: Longest wait of the main thread, in seconds. A signal that the system delivers to another thread does
 #: not interrupt the wait, and its handler runs afterwards.
 _SIGNAL_POLL_S: Final = 0.5
+#: Interval at which a worker that ends when its consumers are empty reads their state, in seconds.
+_BURST_POLL_S: Final = 0.2
 #: Longest interval at which leases and unconfirmed settlements are checked, in seconds.
 _MAX_TICK_S: Final = 0.25
 #: Timeouts of the last flush, in seconds: after a clean stop, and after the drain timeout.
@@ -457,13 +459,17 @@ class Worker:
     def on_thread_end(self) -> None:
         """Do nothing; called at the end of each thread that runs handlers, for subclasses."""
 
-    def run(self) -> int:
+    def run(self, *, burst: bool = False) -> int:
         """
         Handle messages until SIGTERM, SIGINT or `stop`.
 
         In the main thread, signal handlers are set for the duration of the call: SIGTERM and SIGINT
         stop the worker, a second one stops it at once, and SIGQUIT writes the stacks of all threads to
         standard error. In another thread, signals are left alone.
+
+        Args:
+            burst: stop also when all consumers are empty: nothing is pending, and nothing waits for an
+                acknowledgement, also of other workers.
 
         Returns:
             0: stopped, all settlements are confirmed. 1: a handler or a confirmation took longer than
@@ -496,7 +502,7 @@ class Worker:
             if link is not None:
                 link.on_command(stop_once.command)
             try:
-                status = self._run_connected(observer, monitor, link)
+                status = self._run_connected(observer, monitor, link, burst=burst)
             finally:
                 if link is not None:
                     link.close()
@@ -524,11 +530,11 @@ class Worker:
             self._monitor = None
 
     def _run_connected(
-        self, observer: Observer, monitor: Monitor, link: SupervisorLink | None
+        self, observer: Observer, monitor: Monitor, link: SupervisorLink | None, *, burst: bool
     ) -> int:
         try:
             with self._connect() as nc:
-                return _Run(self, nc, self._events, observer, monitor, link).run()
+                return _Run(self, nc, self._events, observer, monitor, link).run(burst=burst)
         except InvalidArgumentError:
             raise
         except Error as error:
@@ -693,11 +699,11 @@ class _Run:
             {name: Limit(count) for name, count in worker.limits.items()},
         )
 
-    def run(self) -> int:
-        """Run the worker; return the exit status."""
+    def run(self, *, burst: bool) -> int:
+        """Run the worker, with ``burst`` only until its consumers are empty; return the exit status."""
         if not self._start():
             return self._status
-        self._wait_for_stop()
+        self._wait_for_stop(burst=burst)
         self._stopping = True
         self._monitor.phase = "stopping"
         self._systemd.notify("STOPPING=1")
@@ -801,16 +807,28 @@ class _Run:
             self._link.processes = lambda: [pid for pool in self._pools for pid in pool.pids]
             self._link.ready()
 
-    def _wait_for_stop(self) -> None:
+    def _is_drained(self, before: list[int | None]) -> tuple[bool, list[int | None]]:
+        """Return whether all consumers are empty, given the previous second result, and a new one."""
+        delivered = [pool.delivered_if_empty() for pool in self._pools]
+        # Twice the same: a handler may publish for a consumer that was found empty before.
+        return None not in delivered and delivered == before, delivered
+
+    def _wait_for_stop(self, *, burst: bool) -> None:
         """Return when the worker has to stop."""
         interval = _REFRESH_S if self._worker.http is None else _SAMPLE_S
         refresh_at = time.monotonic() + interval
         ready = False
+        delivered: list[int | None] = []
         while True:
             if not ready and all(pool.is_prepared for pool in self._pools):
                 ready = True
                 self._announce_ready()
-            event = self._next_event(_SIGNAL_POLL_S)
+            event = self._next_event(_BURST_POLL_S if burst else _SIGNAL_POLL_S)
+            if burst and event is None:
+                empty, delivered = self._is_drained(delivered)
+                if empty:
+                    log.info("worker %r is stopping: all consumers are empty", self._worker.name)
+                    return
             if event is not None and event.kind == "stop":
                 why = f"signal {event.signal_number}" if event.signal_number else "stop()"
                 log.info("worker %r is stopping: %s", self._worker.name, why)
