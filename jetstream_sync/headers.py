@@ -36,6 +36,12 @@ EXPECTED_LAST_MSG_ID: Final = "Nats-Expected-Last-Msg-Id"
 MSG_TTL: Final = "Nats-TTL"
 #: Replaces the earlier messages of the subject (``sub``) or of the stream (``all``).
 ROLLUP: Final = "Nats-Rollup"
+#: When the server publishes the message of a schedule (ADR-51, server 2.12).
+SCHEDULE: Final = "Nats-Schedule"
+#: The subject of the messages of a schedule.
+SCHEDULE_TARGET: Final = "Nats-Schedule-Target"
+#: The time zone of a cron expression.
+SCHEDULE_TIME_ZONE: Final = "Nats-Schedule-Time-Zone"
 #: In a direct get response: the stream (ADR-31).
 STREAM: Final = "Nats-Stream"
 #: In a direct get response: the stream sequence (ADR-31).

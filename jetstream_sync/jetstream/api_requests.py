@@ -325,7 +325,7 @@ def resolve_config(record: type[R], config: R | None, fields: Mapping[str, Any])
 #: Added to the time that a request took, when that is compared with the server's times.
 _CLOCK_STEP: Final = timedelta(milliseconds=1)
 #: The release that brought each level of the API, where something here needs it.
-_LEVELS: Final = {1: (2, 11)}
+_LEVELS: Final = {1: (2, 11), 2: (2, 12), 4: (2, 14)}
 _OLDER: Final = "older than 2.11"
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from ..api.account import AccountInfo
 from ..api.publish import PubAck
 from ..api.routes import Routes
+from ..api.schedules import schedule_headers
 from ..api.snapshot import SnapshotInfo
 from ..api.stream import StreamConfig, StreamInfo
 from ..client.core import ConnectionCore
 from ..codec import decode, encode
 from ..errors import StreamNotFoundError
 from ..foreign_names import ForeignNames
-from ..headers import HeadersLike
+from ..headers import Headers, HeadersLike
 from ..net.clock import Deadline, seconds
 from ..subjects import check_stream_name, check_subject
 from .api_requests import (
@@ -477,6 +478,54 @@ class JetStream(
             options.get("retry_attempts", RETRY_ATTEMPTS),
             options.get("retry_wait", RETRY_WAIT),
         )
+
+    def schedule(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        *,
+        target: str,
+        at: datetime | None = None,
+        every: float | timedelta | None = None,
+        cron: str | None = None,
+        time_zone: str | None = None,
+        headers: HeadersLike | None = None,
+        msg_id: str | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> PubAck:
+        """
+        Have the server publish a message later, or again and again (ADR-51).
+
+        The schedule is a message of the stream, whose subject identifies it: another schedule with the
+        subject replaces it, and `Stream.purge` with the subject ends it. Consumers with a filter that
+        includes the subject receive it, too.
+
+        Args:
+            subject: the subject of the schedule.
+            payload: the payload of the messages.
+            target: the subject of the messages, another one of the same stream.
+            at: the time of the only message, with a time zone; a time in the past is now. The schedule
+                is then deleted.
+            every: the interval between messages, in seconds, at least 1. Needs server 2.14.
+            cron: six fields, the first one for seconds, or a name such as ``@daily``. Needs server 2.14.
+            time_zone: the time zone of ``cron``, such as ``Europe/Berlin``; ``None``: UTC.
+            headers: headers of the messages; ``None``: none.
+            msg_id: the message id of the schedule; ``None``: none.
+            timeout: as in `publish()`.
+
+        Raises:
+            InvalidOptionError: not exactly one of ``at``, ``every`` and ``cron`` is given, or one is invalid.
+            ServerTooOldError: the server does not know the rule; nothing was sent.
+            BadRequestError: the stream does not have ``allow_msg_schedules``, the target is not among its
+                subjects, or the rule is invalid.
+            Error: otherwise as `publish()`.
+
+        """
+        merged = Headers(headers or ())
+        merged.update(schedule_headers(target, at, every, cron, time_zone))
+        deadline = self._api.deadline(timeout)
+        require_level(self._api, 4 if at is None else 2, "schedules", deadline)
+        return self.publish(subject, payload, deadline.left(), headers=merged, msg_id=msg_id)
 
     def publish_async(
         self,

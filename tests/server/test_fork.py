@@ -173,6 +173,7 @@ REFUSED: dict[str, Callable[[Inherited], object]] = {
     "JetStream.unpin_consumer": lambda it: it.js.unpin_consumer("fork", "a", "g"),
     "JetStream.restore_stream": lambda it: it.js.restore_stream(SNAPSHOT, []),
     "JetStream.publish": lambda it: it.js.publish("fork.a"),
+    "JetStream.schedule": lambda it: it.js.schedule("fork.a", target="fork.b", every=1),
     "JetStream.publish_async": lambda it: it.js.publish_async("fork.a"),
     "JetStream.publish_async of a new context": lambda it: it.nc.jetstream().publish_async("a"),
     "JetStream.publish_async_completed": lambda it: it.js.publish_async_completed(),

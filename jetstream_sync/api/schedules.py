@@ -1,0 +1,72 @@
+"""The headers of a message schedule (ADR-51)."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from ..durations import duration, duration_to_ns, time_to_text
+from ..errors import InvalidOptionError
+from ..headers import SCHEDULE, SCHEDULE_TARGET, SCHEDULE_TIME_ZONE
+from ..subjects import check_publish_subject
+
+__all__ = ["schedule_headers"]
+
+_SECOND: Final = 1_000_000_000
+_CRON_FIELDS: Final = 6
+
+
+def schedule_headers(
+    target: str,
+    at: datetime | None,
+    every: float | timedelta | None,
+    cron: str | None,
+    time_zone: str | None,
+) -> dict[str, str]:
+    """
+    Return the headers of a schedule; see `JetStream.schedule` for the arguments.
+
+    Raises:
+        BadSubjectError: the target is invalid.
+        InvalidOptionError: another argument is invalid.
+
+    """
+    rules = {"at": at, "every": every, "cron": cron}
+    given = [name for name, value in rules.items() if value is not None]
+    if len(given) != 1:
+        raise InvalidOptionError("at, every, cron", given, "give exactly one of them")
+    headers = {SCHEDULE_TARGET: check_publish_subject(target)}
+    if time_zone is not None:
+        if cron is None:
+            raise InvalidOptionError("time_zone", time_zone, "needs 'cron'")
+        headers[SCHEDULE_TIME_ZONE] = time_zone
+    if at is not None:
+        headers[SCHEDULE] = _at(at)
+    elif every is not None:
+        headers[SCHEDULE] = _every(every)
+    elif cron is not None:
+        headers[SCHEDULE] = _cron(cron)
+    return headers
+
+
+def _at(value: datetime) -> str:
+    if not isinstance(value, datetime) or value.utcoffset() is None:
+        raise InvalidOptionError("at", value, "must be a datetime with a time zone")
+    return f"@at {time_to_text(value)}"
+
+
+def _every(value: float | timedelta) -> str:
+    ns = duration_to_ns(duration(value, "every"))
+    if ns < _SECOND:
+        raise InvalidOptionError("every", value, "must be at least one second")
+    return f"@every {ns}ns" if ns % _SECOND else f"@every {ns // _SECOND}s"
+
+
+def _cron(value: str) -> str:
+    # Names such as @daily, but not the prefixes of the other rules.
+    if isinstance(value, str) and value.startswith("@") and len(value.split()) == 1:
+        return value
+    if not isinstance(value, str) or len(value.split()) != _CRON_FIELDS:
+        rule = "must have six fields, the first one for seconds, or be a name such as '@daily'"
+        raise InvalidOptionError("cron", value, rule)
+    return value

@@ -1,0 +1,111 @@
+"""Messages that the server publishes later (ADR-51)."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from fix_threads import wait_until
+
+from jetstream_sync import (
+    BadRequestError,
+    BadSubjectError,
+    InvalidOptionError,
+    JetStream,
+    ServerTooOldError,
+    Stream,
+)
+
+
+@pytest.fixture
+def jobs(js: JetStream, stream_name: str) -> Stream:
+    """A stream that allows schedules."""
+    return js.create_stream(
+        name=stream_name, subjects=[f"{stream_name}.>"], allow_msg_schedules=True
+    )
+
+
+def subjects(stream: Stream) -> dict[str, int]:
+    return dict(stream.info(subjects_filter=">").state.subjects or {})
+
+
+@pytest.mark.server(">=2.12")
+def test_a_message_is_published_at_its_time(js: JetStream, jobs: Stream) -> None:
+    """The message has the payload and headers of the schedule, which is then gone."""
+    at = datetime.now(timezone.utc) + timedelta(seconds=1)
+    target = f"{jobs.name}.due"
+    js.schedule(f"{jobs.name}.plan", b"x", target=target, at=at, headers={"A": "1"}, msg_id="one")
+    assert subjects(jobs) == {f"{jobs.name}.plan": 1}
+    wait_until(lambda: subjects(jobs) == {target: 1})
+    msg = jobs.get_msg(last_by_subject=target)
+    assert msg.data == b"x"
+    assert msg.time >= at
+    assert msg.headers is not None
+    assert msg.headers["A"] == "1"
+    assert "Nats-Msg-Id" not in msg.headers
+
+
+@pytest.mark.server(">=2.14")
+def test_messages_come_again_and_again(js: JetStream, jobs: Stream) -> None:
+    """A schedule with an interval stays until its subject is purged; another one replaces it."""
+    plan = f"{jobs.name}.plan"
+    js.schedule(plan, b"old", target=f"{jobs.name}.due", cron="0 0 5 * * *", time_zone="Asia/Tokyo")
+    js.schedule(plan, b"new", target=f"{jobs.name}.due", every=1)
+    assert subjects(jobs) == {plan: 1}
+    wait_until(lambda: subjects(jobs).get(f"{jobs.name}.due", 0) >= 2)
+    assert jobs.get_msg(last_by_subject=f"{jobs.name}.due").data == b"new"
+    jobs.purge(subject=plan)
+    assert plan not in subjects(jobs)
+
+
+@pytest.mark.server("<2.14")
+def test_an_older_server_is_not_asked(js: JetStream, stream: Stream) -> None:
+    """A server that would store a schedule as a plain message, or refuse its rule, gets none."""
+    with pytest.raises(ServerTooOldError, match=r"2\.14"):
+        js.schedule(f"{stream.name}.plan", target=f"{stream.name}.due", every=5)
+    with pytest.raises(ServerTooOldError, match=r"2\.14"):
+        js.schedule(f"{stream.name}.plan", target=f"{stream.name}.due", cron="@daily")
+    assert stream.info().state.messages == 0
+
+
+@pytest.mark.server("<2.12")
+def test_a_time_needs_2_12(js: JetStream, stream: Stream) -> None:
+    """A server before 2.12 has no schedules."""
+    with pytest.raises(ServerTooOldError, match=r"2\.12"):
+        js.schedule(
+            f"{stream.name}.plan", target=f"{stream.name}.due", at=datetime.now(timezone.utc)
+        )
+    assert stream.info().state.messages == 0
+
+
+@pytest.mark.server(">=2.12")
+def test_a_stream_without_schedules_refuses_them(js: JetStream, stream: Stream) -> None:
+    """The stream must allow schedules, and have the target."""
+    at = datetime.now(timezone.utc)
+    with pytest.raises(BadRequestError, match="schedules is disabled"):
+        js.schedule(f"{stream.name}.plan", target=f"{stream.name}.due", at=at)
+
+
+@pytest.mark.parametrize(
+    ("rule", "option"),
+    [
+        ({}, "at, every, cron"),
+        ({"every": 5, "cron": "@daily"}, "at, every, cron"),
+        ({"every": 0.5}, "every"),
+        ({"cron": "0 5 * * *"}, "cron"),
+        ({"cron": "@every 5s"}, "cron"),
+        ({"every": 5, "time_zone": "UTC"}, "time_zone"),
+        ({"at": datetime(2030, 1, 1)}, "at"),  # noqa: DTZ001 - this is what is refused
+    ],
+)
+def test_rules_are_checked(js: JetStream, rule: dict[str, object], option: str) -> None:
+    """Exactly one rule, in the form that the server knows."""
+    with pytest.raises(InvalidOptionError) as caught:
+        js.schedule("plan", target="due", **rule)
+    assert caught.value.option == option
+
+
+def test_a_target_is_one_subject(js: JetStream) -> None:
+    """Wildcards are refused."""
+    with pytest.raises(BadSubjectError):
+        js.schedule("plan", target="due.*", every=5)
