@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import (
@@ -54,6 +55,7 @@ from .once import ensure_bucket
 from .processing import Shared
 from .registry import register
 from .retries import Backoff, backoff_for
+from .schedules import Schedule, apply_schedules, check_schedules
 from .settle import Settlements
 from .spawn import spawn
 from .threads import HandlerThreads
@@ -210,6 +212,8 @@ class Worker:
         self.handlers: list[Handler] = []
         #: The limits by name: how many handlers may run at a time.
         self.limits: dict[str, int] = {}
+        #: The schedules, in the order of their definition.
+        self.schedules: list[Schedule] = []
         self.middleware: Sequence[Middleware] = tuple(middleware)
         #: Options of `jetstream_sync.connect`.
         self.connection: dict[str, Any] = dict(connection or {})
@@ -399,6 +403,57 @@ class Worker:
 
         return decorate
 
+    def schedule(
+        self,
+        name: str,
+        *,
+        subject: str,
+        cron: str | None = None,
+        every: float | timedelta | None = None,
+        at: datetime | None = None,
+        time_zone: str | None = None,
+    ) -> Callable[[Callable[[], bytes]], Callable[[], bytes]]:
+        """
+        Return a decorator that has the server publish a message at given times (ADR-51).
+
+        The function returns the payload; it is called when the worker starts. The server keeps the
+        schedule, also while no worker runs. A worker that starts replaces a schedule that differs, and
+        deletes those of its name that its code no longer has; with ``ensure="none"`` it leaves them alone.
+        The stream needs ``allow_msg_schedules`` and the subject ``schedules.<stream>.>``, and handlers of
+        that stream need filters without it.
+
+        Args:
+            name: the name, unique in the worker.
+            subject: the subject of the messages; a stream must have it.
+            cron: six fields, the first one for seconds, or a name such as ``@daily``. Needs server 2.14.
+            every: the interval, in seconds, at least 1. Needs server 2.14.
+            at: the time of a single message, with a time zone. Needs server 2.12. A time in the past is
+                not stored again.
+            time_zone: the time zone of ``cron``; ``None``: UTC.
+
+        Raises:
+            InvalidOptionError: not exactly one of ``cron``, ``every`` and ``at`` is given, or the name is
+                invalid or used already.
+
+        """
+
+        def decorate(function: Callable[[], bytes]) -> Callable[[], bytes]:
+            schedule = Schedule(
+                function=function,
+                name=name,
+                subject=subject,
+                cron=cron,
+                every=every,
+                at=at,
+                time_zone=time_zone,
+            )
+            if any(each.name == name for each in self.schedules):
+                raise InvalidOptionError("name", name, "is used by another schedule already")
+            self.schedules.append(schedule)
+            return function
+
+        return decorate
+
     def on(self, kind: EventKind) -> Callable[[Hook], Hook]:
         """
         Return a decorator that has a function called with a `WorkerEvent` at each event of a kind.
@@ -569,6 +624,11 @@ class Worker:
                         warnings += [f"{handler.name}: {each}" for each in found]
                     except Error as error:
                         errors.append((f"{handler.name}: ", error))
+                for schedule in self.schedules:
+                    try:
+                        check_schedules(js, self.name, [schedule], self.handlers)
+                    except Error as error:
+                        errors.append((f"schedule {schedule.name}: ", error))
         except Error as error:
             errors.append(("", error))
         return CheckResult(
@@ -726,6 +786,9 @@ class _Run:
                 return False
             try:
                 self._pools = [self._prepare(handler) for handler in self._worker.handlers]
+                if self._worker.ensure != "none":
+                    worker = self._worker
+                    apply_schedules(self._js, worker.name, worker.schedules, worker.handlers)
                 break
             except (TimeoutError, NoRespondersError) as error:
                 log.warning("worker %r waits for the server: %s", name, error)
@@ -808,7 +871,7 @@ class _Run:
             self._link.ready()
 
     def _is_drained(self, before: list[int | None]) -> tuple[bool, list[int | None]]:
-        """Return whether all consumers are empty, given the previous second result, and a new one."""
+        """Return whether all consumers are empty since the last check, and the state for the next one."""
         delivered = [pool.delivered_if_empty() for pool in self._pools]
         # Twice the same: a handler may publish for a consumer that was found empty before.
         return None not in delivered and delivered == before, delivered
