@@ -92,6 +92,7 @@ CLASSES = {
         "unpin_consumer": "stream_name name group",
         "reset_consumer": "stream_name name seq",
         "restore_stream": "info data timeout final_timeout",
+        "schedule": "subject payload target at every cron time_zone headers msg_id timeout",
         "create_key_value": "bucket history ttl limit_marker_ttl max_value_size max_bytes storage "
         "replicas compression mirror sources",
         "key_value": "bucket",
