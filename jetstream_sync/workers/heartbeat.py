@@ -28,7 +28,7 @@ from .spawn import spawn
 
 __all__ = ["LINK_VARIABLE", "SupervisorLink", "rss_of", "supervisor_link"]
 
-#: Names the descriptors of the pipes: to read, to write; and ``watch`` if files are to be reported.
+#: The descriptors to read and to write, the number of processes, and ``watch`` if files are reported.
 LINK_VARIABLE: Final = "JETSTREAM_WORKER_LINK"
 #: Interval of the heartbeats, in seconds.
 _INTERVAL_S: Final = 1.0
@@ -45,15 +45,18 @@ class SupervisorLink:
     Args:
         commands: descriptor of the pipe from the supervisor.
         beats: descriptor of the pipe to the supervisor.
+        count: number of processes that run the same worker.
         watch: whether to report the files of imported modules.
 
     Any thread may call the methods.
     """
 
-    def __init__(self, commands: int, beats: int, *, watch: bool) -> None:
+    def __init__(self, commands: int, beats: int, count: int, *, watch: bool) -> None:
         self._commands = commands
         self._beats = beats
         self._watch = watch
+        #: Number of processes that run the same worker.
+        self.count: int = count
         self._lock = threading.Lock()
         self._on_command: Callable[[str], object] | None = None
         self._early: list[str] = []
@@ -89,6 +92,12 @@ class SupervisorLink:
     def close(self) -> None:
         """Send a last heartbeat, with the final report."""
         self._beat()
+
+    def ignore_signals(self) -> None:
+        """Let no signal change the status of this process, which is about to end; in the main thread."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
 
     def _run(self) -> None:
         beat_at = time.monotonic()
@@ -148,8 +157,8 @@ def supervisor_link() -> SupervisorLink | None:
     """
     value = os.environ.pop(LINK_VARIABLE, None)  # not for the processes that this one starts
     if value is not None:
-        commands, beats, *watch = value.split()
-        _links.append(SupervisorLink(int(commands), int(beats), watch=bool(watch)))
+        commands, beats, count, *watch = value.split()
+        _links.append(SupervisorLink(int(commands), int(beats), int(count), watch=bool(watch)))
         if threading.current_thread() is threading.main_thread():
             # Both are sent to all processes of a terminal; the supervisor decides what they mean.
             for number in (signal.SIGINT, signal.SIGHUP):

@@ -112,7 +112,7 @@ class ProcessPool:
         try:
             process = self._start()
         except _StartError as error:
-            if self._closed.is_set():
+            if self._is_stopping():
                 return
             raise InvalidOptionError("pool", "processes", str(error)) from None
         with self._lock:
@@ -205,7 +205,7 @@ class ProcessPool:
                 raise _StartError(f"{name}: cannot start a process: {error}") from error
             self._all.add(process)
         try:
-            process.prepare(self._job)
+            process.prepare(self._job, self._is_stopping)
         except BaseException:
             self._discard(process)
             raise
@@ -303,17 +303,19 @@ class _HandlerProcess:
             theirs.close()
             os.close(lifeline)
 
-    def prepare(self, job: ChildJob) -> None:
+    def prepare(self, job: ChildJob, is_stopping: Callable[[], bool]) -> None:
         """
         Send the job, and wait until the process has imported the handler.
 
         Raises:
-            _StartError: it does not find the handler, or has ended.
+            _StartError: it does not find the handler, or has ended, or the worker is stopping.
 
         """
         try:
             self.conn.send(job)
-            refusal = self._receive(lambda: math.inf)
+            refusal = self._receive(lambda: 0.0 if is_stopping() else math.inf)
+        except HandlerTimeoutError:
+            raise _StartError(f"{self._name}: the worker is stopping") from None
         except (WorkerCrashedError, OSError) as error:
             raise _StartError(f"{self._name}: {error}") from error
         if refusal:

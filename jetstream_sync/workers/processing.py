@@ -86,6 +86,7 @@ class Processor:
         shared: what it shares with the others.
         generation: the creation time of the stream, which distinguishes it from a later one of its name.
         dead_letters: where dead letters go; ``None``: nowhere.
+        processes: run the handler; ``None``: the calling threads do.
 
     Several threads call `process` at a time.
     """
@@ -96,6 +97,7 @@ class Processor:
         shared: Shared,
         generation: str,
         dead_letters: DeadLetterWriter | None,
+        processes: ProcessPool | None = None,
     ) -> None:
         self.handler = handler
         #: Replaced when the consumer was created again.
@@ -104,30 +106,7 @@ class Processor:
         self._dead_letters = dead_letters
         self._observer = shared.observer.handler(handler)
         self._once = None if handler.once is None else Once(shared.js.key_value(handler.once))
-        self._processes: ProcessPool | None = None
-        if handler.pool == "processes":
-            self._processes = ProcessPool(handler, shared.js, shared.is_stopping)
-
-    def prepare(self) -> None:
-        """
-        Start a process, if the handler runs in processes; each thread that calls `process` needs one.
-
-        Raises:
-            InvalidOptionError: the process does not find the handler.
-
-        """
-        if self._processes is not None:
-            self._processes.prepare()
-
-    @property
-    def pids(self) -> list[int]:
-        """The ids of the processes of the handler."""
-        return [] if self._processes is None else self._processes.pids
-
-    def close(self) -> None:
-        """End the processes of the handler."""
-        if self._processes is not None:
-            self._processes.close()
+        self._processes = processes
 
     def process(self, delivery: Delivery) -> float | None:
         """
@@ -145,7 +124,10 @@ class Processor:
         delivery.give_up_at = lease_clock() + self.handler.timeout
         self._observer.started(delivery)
         try:
-            result = self._run(delivery, context)
+            if self._once is None:
+                result = self._run(delivery, context)
+            else:
+                result = self._run_once(self._once, delivery, context)
             if isinstance(result, Reply):
                 self._reply(delivery, result)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the attempt has failed
@@ -184,16 +166,6 @@ class Processor:
             delivery, message_id, shared.js, shared.is_stopping, lambda: self._ack(delivery)
         )
 
-    def _run(self, delivery: Delivery, context: Context) -> object:
-        if self._once is None:
-            return self._call(delivery, context)
-        return self._run_once(self._once, delivery, context)
-
-    def _call(self, delivery: Delivery, context: Context) -> object:
-        if self._processes is None:
-            return self.handler.run(context, self._shared.middleware)
-        return self._processes.run(delivery, context, lambda: self._ack(delivery))
-
     def _run_once(self, once: Once, delivery: Delivery, context: Context) -> object:
         """Run the handler unless it has succeeded for the message before."""
         start = once.begin(context.id)
@@ -202,12 +174,24 @@ class Processor:
             return None
         context.maybe_done = start is Start.AGAIN
         try:
-            result = self._call(delivery, context)
+            result = self._run(delivery, context)
         except BaseException:
             once.failed(context.id)
             raise
         once.done(context.id)
         return result
+
+    def _run(self, delivery: Delivery, context: Context) -> object:
+        """Run the handler with the middleware, here or in a process; return and raise what it does."""
+        if self._processes is None:
+            return self.handler.run(context, self._shared.middleware)
+
+        def ack() -> bool:
+            acked = self._ack(delivery)
+            context.acked = context.acked or acked
+            return acked
+
+        return self._processes.run(delivery, context, ack)
 
     def _ack(self, delivery: Delivery) -> bool:
         """Acknowledge a message; return whether it was not settled before."""

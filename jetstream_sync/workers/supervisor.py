@@ -317,7 +317,7 @@ class Supervisor:
         commands_read, commands_write = os.pipe()
         beats_read, beats_write = os.pipe()
         watch = " watch" if self._reload else ""
-        link = {LINK_VARIABLE: f"{commands_read} {beats_write}{watch}"}
+        link = {LINK_VARIABLE: f"{commands_read} {beats_write} {len(self._slots)}{watch}"}
         try:
             popen = subprocess.Popen(
                 self._command,

@@ -42,6 +42,7 @@ from .lanes import Lanes
 from .leases import Delivery, LeaseTimes
 from .limits import Pace, rate_interval
 from .logs import log, log_context
+from .processes import ProcessPool
 from .processing import Shared
 from .spawn import spawn
 
@@ -132,7 +133,10 @@ class HandlerThreads:
         self._name = handler.name
         self._shared = shared
         self._observer = shared.observer.handler(handler)
-        self._processor = BatchProcessor(handler, shared, generation, dead_letters)
+        self._processes: ProcessPool | None = None
+        if handler.pool == "processes":
+            self._processes = ProcessPool(handler, shared.js, shared.is_stopping)
+        self._processor = BatchProcessor(handler, shared, generation, dead_letters, self._processes)
         self._recreate = recreate
         self._limit = None if handler.limit is None else shared.limits[handler.limit]
         self._pace = None if handler.rate is None else Pace(rate_interval(handler.rate))
@@ -236,7 +240,7 @@ class HandlerThreads:
     @property
     def pids(self) -> list[int]:
         """The ids of the processes of the handler; empty: it runs in this one."""
-        return self._processor.pids
+        return [] if self._processes is None else self._processes.pids
 
     # --- the pin of an exclusive handler --------------------------------------------------------
 
@@ -345,7 +349,8 @@ class HandlerThreads:
 
     def close(self) -> None:
         """End the processes of the handler."""
-        self._processor.close()
+        if self._processes is not None:
+            self._processes.close()
 
     # --- pulling --------------------------------------------------------------------------------
 
@@ -525,17 +530,26 @@ class HandlerThreads:
     # --- handling -------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        self._processor.prepare()
-        with self._lock:
-            self._prepared += 1
-        self._shared.on_change()
         try:
+            self._prepare()
             if self.handler.max_messages is None:
                 self._run_single()
             else:
                 self._run_batches(self.handler.max_messages)
         finally:
             self._shared.on_thread_end()
+        self._shared.on_change()
+
+    def _prepare(self) -> None:
+        """Start the process of this thread, if the handler has processes."""
+        try:
+            if self._processes is not None:
+                self._processes.prepare()
+        except InvalidArgumentError as error:
+            self._shared.on_fatal(error)
+            return
+        with self._lock:
+            self._prepared += 1
         self._shared.on_change()
 
     def _run_single(self) -> None:

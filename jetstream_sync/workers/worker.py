@@ -542,6 +542,8 @@ class Worker:
             self.name, self._hooks, lambda call: self._events.put(_Event("call", call=call))
         )
         link = supervisor_link()
+        for handler in self.handlers:
+            handler.check_processes(1 if link is None else link.count)
         monitor = Monitor(observer)
         server = None
         try:
@@ -562,7 +564,9 @@ class Worker:
                 if link is not None:
                     link.close()
             observer.emit("stop", status=status)
-            return status
+        if link is not None:
+            link.ignore_signals()
+        return status
 
     def snapshot(self) -> Snapshot | None:
         """Return health and numbers of the running worker; ``None``: it does not run."""

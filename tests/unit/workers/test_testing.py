@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -199,3 +200,16 @@ def test_wrong_arguments(worker: Worker) -> None:
     with pytest.raises(InvalidOptionError, match="at least 1"):
         client.deliver("bill", attempt=0)
     assert isinstance(client, TestClient)
+
+
+def in_a_process() -> None:
+    """Fail with the id of the process."""
+    raise ValueError(os.getpid())
+
+
+def test_handlers_of_processes_run_in_the_test() -> None:
+    """The client runs a handler in the process of the test, whatever its pool."""
+    worker = Worker()
+    worker.handler(stream="S", consumer="C", pool="processes")(in_a_process)
+    outcome = worker.test_client().deliver("in_a_process", b"x")
+    assert (outcome.kind, str(outcome.error)) == ("retry", str(os.getpid()))
