@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -260,6 +262,52 @@ def test_a_changed_source_file_reloads(
         publish(js, stream, 0, 1)
         (line,) = program.wait_runs(1)
         assert line.startswith("new")
+
+
+UNSHARE = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
+AS_FIRST_PROCESS = f"""
+import os, sys
+os.execvp("unshare", [*{UNSHARE}, sys.executable, *sys.argv[1:]])
+"""
+
+
+def children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(
+    shutil.which("unshare") is None or subprocess.run([*UNSHARE, "true"], check=False).returncode,
+    reason="needs permission to create a PID namespace",
+)
+@pytest.mark.parametrize("options", [[], ["--processes", "1"]], ids=["worker", "supervisor"])
+def test_the_first_process_of_a_container_stops(
+    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path, options: list[str]
+) -> None:
+    """As process 1 the command acts on SIGTERM, and a supervisor reaps the orphans of handlers."""
+    body = "subprocess.run(['sh', '-c', 'sleep 0.1 &'])"
+    (tmp_path / "app.py").write_text(
+        f"import subprocess, time\nfrom jetstream_sync.workers import Worker\nrecord = print\nimport os\n"
+        f"{code_of(stream, body)}"
+    )
+    publish(js, stream, 0, 1)
+    command = ["-c", AS_FIRST_PROCESS, "-m", "jetstream_sync.workers", "app:worker", *options]
+    with Program(command, nats_server.url, tmp_path) as program:
+        program.wait_for("old ")
+        wait_until(lambda: is_settled(stream, "C"))
+        (first,) = children(program.process.pid)
+        if options:
+            wait_until(lambda: len(children(first)) == 1)
+            assert not any(is_zombie(pid) for pid in children(first))
+        os.kill(first, signal.SIGTERM)
+        assert program.ended() == 0
+        assert "has stopped with status 0" in program.output
 
 
 SILENT = """
