@@ -33,8 +33,10 @@ from .. import InvalidOptionError, JetStreamMsg
 from .context import Context
 from .handler import Handler, Middleware, Reply
 from .leases import Delivery
+from .logs import log_context
 from .registry import created_workers
 from .spawn import spawn
+from .tracing import tracing_middleware
 
 if TYPE_CHECKING:
     from .. import Headers, JetStream, Metadata, PubAck
@@ -152,7 +154,7 @@ def _load(job: ChildJob) -> tuple[Handler | None, Sequence[Middleware]]:
     for worker in created_workers():
         for handler in worker.handlers:
             if handler.identity == job.identity:
-                return handler, worker.middleware
+                return handler, (*tracing_middleware(worker.trace), *worker.middleware)
     return None, ()
 
 
@@ -212,6 +214,7 @@ class _Child:
             lambda: bool(self.ask("ack")),
         )
         context.maybe_done = request.maybe_done
+        log_context.set(delivery)
         try:
             result = self._handler.run(context, self._middleware)
             if not isinstance(result, Reply):
@@ -266,6 +269,7 @@ class _RemoteDelivery(Delivery):
         self.claimed = request.claimed
         self.handler = handler
         self.given_up = False
+        self.trace_id = ""
 
     @property
     def give_up_at(self) -> float:

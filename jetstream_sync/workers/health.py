@@ -82,7 +82,6 @@ class Monitor:
         """
         keeper.checked_at = lease_clock()  # it may have waited long for the server
         self._nc, self._keeper, self._pools, self._services = nc, keeper, pools, services
-        self.phase = "running"
 
     def not_live(self) -> list[str]:
         """Return the reasons why the process should be restarted; empty: it is alive."""

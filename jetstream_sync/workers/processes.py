@@ -142,6 +142,8 @@ class ProcessPool:
             result, failure = process.run(call)
             usable = not isinstance(failure, MemoryError)
         except (WorkerCrashedError, HandlerTimeoutError) as error:
+            if isinstance(error, HandlerTimeoutError):
+                delivery.observer.count("timeouts")
             failure = Retry("the worker has stopped") if self._closed.is_set() else error
             raise failure.with_traceback(None) from None
         finally:
@@ -149,6 +151,7 @@ class ProcessPool:
                 with self._lock:
                     self._idle.append(process)
             else:
+                delivery.observer.count("restarts")
                 self._discard(process)
         if failure is not None:
             raise failure

@@ -281,6 +281,7 @@ class Processor:
             text = "%s: %r failed and is retried in %g s"
             log.warning(text, what, delivery, delay, exc_info=logged)
         if in_place:
+            self._observer.settled(delivery, "retry", error, delay)
             return delay
         if self._shared.settlements.claim(delivery):
             self._shared.settlements.nak(delivery, delay)

@@ -16,6 +16,7 @@ class HandlerOwner(Protocol):
 
     handlers: list[Handler]
     middleware: Sequence[Middleware]
+    trace: str | None
 
 
 _created: Final[list[weakref.ref[HandlerOwner]]] = []

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 
-__all__ = ["spawn"]
+from .logs import log
 
-log: logging.Logger = logging.getLogger("jetstream_sync.worker")
+__all__ = ["spawn"]
 
 
 def spawn(

@@ -867,6 +867,7 @@ class _Run:
 
     def _announce_ready(self) -> None:
         log.info("worker %r is ready: %d handlers", self._worker.name, len(self._pools))
+        self._monitor.phase = "running"
         self._systemd.notify("READY=1")
         self._observer.emit("ready")
         if self._link is not None:
@@ -933,9 +934,9 @@ class _Run:
         if abandoned:
             log.error("%d handlers did not end in time; their messages are returned", abandoned)
             self._settlements.wait_confirmed(_LAST_FLUSH_S)
+        self._monitor.phase = "stopped"
         for pool in self._pools:
             pool.close()
-        self._monitor.phase = "stopped"
         self._settlements.stop()
         if clean:
             for pool in self._pools:

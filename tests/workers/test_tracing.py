@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from fix_jsm import Jsm
 from fix_threads import wait_until
-from fix_worker import is_settled, running
+from fix_worker import WorkerProgram, is_settled, running
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context as TraceContext
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
@@ -176,3 +177,47 @@ def test_there_is_no_tracing_without_opentelemetry(monkeypatch: pytest.MonkeyPat
     assert len(tracing_middleware("link")) == 1
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     assert tracing_middleware("link") == ()
+
+
+def test_a_handler_in_a_process_is_traced(
+    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """The span is made in the process of the handler; its logs and publications belong to it."""
+    code = f"""
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from jetstream_sync.workers import LogContextFilter
+
+class ToFile(SpanExporter):
+    def export(self, spans):
+        for span in spans:
+            trace_id = trace.format_trace_id(span.context.trace_id)
+            record(f"{{span.name}} {{trace_id}} {{len(span.links)}}")
+        return SpanExportResult.SUCCESS
+
+trace.set_tracer_provider(TracerProvider())
+trace.get_tracer_provider().add_span_processor(SimpleSpanProcessor(ToFile()))
+for handler in logging.getLogger().handlers:
+    handler.addFilter(LogContextFilter())
+    handler.setFormatter(logging.Formatter("%(message)s [%(handler)s %(seq)s %(trace_id)s]"))
+worker = Worker()
+
+@worker.handler(
+    stream={stream.name!r}, consumer="C", filter_subject="{stream.name}.in", pool="processes"
+)
+def handle(ctx: Context):
+    logging.getLogger("library").warning("hello")
+    ctx.publish("{stream.name}.out")
+"""
+    producer = f"00-{'a' * 32}-{'b' * 16}-01"
+    js.publish(f"{stream.name}.in", headers={"traceparent": producer})
+    with WorkerProgram(code, nats_server.url, tmp_path) as program:
+        publish, process = program.wait_runs(2)
+        name, trace_id, links = process.rsplit(maxsplit=2)
+        assert (name, links) == ("process C", "1")
+        assert publish == f"publish {trace_id} 0"
+        program.wait_for(f"hello [handle 1 {trace_id}]")
+    out = stream.get_msg(last_by_subject=f"{stream.name}.out")
+    assert out.headers is not None
+    assert out.headers["traceparent"].startswith(f"00-{trace_id}-")
