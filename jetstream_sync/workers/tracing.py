@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from .. import Headers
+from .. import Error, Headers
 from .logs import log, log_context
 
 if TYPE_CHECKING:
@@ -188,7 +188,11 @@ def publishing(
     if tracer is None:
         yield headers
         return
-    traced = Headers(headers or {})
+    try:
+        traced = Headers(headers or {})
+    except (Error, TypeError):
+        yield headers  # publishing them raises
+        return
     span = tracer.guarded(lambda: tracer.publish(subject, payload, traced, msg_id))
     try:
         yield traced
