@@ -83,6 +83,7 @@ def test_the_command_has_an_option_for_it(
         "worker.handler(stream='S', consumer='C')(print)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("NATS_URL", jsm.server.url)
     with connect(jsm.server.url) as nc:
         stream = nc.jetstream().create_stream(name="S", subjects=["s"])
         nc.jetstream().publish("s")
