@@ -109,15 +109,18 @@ def server_plan(seed: int, seconds: float, *, cluster: bool) -> list[Fault]:
     return plan
 
 
-def process_plan(seed: int, seconds: float, processes: int) -> list[Fault]:
-    """Return what happens to the processes of a worker."""
+def process_plan(
+    seed: int, seconds: float, processes: int, *, children: bool = False
+) -> list[Fault]:
+    """Return what happens to the processes of a worker, and to their children if they have some."""
     rng = random.Random(f"processes {seed}")
+    kinds = _PROCESS | ({"kill child": 10} if children else {})
     plan: list[Fault] = []
     total = 0.0
     while total < seconds:
         fault = Fault(
             after=round(rng.uniform(0.5, 2.5), 3),
-            kind=_choice(rng, _PROCESS),
+            kind=_choice(rng, kinds),
             lasts=round(rng.choice((0.05, 0.5, 4.0)) * rng.uniform(0.5, 1.5), 3),
             where=f"process {rng.randrange(processes)}",
         )

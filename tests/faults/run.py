@@ -467,6 +467,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="what the plan is made from; default: a new one")
     parser.add_argument("--cluster", action="store_true", help="three servers, three replicas")
     parser.add_argument("--workers", action="store_true", help="processes of a worker")
+    parser.add_argument("--pool", choices=["threads", "processes"], default="threads")
     parser.add_argument("--messages", type=int, default=10_000, help="for workers; default: 10,000")
     parser.add_argument("--plan", action="store_true", help="only say what would happen")
     parser.add_argument("--quiet", action="store_true", help="only say what came of it")
@@ -475,7 +476,9 @@ def main() -> int:
     seconds = args.seconds or (120.0 if args.workers else 60.0)
     if args.plan:
         other = (
-            process_plan(seed, seconds, PROCESSES) if args.workers else network_plan(seed, seconds)
+            process_plan(seed, seconds, PROCESSES, children=args.pool == "processes")
+            if args.workers
+            else network_plan(seed, seconds)
         )
         for fault in other:
             print("worker " if args.workers else "network", fault)
@@ -490,7 +493,7 @@ def main() -> int:
 
     outcome: Outcome | WorkersOutcome
     if args.workers:
-        outcome = run_workers(seed, seconds, args.messages, tell=tell)
+        outcome = run_workers(seed, seconds, args.messages, pool=args.pool, tell=tell)
     else:
         outcome = run(seed, seconds, cluster=args.cluster, tell=tell)
     print(outcome)

