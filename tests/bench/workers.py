@@ -23,7 +23,9 @@ of the handler with that to the callback of a push subscription; ``memory`` is t
 process after its messages, above that of an interpreter; ``leases`` holds 10,000 messages, and counts the
 processor time of their renewal.
 
-How to read it. Other programs on the machine make all numbers worse: look at the ratios.
+How to read it. Other programs on the machine make all rates worse, and not evenly. The processor time per
+message, of the processes and their children between the first and the last message, depends less on them.
+It is without the time of the server and of Redis.
 """
 
 from __future__ import annotations
@@ -146,19 +148,22 @@ class _Bench:
 
     # --- rates ----------------------------------------------------------------------------
 
-    def rate(self, row: Row) -> float:
-        """Run a row once; return messages per second."""
+    def rate(self, row: Row) -> tuple[float, float]:
+        """Run a row once; return messages per second, and microseconds of processor per message."""
         count = max(200, round(row.count * self._scale))
         with self._filled(row, count) as (url, is_empty):
             with self._running(row.module, url, row) as records:
+                wait(lambda: records.stat().st_size > 0, "the first message")
+                begin, first = self._cpu_seconds(), records.read_bytes().count(b"\n")
                 wait(lambda: records.read_bytes().count(b"\n") >= count, "all messages")
                 wait(is_empty, "an empty queue")
+                cpu = (self._cpu_seconds() - begin) / max(1, count - first) * 1e6
             lines = [line.split() for line in records.read_text().splitlines()]
         numbers = sorted(int(number) for number, _ in lines)
         if numbers != list(range(count)):
             raise FailedError(f"{len(numbers)} records, {len(set(numbers))} of {count} messages")
         times = [int(at) for _, at in lines]
-        return (count - 1) / (max(times) - min(times)) * 1e9
+        return (count - 1) / (max(times) - min(times)) * 1e9, cpu
 
     @contextmanager
     def _filled(self, row: Row, count: int) -> Iterator[tuple[str, Callable[[], bool]]]:
@@ -303,6 +308,17 @@ class _Bench:
                     process.kill()
                     process.wait()
 
+    def _cpu_seconds(self) -> float:
+        """Return the processor time of the processes and their descendants so far."""
+        parents = {}
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        found = {process.pid for process in self._processes}
+        while more := {pid for pid, parent in parents.items() if parent in found} - found:
+            found |= more
+        return sum(map(_cpu_seconds, found))
+
     def _python(self, code: str, url: str) -> None:
         environment = {**os.environ, "BENCH_URL": url, "BENCH_RECORDS": os.devnull}
         subprocess.run([sys.executable, "-c", code], cwd=_ROOT, env=environment, check=True)
@@ -367,7 +383,9 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the messages")
     parser.add_argument("--json", type=Path, help="write the numbers there, too")
     options = parser.parse_args()
-    rates: dict[str, list[float]] = {name: [] for name in options.rows if name in ROWS}
+    rates: dict[str, list[tuple[float, float]]] = {
+        name: [] for name in options.rows if name in ROWS
+    }
     other: dict[str, Any] = {}
     failures = []
     with ExitStack() as stack:
@@ -387,7 +405,7 @@ def main() -> int:
                     del rates[name]
                     continue
                 rates[name].append(rate)
-                print(f"{name}: {rate:,.0f}/s", file=sys.stderr, flush=True)
+                print(f"{name}: {rate[0]:,.0f}/s, {rate[1]:,.0f} us", file=sys.stderr, flush=True)
         for name in extra:
             if name in options.rows:
                 other[name] = measure(name, getattr(bench, name))
@@ -402,17 +420,20 @@ def main() -> int:
     return 1 if failures else 0
 
 
-def _tables(rates: dict[str, list[float]], other: dict[str, Any]) -> str:
-    lines = [["messages per second", "median", "best"]]
+def _tables(rates: dict[str, list[tuple[float, float]]], other: dict[str, Any]) -> str:
+    lines = [["median of the rounds", "messages per second", "processor time per message"]]
     for name, values in rates.items():
-        lines.append([ROWS[name].title, f"{median(values):,.0f}", f"{max(values):,.0f}"])
+        rate, cpu = (median(each) for each in zip(*values, strict=True))
+        lines.append([ROWS[name].title, f"{rate:,.0f}", f"{cpu:,.0f} us"])
     text = align(lines)
-    lines = [["ratio, median of the rounds", "measured", "aim"]]
+    lines = [["ratio, median of the rounds", "of rates", "aim", "of processor times"]]
     for name, peer, aim in _AIMS:
         if name in rates and peer in rates:
             # Of the same round: the load of the machine changes.
-            ratios = [a / b for a, b in zip(rates[name], rates[peer], strict=True)]
-            lines.append([f"{name} to {peer}", f"{median(ratios):.2f}", f">= {aim:g}"])
+            pairs = list(zip(rates[name], rates[peer], strict=True))
+            rate = median(ours[0] / theirs[0] for ours, theirs in pairs)
+            cpu = median(theirs[1] / ours[1] for ours, theirs in pairs)
+            lines.append([f"{name} to {peer}", f"{rate:.2f}", f">= {aim:g}", f"{cpu:.2f}"])
     if len(lines) > 1:
         text += "\n\n" + align(lines)
     if latencies := other.get("latency"):
