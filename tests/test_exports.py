@@ -320,7 +320,7 @@ def every_module() -> list[str]:
     names = [
         module.name
         for module in pkgutil.walk_packages(jetstream_sync.__path__, "jetstream_sync.")
-        if not module.name.startswith(("jetstream_sync.cli", "jetstream_sync.spark"))
+        if module.name.split(".")[1] not in {"cli", "spark", "django", "flask"}
     ]
     return ["jetstream_sync", *names]
 

@@ -74,9 +74,9 @@ def test_the_metadata_is_as_promised() -> None:
         "rich",
     }
     extras = set(metadata.get_all("Provides-Extra") or ())
-    assert extras == {"server", "nkeys", "websocket", "cli", "spark", "docs", "test", "all"} | {
-        "metrics",
-        "otel",
+    assert extras == {
+        *("server", "nkeys", "websocket", "cli", "spark", "docs", "test", "all"),
+        *("metrics", "otel", "django", "flask"),
     }
 
 

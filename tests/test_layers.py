@@ -36,6 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spark": {"base", "protocol", "api", "net", "client", "jetstream", "names"},
     # Only public names: see `test_the_worker_runtime_uses_public_names`.
     "workers": {"names"},
+    "django": {"base", "names", "workers"},
+    "flask": {"names", "workers"},
     "cli": {"base", "protocol", "api", "net", "client", "jetstream", "server", "spark", "names"}
     | {"workers"},
     "pytest_plugin": {"server", "names", "workers"},
@@ -77,7 +79,7 @@ ONLY_IN: dict[str, set[str]] = {
     "asyncio": set(),
     "concurrent": {"client", "jetstream", "cli", "spark"},
     "json": {"codec.py", "cli", "spark", "workers"},
-    "logging": {"client", "jetstream", "cli", "spark", "workers"},
+    "logging": {"client", "jetstream", "cli", "spark", "workers", "django", "flask"},
     # Handlers run in processes: pipes, and the import of the main module.
     "multiprocessing": {"workers/processes.py", "workers/child.py"},
     "queue": {"client", "workers"},
@@ -91,8 +93,8 @@ ONLY_IN: dict[str, set[str]] = {
     # run in several processes, and handlers in processes of their own.
     "subprocess": {"server", "cli/messages/view.py", "cli/bench/worker_process.py"}
     | {"workers/supervisor.py", "workers/processes.py"},
-    "threading": {"client", "jetstream", "server", "cli", "workers", "pytest_plugin"},
-    "time": {"net", "server", "cli", "spark", "workers", "pytest_plugin"},
+    "threading": {"client", "jetstream", "server", "cli", "workers", "pytest_plugin", "django"},
+    "time": {"net", "server", "cli", "spark", "workers", "pytest_plugin", "django"},
 }
 
 # Third-party packages, and where they may be imported.
@@ -102,7 +104,9 @@ THIRD_PARTY: dict[str, set[str]] = {
     "orjson": {"codec.py"},
     "nkeys": {"protocol"},
     "websockets": {"net"},
-    "click": {"cli"},
+    "click": {"cli", "flask"},
+    "django": {"django"},
+    "flask": {"flask"},
     "questionary": {"cli"},
     # questionary draws with it, and takes its output object.
     "prompt_toolkit": {"cli"},
@@ -143,6 +147,11 @@ BROAD_HANDLERS: dict[tuple[str, str], str] = {
     ("workers/logs.py", "log"): "a user's log handler may raise anything",
     ("workers/tracing.py", "guarded"): "tracers and propagators may raise anything",
     ("workers/observer.py", "emit"): "a user's hook may raise anything",
+    ("django/outbox.py", "_clean"): "the relay outlives any error of the database, and reports it",
+    (
+        "django/outbox.py",
+        "_publish_all",
+    ): "the relay outlives any error of the database, and reports it",
     (
         "workers/processing.py",
         "process",

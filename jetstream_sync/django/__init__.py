@@ -1,0 +1,39 @@
+"""
+JetStream in Django projects: publishing after a commit, an outbox, and workers.
+
+Add ``"jetstream_sync.django"`` to ``INSTALLED_APPS``, and the setting ``JETSTREAM``, whose keys are the
+fields of `Config`::
+
+    JETSTREAM = {"servers": "nats://127.0.0.1:4222", "name": "shop", "dead_letters": "DEAD"}
+
+The models are in `jetstream_sync.django.models`. Handlers belong in the module ``workers`` of an app::
+
+    from jetstream_sync.django import worker
+
+
+    @worker.handler(stream="ORDERS", consumer="BILLING", decode="json", atomic=True)
+    def bill(order): ...
+
+``manage.py jetstream_worker`` runs them, and ``manage.py jetstream_check`` checks that it can.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .config import Config
+from .publishing import connection, jetstream, publish_on_commit
+from .workers import Worker, default_worker
+
+if TYPE_CHECKING:
+    #: The worker of the project; its options are in the setting ``JETSTREAM``.
+    worker: Worker
+
+__all__ = ["Config", "Worker", "connection", "jetstream", "publish_on_commit", "worker"]
+
+
+def __getattr__(name: str) -> Worker:
+    """Create ``worker`` when it is first used: the settings must be complete then."""
+    if name == "worker":
+        return default_worker()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

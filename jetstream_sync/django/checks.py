@@ -1,0 +1,63 @@
+"""System checks, which ``manage.py check`` and most other commands run. They open no connection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Warning
+from django.core.exceptions import ImproperlyConfigured
+
+from .. import InvalidArgumentError
+from .config import Config
+from .workers import Worker, find_worker
+
+__all__ = ["check_jetstream"]
+
+
+def check_jetstream(**_options: Any) -> list[CheckMessage]:
+    """Check the setting ``JETSTREAM``, and the handlers of the worker that it names."""
+    try:
+        config = Config.load()
+        worker = find_worker()
+    except (ImproperlyConfigured, InvalidArgumentError) as error:
+        return [Error(str(error), id="jetstream.E001")]
+    found: list[CheckMessage] = []
+    used = {*config.outbox_databases, *worker.atomic.values()}
+    found += [
+        Error(
+            f"JETSTREAM or a handler names the database {alias!r}, which DATABASES does not have",
+            id="jetstream.E002",
+        )
+        for alias in sorted(used - settings.DATABASES.keys())
+    ]
+    return found + _check_handlers(worker) + _check_databases(worker)
+
+
+def _check_handlers(worker: Worker) -> list[CheckMessage]:
+    return [
+        Warning(
+            f"the handler {each.name!r} has no stream for dead letters: messages that it gives up"
+            " are dropped",
+            hint="set 'dead_letters' in JETSTREAM, or in the decorator",
+            obj=each.name,
+            id="jetstream.W001",
+        )
+        for each in worker.handlers
+        if each.dead_letters is None
+    ]
+
+
+def _check_databases(worker: Worker) -> list[CheckMessage]:
+    if not worker.handlers:
+        return []
+    return [
+        Warning(
+            f"the database {alias!r} has persistent connections without health checks: the message"
+            " after an idle time fails if the database has closed the connection",
+            hint="set CONN_HEALTH_CHECKS to True, or CONN_MAX_AGE to 0",
+            id="jetstream.W002",
+        )
+        for alias, options in settings.DATABASES.items()
+        if options.get("CONN_MAX_AGE", 0) != 0 and not options.get("CONN_HEALTH_CHECKS", False)
+    ]

@@ -1,0 +1,83 @@
+"""The setting ``JETSTREAM``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DEFAULT_DB_ALIAS
+
+from ..suggestions import closest_match
+
+__all__ = ["Config"]
+
+#: What Django assumes for a database without settings.
+_NO_ENGINE: Final = "django.db.backends.dummy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The keys of the setting ``JETSTREAM``; all are optional."""
+
+    servers: str | Sequence[str] = "nats://127.0.0.1:4222"
+    """As for `jetstream_sync.connect`."""
+    name: str = "django"
+    """The name of the connections."""
+    connection: Mapping[str, Any] = field(default_factory=dict)
+    """Other options of `jetstream_sync.connect`."""
+    dead_letters: str | None = None
+    """As for `jetstream_sync.workers.Worker`."""
+    drain_timeout: float = 25.0
+    """As for `jetstream_sync.workers.Worker`."""
+    ensure: str = "consumer"
+    """As for `jetstream_sync.workers.Worker`."""
+    middleware: Sequence[str | Callable[..., object]] = ()
+    """Middleware of the worker: functions, or their dotted paths."""
+    worker: str = "jetstream_sync.django:worker"
+    """The worker that ``manage.py jetstream_worker`` runs, as ``MODULE:ATTRIBUTE``."""
+    outbox: Sequence[str] | None = None
+    """The databases whose outbox the workers publish; ``None``: the default one, if there is one."""
+    inbox_days: float = 7.0
+    """Number of days after which the workers delete rows of the inbox; 0: never."""
+
+    @classmethod
+    def load(cls) -> Config:
+        """
+        Return the current setting.
+
+        Raises:
+            ImproperlyConfigured: it is no mapping, has an unknown key, or a value of a wrong type.
+
+        """
+        given = getattr(settings, "JETSTREAM", {})
+        if not isinstance(given, Mapping):
+            raise ImproperlyConfigured("the setting JETSTREAM must be a dictionary")
+        known = [each.name for each in fields(cls)]
+        for key in given:
+            if key not in known:
+                close = closest_match(str(key), known)
+                hint = f": did you mean {close!r}?" if close else f"; known are {', '.join(known)}"
+                raise ImproperlyConfigured(f"unknown key {key!r} in the setting JETSTREAM{hint}")
+        found = cls(**given)
+        for key, kind, rule in (
+            ("connection", Mapping, "a dictionary"),
+            ("name", str, "a str"),
+            ("outbox", list | tuple | None, "a list of names of databases"),
+            ("middleware", list | tuple, "a list"),
+            ("inbox_days", int | float, "a number of days"),
+        ):
+            value = getattr(found, key)
+            if not isinstance(value, kind):
+                raise ImproperlyConfigured(f"JETSTREAM[{key!r}] is {value!r}: it must be {rule}")
+        return found
+
+    @property
+    def outbox_databases(self) -> Sequence[str]:
+        """The databases whose outbox the workers publish."""
+        if self.outbox is not None:
+            return self.outbox
+        engine = settings.DATABASES.get(DEFAULT_DB_ALIAS, {}).get("ENGINE", _NO_ENGINE)
+        return () if engine == _NO_ENGINE else (DEFAULT_DB_ALIAS,)

@@ -1,0 +1,136 @@
+"""
+The tables of the outbox and the inbox.
+
+`Outbox` holds messages until a worker has published them. `Inbox` holds the ids of messages whose
+handler has committed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import models
+from django.utils import timezone
+
+from .. import Headers
+from ..subjects import check_publish_subject
+
+__all__ = ["Inbox", "Outbox", "OutboxState"]
+
+
+def _new_msg_id() -> str:
+    # A random id, because the primary keys of two databases with one stream are the same.
+    return f"outbox/{uuid.uuid4().hex}"
+
+
+@dataclass(frozen=True)
+class OutboxState:
+    """The messages that wait in an outbox."""
+
+    messages: int
+    """Their number."""
+    age: float
+    """How long the oldest one has waited, in seconds; 0.0: none waits."""
+
+
+class Outbox(models.Model):
+    """
+    A message to publish, stored in the transaction of the data that it is about.
+
+    A worker publishes the messages of each subject in the order of their ids, and deletes a row when
+    the message is stored. After a crash in between, the message is published again with the same message
+    id; it is stored once if that happens within the stream's ``duplicate_window``.
+    """
+
+    id: int = models.BigAutoField(primary_key=True)
+    subject: str = models.TextField()
+    payload: bytes = models.BinaryField()
+    headers: dict[str, list[str]] = models.JSONField(default=dict)
+    msg_id: str = models.CharField(max_length=255)
+    created_at: datetime = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        db_table = "jetstream_outbox"
+        verbose_name = "outbox message"
+        verbose_name_plural = "outbox"
+
+    def __str__(self) -> str:
+        return f"{self.msg_id} to {self.subject}"
+
+    @classmethod
+    def publish(
+        cls,
+        subject: str,
+        payload: bytes = b"",
+        headers: Headers | Mapping[str, str] | Mapping[str, list[str]] | None = None,
+        *,
+        msg_id: str | None = None,
+        using: str | None = None,
+    ) -> str:
+        """
+        Store a message in the current transaction; a worker publishes it after the commit.
+
+        Args:
+            subject: the subject, without wildcards.
+            payload: the payload.
+            headers: names and values; ``None``: none.
+            msg_id: the message id for deduplication; ``None``: a random one.
+            using: the database; ``None``: that of the database routers.
+
+        Returns:
+            The message id.
+
+        Raises:
+            BadSubjectError, InvalidHeaderError: the message is invalid; nothing was stored.
+
+        """
+        row = cls(
+            subject=check_publish_subject(subject),
+            payload=bytes(payload),
+            headers=_header_lists(headers),
+            msg_id=_new_msg_id() if msg_id is None else msg_id,
+        )
+        row.save(using=using, force_insert=True)
+        return row.msg_id
+
+    @classmethod
+    def state(cls, using: str | None = None) -> OutboxState:
+        """Return the number of messages that wait in a database, and the age of the oldest one."""
+        found = cls._default_manager.using(using).aggregate(
+            count=models.Count("id"), oldest=models.Min("created_at")
+        )
+        oldest: datetime | None = found["oldest"]
+        age = 0.0 if oldest is None else (timezone.now() - oldest).total_seconds()
+        return OutboxState(found["count"], max(0.0, age))
+
+
+def _header_lists(
+    headers: Headers | Mapping[str, str] | Mapping[str, list[str]] | None,
+) -> dict[str, list[str]]:
+    """Return headers as JSON can represent them."""
+    checked = Headers(headers or {})
+    return {name: list(checked.get_all(name)) for name in checked}
+
+
+class Inbox(models.Model):
+    """
+    A message whose handler has committed, for handlers with ``atomic``.
+
+    The row is stored in the transaction of the handler.
+    """
+
+    # The id of the message: names of a domain, a stream and a consumer, and two numbers. The index of
+    # a longer column is refused by MySQL.
+    id: str = models.CharField(max_length=700, primary_key=True)
+    created_at: datetime = models.DateTimeField(default=timezone.now, db_index=True)
+
+    class Meta:
+        db_table = "jetstream_inbox"
+        verbose_name = "inbox entry"
+        verbose_name_plural = "inbox"
+
+    def __str__(self) -> str:
+        return self.id

@@ -1,0 +1,145 @@
+"""
+JetStream in Flask applications: a connection per process, and workers with an application context.
+
+Example::
+
+    from flask import Flask
+    from jetstream_sync.flask import JetStream
+
+    app = Flask(__name__)
+    app.config["JETSTREAM"] = {"servers": "nats://127.0.0.1:4222", "name": "shop"}
+    js = JetStream(app, dead_letters="DEAD")
+
+
+    @app.post("/orders/<number>")
+    def take(number):
+        ack = js.jetstream().publish("ORDERS.received", request.get_data(), msg_id=number)
+        return {"seq": ack.seq}, 201
+
+
+    @js.worker.handler(stream="ORDERS", consumer="BILLING", concurrency=4)
+    def bill(order): ...
+
+``flask jetstream worker`` runs the handlers, and ``flask jetstream check`` checks that it can.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+from flask import Flask, current_app
+from flask.cli import AppGroup, with_appcontext
+
+from .. import shared_connection
+from ..workers import Context, Worker
+
+if TYPE_CHECKING:
+    from .. import Connection
+    from .. import JetStream as JetStreamContext
+
+__all__ = ["JetStream"]
+
+
+class JetStream:
+    """
+    The JetStream extension of Flask applications.
+
+    The configuration value ``JETSTREAM`` is a dictionary with the arguments of
+    `jetstream_sync.connect`. Without ``servers`` the local server is used.
+
+    Args:
+        app: the application; ``None``: call `init_app`.
+        **options: options of `worker`, as for `jetstream_sync.workers.Worker`, except those of its
+            connection.
+
+    """
+
+    worker: Worker
+    """The worker. Each run of a handler has an application context, which is torn down afterwards as after
+    a request."""
+
+    def __init__(self, app: Flask | None = None, **options: Any) -> None:
+        middleware = [self._in_app_context, *options.pop("middleware", ())]
+        self.worker = Worker(middleware=middleware, **options)
+        self._app: Flask | None = None
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: Flask) -> None:
+        """Add the extension to an application; handlers run in the context of the last one."""
+        options = dict(app.config.setdefault("JETSTREAM", {}))
+        app.extensions["jetstream"] = self
+        self._app = app
+        self.worker.servers = options.pop("servers", None)
+        self.worker.name = options.get("name") or app.name
+        self.worker.connection = options
+        app.cli.add_command(_commands)
+
+    def connection(self) -> Connection:
+        """
+        Return the connection of this process for the current application; open it if there is none.
+
+        Call this wherever the connection is needed; a forked process gets its own. Workers have another
+        connection. See `jetstream_sync.shared_connection`.
+
+        Raises:
+            RuntimeError: there is no application context.
+            Error: as `jetstream_sync.connect`.
+
+        """
+        return shared_connection(**{"name": current_app.name, **current_app.config["JETSTREAM"]})
+
+    def jetstream(self) -> JetStreamContext:
+        """Return a JetStream context of `connection`; raises what that raises."""
+        return self.connection().jetstream()
+
+    def _in_app_context(self, call: Callable[[], object], _ctx: Context) -> object:
+        if self._app is None:
+            raise RuntimeError("the extension has no application: call init_app first")
+        with self._app.app_context():
+            return call()
+
+
+_commands = AppGroup("jetstream", help="Run the handlers of messages.")
+
+
+def _current_worker() -> Worker:
+    extension: JetStream = current_app.extensions["jetstream"]
+    return extension.worker
+
+
+@_commands.command("worker")
+@click.option(
+    "--drain-timeout",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Seconds that running handlers may take after a signal.",
+)
+@with_appcontext
+def _run(drain_timeout: float | None) -> None:
+    """Handle messages until Ctrl-C or SIGTERM."""
+    worker = _current_worker()
+    if drain_timeout is not None:
+        worker.drain_timeout = drain_timeout
+    if not logging.getLogger().handlers:
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(threadName)s %(message)s")
+        logging.getLogger("jetstream_sync.worker").setLevel(logging.INFO)
+    sys.exit(worker.run())
+
+
+@_commands.command("check")
+@with_appcontext
+def _check() -> None:
+    """Check that the worker can run. No message is read, and nothing is changed."""
+    worker = _current_worker()
+    result = worker.check()
+    for each in worker.handlers:
+        click.echo(f"{each.name}: consumer {each.consumer} of stream {each.stream}")
+    for kind, texts in (("warning", result.warnings), ("error", result.errors)):
+        for text in texts:
+            click.echo(f"{kind}: {text}", err=True)
+    sys.exit(result.status)

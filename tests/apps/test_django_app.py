@@ -1,0 +1,464 @@
+"""`jetstream_sync.django` in this process, with SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import threading
+import unittest
+from typing import Any
+
+import pytest
+from fix_django import count, effects, execute
+from fix_threads import wait_until
+from fix_worker import is_settled, running
+
+from jetstream_sync import BadSubjectError, InvalidHeaderError, JetStream, Stream
+from jetstream_sync.workers import Backoff, Context, Reject
+
+pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
+
+FAST = Backoff(first=0.1, factor=1.0, jitter=0.0, attempts=5)
+
+
+def stored(stream: Stream) -> list[bytes]:
+    """The payloads of a stream, in order."""
+    return [stream.get_msg(seq).data for seq in range(1, stream.info().state.last_seq + 1)]
+
+
+def new_worker(**options: Any) -> Any:
+    from jetstream_sync.django import Worker
+
+    return Worker(**options)
+
+
+# --- publishing after the commit ---------------------------------------------------------------
+
+
+def test_publish_on_commit(database: str, stream: Stream) -> None:
+    """The message id is known at once, the message is published after the commit."""
+    from django.db import transaction
+
+    from jetstream_sync.django import publish_on_commit
+
+    with transaction.atomic(using=database):
+        execute(database, "INSERT INTO effects VALUES ('paid')")
+        msg_id = publish_on_commit(f"{stream.name}.a", b"1", {"Kind": "x"}, using=database)
+        assert stream.info().state.messages == 0
+    msg = stream.get_msg(1)
+    assert (msg.data, msg.headers["Kind"], msg.headers["Nats-Msg-Id"]) == (b"1", "x", msg_id)
+
+
+def test_a_transaction_that_is_rolled_back_publishes_nothing(database: str, stream: Stream) -> None:
+    """Neither with `publish_on_commit` nor with the outbox."""
+    from django.db import transaction
+
+    from jetstream_sync.django import publish_on_commit
+    from jetstream_sync.django.models import Outbox
+
+    with pytest.raises(ZeroDivisionError), transaction.atomic(using=database):
+        publish_on_commit(f"{stream.name}.a", b"1", using=database)
+        Outbox.publish(f"{stream.name}.a", b"2", using=database)
+        assert Outbox.state(using=database).messages == 1
+        raise ZeroDivisionError
+    publish_on_commit(f"{stream.name}.a", b"3", using=database)  # no transaction: now
+    assert stored(stream) == [b"3"]
+    assert count(database, "jetstream_outbox") == 0
+
+
+def test_a_test_case_captures_publish_on_commit(database: str, stream: Stream) -> None:
+    """`captureOnCommitCallbacks` holds the messages back, and publishes them on request."""
+    from django.test import TestCase
+
+    from jetstream_sync.django import publish_on_commit
+
+    class Case(TestCase):
+        databases = {database}  # noqa: RUF012 - as Django's documentation has it
+
+        def runTest(self) -> None:  # noqa: N802
+            with self.captureOnCommitCallbacks(using=database) as callbacks:
+                publish_on_commit(f"{stream.name}.a", b"1", using=database)
+            assert len(callbacks) == 1
+            assert stored(stream) == []
+            callbacks[0]()
+
+    result = unittest.TestResult()
+    unittest.TestSuite([Case()]).run(result)
+    assert result.wasSuccessful(), result.errors + result.failures
+    assert stored(stream) == [b"1"]
+
+
+# --- the outbox --------------------------------------------------------------------------------
+
+
+def test_the_worker_publishes_the_outbox(database: str, stream: Stream) -> None:
+    """Messages are published in their order, with their headers and ids, and their rows are deleted."""
+    from django.db import transaction
+
+    from jetstream_sync.django.models import Outbox
+
+    worker = new_worker()
+    worker.handler(stream=stream.name, consumer="C")(print_nothing)
+    with transaction.atomic(using=database):
+        ids = [
+            Outbox.publish(f"{stream.name}.a", b"%d" % n, {"N": str(n)}, using=database)
+            for n in range(250)
+        ]
+    state = Outbox.state(using=database)
+    assert state.messages == 250
+    assert 0 < state.age < 100
+    with running(worker):
+        wait_until(lambda: count(database, "jetstream_outbox") == 0, 20)
+    assert stored(stream) == [b"%d" % n for n in range(250)]
+    msgs = [stream.get_msg(seq) for seq in (1, 250)]
+    assert [msg.headers["Nats-Msg-Id"] for msg in msgs] == [ids[0], ids[-1]]
+    assert [msg.headers["N"] for msg in msgs] == ["0", "249"]
+    assert Outbox.state(using=database).age == 0.0
+
+
+def print_nothing() -> None:
+    """Handle a message."""
+
+
+def test_two_relays_at_a_time(database: str, stream: Stream) -> None:
+    """Each message is stored once and in order, whichever relay publishes it."""
+    from django.db import connections, transaction
+
+    from jetstream_sync.django import Config
+    from jetstream_sync.django.models import Outbox
+    from jetstream_sync.django.outbox import OutboxRelay
+
+    with transaction.atomic(using=database):
+        for n in range(500):
+            Outbox.publish(f"{stream.name}.a", b"%d" % n, using=database)
+    failures: list[BaseException] = []
+
+    def relay() -> None:
+        try:
+            mine = OutboxRelay(Config.load())
+            while count(database, "jetstream_outbox"):
+                mine.publish_batch(database, set())
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=relay) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert stored(stream) == [b"%d" % n for n in range(500)]
+
+
+def test_a_relay_steps_back_while_an_earlier_row_is_locked(database: str, stream: Stream) -> None:
+    """On PostgreSQL, rows behind those that another relay publishes wait, and keep their order."""
+    from django.db import connections, transaction
+
+    from jetstream_sync.django import Config
+    from jetstream_sync.django.models import Outbox
+    from jetstream_sync.django.outbox import OutboxRelay
+
+    if database == "default":
+        pytest.skip("SQLite has no row locks")
+    for n in range(3):
+        Outbox.publish(f"{stream.name}.a", b"%d" % n, using=database)
+    results: list[int] = []
+
+    def other() -> None:
+        results.append(OutboxRelay(Config.load()).publish_batch(database, set()))
+        connections.close_all()
+
+    with transaction.atomic(using=database):
+        list(Outbox.objects.using(database).order_by("id").select_for_update()[:1])
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join(20)
+        assert results == [0]
+        assert stored(stream) == []
+    assert OutboxRelay(Config.load()).publish_batch(database, set()) == 3
+    assert stored(stream) == [b"0", b"1", b"2"]
+
+
+def test_a_subject_without_a_stream_does_not_block_others(database: str, stream: Stream) -> None:
+    """Its messages wait in the outbox until there is a stream; those of other subjects are published."""
+    from jetstream_sync.django import Config
+    from jetstream_sync.django.models import Outbox
+    from jetstream_sync.django.outbox import OutboxRelay
+
+    Outbox.publish("nowhere.a", b"1", using=database)
+    Outbox.publish("nowhere.a", b"2", using=database)
+    Outbox.publish(f"{stream.name}.a", b"3", using=database)
+    relay, refused = OutboxRelay(Config.load()), set()
+    while relay.publish_batch(database, refused):
+        pass
+    assert refused == {"nowhere.a"}
+    assert stored(stream) == [b"3"]
+    waiting = execute(database, "SELECT subject FROM jetstream_outbox ORDER BY id")
+    assert waiting == [("nowhere.a",), ("nowhere.a",)]
+
+
+def test_databases_that_share_a_stream(database: str, stream: Stream) -> None:
+    """The first messages of two databases have the same primary key, and are both stored."""
+    from jetstream_sync.django import Config
+    from jetstream_sync.django.models import Outbox
+    from jetstream_sync.django.outbox import OutboxRelay
+
+    for _ in range(2):
+        Outbox.publish(f"{stream.name}.a", b"x", using=database)
+        Outbox.objects.using(database).update(id=7)
+        assert OutboxRelay(Config.load()).publish_batch(database, set()) == 1
+    assert stored(stream) == [b"x", b"x"]
+
+
+def test_what_cannot_be_published_is_refused_at_once(database: str) -> None:
+    """A wrong subject or header raises where the message is stored, not in the relay."""
+    from jetstream_sync.django.models import Outbox
+
+    with pytest.raises(BadSubjectError):
+        Outbox.publish("a b", using=database)
+    with pytest.raises(InvalidHeaderError):
+        Outbox.publish("a", headers={"a:b": "1"}, using=database)
+    with pytest.raises(TypeError):
+        Outbox.publish("a", "text", using=database)  # type: ignore[arg-type]
+    assert count(database, "jetstream_outbox") == 0
+
+
+# --- handlers in transactions ------------------------------------------------------------------
+
+
+def test_an_atomic_handler(database: str, js: JetStream, stream: Stream) -> None:
+    """A failed attempt leaves nothing in the database; the one that succeeds has its effect once."""
+    worker = new_worker()
+    attempts: list[str] = []
+
+    @worker.handler(stream=stream.name, consumer="C", atomic=database, decode="text", retry=FAST)
+    def handle(text: str) -> None:
+        attempts.append(text)
+        execute(database, "INSERT INTO effects VALUES (%s)", text)
+        if attempts.count(text) < 3 and text == "b":
+            raise ZeroDivisionError
+
+    for text in (b"a", b"b", b"c"):
+        js.publish(f"{stream.name}.x", text)
+    with running(worker):
+        wait_until(lambda: len(attempts) == 5, 20)
+        wait_until(lambda: is_settled(stream, "C"))
+    assert effects(database) == ["a", "b", "c"]
+    assert count(database, "jetstream_inbox") == 3
+
+
+def test_an_atomic_handler_whose_message_comes_again(
+    database: str, js: JetStream, stream: Stream
+) -> None:
+    """After the commit a message is acknowledged without another run: here its first one is returned."""
+    worker = new_worker()
+    attempts: list[int] = []
+
+    @worker.handler(stream=stream.name, consumer="C", atomic=database, retry=FAST)
+    def handle(ctx: Context) -> None:
+        attempts.append(ctx.attempt)
+        execute(database, "INSERT INTO effects VALUES ('once')")
+        if ctx.attempt == 1:
+            ctx.message.nak()  # the server delivers it again, although the transaction commits
+
+    js.publish(f"{stream.name}.x", b"")
+    with running(worker):
+        wait_until(
+            lambda: is_settled(stream, "C") and stream.consumer_info("C").delivered.stream_seq
+        )
+        wait_until(lambda: stream.consumer_info("C").delivered.consumer_seq == 2)
+        wait_until(lambda: is_settled(stream, "C"))
+    assert attempts == [1]
+    assert effects(database) == ["once"]
+
+
+def test_an_integrity_error_of_the_handler_is_not_taken_for_a_second_run(
+    database: str, js: JetStream, stream: Stream
+) -> None:
+    """Only a duplicate in the inbox skips the handler; its own duplicates fail the attempt."""
+    from django.db import IntegrityError
+
+    worker = new_worker()
+
+    @worker.handler(
+        stream=stream.name, consumer="C", atomic=database, retry_on=(), retry=FAST, decode="text"
+    )
+    def handle(text: str) -> None:
+        if text == "reject":
+            raise Reject("no")
+        raise IntegrityError("its own")
+
+    js.publish(f"{stream.name}.x", b"fail")
+    js.publish(f"{stream.name}.x", b"reject")
+    with running(worker):
+        wait_until(lambda: is_settled(stream, "C"))
+    dead = js.get_stream("DEAD")
+    assert [dead.get_msg(seq).headers["Dead-Error"] for seq in (1, 2)] == [
+        "IntegrityError",
+        "Reject",
+    ]
+    assert count(database, "jetstream_inbox") == 0
+
+
+def test_old_entries_of_the_inbox_are_deleted(database: str) -> None:
+    """Those older than the limit, and no others."""
+    from datetime import timedelta
+
+    from django.utils import timezone
+
+    from jetstream_sync.django.inbox import delete_old_entries
+    from jetstream_sync.django.models import Inbox
+
+    for days in (0, 6, 8, 30):
+        Inbox.objects.using(database).create(
+            id=f"S/C/{days}/1", created_at=timezone.now() - timedelta(days=days)
+        )
+    assert delete_old_entries(7.0, database) == 2
+    left = set(Inbox.objects.using(database).values_list("id", flat=True))
+    assert left == {"S/C/0/1", "S/C/6/1"}
+
+
+# --- connections of the database ---------------------------------------------------------------
+
+
+def test_no_database_connection_stays_behind(database: str, js: JetStream, stream: Stream) -> None:
+    """A thread that has ended has closed its connections, also persistent ones."""
+    from django.db import connections
+
+    worker = new_worker()
+    used: list[Any] = []
+    persistent = threading.Barrier(4)
+
+    @worker.handler(stream=stream.name, consumer="C", concurrency=4)
+    def handle() -> None:
+        connections[database].settings_dict["CONN_MAX_AGE"] = None
+        connections[database].close_at = None
+        execute(database, "SELECT 1")
+        used.append(connections[database])
+        persistent.wait(20)
+
+    for _ in range(4):
+        js.publish(f"{stream.name}.x", b"")
+    try:
+        with running(worker):
+            wait_until(lambda: len(used) == 4, 20)
+            wait_until(lambda: is_settled(stream, "C"))
+        assert [each.connection for each in used] == [None] * 4
+    finally:
+        connections.settings[database]["CONN_MAX_AGE"] = 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"CONN_MAX_AGE": 0}, {"CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": True}],
+    ids=["closed", "persistent"],
+)
+def test_a_database_that_closes_idle_connections(
+    database: str, js: JetStream, stream: Stream, options: dict[str, Any]
+) -> None:
+    """No message fails, whether connections are closed after each message or checked before it."""
+    from django.db import connections
+
+    if database == "default":
+        pytest.skip("SQLite has no server")
+    worker = new_worker()
+    most: list[int] = []
+
+    @worker.handler(stream=stream.name, consumer="C", concurrency=4, retry=FAST, decode="text")
+    def handle(text: str) -> None:
+        execute(database, "INSERT INTO effects VALUES (%s)", text)
+        most.append(backends())
+
+    others = (
+        "FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+    )
+
+    def backends() -> int:
+        number: int = execute(database, f"SELECT count(*) + 1 {others}")[0][0]
+        return number
+
+    before = dict(connections.settings[database])
+    connections.settings[database].update(options)
+    try:
+        with running(worker):
+            for gap in range(10):
+                for n in range(10):
+                    js.publish(f"{stream.name}.x", b"%d" % (10 * gap + n))
+                wait_until(lambda gap=gap: count(database, "effects") == 10 * (gap + 1), 20)
+                wait_until(lambda: is_settled(stream, "C"))
+                if options["CONN_MAX_AGE"] == 0:
+                    wait_until(lambda: backends() <= 2)  # those of the relay and of this thread
+                execute(database, f"SELECT pg_terminate_backend(pid) {others}")
+    finally:
+        connections.settings[database].update(before)
+    assert sorted(map(int, effects(database))) == list(range(100))
+    info = stream.consumer_info("C")
+    assert info.delivered.consumer_seq == 100, "a message was delivered again"
+    # The four threads, the relay and this test; the server counts some that have just been closed.
+    assert max(most) <= 2 * 6
+
+
+# --- checks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ({"server": "nats://x"}, "did you mean 'servers'"),
+        ([], "must be a dictionary"),
+        ({"connection": "nats://x"}, "it must be a dictionary"),
+        ({"outbox": "default"}, "it must be a list"),
+        ({"ensure": "everything"}, "must be 'consumer' or 'none'"),
+        ({"worker": "nowhere:worker"}, "cannot import the worker"),
+        ({"worker": "os:path"}, "create it with its class Worker"),
+        ({"outbox": ["archive"]}, "the database 'archive', which DATABASES does not have"),
+    ],
+)
+@pytest.mark.usefixtures("django_project")
+def test_wrong_settings(setting: object, text: str) -> None:
+    """``manage.py check`` names the key, the rule and the remedy."""
+    from django.core.management import call_command
+    from django.core.management.base import SystemCheckError
+    from django.test import override_settings
+
+    from jetstream_sync.django.workers import default_worker
+
+    default_worker.cache_clear()
+    with override_settings(JETSTREAM=setting), pytest.raises(SystemCheckError, match=text):
+        call_command("check")
+    default_worker.cache_clear()
+
+
+@pytest.mark.usefixtures("django_project")
+def test_warnings_of_the_checks() -> None:
+    """Handlers without dead letters, and connections that may be closed by the database, are named."""
+    from django.conf import settings
+    from django.core.checks import run_checks
+    from django.test import override_settings
+
+    from jetstream_sync.django.workers import default_worker
+
+    default_worker.cache_clear()
+    persistent = settings.DATABASES["postgres"] | {"CONN_MAX_AGE": 60}
+    databases = settings.DATABASES | {"postgres": persistent}
+    with override_settings(JETSTREAM={}):
+        worker = default_worker()
+        assert run_checks() == []
+        worker.handler(stream="S", consumer="A", dead_letters="DEAD")(print_nothing)
+        worker.handler(stream="S", consumer="B")(print_nothing)
+        assert [each.id for each in run_checks()] == ["jetstream.W001"]
+        checked = dict(settings.DATABASES)
+        settings.DATABASES.update(databases)
+        try:
+            assert {each.id for each in run_checks()} == {"jetstream.W001", "jetstream.W002"}
+        finally:
+            settings.DATABASES.update(checked)
+    default_worker.cache_clear()
+
+
+@pytest.mark.usefixtures("django_project")
+def test_migrations_are_complete() -> None:
+    """The migrations create what the models describe."""
+    from django.core.management import call_command
+
+    call_command("makemigrations", "--check", "--dry-run", verbosity=0)
