@@ -6,6 +6,8 @@ import builtins
 import re
 from dataclasses import MISSING, fields
 
+import django
+from django.conf import settings
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
@@ -13,6 +15,10 @@ from sphinx.application import Sphinx
 import jetstream_sync
 from jetstream_sync.codec import Record
 from jetstream_sync.install import install_command
+
+# The models in the reference can be imported then.
+settings.configure(INSTALLED_APPS=["jetstream_sync.django"])
+django.setup()
 
 project = "jetstream_sync"
 author = "The jetstream_sync developers"
@@ -47,6 +53,8 @@ FULL_NAMES = {
     "ConsumerConfigFields": "jetstream_sync.ConsumerConfig",
     "Future": "concurrent.futures.Future",
     "Headers": "jetstream_sync.Headers",
+    "JetStream": "jetstream_sync.JetStream",
+    "JetStreamContext": "jetstream_sync.JetStream",
     "JetStreamMsg": "jetstream_sync.JetStreamMsg",
     "Mapping": "collections.abc.Mapping",
     "Msg": "jetstream_sync.Msg",
@@ -65,7 +73,9 @@ FULL_NAMES = {
 # Types of optional packages, which have no page here.
 nitpick_ignore = [
     ("py:class", "SparkSession"),
+    ("py:class", "flask.app.Flask"),
     ("py:class", "pa.RecordBatch"),
+    ("py:exc", "ImproperlyConfigured"),
     ("py:class", "jetstream_sync.jetstream.watch.E"),
 ]
 

@@ -51,3 +51,16 @@ def database(request: pytest.FixtureRequest, nats_server: NatsServer) -> Iterato
 
         connection().close()
     clear(alias)
+
+
+@pytest.fixture
+def postgres_database(postgres: dict[str, str]) -> Iterator[dict[str, str]]:
+    """An empty database on the PostgreSQL server: its environment variables."""
+    import psycopg
+
+    where = {"host": postgres["PGHOST"], "user": postgres["PGUSER"], "dbname": "postgres"}
+    with psycopg.connect(**where, autocommit=True) as connection:
+        connection.execute("DROP DATABASE IF EXISTS shop WITH (FORCE)")
+        connection.execute("CREATE DATABASE shop")
+        yield postgres | {"PGDATABASE": "shop"}
+        connection.execute("DROP DATABASE shop WITH (FORCE)")

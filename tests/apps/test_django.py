@@ -1,16 +1,22 @@
-"""The project of docs/howto/django: a view that publishes, and a management command that consumes."""
+"""The project of docs/howto/django: gunicorn, workers, and databases, each in its own processes."""
 
 from __future__ import annotations
 
-import re
+import contextlib
+import os
+import random
 import signal
-from collections.abc import Iterator
+import sqlite3
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fix_apps import Program, copied, free_port, http, run
-from fix_threads import wait_until
+from fix_threads import SCALE, wait_until
 from rawnats import RawClient
 
 from jetstream_sync.server import NatsServer
@@ -18,130 +24,293 @@ from jetstream_sync.server import NatsServer
 # Programs of others take their time to start and to stop.
 pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
 
-COMMAND = ["manage.py", "handle_orders"]
+WORKER = ["manage.py", "jetstream_worker"]
+#: How often the processes of a test are killed.
+KILLS = int(os.environ.get("JETSTREAM_SYNC_DJANGO_KILLS", "5"))
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    return copied("django", tmp_path)
+class Project:
+    """
+    A copy of the project, with its own database, and its streams on a server.
+
+    Args:
+        folder: where it is.
+        server: the nats-server.
+        variables: what the processes find in their environment besides that.
+
+    """
+
+    def __init__(self, folder: Path, server: NatsServer, variables: Mapping[str, str]) -> None:
+        self.folder = folder
+        self.server = server
+        self._variables = {**os.environ, **variables}
+        with RawClient(server.port) as raw:
+            raw.api("STREAM.CREATE.ORDERS", name="ORDERS", subjects=["ORDERS.*"])
+            # The lease of a killed worker ends soon.
+            config = {"durable_name": "BILLING", "ack_policy": "explicit", "ack_wait": 3 * 10**9}
+            config["filter_subject"] = "ORDERS.received"
+            raw.api("CONSUMER.CREATE.ORDERS.BILLING", stream_name="ORDERS", config=config)
+        self.run("manage.py", "migrate", "--run-syncdb", "--verbosity", "0")
+
+    def start(self, *command: str) -> Program:
+        return Program(list(command), self.server.url, self.folder, variables=self._variables)
+
+    def run(self, *command: str) -> str:
+        with self.start(*command) as program:
+            assert program.ended(40) == 0, program.output
+            return program.output
+
+    @contextlib.contextmanager
+    def site(self) -> Iterator[str]:
+        """Run gunicorn, and yield the address of the view."""
+        port = free_port()
+        options = ("--preload", "-w", "2", "--threads", "4", "--bind", f"127.0.0.1:{port}")
+        with self.start("-m", "gunicorn", *options, "manage:application") as program:
+            program.wait_for("Listening at")
+            yield f"http://127.0.0.1:{port}/orders"
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """The rows of a query, read without Django."""
+        if "PGHOST" in self._variables:
+            import psycopg
+
+            names = {"host": "PGHOST", "user": "PGUSER", "dbname": "PGDATABASE"}
+            options = {name: self._variables[key] for name, key in names.items()}
+            with psycopg.connect(**options) as connection:
+                return list(connection.execute(sql))
+        with contextlib.closing(sqlite3.connect(self.folder / "shop.sqlite3")) as connection:
+            return list(connection.execute(sql))
+
+    def add_orders(self, first: int, last: int) -> None:
+        """Store orders as the view does, without publishing them."""
+        code = (
+            "import manage; from orders.models import Order; Order.objects.bulk_create("
+            f"[Order(number=str(n), text='x') for n in range({first}, {last})])"
+        )
+        self.run("-c", code)
+
+    def publish(self, first: int, last: int) -> None:
+        with RawClient(self.server.port) as raw:
+            for number in range(first, last):
+                assert b'"seq"' in raw.request("ORDERS.received", b"%d" % number)
+
+    def invoices(self) -> Counter[int]:
+        """How many invoices each order has."""
+        sql = "SELECT o.number FROM orders_invoice i JOIN orders_order o ON i.order_id = o.id"
+        return Counter(int(row[0]) for row in self.rows(sql))
+
+    def billed(self) -> list[int]:
+        """The orders that were announced, in their order."""
+        with RawClient(self.server.port) as raw:
+            stored = raw.stored("ORDERS")
+        return [int(each.data) for each in stored if each.subject == "ORDERS.billed"]
+
+    def consumer(self) -> dict[str, Any]:
+        with RawClient(self.server.port) as raw:
+            return raw.api("CONSUMER.INFO.ORDERS.BILLING")
+
+    def is_done(self, count: int) -> bool:
+        """Whether this number of orders has invoices, and nothing waits anywhere."""
+        info = self.consumer()
+        return (
+            len(self.invoices()) == count
+            and not info["num_pending"] + info["num_ack_pending"]
+            and self.rows("SELECT count(*) FROM jetstream_outbox") == [(0,)]
+        )
 
 
-@pytest.fixture
-def site(fresh_server: NatsServer, project: Path) -> Iterator[str]:
-    """The address of the project's view, served by gunicorn."""
-    port = free_port()
-    command = ["-m", "gunicorn", "--preload", "-w", "2", "--bind", f"127.0.0.1:{port}"]
-    with Program([*command, "manage:application"], fresh_server.url, project) as program:
-        program.wait_for("Listening at")
-        yield f"http://127.0.0.1:{port}/orders"
+@pytest.fixture(params=["sqlite", "postgresql"])
+def project(
+    request: pytest.FixtureRequest, fresh_server: NatsServer, tmp_path: Path
+) -> Iterator[Project]:
+    folder = copied("django", tmp_path)
+    if request.param == "sqlite":
+        yield Project(folder, fresh_server, {})
+        return
+    variables = request.getfixturevalue("postgres_database")
+    yield Project(folder, fresh_server, variables)
 
 
-def handled(*workers: Program) -> list[int]:
-    """The numbers of the orders that workers have handled, sorted."""
-    output = "".join(worker.output for worker in workers)
-    return sorted(map(int, re.findall(r"handled (\d+)\n", output)))
-
-
-def consumer(server: NatsServer) -> dict[str, int]:
-    with RawClient(server.port) as raw:
-        answer: dict[str, int] = raw.api("CONSUMER.INFO.ORDERS.orders")
-        return answer
-
-
-def publish(server: NatsServer, first: int, last: int) -> None:
-    with RawClient(server.port) as raw:
-        for number in range(first, last):
-            assert b'"seq"' in raw.request("ORDERS.received", b"%d" % number)
-
-
-def test_an_order_goes_through_view_and_worker(
-    site: str, fresh_server: NatsServer, project: Path
-) -> None:
-    """What the view takes the command handles, once; without a stream the view says 503."""
-    assert http("POST", f"{site}/1", b"1")[0] == 503
-    with Program(COMMAND, fresh_server.url, project) as worker:
-        worker.wait_for("ready")
+def test_an_order_goes_through_view_and_worker(project: Project) -> None:
+    """What the view stores gets an invoice, and is announced, once; a repeated request changes nothing."""
+    with project.site() as site, project.start(*WORKER) as worker:
+        worker.wait_for("is ready")
         with ThreadPoolExecutor(4) as pool:
-            answers = list(pool.map(lambda n: http("POST", f"{site}/{n}", b"%d" % n), range(50)))
+            answers = list(pool.map(lambda n: http("POST", f"{site}/{n}", b"tea"), range(30)))
         assert {status for status, _ in answers} == {201}
-        assert {answer["seq"] for _, answer in answers} == set(range(1, 51))
-        assert http("POST", f"{site}/7", b"7")[1]["again"] is True
-        wait_until(lambda: handled(worker) == list(range(50)))
+        assert http("POST", f"{site}/7", b"tea")[0] == 200
+        wait_until(lambda: project.is_done(30), 20)
         worker.signal(signal.SIGTERM)
         assert worker.ended() == 0
         assert "stopped" in worker.output
-    assert consumer(fresh_server)["num_ack_pending"] == 0
+    assert project.invoices() == Counter(range(30))
+    assert sorted(project.billed()) == list(range(30))
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "Ctrl-C"])
-def test_a_worker_stops_on_a_signal(fresh_server: NatsServer, project: Path, how: str) -> None:
-    """It finishes what it has asked for, leaves nothing open, and its successor goes on from there."""
-    with (
-        Program(COMMAND, fresh_server.url, project) as first,
-        Program(COMMAND, fresh_server.url, project) as second,
-    ):
-        first.wait_for("ready")
-        second.wait_for("ready")
-        publish(fresh_server, 0, 300)
-        if how == "SIGTERM":
-            first.signal(signal.SIGTERM)
-        else:
-            first.ctrl_c()
-        publish(fresh_server, 300, 600)
+@pytest.mark.parametrize("project", ["sqlite"], indirect=True)
+def test_the_view_while_the_server_is_away(project: Project) -> None:
+    """The client gets a 503 and repeats its request; the order exists once."""
+    with project.site() as site:
+        project.server.stop()
+        assert http("POST", f"{site}/1", b"tea")[0] == 503
+        project.server.start()
+        wait_until(lambda: http("POST", f"{site}/1", b"tea")[0] == 200, 20)
+    assert project.rows("SELECT count(*) FROM orders_order") == [(1,)]
+    assert project.consumer()["num_pending"] == 1
+
+
+@pytest.mark.parametrize("project", ["postgresql"], indirect=True)
+def test_a_worker_stops_on_a_signal(project: Project) -> None:
+    """It finishes what it has started, and the other worker handles the rest."""
+    project.add_orders(0, 200)
+    with project.start(*WORKER) as first, project.start(*WORKER) as second:
+        first.wait_for("is ready")
+        second.wait_for("is ready")
+        project.publish(0, 100)
+        first.signal(signal.SIGTERM)
+        project.publish(100, 200)
         assert first.ended() == 0
-        assert "stopped" in first.output
-        wait_until(lambda: handled(first, second) == list(range(600)), 15)
+        wait_until(lambda: project.is_done(200), 20)
         second.signal(signal.SIGTERM)
         assert second.ended() == 0
-    assert consumer(fresh_server)["num_ack_pending"] == 0
+    assert project.invoices() == Counter(range(200))
 
 
-def test_orders_that_cannot_be_handled(fresh_server: NatsServer, project: Path) -> None:
-    """An unreadable message is a dead letter, a failed one is redelivered after a delay; the worker stays."""
-    unlucky = project / "unlucky.py"
-    unlucky.write_text(
-        "import manage\n"
-        "from orders import workers\n"
-        "save = workers.save_order\n"
-        "closed = []\n"
-        "workers.close_old_connections = lambda: closed.append(1)\n"
-        "workers.save_order = lambda number: 1 / 0 if number == 13 else save(number)\n"
-        "try:\n"
-        "    manage.execute_from_command_line(['manage.py', 'handle_orders'])\n"
-        "finally:\n"
-        "    print('closed', len(closed))\n"
+@pytest.mark.parametrize("project", ["sqlite"], indirect=True)
+def test_orders_that_cannot_be_handled(project: Project) -> None:
+    """An unknown order is a dead letter; the worker stays, over a restart of the server, too."""
+    project.add_orders(0, 3)
+    with project.start(*WORKER) as worker:
+        worker.wait_for("is ready")
+        project.publish(0, 1)
+        project.publish(13, 14)
+        wait_until(lambda: project.is_done(1), 20)
+        project.server.restart()
+        project.publish(1, 3)
+        wait_until(lambda: project.is_done(3), 20)
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 0
+    with RawClient(project.server.port) as raw:
+        assert [each.data for each in raw.stored("DEAD")] == [b"13"]
+
+
+#: Programs that run the worker, and kill it at a certain place, once.
+_KILLED = """
+import os, signal
+import manage
+
+def killed():
+    try:
+        os.close(os.open("was-killed", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+{patch}
+manage.execute_from_command_line(["manage.py", "jetstream_worker"])
+"""
+_AFTER_COMMIT = """
+from jetstream_sync.workers.settle import Settlements
+ack = Settlements.ack
+
+def ack_after(*arguments, **options):
+    killed()
+    return ack(*arguments, **options)
+
+Settlements.ack = ack_after
+"""
+_AFTER_PUBLISH = """
+from jetstream_sync.django.outbox import OutboxRelay
+publish = OutboxRelay._publish_rows
+
+def publish_before(*arguments):
+    result = publish(*arguments)
+    if result[0]:
+        killed()
+    return result
+
+OutboxRelay._publish_rows = publish_before
+"""
+
+
+@pytest.mark.parametrize("patch", [_AFTER_COMMIT, _AFTER_PUBLISH], ids=["handler", "relay"])
+def test_a_worker_that_is_killed(project: Project, patch: str) -> None:
+    """Killed between commit and ack, or between publish and delete: each effect is there once."""
+    (project.folder / "unlucky.py").write_text(_KILLED.format(patch=patch))
+    project.add_orders(0, 1)
+    project.publish(0, 1)
+    with project.start("unlucky.py") as worker:
+        assert worker.ended() == -signal.SIGKILL
+    assert project.invoices() == Counter([0])
+    with project.start("unlucky.py") as worker:
+        wait_until(lambda: project.is_done(1), 20)
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 0
+    assert project.invoices() == Counter([0])
+    assert project.billed() == [0]
+    runs = project.consumer()["delivered"]["consumer_seq"]
+    assert runs == (2 if patch is _AFTER_COMMIT else runs)
+
+
+@pytest.mark.parametrize("project", ["postgresql"], indirect=True)
+@pytest.mark.timeout(110 + 10 * KILLS)
+def test_random_kills(project: Project) -> None:
+    """Gunicorn takes orders while workers are killed at random: each order has one invoice."""
+    chance = random.Random(KILLS)
+    stop = False
+    workers = [project.start(*WORKER) for _ in range(4)]
+    taken: list[int] = []
+
+    def client(start: int) -> None:
+        number = start
+        while not stop:
+            order = f"{site}/{number}"
+            wait_until(lambda order=order: http("POST", order, b"tea")[0] in {200, 201}, 30)
+            taken.append(number)
+            number += 4
+
+    with contextlib.ExitStack() as stack:
+        site = stack.enter_context(project.site())
+        for each in workers:
+            stack.enter_context(each)
+            each.wait_for("is ready")
+        pool = stack.enter_context(ThreadPoolExecutor(4))
+        clients = [pool.submit(client, start) for start in range(4)]
+        try:
+            for _ in range(KILLS):
+                goal = len(project.invoices()) + chance.randrange(20, 80)
+                wait_until(lambda goal=goal: len(project.invoices()) >= goal, 30)
+                index = chance.randrange(4)
+                workers[index].signal(signal.SIGKILL)
+                assert workers[index].ended() == -signal.SIGKILL
+                workers[index] = stack.enter_context(project.start(*WORKER))
+        finally:
+            stop = True
+        for each in clients:
+            each.result(60 * SCALE)
+        wait_until(lambda: project.is_done(len(taken)), 40)
+        for each in workers:
+            each.wait_for("is ready")
+            each.signal(signal.SIGTERM)
+        for each in workers:
+            assert each.ended() == 0
+    assert project.invoices() == Counter(taken)
+    assert sorted(project.billed()) == sorted(taken)
+    info = project.consumer()
+    with RawClient(project.server.port) as raw:
+        assert raw.stored("DEAD") == []
+    sys.stdout.write(
+        f"{KILLS} kills: {len(taken)} orders, {len(project.invoices())} invoices,"
+        f" {len(project.billed())} announced, {info['delivered']['consumer_seq']} deliveries\n"
     )
-    with Program([str(unlucky)], fresh_server.url, project) as worker:
-        worker.wait_for("ready")
-        with RawClient(fresh_server.port) as raw:
-            for order in (b"1", b"not an order", b"2", b"13", b"3"):
-                assert b'"seq"' in raw.request("ORDERS.received", order)
-        wait_until(lambda: handled(worker) == [1, 2, 3], 15)
-        worker.signal(signal.SIGTERM)
-        assert worker.ended() == 0
-        # Before each order, so that no dead database connection is used, and after it.
-        assert "closed 10" in worker.output
-        assert worker.output.count("ZeroDivisionError") == 1
-    info = consumer(fresh_server)
-    assert (info["num_ack_pending"], info["num_pending"]) == (1, 0)
-    with RawClient(fresh_server.port) as raw:
-        assert [each.data for each in raw.stored("DEAD")] == [b"not an order"]
 
 
-def test_a_worker_over_a_restart_of_the_server(fresh_server: NatsServer, project: Path) -> None:
-    """A worker goes on by itself when nats-server is back."""
-    with Program(COMMAND, fresh_server.url, project) as worker:
-        worker.wait_for("ready")
-        publish(fresh_server, 0, 100)
-        wait_until(lambda: handled(worker) == list(range(100)), 15)
-        fresh_server.restart()
-        publish(fresh_server, 100, 200)
-        wait_until(lambda: set(handled(worker)) == set(range(200)), 20)
-        worker.signal(signal.SIGTERM)
-        assert worker.ended() == 0
-
-
-def test_the_project_is_a_sound_one(fresh_server: NatsServer, project: Path) -> None:
-    """Django finds nothing to complain of, without a nats-server."""
+def test_the_project_is_a_sound_one(fresh_server: NatsServer, tmp_path: Path) -> None:
+    """The checks of Django find no problem, without a nats-server; `jetstream_check` needs one."""
+    folder = copied("django", tmp_path)
+    with Program(["manage.py", "jetstream_check"], fresh_server.url, folder) as program:
+        assert program.ended() == 3  # there is no stream
+        assert "bill: consumer BILLING of stream ORDERS" in program.output
+        assert "stream not found" in program.output
     fresh_server.stop()
-    assert "no issues" in run(["manage.py", "check"], fresh_server.url, project)
+    assert "no issues" in run(["manage.py", "check"], fresh_server.url, folder)

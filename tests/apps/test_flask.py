@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from fix_apps import Program, copied, free_port, http
+from fix_apps import Program, copied, free_port, http, run
 from fix_threads import SCALE, wait_until
+from fix_worker import is_settled, running
 from rawnats import RawClient
 
 import jetstream_sync
@@ -164,7 +165,10 @@ def test_the_worker_handles_orders_in_the_application_context(
     fresh_server: NatsServer, tmp_path: Path
 ) -> None:
     """The worker beside the application bills each order, and stops on SIGTERM."""
-    with Program(["worker.py"], fresh_server.url, copied("flask", tmp_path)) as worker:
+    command = ["-m", "flask", "--app", "orders", "jetstream"]
+    folder = copied("flask", tmp_path)
+    assert "consumer BILLING of stream ORDERS" in run([*command, "check"], fresh_server.url, folder)
+    with Program([*command, "worker"], fresh_server.url, folder) as worker:
         worker.wait_for("is ready")
         with RawClient(fresh_server.port) as raw:
             assert b'"seq"' in raw.request("ORDERS.received", b"two teas")
@@ -173,3 +177,52 @@ def test_the_worker_handles_orders_in_the_application_context(
         assert worker.ended() == 0
         with RawClient(fresh_server.port) as raw:
             assert raw.api("CONSUMER.INFO.ORDERS.BILLING")["num_ack_pending"] == 0
+
+
+def test_the_context_of_a_handler_is_torn_down(
+    nats_server: NatsServer, js: jetstream_sync.JetStream, stream: jetstream_sync.Stream
+) -> None:
+    """After each run, also a failed one, functions for the teardown are called with the error."""
+    from flask import Flask, current_app, g
+
+    from jetstream_sync.flask import JetStream
+
+    extension = JetStream(dead_letters="DEAD")  # an application factory: the app comes later
+    seen: list[object] = []
+
+    @extension.worker.handler(stream=stream.name, consumer="C", decode="text", retry_on=())
+    def handle(text: str) -> None:
+        assert "text" not in g
+        g.text = text
+        assert extension.jetstream().publish(f"{stream.name}.other", b"x").stream == stream.name
+        if text == "bad":
+            raise ZeroDivisionError
+        seen.append(current_app.name)
+
+    app = Flask("shop")
+    app.config["JETSTREAM"] = {"servers": nats_server.url, "max_reconnect_attempts": 7}
+    extension.init_app(app)
+
+    @app.teardown_appcontext
+    def close(error: BaseException | None) -> None:
+        seen.append((g.pop("text", None), type(error)))
+
+    stream.create_consumer(durable_name="C", filter_subject=f"{stream.name}.x")
+    for text in (b"good", b"bad"):
+        js.publish(f"{stream.name}.x", text)
+    with running(extension.worker):
+        wait_until(lambda: len(seen) == 3)
+        wait_until(lambda: is_settled(stream, "C"))
+    assert seen == ["shop", ("good", type(None)), ("bad", ZeroDivisionError)]
+    with app.app_context():
+        assert extension.connection() is extension.connection()
+        extension.connection().close()
+
+
+def test_a_handler_without_an_application() -> None:
+    """Without `init_app`, a handler fails with an error that says so."""
+    from jetstream_sync.flask import JetStream
+
+    extension = JetStream()
+    with pytest.raises(RuntimeError, match="call init_app"):
+        extension.worker.middleware[0](lambda: None, None)  # type: ignore[arg-type]

@@ -1,48 +1,24 @@
-"""The worker that handles orders."""
+"""The handlers of messages about orders."""
 
-import logging
+from jetstream_sync.django import worker
+from jetstream_sync.django.models import Outbox
+from jetstream_sync.workers import Reject
 
-from django.conf import settings
-from django.db import close_old_connections
-
-from jetstream_sync.workers import Backoff, Reject, Worker
-
-log = logging.getLogger(__name__)
-
-
-def with_database(call, _ctx):
-    """Drop broken and expired database connections, as Django does around each request."""
-    close_old_connections()
-    try:
-        return call()
-    finally:
-        close_old_connections()
-
-
-worker = Worker(
-    settings.NATS["servers"],
-    name="shop-worker",
-    dead_letters="DEAD",
-    middleware=[with_database],
-)
-
-
-def save_order(number):
-    """Save an order: in this example, log its number."""
-    log.info("handled %d", number)
+from .models import Invoice, Order
 
 
 @worker.handler(
     stream="ORDERS",
-    consumer="orders",
+    consumer="BILLING",
+    filter_subject="ORDERS.received",
     concurrency=4,
     decode="text",
-    retry=Backoff(first=10.0, attempts=5),
+    atomic=True,
 )
-def handle_order(text):
-    """Handle one order."""
-    try:
-        number = int(text)
-    except ValueError:
-        raise Reject("not an order") from None  # another attempt cannot succeed
-    save_order(number)
+def bill(number):
+    """Write the invoice for an order, and publish that."""
+    order = Order.objects.filter(number=number).first()
+    if order is None:
+        raise Reject(f"there is no order {number!r}")  # another attempt cannot succeed
+    Invoice.objects.create(order=order)
+    Outbox.publish("ORDERS.billed", number.encode())
