@@ -79,7 +79,7 @@ ONLY_IN: dict[str, set[str]] = {
     "asyncio": set(),
     "concurrent": {"client", "jetstream", "cli", "spark"},
     "json": {"codec.py", "cli", "spark", "workers"},
-    "logging": {"client", "jetstream", "cli", "spark", "workers", "django", "flask"},
+    "logging": {"client", "jetstream", "cli", "spark", "workers", "django"},
     # Handlers run in processes: pipes, and the import of the main module.
     "multiprocessing": {"workers/processes.py", "workers/child.py"},
     "queue": {"client", "workers"},

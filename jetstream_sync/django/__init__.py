@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..workers.heartbeat import supervisor_link
 from .config import Config
 from .publishing import connection, jetstream, publish_on_commit
 from .workers import Worker, default_worker
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     worker: Worker
 
 __all__ = ["Config", "Worker", "connection", "jetstream", "publish_on_commit", "worker"]
+
+# The heartbeats of a worker process begin here, before the models are imported, which may take long.
+supervisor_link()
 
 
 def __getattr__(name: str) -> Worker:

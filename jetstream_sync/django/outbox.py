@@ -29,7 +29,7 @@ from .. import (
     OutboundBufferLimitError,
     TimeoutError,
 )
-from ..workers.threads import spawn
+from ..workers.spawn import spawn
 from .config import Config
 from .inbox import delete_old_entries
 from .models import Outbox

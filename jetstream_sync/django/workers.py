@@ -74,14 +74,14 @@ class Worker(workers.Worker):
             self.atomic[stream, consumer] = DEFAULT_DB_ALIAS if atomic is True else atomic
         return decorate
 
-    def run(self) -> int:
+    def run(self, *, burst: bool = False) -> int:
         """Run the handlers and the relay of the outbox; see `jetstream_sync.workers.Worker.run`."""
         from .outbox import OutboxRelay  # noqa: PLC0415 - models exist after the apps are loaded
 
         # Connections of this thread are not used any more, and must not be shared with child processes.
         connections.close_all()
         with OutboxRelay(Config.load(), set(self.atomic.values())).running():
-            return super().run()
+            return super().run(burst=burst)
 
     def on_thread_end(self) -> None:
         """Close the database connections of the thread."""

@@ -25,23 +25,28 @@ Example::
 
 from __future__ import annotations
 
-import logging
+import argparse
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 from flask import Flask, current_app
-from flask.cli import AppGroup, with_appcontext
+from flask.cli import AppGroup, ScriptInfo, with_appcontext
 
-from .. import shared_connection
+from .. import InvalidArgumentError, shared_connection
 from ..workers import Context, Worker
+from ..workers.command import add_run_arguments, run_options, run_worker
+from ..workers.heartbeat import supervisor_link
 
 if TYPE_CHECKING:
     from .. import Connection
     from .. import JetStream as JetStreamContext
 
 __all__ = ["JetStream"]
+
+# The heartbeats of a worker process begin here, before the rest of the application is imported.
+supervisor_link()
 
 
 class JetStream:
@@ -112,23 +117,30 @@ def _current_worker() -> Worker:
     return extension.worker
 
 
-@_commands.command("worker")
-@click.option(
-    "--drain-timeout",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    help="Seconds that running handlers may take after a signal.",
+@_commands.command(
+    "worker", context_settings={"ignore_unknown_options": True}, add_help_option=False
 )
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
 @with_appcontext
-def _run(drain_timeout: float | None) -> None:
+def _run(ctx: click.Context, arguments: tuple[str, ...]) -> None:
     """Handle messages until Ctrl-C or SIGTERM."""
+    parser = argparse.ArgumentParser(
+        prog="flask jetstream worker", description="Handle messages until Ctrl-C or SIGTERM."
+    )
+    add_run_arguments(parser)
+    given = parser.parse_args(arguments)
+    path = ctx.ensure_object(ScriptInfo).app_import_path
+    # Each process of several is the same command.
+    command = [sys.executable, "-m", "flask", *(("--app", path) if path else ())]
+    command += ["jetstream", "worker"]
     worker = _current_worker()
-    if drain_timeout is not None:
-        worker.drain_timeout = drain_timeout
-    if not logging.getLogger().handlers:
-        logging.basicConfig(format="%(asctime)s %(levelname)s %(threadName)s %(message)s")
-        logging.getLogger("jetstream_sync.worker").setLevel(logging.INFO)
-    sys.exit(worker.run())
+    try:
+        options = run_options("", given)
+        status = run_worker(options, sys.stderr, load=lambda _: worker, command=command)
+    except InvalidArgumentError as error:
+        raise click.UsageError(str(error)) from error
+    sys.exit(status)
 
 
 @_commands.command("check")

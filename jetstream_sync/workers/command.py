@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TextIO
 
@@ -17,7 +18,14 @@ from .logs import JsonLogFormatter, LogContextFilter, log, outcome_log
 from .supervisor import Limits, Supervisor
 from .worker import ExitStatus, Worker
 
-__all__ = ["RunOptions", "configure_logging", "load_worker", "run_worker"]
+__all__ = [
+    "RunOptions",
+    "add_run_arguments",
+    "configure_logging",
+    "load_worker",
+    "run_options",
+    "run_worker",
+]
 
 _LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(threadName)s %(message)s"
 _PROCESS_LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(process)d %(threadName)s %(message)s"
@@ -57,6 +65,93 @@ class RunOptions:
     def supervised(self) -> bool:
         """Whether a supervisor has to run the worker."""
         return self.processes is not None or self.reload or self.limits != Limits()
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a command that runs a worker; see `run_options`."""
+    parser.add_argument(
+        "-s",
+        "--server",
+        action="append",
+        default=[],
+        dest="servers",
+        metavar="URL",
+        help="server address; may be repeated (default: that of the worker)",
+    )
+    parser.add_argument(
+        "--drain-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="seconds that running handlers may take after a signal (default: that of the worker)",
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        metavar="N",
+        help="number of worker processes, each with its own connection, under a supervisor",
+    )
+    parser.add_argument(
+        "--max-messages",
+        type=int,
+        metavar="N",
+        help="replace a worker process after this number of messages",
+    )
+    parser.add_argument(
+        "--max-age",
+        type=float,
+        metavar="SECONDS",
+        help="replace a worker process after this time",
+    )
+    parser.add_argument(
+        "--max-rss",
+        type=int,
+        metavar="MIB",
+        help="replace a worker process that uses this much memory (Linux)",
+    )
+    parser.add_argument(
+        "--reload",
+        action="store_true",
+        help="replace the worker processes when a source file changes, for development",
+    )
+    parser.add_argument(
+        "--http",
+        metavar="HOST:PORT",
+        help="serve /livez, /readyz and /metrics at this address (default: that of the worker)",
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="format of log records on standard error (default: text)",
+    )
+    parser.add_argument("--verbose", action="store_true", help="log one line for each message")
+    parser.add_argument("--burst", action="store_true", help="stop when all consumers are empty")
+
+
+def run_options(target: str, given: argparse.Namespace) -> RunOptions:
+    """
+    Return the options that a parser of `add_run_arguments` has found.
+
+    Raises:
+        InvalidOptionError: an option is invalid.
+
+    """
+    return RunOptions(
+        target=target,
+        servers=given.servers,
+        drain_timeout=given.drain_timeout,
+        processes=given.processes,
+        limits=Limits(
+            max_messages=given.max_messages,
+            max_age=given.max_age,
+            max_rss=None if given.max_rss is None else given.max_rss * 2**20,
+        ),
+        reload=given.reload,
+        http=given.http,
+        log_format=given.log_format,
+        verbose=given.verbose,
+        burst=given.burst,
+    )
 
 
 def load_worker(target: str) -> Worker:
@@ -113,13 +208,22 @@ def configure_logging(options: RunOptions, stream: TextIO, *, with_process: bool
     log.setLevel(logging.INFO)
 
 
-def run_worker(options: RunOptions, stream: TextIO) -> int:
+def run_worker(
+    options: RunOptions,
+    stream: TextIO,
+    *,
+    load: Callable[[str], Worker] = load_worker,
+    command: Sequence[str] = (sys.executable, "-m", "jetstream_sync.workers"),
+) -> int:
     """
     Run a worker, in this process or in several, until it is stopped; return the exit status.
 
     Args:
         options: the options of the command.
         stream: for log records.
+        load: returns the worker for ``options.target``.
+        command: the command of each process of several; options follow, after the target unless it is
+            empty.
 
     Raises:
         InvalidOptionError: an option is invalid, or there is no such worker.
@@ -129,9 +233,9 @@ def run_worker(options: RunOptions, stream: TextIO) -> int:
         raise InvalidOptionError("burst", True, "excludes several processes, limits and reload")
     if options.supervised:
         configure_logging(options, stream, with_process=True)
-        return _run_supervisor(options)
+        return _run_supervisor(options, command)
     supervised = supervisor_link() is not None  # before the import, which may take long
-    worker = load_worker(options.target)
+    worker = load(options.target)
     worker.servers = list(options.servers) or _inherited_servers() or worker.servers
     if options.drain_timeout is not None:
         worker.drain_timeout = options.drain_timeout
@@ -145,8 +249,8 @@ def _inherited_servers() -> list[str]:
     return [each for each in os.environ.get(_SERVERS_VARIABLE, "").split(",") if each]
 
 
-def _run_supervisor(options: RunOptions) -> int:
-    command = [sys.executable, "-m", "jetstream_sync.workers", options.target]
+def _run_supervisor(options: RunOptions, program: Sequence[str]) -> int:
+    command = [*program, options.target] if options.target else [*program]
     drain_timeout = _RELOAD_DRAIN_S if options.reload else None
     if options.drain_timeout is not None:
         drain_timeout = options.drain_timeout

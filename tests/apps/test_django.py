@@ -258,7 +258,7 @@ def test_random_kills(project: Project) -> None:
     """Gunicorn takes orders while workers are killed at random: each order has one invoice."""
     chance = random.Random(KILLS)
     stop = False
-    workers = [project.start(*WORKER) for _ in range(4)]
+    command = [*WORKER, "--processes", "4"]
     taken: list[int] = []
 
     def client(start: int) -> None:
@@ -271,29 +271,22 @@ def test_random_kills(project: Project) -> None:
 
     with contextlib.ExitStack() as stack:
         site = stack.enter_context(project.site())
-        for each in workers:
-            stack.enter_context(each)
-            each.wait_for("is ready")
+        worker = stack.enter_context(project.start(*command))
+        wait_until(lambda: worker.output.count("is ready") == 4, 20)
         pool = stack.enter_context(ThreadPoolExecutor(4))
         clients = [pool.submit(client, start) for start in range(4)]
         try:
             for _ in range(KILLS):
                 goal = len(project.invoices()) + chance.randrange(20, 80)
                 wait_until(lambda goal=goal: len(project.invoices()) >= goal, 30)
-                index = chance.randrange(4)
-                workers[index].signal(signal.SIGKILL)
-                assert workers[index].ended() == -signal.SIGKILL
-                workers[index] = stack.enter_context(project.start(*WORKER))
+                os.kill(chance.choice(processes(worker)), signal.SIGKILL)
         finally:
             stop = True
         for each in clients:
             each.result(60 * SCALE)
         wait_until(lambda: project.is_done(len(taken)), 40)
-        for each in workers:
-            each.wait_for("is ready")
-            each.signal(signal.SIGTERM)
-        for each in workers:
-            assert each.ended() == 0
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 0
     assert project.invoices() == Counter(taken)
     assert sorted(project.billed()) == sorted(taken)
     info = project.consumer()
@@ -303,6 +296,12 @@ def test_random_kills(project: Project) -> None:
         f"{KILLS} kills: {len(taken)} orders, {len(project.invoices())} invoices,"
         f" {len(project.billed())} announced, {info['delivered']['consumer_seq']} deliveries\n"
     )
+
+
+def processes(worker: Program) -> list[int]:
+    """The processes of a worker with a supervisor."""
+    children = Path(f"/proc/{worker.process.pid}/task/{worker.process.pid}/children")
+    return [int(each) for each in children.read_text().split()]
 
 
 def test_the_project_is_a_sound_one(fresh_server: NatsServer, tmp_path: Path) -> None:

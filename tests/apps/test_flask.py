@@ -168,8 +168,8 @@ def test_the_worker_handles_orders_in_the_application_context(
     command = ["-m", "flask", "--app", "orders", "jetstream"]
     folder = copied("flask", tmp_path)
     assert "consumer BILLING of stream ORDERS" in run([*command, "check"], fresh_server.url, folder)
-    with Program([*command, "worker"], fresh_server.url, folder) as worker:
-        worker.wait_for("is ready")
+    with Program([*command, "worker", "--processes", "2"], fresh_server.url, folder) as worker:
+        wait_until(lambda: worker.output.count("is ready") == 2, 20)
         with RawClient(fresh_server.port) as raw:
             assert b'"seq"' in raw.request("ORDERS.received", b"two teas")
         worker.wait_for("billed two teas")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 from django.db import migrations, models
 from django.utils import timezone
 
@@ -10,8 +12,8 @@ class Migration(migrations.Migration):
     """Create both tables."""
 
     initial = True
-    dependencies = ()
-    operations = (
+    dependencies: ClassVar[list[tuple[str, str]]] = []
+    operations: ClassVar[list[Any]] = [
         migrations.CreateModel(
             name="Inbox",
             fields=[
@@ -40,4 +42,4 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "outbox",
             },
         ),
-    )
+    ]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import logging
+import argparse
 import sys
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from .... import InvalidArgumentError
+from ....workers.command import add_run_arguments, run_options, run_worker
+from ...config import Config
 from ...workers import find_worker
 
 
@@ -23,24 +26,20 @@ class Command(BaseCommand):
             "worker",
             nargs="?",
             metavar="MODULE:ATTRIBUTE",
-            help="the worker; default: that of the setting JETSTREAM",
+            help="the worker (default: that of the setting JETSTREAM)",
         )
-        parser.add_argument(
-            "--drain-timeout",
-            type=float,
-            metavar="SECONDS",
-            help="seconds that running handlers may take after a signal",
-        )
+        add_run_arguments(parser)
 
     def handle(self, *_args: Any, **options: Any) -> None:
         """Run the worker; exit with its status."""
+        # Each process of several is this program, with its options for the settings.
+        names = [name for name in ("settings", "pythonpath") if options[name]]
+        command = [sys.executable, sys.argv[0], "jetstream_worker", "--skip-checks"]
+        command += [f"--{name}={options[name]}" for name in names]
         try:
-            worker = find_worker(options["worker"])
-        except ImproperlyConfigured as error:
+            target = options["worker"] or Config.load().worker
+            chosen = run_options(target, argparse.Namespace(**options))
+            status = run_worker(chosen, sys.stderr, load=find_worker, command=command)
+        except (ImproperlyConfigured, InvalidArgumentError) as error:
             raise CommandError(str(error), returncode=2) from error
-        if options["drain_timeout"] is not None:
-            worker.drain_timeout = options["drain_timeout"]
-        if not logging.getLogger().handlers:
-            logging.basicConfig(format="%(asctime)s %(levelname)s %(threadName)s %(message)s")
-            logging.getLogger("jetstream_sync.worker").setLevel(logging.INFO)
-        sys.exit(worker.run())
+        sys.exit(status)
