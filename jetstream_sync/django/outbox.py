@@ -4,7 +4,8 @@ The relay: it publishes the messages of the outbox, in a thread of each worker.
 Rules:
 
 1. One relay publishes at a time, so that the messages of a subject keep their order. On databases with
-   ``SKIP LOCKED``, a relay locks its rows, and steps back if an earlier row is locked by another relay.
+   ``SKIP LOCKED``, a relay locks its rows, and leaves out those behind a row that another relay has
+   locked.
 2. Without row locks (SQLite), two relays may publish the same rows, each in order. The message id makes
    the stream store each message once.
 3. A row is deleted after the acknowledgement. A subject that the server refuses does not block others.
@@ -13,11 +14,12 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import math
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from django.db import close_old_connections, connections, transaction
@@ -152,7 +154,9 @@ class OutboxRelay:
             if refused:
                 waiting = waiting.exclude(subject__in=refused)
             rows = list(waiting.select_for_update(skip_locked=locks)[:_BATCH])
-            if not rows or (locks and waiting.values_list("id", flat=True)[0] != rows[0].id):
+            if locks:
+                rows = _before_gap(rows, waiting.values_list("id", flat=True)[: len(rows)])
+            if not rows:
                 return 0
             stored, failure = self._publish_rows(rows, refused)
             if stored:
@@ -189,3 +193,10 @@ class OutboxRelay:
             self._report(f"the message {row} in the outbox is refused, trying again: {error}")
             return False
         return True
+
+
+def _before_gap(rows: Sequence[Outbox], ids: Iterable[int]) -> list[Outbox]:
+    """Return the locked rows that come before the first row that another relay has locked."""
+    # Two relays that lock rows at the same time may overtake each other, so the gap can be anywhere.
+    pairs = itertools.takewhile(lambda pair: pair[0].id == pair[1], zip(rows, ids, strict=False))
+    return [row for row, _ in pairs]
