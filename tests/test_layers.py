@@ -78,7 +78,7 @@ MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
 ONLY_IN: dict[str, set[str]] = {
     "asyncio": set(),
     "concurrent": {"client", "jetstream", "cli", "spark"},
-    "json": {"codec.py", "cli", "spark", "workers"},
+    "json": {"codec.py", "cli", "spark", "workers", "django/tasks.py"},
     "logging": {"client", "jetstream", "cli", "spark", "workers", "django"},
     # Handlers run in processes: pipes, and the import of the main module.
     "multiprocessing": {"workers/processes.py", "workers/child.py"},
@@ -106,6 +106,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "websockets": {"net"},
     "click": {"cli", "flask"},
     "django": {"django"},
+    "django_tasks": {"django/tasks.py"},
     "flask": {"flask"},
     "questionary": {"cli"},
     # questionary draws with it, and takes its output object.
@@ -152,6 +153,10 @@ BROAD_HANDLERS: dict[tuple[str, str], str] = {
         "django/outbox.py",
         "_publish_all",
     ): "the relay outlives any error of the database, and reports it",
+    (
+        "django/tasks.py",
+        "_execute",
+    ): "a task may raise anything: its result says that it has failed",
     (
         "workers/processing.py",
         "process",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, close_old_connections, connections
 from django.utils.module_loading import autodiscover_modules, import_string
@@ -119,9 +120,14 @@ def default_worker() -> Worker:
     return Worker()
 
 
+@cache
 def discover() -> None:
-    """Import the module ``workers`` of each app that has one."""
+    """Import the module ``workers`` of each app that has one, and add the handlers of tasks."""
     autodiscover_modules("workers")
+    if getattr(settings, "TASKS", None):
+        from .tasks import add_handlers  # noqa: PLC0415 - Django may have no tasks
+
+        add_handlers(default_worker())
 
 
 def find_worker(path: str | None = None) -> Worker:

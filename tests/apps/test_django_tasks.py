@@ -1,0 +1,180 @@
+"""The backend for Django's tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from fix_threads import wait_until
+from fix_worker import is_settled, running
+
+from jetstream_sync import JetStream
+from jetstream_sync.workers import Backoff
+
+pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
+
+BACKEND = {
+    "BACKEND": "jetstream_sync.django.tasks.JetStreamBackend",
+    "QUEUES": ["default", "mail"],
+    "OPTIONS": {"retry": Backoff(first=0.1, jitter=0.0, attempts=3)},
+}
+
+
+@pytest.fixture(autouse=True)
+def backend(request: pytest.FixtureRequest, js: JetStream) -> Iterator[None]:
+    """The backend in the settings, with its stream and its bucket."""
+    request.getfixturevalue("django_project")
+    from django.test import override_settings
+
+    from jetstream_sync.django.workers import default_worker, discover
+
+    server = request.getfixturevalue("nats_server")
+    js.create_stream(name="TASKS", subjects=["tasks.>"], retention="workqueue")
+    js.create_key_value(bucket="TASK_RESULTS")
+    setting = {"servers": server.url, "dead_letters": "DEAD", "outbox": []}
+    with override_settings(JETSTREAM=setting, TASKS={"default": BACKEND}):
+        import fix_django_tasks
+
+        fix_django_tasks.runs.clear()
+        for each in (default_worker, discover):
+            each.cache_clear()
+        yield
+        from jetstream_sync.django import connection
+
+        connection().close()
+    for each in (default_worker, discover):
+        each.cache_clear()
+
+
+def exceptions() -> Any:
+    try:
+        from django.tasks import exceptions
+    except ImportError:
+        from django_tasks import exceptions
+    return exceptions
+
+
+def worker() -> Any:
+    from jetstream_sync.django.workers import find_worker
+
+    return find_worker()
+
+
+def test_tasks_and_their_results() -> None:
+    """A task is ready, then done with its value, or failed with its error; both are run once."""
+    from fix_django_tasks import add, fail, runs, times
+
+    good, bad, context = add.enqueue(1, 2), fail.enqueue("no"), times.enqueue(text="x")
+    assert good.status == "READY"
+    assert add.get_result(good.id).status == "READY"
+    with running(worker()):
+        wait_until(lambda: len(runs) == 3)
+        for each in (good, bad, context):
+            wait_until(lambda each=each: each.refresh() or each.is_finished)
+    assert sorted(runs, key=str) == [("no",), ("x", 1), (1, 2)]
+    assert (good.return_value, context.return_value) == (3, ["x", 1])
+    assert good.enqueued_at <= good.started_at <= good.finished_at
+    assert good.args == [1, 2]
+    assert good.attempts == 1
+    assert bad.status == "FAILED"
+    assert bad.errors[0].exception_class is ValueError
+    assert "ValueError: no" in bad.errors[0].traceback
+
+
+def test_a_task_that_comes_again(js: JetStream) -> None:
+    """A task that has ended is not run again; one whose worker was killed is."""
+    from fix_django_tasks import runs, times
+
+    result = times.enqueue("x")
+    message = js.get_stream("TASKS").get_msg(1).data
+    with running(worker()):
+        wait_until(lambda: result.refresh() or result.is_finished)
+        js.publish("tasks.run.default", message)
+        wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
+        assert runs == [("x", 1)]
+        bucket = js.key_value("TASK_RESULTS")
+        state = bucket.get(result.id).value.replace(b'"SUCCESSFUL"', b'"RUNNING"')
+        bucket.put(result.id, state)
+        js.publish("tasks.run.default", message)
+        wait_until(lambda: len(runs) == 2)
+    assert runs == [("x", 1), ("x", 2)]
+
+
+def test_a_result_that_has_expired(js: JetStream) -> None:
+    """The task is run nevertheless: its message has everything."""
+    from fix_django_tasks import add, runs
+
+    result = add.enqueue(1, 2)
+    js.key_value("TASK_RESULTS").purge(result.id)
+    with pytest.raises(exceptions().TaskResultDoesNotExist):
+        add.get_result(result.id)
+    with running(worker()):
+        wait_until(lambda: runs == [(1, 2)])
+
+
+def test_a_task_that_does_not_exist(js: JetStream) -> None:
+    """Its message is a dead letter; only functions that are tasks can be called."""
+    from fix_django_tasks import add
+
+    add.enqueue(1)
+    message = js.get_stream("TASKS").get_msg(1).data
+    js.get_stream("TASKS").purge()
+    result_id = b'"id": "x"'
+    for path in (b"fix_django_tasks.gone", b"os.abort"):
+        changed = message.replace(b"fix_django_tasks.add", path)
+        start = changed.index(b'"id"')
+        changed = changed.replace(changed[start : changed.index(b",", start)], result_id)
+        js.publish("tasks.run.default", changed)
+    with running(worker()):
+        wait_until(lambda: is_settled(js.get_stream("TASKS"), "tasks-default"))
+    dead = js.get_stream("DEAD")
+    reasons = [dead.get_msg(seq).headers["Dead-Reason"] for seq in (1, 2)]
+    assert all("the task cannot be found" in reason for reason in reasons), reasons
+
+
+def test_what_is_refused() -> None:
+    """Unknown queues, priorities and unknown results are refused as Django has it."""
+    from fix_django_tasks import add
+
+    refused = getattr(exceptions(), "InvalidTask", None) or exceptions().InvalidTaskError
+    with pytest.raises(refused):
+        add.using(queue_name="nowhere")
+    with pytest.raises(refused):
+        add.using(priority=5)
+    for result_id in ("unknown", "not a key"):
+        with pytest.raises(exceptions().TaskResultDoesNotExist):
+            add.get_result(result_id)
+
+
+def test_run_after_needs_a_stream_with_schedules() -> None:
+    """Without them the task would run at once, or never: it is refused."""
+    from django.utils import timezone
+    from fix_django_tasks import add
+
+    refused = getattr(exceptions(), "InvalidTask", None) or exceptions().InvalidTaskError
+    later = timezone.now() + timedelta(seconds=1)
+    with pytest.raises(refused, match="allow_msg_schedules"):
+        add.using(run_after=later).enqueue(1)
+
+
+@pytest.mark.server(">=2.12")
+def test_run_after(js: JetStream) -> None:
+    """The server keeps the task until its time."""
+    from django.utils import timezone
+    from fix_django_tasks import add, runs
+
+    stream = js.get_stream("TASKS")
+    js.update_stream(replace(stream.cached_info.config, allow_msg_schedules=True))
+    later = timezone.now() + timedelta(seconds=2)
+    delayed = add.using(run_after=later).enqueue(1)
+    add.enqueue(2)
+    with running(worker()):
+        wait_until(lambda: runs == [(2,)])
+        wait_until(lambda: runs == [(2,), (1,)], 20)
+        wait_until(lambda: delayed.refresh() or delayed.is_finished)
+        wait_until(lambda: stream.info().state.messages == 0)
+    assert delayed.started_at >= later
+    assert delayed.task.run_after == later
