@@ -156,7 +156,7 @@ def test_the_command_logs_as_json(
         "worker = Worker()\n"
         f"worker.handler(stream={stream.name!r}, consumer='C')(bytes)\n"
     )
-    command = ["-m", "jetstream_sync.workers", "app:worker", "--log-format", "json", "-v"]
+    command = ["-m", "jetstream_sync.workers", "app:worker", "--log-format", "json", "--verbose"]
     with Program([*command, *processes], nats_server.url, tmp_path) as program:
         program.wait_for("is ready")
         for _ in range(3):
