@@ -158,10 +158,20 @@ def run(  # noqa: PLR0913 - keywords only
 
 @worker.command("check", short_help="Check that a worker can run.")
 @click.argument("target", metavar="MODULE:ATTRIBUTE")
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    envvar="JETSTREAM_WORKER_PROCESSES",
+    help="Number of processes that will run the worker.  [default: 1]",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Show all options of the handlers.")
 @common_options
 @click.pass_context
-def check(ctx: click.Context, settings: Settings, *, target: str, verbose: bool) -> None:
+def check(
+    ctx: click.Context, settings: Settings, *, target: str, processes: int, verbose: bool
+) -> None:
     """
     Check streams, consumers, options and permissions of a worker.
 
@@ -169,7 +179,7 @@ def check(ctx: click.Context, settings: Settings, *, target: str, verbose: bool)
     end, or 0 if it would run.
     """
     found = _load(target, settings)
-    result = found.check()
+    result = found.check(processes=processes)
     handlers: list[dict[str, Any]] = [
         {"name": each.name, "stream": each.stream, "consumer": each.consumer}
         | ({"options": each.options()} if verbose else {})

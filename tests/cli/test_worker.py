@@ -77,11 +77,15 @@ def test_check_reads_nothing(jsm: Jsm, js: JetStream, stream: Stream, app: str) 
     assert f"handle: consumer C of stream {stream.name}\n" in result.out
     assert "  timeout=600.0\n" in result.out
     assert (
-        "  retry=Backoff(first=1.0, factor=2.0, maximum=300.0, jitter=0.5, attempts=8)"
+        "  retry=Backoff(first=1.0, factor=2.0, maximum=300.0, jitter=0.5, attempts=8, "
         in result.out
     )
     assert "stream 'DEAD' does not exist: it is created at start" in result.err
     assert stream.consumer_names() == []
+    stream.create_consumer(durable_name="C", max_ack_pending=7)
+    result = jsm("worker", "check", f"{app}:worker", "--processes", "4").ok()
+    assert "max_ack_pending=7 is below" in result.err
+    stream.delete_consumer("C")
     stream.create_consumer(durable_name="C", max_deliver=3)
     result = jsm("worker", "check", f"{app}:worker", "-j")
     assert result.status == 2
