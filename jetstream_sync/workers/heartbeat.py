@@ -134,7 +134,8 @@ class SupervisorLink:
         if self._recycle:
             line["recycle"] = self._recycle
         if self.report is not None:
-            line["report"] = self.report()
+            with suppress(Exception):  # an error in a report must not end the heartbeats
+                line["report"] = self.report()
         if self._watch:
             files = _module_files() - self._reported
             self._reported |= files

@@ -347,3 +347,28 @@ if __name__ == "__main__":
     with Program(["app.py"], nats_server.url, tmp_path) as program:
         assert program.ended() == 2
         assert "importing __main__ does not define it" in program.output
+
+
+def test_a_worker_can_set_up_its_processes(
+    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """A subclass names a function that is called before the module of the handler is imported."""
+    (tmp_path / "project.py").write_text("calls = []\ndef setup(): calls.append(1)\n")
+    code = f"""
+import project
+ready_at_import = list(project.calls)
+
+class ProjectWorker(Worker):
+    process_setup = "project:setup"
+
+worker = ProjectWorker()
+
+@worker.handler(
+    stream={stream.name!r}, consumer="C", filter_subject="{stream.name}.in", pool="processes"
+)
+def handle():
+    record(ready_at_import)
+"""
+    publish(js, stream, "1")
+    with WorkerProgram(code, nats_server.url, tmp_path) as worker:
+        assert worker.wait_runs(1) == ["[1]"]
