@@ -372,3 +372,30 @@ def handle():
     publish(js, stream, "1")
     with WorkerProgram(code, nats_server.url, tmp_path) as worker:
         assert worker.wait_runs(1) == ["[1]"]
+
+
+def test_a_worker_stops_while_its_processes_start(
+    stream: Stream, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """SIGTERM does not wait for a process that imports modules, and the worker is not ready before."""
+    (tmp_path / "app.py").write_text(f"""
+import sys, time
+from jetstream_sync.workers import Worker
+if __name__ != "__main__":
+    print("importing", flush=True)
+    time.sleep(300)
+worker = Worker(drain_timeout=100)
+@worker.handler(stream={stream.name!r}, consumer="C", pool="processes")
+def handle():
+    pass
+if __name__ == "__main__":
+    import logging
+    logging.basicConfig(level="INFO")
+    sys.exit(worker.run())
+""")
+    with Program(["app.py"], nats_server.url, tmp_path) as program:
+        program.wait_for("importing")
+        program.signal(signal.SIGTERM)
+        assert program.ended() == 0
+        assert "is stopping" in program.output
+        assert "is ready" not in program.output
