@@ -238,6 +238,9 @@ class LeaseKeeper:
         due: list[Delivery] = []
         now = self.checked_at = lease_clock()
         for delivery in tuple(self._held.values()):
+            # Most are not due. A renewal is due long before the lease is lost.
+            if now < delivery.due and now < delivery.give_up_at:
+                continue
             if delivery.is_lost():
                 self._report_lost(delivery)
             elif now >= delivery.give_up_at:
