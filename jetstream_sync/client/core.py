@@ -47,6 +47,7 @@ from ..protocol.session import ServerInfo, Session, SubscriptionState, refuses_l
 from ..protocol.state import ConnectionStatus, Event, next_status
 from .connector import Connector
 from .dialer import Dialer
+from .direct_reads import DirectReads
 from .encoder import EncodeFunction, MessageEncoder
 from .events import Events
 from .gevent_check import check_patches
@@ -140,7 +141,12 @@ class ConnectionCore:
         self._keepalive = KeepAlive(
             self._writer, options.ping_interval, options.max_outstanding_pings, self._on_stale
         )
+        #: Lets callers read their replies themselves.
+        self.direct: DirectReads = DirectReads(
+            self._session.subscriptions, self._keepalive.pong_awaited
+        )
         self._reader = Reader(
+            self.direct,
             self._session.subscriptions,
             self._writer,
             self._keepalive,
@@ -300,6 +306,7 @@ class ConnectionCore:
         if transport is not None:
             self._reader.stop_reading(transport, 0.0)
             transport.stream.shutdown()
+        self.direct.end()
         self._keepalive.close(reason)
         self._mux.on_closed(reason)
         for subscription in subscriptions:
@@ -331,6 +338,7 @@ class ConnectionCore:
             # Close the child's copy of the socket. A shutdown would end the parent's connection.
             self._transport.stream.close()
             self._transport = None
+        self.direct.forked()
         self._mux.forked(reason)
         for subscription in self._session.subscriptions.values():
             subscription.receiver.on_closed(reason)
@@ -374,6 +382,7 @@ class ConnectionCore:
             self._check_open_for(receiver)
             subscription, command = self._session.subscribe(subject, queue, receiver)
             self._writer.append(command)
+        self._end_direct_reads(receiver)
         return subscription
 
     def add_subscription_deferred(
@@ -386,7 +395,13 @@ class ConnectionCore:
             if limit:
                 command += self._session.unsubscribe(subscription, limit)
             self._writer.enqueue_deferred(command)
+        self._end_direct_reads(receiver)
         return subscription
+
+    def _end_direct_reads(self, receiver: MessageReceiver) -> None:
+        """Make the reader continue if messages may come that no caller reads."""
+        if self.direct.paused and not receiver.awaited:
+            self.direct.end()
 
     def remove_subscription(
         self, subscription: SubscriptionState[MessageReceiver], limit: int = 0
@@ -452,6 +467,8 @@ class ConnectionCore:
 
     def flush(self, deadline: Deadline) -> None:
         """Wait until the server has processed everything sent before; see `KeepAlive.flush`."""
+        if self.direct.paused:
+            self.direct.end()
         try:
             self._keepalive.flush(deadline)
         except TimeoutError as error:
@@ -525,7 +542,7 @@ class ConnectionCore:
         """Return the number of messages received, and the bytes of their headers and payloads."""
         transport = self._transport
         size = transport.parser.message_bytes if transport is not None else 0
-        return self._reader.in_msgs, self._in_bytes + size
+        return self._reader.in_msgs + self.direct.count, self._in_bytes + size
 
     def sent(self) -> tuple[int, int]:
         """Return the number of messages sent or buffered, and the bytes of headers and payloads."""

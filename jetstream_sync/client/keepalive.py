@@ -76,6 +76,10 @@ class KeepAlive:
             raise TimeoutError("the server did not confirm in time")
         slot.result()
 
+    def pong_awaited(self) -> bool:
+        """Return whether a pong is outstanding."""
+        return bool(self._waiters)
+
     def pong(self) -> None:
         """Process a pong; called by the reader."""
         with self._lock:

@@ -12,8 +12,10 @@ from collections.abc import Callable
 
 from ..errors import BadSubscriptionError, ConnectionLostError, Error, PermissionsError
 from ..net.clock import Deadline
+from ..net.tcp import TCPStream
 from ..protocol.parser import Delivery, ErrorLine, Info, Messages, Operation, Ping, Pong
 from ..protocol.session import ServerInfo, SubscriptionState, ends_connection, error_from_text
+from .direct_reads import DirectReads
 from .events import Events
 from .keepalive import KeepAlive
 from .receiver import MessageReceiver
@@ -28,6 +30,7 @@ class Reader:
     Dispatches operations from the server to receivers, keep-alive, events and the writer.
 
     Args:
+        direct: lets callers read their replies.
         subscriptions: the subscription table, by sid; only read here.
         writer: sends the replies to pings.
         keepalive: receives the pongs.
@@ -40,6 +43,7 @@ class Reader:
 
     def __init__(
         self,
+        direct: DirectReads,
         subscriptions: dict[int, SubscriptionState[MessageReceiver]],
         writer: Writer,
         keepalive: KeepAlive,
@@ -47,6 +51,7 @@ class Reader:
         on_info: Callable[[ServerInfo], None],
         on_limit_reached: Callable[[SubscriptionState[MessageReceiver]], None],
     ) -> None:
+        self._direct = direct
         self._subscriptions = subscriptions
         self._writer = writer
         self._keepalive = keepalive
@@ -63,14 +68,18 @@ class Reader:
 
     def read(self, transport: Transport) -> BaseException:
         """Read a transport until it breaks, and return the reason."""
-        receive, feed = transport.stream.receive, transport.parser.feed
+        stream, parser = transport.stream, transport.parser
+        receive, feed, pause = stream.receive, parser.feed, self._direct.pause
         self._final_error = None
         try:
             self._dispatch(transport.early)
-            while data := receive():
+            data = receive()
+            while data:
                 self._dispatch(feed(data))
                 if self._stopping is not None and self._has_stopped(transport):
                     break
+                taken = pause(stream, parser) if isinstance(stream, TCPStream) else None
+                data = receive() if taken is None else taken
         except OSError as error:
             # This includes ProtocolError, which is a ConnectionError.
             return self._final_error or error

@@ -29,6 +29,7 @@ from ..net.clock import FOREVER, Deadline
 from ..options import ConnectionOptions
 from ..protocol.parser import Delivery
 from ..protocol.session import SubscriptionState
+from .direct_reads import DirectReads
 from .receiver import MessageReceiver
 from .result_slot import ResultSlot, copy_exception
 
@@ -54,6 +55,7 @@ class _Connection(Protocol):
     """What requests need of a connection; see `ConnectionCore`."""
 
     options: ConnectionOptions
+    direct: DirectReads
 
     def new_inbox(self) -> str: ...
 
@@ -85,6 +87,7 @@ class RequestMux(MessageReceiver):
     """
 
     is_reply_inbox = True
+    awaited = True
 
     def __init__(self, core: _Connection) -> None:
         self._core = core
@@ -146,7 +149,11 @@ class RequestMux(MessageReceiver):
                 subject, payload, self._reply_prefix + token, headers
             )
             self._core.send(command, 1, size, deadline)
-            if not slot.arrived(deadline):
+            subscription, direct = self._subscription, self._core.direct
+            delivery = None
+            if direct.paused and subscription is not None:
+                delivery = direct.read(subscription, self._reply_prefix + token, slot, deadline)
+            if delivery is None and not slot.arrived(deadline):
                 if self._waiting.pop(token, None) is not None:
                     raise self._core.timed_out(f"no reply on {subject.decode()!r} in time")
                 # Another thread has just removed the request and is about to settle it.
@@ -154,12 +161,17 @@ class RequestMux(MessageReceiver):
         finally:
             self._waiting.pop(token, None)
             self._fail_on_disconnect.discard(token)
-        delivery = slot.result()
+        if delivery is None:
+            delivery = slot.result()
         if delivery[2] and not delivery[3]:
             status = parse_status(delivery[2])
             if status is not None and status.code == 503:
                 raise NoRespondersError(subject.decode())
         return delivery
+
+    def caller_waits(self) -> bool:
+        """Return whether a request is pending."""
+        return bool(self._waiting)
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Pass the replies to the waiting threads; called by the reader."""

@@ -50,6 +50,11 @@ class ResultSlot(Generic[T]):
         self._error = error
         self._gate.release()
 
+    @property
+    def is_set(self) -> bool:
+        """Whether there is a result or an error."""
+        return not self._gate.locked()
+
     def arrived(self, deadline: Deadline) -> bool:
         """Wait for a result or an error; return whether one arrived before the deadline."""
         return self._gate.acquire(timeout=deadline.lock_timeout())

@@ -25,6 +25,10 @@ _MIN_CONNECT_TIMEOUT_S = 0.001
 # Lets one thread send without waiting while another waits to receive on the same, blocking socket.
 _DONT_WAIT = getattr(socket, "MSG_DONTWAIT", 0)
 
+# The arguments of a direct read: a size that is enough for most replies, and the flags.
+_DIRECT_SIZE = (16 * 1024,)
+_DIRECT_FLAGS = (_DONT_WAIT,)
+
 # Seconds of the shortest sleep in which gevent also processes timers and sockets; with 0 it does not.
 _YIELD_S = 1e-6
 
@@ -189,10 +193,48 @@ class TCPStream:
         # One buffer for all reads: the system would map and unmap a new one of this size each time.
         self._buffer = bytearray(RECEIVE_SIZE)
         self._view = memoryview(self._buffer)
+        self._receive_some = connected.recv
+        #: Whether any thread may use `wait_readable()` and `receive_now()`: not under gevent, whose sockets
+        #: ignore ``MSG_DONTWAIT``, and not on Windows.
+        self.reads_directly: bool = (
+            hasattr(select, "poll")
+            and _DONT_WAIT != 0
+            and isinstance(connected.recv, BuiltinMethodType)
+        )
+        # Created when it is needed first.
+        self._poll: Callable[[int], list[tuple[int, int]]] | None = None
+        self._readable = [(connected.fileno(), getattr(select, "POLLIN", 0))]
 
     def receive(self) -> bytes:
         """Wait for bytes and return them; ``b""`` at the end of the stream."""
         return bytes(self._view[: self._receive_into(self._buffer)])
+
+    def wait_readable(self, timeout: float) -> bool:
+        """
+        Wait for bytes, up to ``timeout`` seconds without the fraction of a millisecond.
+
+        Returns:
+            Whether there are bytes, and the stream has not ended.
+
+        """
+        if self._poll is None:
+            poller = select.poll()
+            poller.register(self._socket, select.POLLIN)
+            self._poll = poller.poll
+        return self._poll(int(timeout * 1000)) == self._readable
+
+    def receive_now(self, received: list[bytes]) -> None:
+        """
+        Append the next bytes to ``received`` without waiting; ``b""`` at the end of the stream.
+
+        No KeyboardInterrupt can be raised between receiving and appending.
+
+        Raises:
+            BlockingIOError: there are no bytes.
+            OSError: the connection was lost.
+
+        """
+        received.extend(map(self._receive_some, _DIRECT_SIZE, _DIRECT_FLAGS))
 
     def send(self, data: memoryview, sent: list[int]) -> None:
         """Send as much as possible without waiting, and append the count to ``sent``."""

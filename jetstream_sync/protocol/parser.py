@@ -33,6 +33,7 @@ __all__ = [
     "Parser",
     "Ping",
     "Pong",
+    "only_message",
 ]
 
 #: One received message: subject, reply, header block, payload. Absent parts are empty.
@@ -103,6 +104,11 @@ class Parser:
         self._rest: list[bytes] = []
         # How many bytes must come before that operation can be complete; 0: not known.
         self._missing = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether the next byte is the first one of an operation."""
+        return not self._rest
 
     def feed(self, data: bytes) -> list[Operation]:
         """
@@ -327,3 +333,35 @@ def _number(text: bytes) -> int:
 
 def _garbled(reason: str, data: bytes) -> ProtocolError:
     return ProtocolError(reason, data[:_EXCERPT])
+
+
+def only_message(data: bytes, subject: bytes, sid: int) -> Delivery | None:
+    """
+    Return the message that received bytes consist of.
+
+    Args:
+        data: the bytes; the first one is the first of an operation.
+        subject: the subject of the message.
+        sid: its subscription.
+
+    Returns:
+        The message; ``None``: the bytes are anything else than one such message, complete and valid.
+
+    """
+    end = data.find(b"\r\n")
+    args = data[: max(end, 0)].split(b" ")
+    size = b"%d" % (len(data) - end - 4)
+    if args[1:3] != [subject, b"%d" % sid] or args[-1] != size or data[-2:] != b"\r\n":
+        return None
+    kind, count = args[0], len(args)
+    start = end + 2
+    if kind == b"MSG" and 4 <= count <= 5:
+        return subject, args[3] if count == 5 else b"", b"", data[start:-2]
+    header_size = args[-2]
+    if kind != b"HMSG" or not 5 <= count <= 6 or not header_size.isdigit():
+        return None
+    # A number with as many digits as the size at most, so it is short.
+    body = start + int(header_size) if len(header_size) <= len(size) else len(data)
+    if body > len(data) - 2:
+        return None
+    return subject, args[3] if count == 6 else b"", data[start:body], data[body:-2]

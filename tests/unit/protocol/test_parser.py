@@ -20,6 +20,7 @@ from jetstream_sync.protocol.parser import (
     Parser,
     Ping,
     Pong,
+    only_message,
 )
 
 BLOCK = b"NATS/1.0\r\nA: 1\r\n\r\n"
@@ -455,3 +456,53 @@ def test_any_bytes_are_operations_or_refused(data, cut, valid_first):
 def test_the_limits_are_what_the_documents_say():
     """64 KiB for a control line, 1 MiB for INFO."""
     assert (parser_module.MAX_CONTROL_LINE, parser_module.MAX_INFO_LINE) == (2**16, 2**20)
+
+
+# --- a single reply ------------------------------------------------------------------------------
+
+WORD = st.text("abc.", min_size=1, max_size=3).map(str.encode)
+
+
+@given(
+    WORD,
+    st.integers(1, 12),
+    st.one_of(st.just(b""), WORD),
+    st.one_of(st.just(b""), st.just(BLOCK)),
+    st.one_of(st.binary(max_size=12), st.just(b"a\r\nMSG a 1 1\r\nx\r\n")),
+    st.data(),
+)
+def test_one_message_alone(subject, sid, reply, header, payload, data):
+    """`only_message` returns what the parser returns, and nothing for other bytes."""
+    sent = message(sid, subject, payload, reply, header)
+    (messages,) = Parser().feed(sent)
+    assert only_message(sent, subject, sid) == messages.deliveries[0]
+    assert only_message(sent, subject + b"x", sid) is None
+    assert only_message(sent, subject, sid + 1) is None
+    assert only_message(sent[: data.draw(st.integers(0, len(sent) - 1))], subject, sid) is None
+    assert only_message(sent + data.draw(st.binary(min_size=1, max_size=9)), subject, sid) is None
+
+
+@given(st.lists(st.sampled_from([b"MSG", b"HMSG", b"a", b"1", b"2", b" ", b"\r\n", b"12", b"x"])))
+def test_one_message_of_other_bytes(pieces):
+    """For bytes of any kind, `only_message` returns the only message that the parser finds, or nothing."""
+    found = only_message(b"".join(pieces), b"a", 1)
+    if found is not None:
+        assert Parser().feed(b"".join(pieces)) == [Messages(1, [found])]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"HMSG a 1 9 2\r\nxx\r\n",  # a header larger than the message
+        b"HMSG a 1 +1 2\r\nxx\r\n",  # a sign
+        b"MSG a 1 02\r\nxx\r\n",  # a zero in front
+        b"MSG a 1 r r 2\r\nxx\r\n",  # too many words
+        b"MSG a 1\r\nxx\r\n",  # too few words
+        b"MSG a 1 2",
+        b"PUB a 1 2\r\nxx\r\n",
+        b"",
+    ],
+)
+def test_no_message_alone(sent):
+    """Unusual and invalid bytes are left to the parser."""
+    assert only_message(sent, b"a", 1) is None

@@ -1,0 +1,261 @@
+"""
+Direct reads: a caller that waits for a reply reads it from the socket itself.
+
+Usually the reader thread reads. A request then costs two switches between threads: the reader wakes up
+with the reply, and wakes the caller. While one thread makes request after request, the reader pauses
+instead, and the caller takes its reply from the socket.
+
+Rules:
+
+1. ``_reading`` is held while reading the socket: by the reader always, except while it pauses, and by a
+   caller for one ``recv`` that does not wait. ``_turn`` is held by the one caller that waits until the
+   socket is readable; a second caller waits for the reader.
+2. A caller takes its own reply, if it received exactly that. Everything else stays in ``_received``, and
+   the reader continues with it: other messages, pings, errors, the end of the stream. So recovery,
+   keep-alive and all receivers have to do with the reader only.
+3. The reader pauses only while every receiver is `MessageReceiver.awaited` and no caller waits. A caller
+   that waits in any other way than `read()` calls `end()`. Nothing depends on that: the reader continues
+   by itself ``_TICK_S`` after the last direct read. After useless pauses, it pauses less often.
+4. The reader continues after the caller that has the turn, which would otherwise wait for bytes that
+   are gone. It waits ``_TURN_S`` at most: a signal handler may run in the caller's thread.
+5. A KeyboardInterrupt releases both locks. It leaves the received bytes in ``_received``, or drops the
+   reply of the call that it ends.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from ..net.clock import Deadline
+from ..net.tcp import TCPStream
+from ..protocol.parser import Delivery, Parser, only_message
+from ..protocol.session import SubscriptionState
+from .receiver import MessageReceiver
+from .result_slot import ResultSlot
+
+__all__ = ["DirectReads"]
+
+#: Seconds after the last direct read at which the reader continues.
+_TICK_S: Final = 0.001
+#: Maximum time in seconds that a caller waits for the socket, before it waits for the reader.
+_WAIT_S: Final = 0.02
+#: Maximum time in seconds that the reader waits for the caller that has the turn.
+_TURN_S: Final = 0.05
+#: Number of ticks without a direct read after which the reader does not wait for that caller any more.
+_MAX_IDLE_TICKS: Final = round(_TURN_S / _TICK_S)
+#: Number of direct reads that make a pause useful.
+_USEFUL_READS: Final = 4
+#: Maximum number of reads between two pauses, after useless ones.
+_MAX_SKIPPED: Final = 63
+#: Number of subscriptions above which the reader does not pause, because it checks each of them.
+_MAX_SUBSCRIPTIONS: Final = 8
+
+# The arguments of a `Lock.acquire` that does not wait.
+_NO_WAIT: Final = (False,)
+
+
+class DirectReads:
+    """
+    Passes the reading of a connection's socket between the reader thread and callers.
+
+    Args:
+        subscriptions: the subscription table, by sid; only read here.
+        pong_awaited: returns whether a pong is outstanding.
+
+    The reader thread calls `pause()`; any thread may call `read()` and `end()`.
+    """
+
+    def __init__(
+        self,
+        subscriptions: Mapping[int, SubscriptionState[MessageReceiver]],
+        pong_awaited: Callable[[], bool],
+    ) -> None:
+        self._subscriptions = subscriptions
+        self._pong_awaited = pong_awaited
+        #: Whether the reader pauses. Then a caller that will wait calls `read()` or `end()`.
+        self.paused: bool = False
+        #: Number of messages read by callers.
+        self.count: int = 0
+        self._reading = threading.Lock()
+        self._reading.acquire()
+        self._turn = threading.Lock()
+        # Guards the change of ``paused``. The reader sleeps on the gate; released means: continue.
+        self._lock = threading.Lock()
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        # What a caller has received and not taken: one piece, or an error.
+        self._received: list[bytes] = []
+        self._failure: OSError | None = None
+        self._stream: TCPStream | None = None
+        self._parser: Parser | None = None
+        # Used by the reader only: the number of reads before the next pause, and after a useless one.
+        self._skip = 0
+        self._penalty = 0
+
+    # --- the reader -----------------------------------------------------------------------------
+
+    def pause(self, stream: TCPStream, parser: Parser) -> bytes | None:
+        """
+        Pause while callers read their replies themselves; called by the reader after each read.
+
+        Args:
+            stream: the stream to read.
+            parser: the parser of its bytes.
+
+        Returns:
+            What a caller has received instead of its reply, ``b""`` at the end of the stream; ``None``:
+            nothing.
+
+        Raises:
+            OSError: the connection was lost while a caller was reading.
+
+        """
+        if self._skip:
+            self._skip -= 1
+            return None
+        before = self.count
+        if stream.reads_directly and parser.idle and not self._turn.locked():
+            self._stream, self._parser = stream, parser
+            self.paused = True
+            # Checked after ``paused`` is set: a caller registers its request before it looks at that.
+            self._leave_to_callers(self._all_awaited() and not self._caller_waits())
+        if self.count - before >= _USEFUL_READS:
+            self._penalty = 0
+        else:
+            self._penalty = self._skip = min(2 * self._penalty + 1, _MAX_SKIPPED)
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        return self._received.pop() if self._received else None
+
+    def _leave_to_callers(self, allowed: bool) -> None:
+        """Sleep if that is allowed, and end the pause."""
+        woken = False
+        if allowed:
+            self._reading.release()
+        try:
+            woken = allowed and self._sleep()
+        finally:
+            self._end_pause(woken=woken)
+            # From here on, a caller that gets the turn finds that there is no pause.
+            if self._turn.acquire(timeout=_TURN_S):
+                self._turn.release()
+            if allowed:
+                self._reading.acquire()
+
+    def _sleep(self) -> bool:
+        """Sleep until `end()` is called, or no caller reads; return whether `end()` was called."""
+        idle_ticks = 0
+        while self._all_awaited():
+            count = self.count
+            if self._gate.acquire(timeout=_TICK_S):
+                return True
+            idle_ticks = idle_ticks + 1 if self.count == count else 0
+            if idle_ticks and (idle_ticks > _MAX_IDLE_TICKS or not self._turn.locked()):
+                break
+        return False
+
+    def _end_pause(self, *, woken: bool) -> None:
+        with self._lock:
+            if not self.paused and not woken:
+                self._gate.acquire()  # `end()` has released it
+            self.paused = False
+
+    def _all_awaited(self) -> bool:
+        subscriptions = self._subscriptions
+        return len(subscriptions) <= _MAX_SUBSCRIPTIONS and all(
+            each.receiver.awaited for each in tuple(subscriptions.values())
+        )
+
+    def _caller_waits(self) -> bool:
+        return self._pong_awaited() or any(
+            each.receiver.caller_waits() for each in tuple(self._subscriptions.values())
+        )
+
+    # --- callers --------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Make the reader continue; for a caller that waits for anything but its own reply."""
+        with self._lock:
+            if self.paused:
+                self.paused = False
+                self._gate.release()
+
+    def read(
+        self,
+        subscription: SubscriptionState[MessageReceiver],
+        subject: bytes,
+        slot: ResultSlot[Delivery],
+        deadline: Deadline,
+    ) -> Delivery | None:
+        """
+        Read a reply, while the reader pauses.
+
+        Args:
+            subscription: the subscription of the reply inbox.
+            subject: the subject of the reply.
+            slot: the slot in which the reader puts the reply.
+            deadline: when to stop waiting.
+
+        Returns:
+            The reply; ``None``: the reader continues and will deliver it.
+
+        """
+        stream, parser = self._stream, self._parser
+        turn, received = self._turn, self._received
+        # As with `call_and_record`, but without its call: this runs for each request.
+        has_turn: list[bool] = []
+        reply: Delivery | None = None
+        try:
+            has_turn.extend(map(turn.acquire, _NO_WAIT))
+            if has_turn[0] and self.paused and stream is not None:
+                # Until this thread releases the turn, the reader cannot deliver the reply meanwhile.
+                if slot.is_set:
+                    return None
+                left = deadline.left()
+                timeout = _WAIT_S if left is None or left > _WAIT_S else left
+                if not received and stream.wait_readable(timeout):
+                    self._receive(stream, received)
+                for data in received.copy():
+                    reply = only_message(data, subject, subscription.sid)
+                    if reply is not None:
+                        received.pop()
+        except IndexError:
+            return None  # the reader did not wait any longer for this thread, and took it
+        finally:
+            if True in has_turn:
+                turn.release()
+        if reply is None:
+            self.end()
+            return None
+        self.count += 1
+        subscription.delivered += 1
+        if parser is not None:
+            parser.message_bytes += len(reply[2]) + len(reply[3])
+        return reply
+
+    def _receive(self, stream: TCPStream, received: list[bytes]) -> None:
+        """Receive what is there."""
+        reading = self._reading
+        may_read: list[bool] = []
+        try:
+            may_read.extend(map(reading.acquire, _NO_WAIT))
+            if may_read[0]:
+                stream.receive_now(received)
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._failure = error
+        finally:
+            if True in may_read:
+                reading.release()
+
+    def forked(self) -> None:
+        """Replace the locks in a forked child: a thread of the parent may have held them."""
+        self.paused = False
+        self._lock = threading.Lock()
+        self._turn = threading.Lock()
+        self._reading = threading.Lock()
+        self._reading.acquire()

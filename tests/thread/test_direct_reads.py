@@ -1,0 +1,452 @@
+"""Direct reads: a caller that makes request after request reads its replies from the socket itself."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+from fix_ctrl_c import interrupted
+from fix_fork import in_child
+from fix_proxy import Listener, ScriptedPeer
+from fix_threads import SCALE, wait_until
+from fix_tls import Certificates
+
+import jetstream_sync
+from jetstream_sync import (
+    Connection,
+    ConnectionClosedError,
+    ForkedConnectionError,
+    Msg,
+    NoRespondersError,
+    PermissionsError,
+    TimeoutError,
+)
+from jetstream_sync.client import direct_reads
+from jetstream_sync.errors import ConnectionLostError
+from jetstream_sync.server import NatsServer
+
+by_opcodes = pytest.mark.skipif(sys.version_info >= (3, 12), reason="not every opcode is traced")
+
+
+class Service:
+    """A server's end that answers each request on ``echo``, and leaves the others to the test."""
+
+    def __init__(self) -> None:
+        self.listener = Listener(self._serve)
+        self.peer: ScriptedPeer | None = None
+        self.others: list[tuple[bytes, bytes]] = []
+        self.pongs = 0
+        self.sids: dict[bytes, bytes] = {}
+
+    def _serve(self, peer: ScriptedPeer) -> None:
+        peer.handshake()
+        self.peer = peer
+        while line := peer.line():
+            words = line.split()
+            if words[0] == b"SUB":
+                self.sids[words[1]] = words[-1]
+            elif words[0] == b"PING":
+                peer.send(b"PONG\r\n")
+            elif words[0] == b"PONG":
+                self.pongs += 1
+            elif words[0] == b"PUB":
+                payload = peer.read(int(words[-1]) + 2)[:-2]
+                if words[1] == b"echo":
+                    peer.send(self.reply(words[2], payload))
+                else:
+                    self.others.append((words[2] if len(words) == 4 else b"", payload))
+        peer._input.close()
+        peer._socket.close()
+
+    def reply(self, reply: bytes, payload: bytes) -> bytes:
+        """Return the bytes of a reply."""
+        inbox = reply.rpartition(b".")[0] + b".*"
+        return b"MSG %b %b %d\r\n%b\r\n" % (reply, self.sids[inbox], len(payload), payload)
+
+    def send(self, data: bytes) -> None:
+        assert self.peer is not None
+        self.peer.send(data)
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    service = Service()
+    with service.listener:
+        yield service
+
+
+@pytest.fixture
+def nc(service: Service) -> Iterator[Connection]:
+    with jetstream_sync.connect(
+        f"nats://127.0.0.1:{service.listener.port}", reconnect_time_wait=0
+    ) as nc:
+        yield nc
+
+
+@pytest.fixture
+def slow_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a pause outlast the steps of a test."""
+    monkeypatch.setattr(direct_reads, "_TICK_S", 0.3 * SCALE)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor() as pool:
+        yield pool
+
+
+def start_reading_directly(nc: Connection, subject: str = "echo") -> None:
+    """Make requests until the caller reads its replies itself."""
+    nc._core.direct._skip = nc._core.direct._penalty = 0
+
+    def read_directly() -> bool:
+        before = nc._core.direct.count
+        nc.request(subject, b"again", timeout=5 * SCALE)
+        return nc._core.direct.count > before
+
+    wait_until(read_directly)
+    wait_until(read_directly)
+
+
+def waiting_request(
+    nc: Connection, service: Service, pool: ThreadPoolExecutor, timeout: float = 20
+) -> tuple[Future[Msg], bytes]:
+    """Start a request that the test answers, and return it when its caller waits for the socket."""
+    start_reading_directly(nc)
+    service.others.clear()
+    request = pool.submit(nc.request, "ask", b"question", timeout)
+    wait_until(lambda: service.others)
+    return request, service.others[0][0]
+
+
+# --- what a caller finds in the socket ------------------------------------------------------------
+
+
+def test_a_thread_with_many_requests_reads_them_itself(nc: Connection) -> None:
+    """Nearly all replies are read by the caller, and counted like others."""
+    start_reading_directly(nc)
+    before, received = nc._core.direct.count, nc.stats["in_msgs"]
+    size = nc.stats["in_bytes"]
+    for number in range(500):
+        assert nc.request("echo", b"%3d" % number, timeout=5 * SCALE).data == b"%3d" % number
+    assert nc._core.direct.count - before > 250
+    assert nc.stats["in_msgs"] - received == 500
+    assert nc.stats["in_bytes"] - size == 1500
+
+
+def test_the_threads_wait_for_each_other_at_most_a_tick(nc: Connection) -> None:
+    """After a caller has left, the reader answers a ping by itself."""
+    for _ in range(20):
+        start_reading_directly(nc)
+        wait_until(lambda: not nc._core.direct.paused)
+
+
+OTHER_DATA: dict[str, Callable[[Service, bytes], tuple[bytes, ...]]] = {
+    "with a ping before it": lambda _, reply: (b"PING\r\n" + reply,),
+    "with a ping behind it": lambda _, reply: (reply + b"PING\r\n",),
+    "in two parts": lambda _, reply: (b"PING\r\n" + reply[:9], reply[9:]),
+    "cut before its last byte": lambda _, reply: (b"PING\r\n", reply[:-1], reply[-1:]),
+    "after INFO": lambda _, reply: (b'INFO {"server_id": "x"}\r\n', b"PING\r\n" + reply),
+    "after a message of no subscription": lambda _, reply: (b"MSG a 99 1\r\nx\r\nPING\r\n", reply),
+    "after a reply to another request": lambda _, reply: (
+        reply.replace(reply.split()[1], reply.split()[1] + b"9"),
+        b"PING\r\n" + reply,
+    ),
+}
+
+
+@pytest.mark.usefixtures("slow_ticks")
+@pytest.mark.parametrize("name", OTHER_DATA)
+def test_a_reply_among_other_data(
+    nc: Connection, service: Service, pool: ThreadPoolExecutor, name: str
+) -> None:
+    """The caller gets its reply, and the reader processes the rest, in any order and any pieces."""
+    request, inbox = waiting_request(nc, service, pool)
+    pongs = service.pongs
+    for piece in OTHER_DATA[name](service, service.reply(inbox, b"answer")):
+        service.send(piece)
+        time.sleep(0.002)
+    assert request.result(10 * SCALE).data == b"answer"
+    wait_until(lambda: service.pongs > pongs)
+    assert nc.request("echo", b"more", timeout=5 * SCALE).data == b"more"
+
+
+def test_a_late_reply(nc: Connection, service: Service, pool: ThreadPoolExecutor) -> None:
+    """A caller that waits longer than its turn lasts gets the reply from the reader."""
+    request, inbox = waiting_request(nc, service, pool)
+    wait_until(lambda: not nc._core.direct.paused)
+    service.send(service.reply(inbox, b"late"))
+    assert request.result(10 * SCALE).data == b"late"
+
+
+@pytest.mark.usefixtures("slow_ticks")
+def test_a_reply_to_an_earlier_request(
+    nc: Connection, service: Service, pool: ThreadPoolExecutor
+) -> None:
+    """The reply to a request that has timed out is not taken for the reply to the next one."""
+    start_reading_directly(nc)
+    with pytest.raises(TimeoutError):
+        nc.request("ask", b"first", timeout=0.001)
+    wait_until(lambda: service.others)
+    stale = service.others[0][0]
+    request, inbox = waiting_request(nc, service, pool)
+    service.send(service.reply(stale, b"old"))
+    time.sleep(0.002)
+    service.send(service.reply(inbox, b"new"))
+    assert request.result(10 * SCALE).data == b"new"
+
+
+@pytest.mark.usefixtures("slow_ticks")
+def test_replies_with_headers(nc: Connection, service: Service, pool: ThreadPoolExecutor) -> None:
+    """A status without responders raises; headers of a reply are returned."""
+    request, inbox = waiting_request(nc, service, pool)
+    sid = service.sids[inbox.rpartition(b".")[0] + b".*"]
+    service.send(b"HMSG %b %b 16 16\r\nNATS/1.0 503\r\n\r\n\r\n" % (inbox, sid))
+    with pytest.raises(NoRespondersError):
+        request.result(10 * SCALE)
+    before = nc._core.direct.count
+    request, inbox = waiting_request(nc, service, pool)
+    service.send(b"HMSG %b %b 18 20\r\nNATS/1.0\r\nA: b\r\n\r\nxy\r\n" % (inbox, sid))
+    msg = request.result(10 * SCALE)
+    assert (msg.data, msg.headers) == (b"xy", {"A": "b"})
+    assert nc._core.direct.count > before
+
+
+@pytest.mark.usefixtures("slow_ticks")
+def test_an_error_of_the_server(nc: Connection, service: Service, pool: ThreadPoolExecutor) -> None:
+    """A refusal that the caller finds in the socket ends its request."""
+    request, _ = waiting_request(nc, service, pool)
+    service.send(b"-ERR 'Permissions Violation for Publish to \"ask\"'\r\n")
+    with pytest.raises(PermissionsError):
+        request.result(10 * SCALE)
+
+
+# --- other threads ----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("slow_ticks")
+def test_a_second_request(nc: Connection, service: Service, pool: ThreadPoolExecutor) -> None:
+    """A second caller gets its reply while the first one waits for the socket."""
+    request, inbox = waiting_request(nc, service, pool)
+    assert nc.request("echo", b"second", timeout=5 * SCALE).data == b"second"
+    assert not request.done()
+    service.send(service.reply(inbox, b"first"))
+    assert request.result(10 * SCALE).data == b"first"
+
+
+@pytest.mark.usefixtures("slow_ticks")
+def test_a_subscription_that_begins_meanwhile(
+    nc: Connection, service: Service, pool: ThreadPoolExecutor
+) -> None:
+    """Its messages arrive at once, while a caller waits for the socket and after that."""
+    request, inbox = waiting_request(nc, service, pool)
+    sub = nc.subscribe("news")
+    wait_until(lambda: b"news" in service.sids)
+    for number in range(3):
+        service.send(b"MSG news %b 1\r\n%d\r\n" % (service.sids[b"news"], number))
+        assert sub.next_msg(timeout=0.25 * SCALE).data == b"%d" % number
+    service.send(service.reply(inbox, b"answer"))
+    assert request.result(10 * SCALE).data == b"answer"
+
+
+@pytest.mark.usefixtures("slow_ticks")
+def test_a_flush_meanwhile(nc: Connection, service: Service, pool: ThreadPoolExecutor) -> None:
+    """A flush of another thread does not wait for the caller that has the socket."""
+    request, inbox = waiting_request(nc, service, pool)
+    began = time.monotonic()
+    nc.flush(timeout=5 * SCALE)
+    assert time.monotonic() - began < 0.2 * SCALE
+    service.send(service.reply(inbox, b"answer"))
+    assert request.result(10 * SCALE).data == b"answer"
+
+
+def test_many_threads_by_turns(nc: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request gets its own reply soon, however many threads make requests at a time."""
+    # A caller that waits for bytes which the reader has read would wait as long as this.
+    monkeypatch.setattr(direct_reads, "_WAIT_S", 10 * SCALE)
+    monkeypatch.setattr(direct_reads, "_TURN_S", 20 * SCALE)
+    slowest: list[float] = []
+
+    def ask(seed: int) -> None:
+        dice = random.Random(seed)
+        for number in range(300):
+            text = b"%d %d" % (seed, number)
+            began = time.monotonic()
+            assert nc.request("echo", text, timeout=20 * SCALE).data == text
+            slowest.append(time.monotonic() - began)
+            if dice.random() < 0.2:
+                time.sleep(dice.choice([0, 0.0003, 0.001, 0.0015, 0.004]))
+            if dice.random() < 0.02:
+                nc.flush(20 * SCALE)
+
+    for threads in (1, 2, 1, 3):
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(ask, range(threads)))
+    slowest.sort()
+    assert slowest[len(slowest) // 2] < 0.05 * SCALE
+    assert slowest[-1] < 5 * SCALE
+
+
+@pytest.mark.usefixtures("slow_ticks")
+def test_closing_meanwhile(nc: Connection, service: Service, pool: ThreadPoolExecutor) -> None:
+    """A close by another thread ends the request at once."""
+    request, _ = waiting_request(nc, service, pool)
+    nc.close()
+    with pytest.raises(ConnectionClosedError):
+        request.result(0.2 * SCALE)
+
+
+# --- faults -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("slow_ticks")
+@pytest.mark.parametrize("end", ["closed", "reset"])
+def test_the_connection_is_lost_meanwhile(
+    nc: Connection, service: Service, pool: ThreadPoolExecutor, end: str
+) -> None:
+    """The reader sees the end that a caller was the first to see, and reconnects."""
+    start_reading_directly(nc)
+    service.others.clear()
+    request = pool.submit(nc.request, "ask", b"question", None)
+    wait_until(lambda: service.others)
+    peer = service.peer
+    assert peer is not None
+    if end == "reset":
+        linger = struct.pack("ii", 1, 0)
+        peer._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        # The peer's thread closes the socket when it sees the end of its input.
+        peer._socket.shutdown(socket.SHUT_RD)
+    else:
+        peer._socket.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(ConnectionLostError):
+        request.result(10 * SCALE)
+    wait_until(lambda: nc.is_connected and nc.stats["reconnects"] == 1)
+    start_reading_directly(nc)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.usefixtures("slow_ticks")
+def test_a_fork_meanwhile(nc: Connection, service: Service, pool: ThreadPoolExecutor) -> None:
+    """The child's calls fail at once; the parent is not affected."""
+    request, inbox = waiting_request(nc, service, pool)
+
+    def check() -> None:
+        with pytest.raises(ForkedConnectionError):
+            nc.request("echo", timeout=5)
+        with pytest.raises(ForkedConnectionError):
+            nc.flush(5)
+
+    in_child(check)
+    service.send(service.reply(inbox, b"answer"))
+    assert request.result(10 * SCALE).data == b"answer"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.usefixtures("slow_ticks")
+def test_a_signal_handler(nc: Connection) -> None:
+    """A handler that runs while its thread waits for the socket may make requests, and fork."""
+    start_reading_directly(nc)
+    seen: list[bytes] = []
+
+    def forked() -> None:
+        with pytest.raises(ForkedConnectionError):
+            nc.request("echo")
+
+    def handle(*_: object) -> None:
+        seen.append(nc.request("echo", b"handler", timeout=5 * SCALE).data)
+        in_child(forked)
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        with pytest.raises(TimeoutError):
+            nc.request("silent", timeout=0.3)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert seen == [b"handler"]
+    start_reading_directly(nc)
+
+
+@by_opcodes
+@pytest.mark.usefixtures("slow_ticks")
+def test_ctrl_c_anywhere_in_a_direct_read(nc: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a Ctrl-C strikes, both locks are free afterwards, and the next replies are right."""
+    # The peer may take its time.
+    monkeypatch.setattr(direct_reads, "_WAIT_S", 10 * SCALE)
+    read: list[int] = []
+
+    def ask() -> None:
+        assert nc.request("echo", b"interrupted", timeout=5 * SCALE).data == b"interrupted"
+        read.append(nc._core.direct.count)
+
+    moment = 0
+    went_off = True
+    while went_off:
+        moment += 1
+        start_reading_directly(nc)
+        before = nc._core.direct.count
+        went_off = interrupted(ask, moment)
+        assert not nc._core.direct._turn.locked()
+        began = time.monotonic()
+        assert nc.request("echo", b"next", timeout=5 * SCALE).data == b"next"
+        nc.flush(5 * SCALE)
+        assert time.monotonic() - began < 2 * SCALE
+    assert moment > 50
+    assert read[-1] == before + 1, "the caller should have read its reply itself"
+
+
+# --- where the reader reads always ------------------------------------------------------------------
+
+
+def test_with_a_subscription_the_reader_reads(nc: Connection) -> None:
+    """Messages may come at any time, so callers leave the socket to the reader."""
+    sub = nc.subscribe("news")
+    for _ in range(100):
+        nc.request("echo", b"x", timeout=5 * SCALE)
+    assert nc._core.direct.count == 0
+    sub.unsubscribe()
+    start_reading_directly(nc)
+
+
+def test_with_tls_the_reader_reads(certificates: Certificates) -> None:
+    """Decoded bytes cannot be left behind, so callers leave the socket to the reader."""
+    with NatsServer(config=certificates.server()) as server:
+        trusted = certificates.trusted()
+        with jetstream_sync.connect(server.url, tls=trusted) as nc:
+            sub = nc.subscribe("echo", cb=lambda msg: msg.respond(msg.data))
+            nc.flush()
+            with jetstream_sync.connect(server.url, tls=trusted) as asking:
+                for _ in range(100):
+                    assert asking.request("echo", b"x", timeout=5 * SCALE).data == b"x"
+                assert asking._core.direct.count == 0
+            sub.unsubscribe()
+
+
+def test_a_thread_with_few_requests_wakes_the_reader_rarely(nc: Connection) -> None:
+    """After pauses in which no caller has read, the reader pauses less often."""
+    start_reading_directly(nc)
+    wait_until(lambda: not nc._core.direct.paused)
+    paused = 0
+    for _ in range(40):
+        nc.request("echo", b"x", timeout=5 * SCALE)
+        time.sleep(0.0005)
+        paused += nc._core.direct.paused
+        wait_until(lambda: not nc._core.direct.paused)
+    assert paused < 12
+
+
+def test_threads_that_are_left(nc: Connection) -> None:
+    """No further thread is needed."""
+    start_reading_directly(nc)
+    names = [each.name for each in threading.enumerate() if each.name.startswith("nats-")]
+    assert len(names) == 2
