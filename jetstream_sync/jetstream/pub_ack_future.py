@@ -17,6 +17,7 @@ from ..client.gevent_check import is_gevent
 from ..client.threads import in_each_child, spawn
 from ..codec import loads
 from ..errors import Error, ForkedConnectionError, TimeoutError
+from ..protocol.parser import Delivery
 
 __all__ = ["PubAckFuture"]
 
@@ -62,7 +63,8 @@ class PubAckFuture(Future[PubAck]):
     __answer: bytes | None = None  # the server's reply, until it is decoded
     __done = False
     __standard = False  # whether the standard part exists
-    #: Delay before a retry, in seconds.
+    #: Number of retries while there are no responders, and the delay before each, in seconds.
+    retries: int = 2
     retry_wait: float = 0.25
 
     def __init__(
@@ -78,7 +80,6 @@ class PubAckFuture(Future[PubAck]):
         self.command: bytes = command
         self.size = size
         self.due = due
-        self.retries = 2
         self._core = core
 
     def __getattr__(self, name: str) -> Any:
@@ -121,6 +122,41 @@ class PubAckFuture(Future[PubAck]):
             except Error as error:
                 self.__error = error
             self.__answer = None
+
+    @staticmethod
+    def settle_run(
+        pending: dict[bytes, PubAckFuture], deliveries: list[Delivery], token_at: int
+    ) -> list[Delivery]:
+        """
+        Settle the futures of acknowledgements for which no thread waits and which have no callback.
+
+        It runs no user code, so the reader may call it. The settled futures are removed from
+        ``pending``.
+
+        Args:
+            pending: the pending futures by token.
+            deliveries: the acknowledgements.
+            token_at: the position of the token in their subjects.
+
+        Returns:
+            The other acknowledgements.
+
+        """
+        others: list[Delivery] = []
+        with _lock:
+            for delivery in deliveries:
+                subject, _, header, payload = delivery
+                token = subject[token_at:]
+                future = pending.get(token)
+                if future is None:
+                    continue  # a late ack
+                if future.__standard or (header and not payload):  # noqa: SLF001 - of this class
+                    others.append(delivery)
+                elif pending.pop(token, None) is not None:
+                    future.__answer = payload  # noqa: SLF001
+                    future.__done = True  # noqa: SLF001
+                    future.command = b""  # the payload is no longer needed
+        return others
 
     def acknowledged(self, answer: bytes) -> None:
         """Settle the future with the server's reply."""
@@ -212,9 +248,10 @@ class PubAckFuture(Future[PubAck]):
                 the message was not acknowledged.
 
         """
-        if self.__answer is not None:
-            self.__decode()
         ack = self.__ack
+        if ack is None and self.__answer is not None:
+            self.__decode()
+            ack = self.__ack
         if ack is not None:
             return ack
         error = self.exception(timeout)

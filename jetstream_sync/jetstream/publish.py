@@ -2,13 +2,14 @@
 Publish messages to streams and wait for their acknowledgements.
 
 `Publisher.publish` waits for each ack. `Publisher.publish_async` does not: up to a window of messages
-may await their acks, each with a future. The acks arrive on one inbox. A dedicated thread settles
-the futures, because settling a future runs the user's callbacks.
+may await their acks, each with a future. The acks arrive on one inbox. The reader settles the futures
+for which no thread waits and which have no callback. A dedicated thread settles the others, because
+that runs the user's callbacks.
 
 Rules:
 
 1. Each message that awaits its ack has an entry in ``_pending``. The thread that removes the entry
-   settles the future. Each future is therefore settled once: by an ack, a refusal, its timeout, a
+   settles the future: the reader or the ack thread. Each future is therefore settled once: by an ack, a refusal, its timeout, a
    lost connection, or the close of the connection.
 2. ``_room`` only serves waiting: publishers wait on it for room in the window, and
    `publish_async_completed` for an empty window.
@@ -397,8 +398,11 @@ class Publisher(MessageReceiver):
     # --- called by the reader; see `MessageReceiver` ------------------------------------------------
 
     def deliver(self, deliveries: list[Delivery]) -> None:
-        """Enqueue acks."""
-        self._acks.put(deliveries, len(deliveries))
+        """Settle the futures of acks; enqueue the other acks for the ack thread."""
+        others = PubAckFuture.settle_run(self._pending, deliveries, len(self._reply_prefix))
+        if others:
+            self._acks.put(others, len(others))
+        self._make_room()
 
     def on_connection_change(self, *, connected: bool) -> None:
         """Enqueue a marker among the acks when the connection is lost."""

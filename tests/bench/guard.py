@@ -18,11 +18,13 @@ The exit status is 1 when a workload takes more processor time than before, by m
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import socket
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -83,14 +85,12 @@ def _compare(old: Path, new: Path, workload: str, rounds: int) -> tuple[list[flo
 @contextmanager
 def _tree(commit: str) -> Iterator[Path]:
     """Lend a directory with the files of a commit."""
+    git = ["git", "-C", str(_ROOT), "archive", commit, "jetstream_sync"]
+    archive = subprocess.run(git, stdout=subprocess.PIPE, check=True).stdout
     with tempfile.TemporaryDirectory() as directory:
-        tree = Path(directory) / "tree"
-        git = ["git", "-C", str(_ROOT), "worktree"]
-        subprocess.run([*git, "add", "--quiet", "--detach", str(tree), commit], check=True)
-        try:
-            yield tree
-        finally:
-            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
+        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+            files.extractall(directory, filter="data")
+        yield Path(directory)
 
 
 class _Child:

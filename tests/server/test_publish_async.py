@@ -160,6 +160,27 @@ def test_callbacks_run_off_the_reader(js: JetStream, stream: Stream, nc: Connect
     js.publish_async_completed(5)
 
 
+def test_a_slow_callback_delays_no_other_future(js: JetStream, stream: Stream) -> None:
+    """While a callback runs, futures without a callback are settled, and the window has room."""
+    held = threading.Event()
+    threads: list[str] = []
+
+    def slow(_: Future[PubAck]) -> None:
+        threads.append(threading.current_thread().name)
+        held.wait(30)
+
+    js.publish_async(f"{stream.name}.a").add_done_callback(slow)
+    wait_until(lambda: threads)
+    try:
+        futures = [js.publish_async(f"{stream.name}.a", timeout=10) for _ in range(5_000)]
+        wait_until(lambda: all(future.done() for future in futures))
+        js.publish_async_completed(10)
+        assert [future.result(0).seq for future in futures] == list(range(2, 5_002))
+    finally:
+        held.set()
+    assert threads[0].startswith("nats-acks")
+
+
 def test_a_callback_that_raises_affects_nothing_else(
     js: JetStream, stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
