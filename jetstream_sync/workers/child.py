@@ -34,7 +34,7 @@ from .context import Context
 from .handler import Handler, Middleware, Reply
 from .leases import Delivery
 from .logs import log_context
-from .registry import created_workers
+from .registry import created_workers, enter_handler_process
 from .spawn import spawn
 from .tracing import tracing_middleware
 
@@ -102,6 +102,7 @@ def main(connection: int, lifeline: int) -> None:
     with suppress(OSError, ValueError, AttributeError):  # stderr may be closed
         faulthandler.register(signal.SIGQUIT, all_threads=True)
     _end_with(lifeline)
+    enter_handler_process()
     os.set_inheritable(connection, False)
     conn = Connection(connection)
     job = conn.recv()

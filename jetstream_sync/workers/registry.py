@@ -6,9 +6,10 @@ import weakref
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from .. import InvalidOptionError
 from .handler import Handler, Middleware
 
-__all__ = ["HandlerOwner", "created_workers", "register"]
+__all__ = ["HandlerOwner", "created_workers", "enter_handler_process", "refuse_to_run", "register"]
 
 
 class HandlerOwner(Protocol):
@@ -30,3 +31,29 @@ def register(worker: HandlerOwner) -> None:
 def created_workers() -> list[HandlerOwner]:
     """Return the workers that exist, in the order of their creation."""
     return [worker for each in tuple(_created) if (worker := each()) is not None]
+
+
+#: Whether this process belongs to a handler; a list, because it changes.
+_in_handler_process: Final = [False]
+
+
+def enter_handler_process() -> None:
+    """Record that this process belongs to a handler: workers must not run in it."""
+    _in_handler_process[0] = True
+
+
+def refuse_to_run() -> None:
+    """
+    Check that workers may run in this process.
+
+    Raises:
+        InvalidOptionError: it belongs to a handler. Its worker would start processes without end.
+
+    """
+    if _in_handler_process[0]:
+        raise InvalidOptionError(
+            "pool",
+            "processes",
+            "a process of a handler must not run the worker when it imports the module: call run() "
+            "under if __name__ == '__main__'",
+        )

@@ -53,7 +53,7 @@ from .logs import log
 from .observer import EVENT_KINDS, EventKind, Hook, Observer
 from .once import ensure_bucket
 from .processing import Shared
-from .registry import register
+from .registry import refuse_to_run, register
 from .retries import Backoff, backoff_for
 from .schedules import Schedule, apply_schedules, check_schedules
 from .settle import Settlements
@@ -533,9 +533,11 @@ class Worker:
             disabled. The reason is logged.
 
         Raises:
-            InvalidOptionError: there are no handlers, or an option of the connection is invalid.
+            InvalidOptionError: there are no handlers, an option of the connection is invalid, or a process
+                of a handler imports a module that calls this.
 
         """
+        refuse_to_run()
         if not self.handlers:
             raise InvalidOptionError("handlers", [], "the worker has none: add one with @handler")
         observer = Observer(

@@ -324,7 +324,11 @@ def handle(data):
 def test_a_handler_that_a_process_cannot_import_is_refused(
     stream: Stream, nats_server: NatsServer, tmp_path: Path
 ) -> None:
-    """A function inside a function is refused at once, one behind a condition at the start."""
+    """
+    A function inside a function is refused at once, and one behind a condition at the start.
+
+    So is a module that runs its worker when it is imported: each process would start others.
+    """
     worker = Worker(nats_server.url)
 
     def local() -> None:
@@ -347,6 +351,18 @@ if __name__ == "__main__":
     with Program(["app.py"], nats_server.url, tmp_path) as program:
         assert program.ended() == 2
         assert "importing __main__ does not define it" in program.output
+    (tmp_path / "unguarded.py").write_text(f"""
+import sys
+from jetstream_sync.workers import Worker
+worker = Worker()
+@worker.handler(stream={stream.name!r}, consumer="C", pool="processes")
+def handle():
+    pass
+sys.exit(worker.run())
+""")
+    with Program(["unguarded.py"], nats_server.url, tmp_path) as program:
+        assert program.ended() == 2
+        assert "call run() under if __name__ == '__main__'" in program.output
 
 
 def test_a_worker_can_set_up_its_processes(
