@@ -38,6 +38,8 @@ class Worker(workers.Worker):
 
     """
 
+    process_setup = "django:setup"
+
     def __init__(self, servers: str | Sequence[str] | None = None, **options: Any) -> None:
         config = Config.load()
         for name in ("name", "dead_letters", "drain_timeout", "ensure", "connection", "middleware"):

@@ -18,7 +18,6 @@ import logging
 import os
 import pickle
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Sequence
@@ -58,7 +57,7 @@ class ChildJob:
     modules: Sequence[str]
     """The modules to import."""
     setup: str
-    """``MODULE:FUNCTION`` to call before that; empty: none."""
+    """``MODULE:FUNCTION`` to call before that, and after the import of the main module; empty: none."""
     identity: tuple[str, str, str]
     """Stream, consumer, and qualified name of the function."""
     log_levels: dict[str, int]
@@ -145,11 +144,10 @@ def _end_with(lifeline: int) -> None:
 
 def _load(job: ChildJob) -> tuple[Handler | None, Sequence[Middleware]]:
     """Import the modules; return the handler, ``None`` if there is none, and its middleware."""
+    prepare(job.preparation)
     if job.setup:
         module, _, function = job.setup.partition(":")
-        sys.path[:] = job.preparation["sys_path"]
         getattr(importlib.import_module(module), function)()
-    prepare(job.preparation)
     for name in job.modules:
         importlib.import_module(name)
     for worker in created_workers():

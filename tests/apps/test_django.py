@@ -194,6 +194,22 @@ def test_orders_that_cannot_be_handled(project: Project) -> None:
         assert [each.data for each in raw.stored("DEAD")] == [b"13"]
 
 
+@pytest.mark.parametrize("project", ["sqlite"], indirect=True)
+def test_handlers_in_processes(project: Project) -> None:
+    """A process of a handler sets Django up before it imports the handler, and uses the database."""
+    workers = project.folder / "orders" / "workers.py"
+    code = workers.read_text().replace("concurrency=4", 'concurrency=2, pool="processes"')
+    workers.write_text(code)
+    project.add_orders(0, 10)
+    with project.start(*WORKER) as worker:
+        worker.wait_for("is ready")
+        project.publish(0, 10)
+        wait_until(lambda: project.is_done(10), 20)
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 0
+    assert project.invoices() == Counter(range(10))
+
+
 #: Programs that run the worker, and kill it at a certain place, once.
 _KILLED = """
 import os, signal

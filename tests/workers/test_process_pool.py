@@ -386,7 +386,7 @@ def handle():
     record(ready_at_import)
 """
     publish(js, stream, "1")
-    with WorkerProgram(code, nats_server.url, tmp_path) as worker:
+    with WorkerProgram(code, nats_server.url, tmp_path, []) as worker:
         assert worker.wait_runs(1) == ["[1]"]
 
 
