@@ -157,17 +157,20 @@ class Histogram:
 class Counters:
     """Numbers of one handler that one thread changes."""
 
-    __slots__ = ("age", "clock_offset", "counts", "duration", "last_success", "wait")
+    __slots__ = ("age", "counts", "duration", "last_success", "wait")
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = dict.fromkeys((*OUTCOMES, *COUNTERS), 0)
         self.duration = Histogram()
         self.wait = Histogram()
         self.age = Histogram()
-        #: Seconds since 1970 when the last message was acknowledged; 0: none was.
+        #: Time of the last acknowledgement by the lease clock, in `total` since 1970; 0: none was.
         self.last_success = 0.0
-        #: Seconds since 1970, less the lease clock.
-        self.clock_offset = 0.0
+
+
+def _clock_offset() -> float:
+    """Return the seconds since 1970, less the lease clock."""
+    return datetime.now(timezone.utc).timestamp() - lease_clock()
 
 
 class HandlerObserver(DeliveryObserver):
@@ -189,6 +192,7 @@ class HandlerObserver(DeliveryObserver):
         self._lock = threading.Lock()
         # Times by the lease clock at which the delays of retries are over; under _lock.
         self._delayed: list[float] = []
+        self._clock_offset = _clock_offset()
 
     def _counters(self) -> Counters:
         try:
@@ -204,10 +208,9 @@ class HandlerObserver(DeliveryObserver):
         """Record that the handler is about to run for a message."""
         counters = self._counters()
         now = delivery.started_at = lease_clock()
-        today = datetime.now(timezone.utc).timestamp()
-        counters.clock_offset = today - now
         counters.wait.add(now - delivery.received_at)
-        counters.age.add(max(0.0, today - delivery.metadata.timestamp_ns / 1e9))
+        age = now + self._clock_offset - delivery.metadata.timestamp_ns / 1e9
+        counters.age.add(max(0.0, age))
         if self._observer.wants("message"):
             self._emit("message", delivery)
 
@@ -236,7 +239,7 @@ class HandlerObserver(DeliveryObserver):
         if outcome != "ack" or error is None or not delivery.claimed:
             counters.counts[outcome] += 1  # an acknowledgement of the handler was counted
         if outcome == "ack":
-            counters.last_success = lease_clock() + counters.clock_offset
+            counters.last_success = lease_clock()
         elif outcome == "lost":
             self.lease_lost(delivery)
         if delay is not None:
@@ -303,6 +306,9 @@ class HandlerObserver(DeliveryObserver):
                 mine.counts = [a + b for a, b in zip(mine.counts, other.counts, strict=True)]
                 mine.total += other.total
             total.last_success = max(total.last_success, each.last_success)
+        self._clock_offset = _clock_offset()  # the time of the system may have been set
+        if total.last_success:
+            total.last_success += self._clock_offset
         return total
 
 

@@ -163,8 +163,8 @@ class Worker:
             first one outermost. One that raises counts as the handler.
         ensure: ``"consumer"``: create missing consumers, and update the fields that a handler names;
             ``"none"``: consumers and the stream for dead letters must exist.
-        trace: how a handler's span refers to the one that published the message, if the extra ``otel`` is
-            installed: ``"link"``: it starts a trace with a link; ``"parent"``: it is a child;
+        trace: how a handler's span refers to the one that published the message, if an OpenTelemetry SDK
+            is configured before `run`: ``"link"``: it starts a trace with a link; ``"parent"``: it is a child;
             ``None``: handlers are not traced.
         http: the address ``HOST:PORT`` of health checks and metrics; ``None``: no server. Without a host,
             only programs on this machine can connect; port 0 is a free one, which is logged.

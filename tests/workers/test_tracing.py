@@ -172,9 +172,13 @@ def test_a_tracer_that_raises_changes_nothing(
     assert len(named(spans, "publish")) == 1
 
 
+@pytest.mark.usefixtures("spans")
 def test_there_is_no_tracing_without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The extra is optional."""
+    """The extra is optional, and without an SDK no spans are made."""
     assert len(tracing_middleware("link")) == 1
+    with monkeypatch.context() as patched:
+        patched.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
+        assert tracing_middleware("link") == ()
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     assert tracing_middleware("link") == ()
 
