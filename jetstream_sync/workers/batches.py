@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from .context import Context
 from .handler import DecodeError
 from .leases import Delivery, lease_clock
-from .logs import log
+from .logs import log, log_context
 from .processing import Processor
 from .retries import BatchError
 
@@ -42,6 +42,7 @@ class BatchProcessor(Processor):
             delivery.thread = threading.get_ident()
             delivery.give_up_at = give_up_at
             self._observer.started(delivery)
+        log_context.set(held[0])
         failed: Mapping[int, BaseException] = {}
         alone = True
         try:
@@ -60,6 +61,7 @@ class BatchProcessor(Processor):
             delivery.give_up_at = math.inf
             self._observer.returned(delivery)
         for index, (delivery, context) in enumerate(zip(held, batch, strict=True)):
+            log_context.set(delivery)
             cause = failed.get(index)
             if cause is not None:
                 self._failed(delivery, context.id, cause, traceback=alone)

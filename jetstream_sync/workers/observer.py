@@ -236,8 +236,7 @@ class HandlerObserver(DeliveryObserver):
 
         """
         counters = self._counters()
-        if outcome != "ack" or error is None or not delivery.claimed:
-            counters.counts[outcome] += 1  # an acknowledgement of the handler was counted
+        counters.counts[outcome] += 1
         if outcome == "ack":
             counters.last_success = lease_clock()
         elif outcome == "lost":

@@ -86,7 +86,7 @@ class PoolState:
     running: int
     """Number of messages whose handler runs."""
     stuck: int
-    """Number of these that exceed the timeout."""
+    """Number of threads whose handler exceeds the timeout."""
     buffered: int
     """Number of messages that wait for a thread."""
     pull_alive: bool
@@ -197,7 +197,7 @@ class HandlerThreads:
             return PoolState(
                 slots=self.handler.concurrency,
                 running=len(self._running),
-                stuck=sum(each.given_up for each in self._running),
+                stuck=len({each.thread for each in self._running if each.given_up}),
                 buffered=self._held - len(self._running),
                 pull_alive=bool(self._threads) and self._threads[-1].is_alive(),
             )

@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import jetstream_sync
 from jetstream_sync import InvalidOptionError, JetStream, Stream
 from jetstream_sync.server import NatsServer
-from jetstream_sync.workers import Backoff, Reject, Retry, Worker, WorkerCollector
+from jetstream_sync.workers import Backoff, Context, Reject, Retry, Worker, WorkerCollector
 from jetstream_sync.workers import worker as worker_module
 from jetstream_sync.workers.leases import LeaseKeeper
 
@@ -229,8 +229,8 @@ def test_the_metrics_count_what_was_handled(
         wait_until(lambda: endpoint.metrics().get("consumer_pending") == 0)
         found = endpoint.metrics()
         assert found.keys() == samples(generate_latest(registry).decode()).keys()
-    outcomes = {name.split()[1]: value for name, value in found.items() if "messages_total" in name}
-    assert outcomes == {"ack": 3, "retry": 1, "rejected": 1, "dead": 1, "lost": 0, "given_back": 0}
+    totals = {name.split()[1]: value for name, value in found.items() if "messages_total" in name}
+    assert totals == {"ack": 3, "retry": 1, "rejected": 1, "dead": 1, "lost": 0, "given_back": 0}
     runs = 3 + 1 + 2
     for name in ("duration_seconds", "wait_seconds", "age_seconds"):
         assert found[f"{name}_count"] == found[f"{name}_bucket +Inf"] == runs
@@ -239,6 +239,56 @@ def test_the_metrics_count_what_was_handled(
     assert abs(found["last_success_timestamp_seconds"] - newest) < 60
     assert (found["slots"], found["running"], found["buffered"]) == (1, 0, 0)
     assert samples(generate_latest(registry).decode()) == {}
+
+
+def test_an_early_acknowledgement_is_counted_once(
+    js: JetStream, stream: Stream, nats_server: NatsServer
+) -> None:
+    """Whether the handler then returns or raises, the message has one outcome."""
+    worker = Worker(nats_server.url)
+
+    @worker.handler(stream=stream.name, consumer="C", decode="text")
+    def handle(what: str, ctx: Context) -> None:
+        ctx.ack()
+        if what == "bad":
+            raise ValueError("too late")
+
+    for what in ("good", "bad"):
+        js.publish(f"{stream.name}.a", what.encode())
+    with running(worker):
+        wait_until(lambda: counted(worker)["ack"] == 2)
+        assert +counted(worker) == {"ack": 2}
+
+
+def test_one_late_batch_leaves_the_other_threads_alive(
+    js: JetStream, stream: Stream, nats_server: NatsServer
+) -> None:
+    """A batch that exceeds its timeout occupies one thread, however many messages it has."""
+    worker = Worker(nats_server.url)
+    release = threading.Event()
+
+    @worker.batch(
+        stream=stream.name, consumer="C", concurrency=2, timeout=0.1, max_messages=3, max_wait=30
+    )
+    def hang() -> None:
+        release.wait(30)
+
+    with running(worker):
+        for batch in (1, 2):
+            for _ in range(3):
+                js.publish(f"{stream.name}.a")
+            wait_until(lambda count=3 * batch: counted(worker)["timeouts"] == count)
+            snapshot = worker.snapshot()
+            assert snapshot is not None
+            assert bool(snapshot["not_live"]) == (batch == 2)
+        release.set()
+
+
+def counted(worker: Worker) -> Counter[str]:
+    """Return what a running worker with one handler has counted; nothing while it starts."""
+    snapshot = worker.snapshot()
+    handlers = [] if snapshot is None else snapshot["handlers"]
+    return Counter(handlers[0]["counts"] if handlers else {})
 
 
 def test_good_messages_pass_those_that_wait_for_their_retry(
