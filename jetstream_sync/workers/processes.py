@@ -71,6 +71,9 @@ class HandlerTimeoutError(Exception):
 class _StartError(Exception):
     """A handler process cannot start."""
 
+    #: Whether a signal has ended it, which is no mistake of the handler.
+    by_signal: bool = False
+
 
 class ProcessPool:
     """
@@ -113,6 +116,9 @@ class ProcessPool:
             process = self._start()
         except _StartError as error:
             if self._is_stopping():
+                return
+            if error.by_signal:
+                log.warning("%s, another one is started for the next message", error)
                 return
             raise InvalidOptionError("pool", "processes", str(error)) from None
         with self._lock:
@@ -320,7 +326,9 @@ class _HandlerProcess:
         except HandlerTimeoutError:
             raise _StartError(f"{self._name}: the worker is stopping") from None
         except (WorkerCrashedError, OSError) as error:
-            raise _StartError(f"{self._name}: {error}") from error
+            failure = _StartError(f"{self._name}: {error}")
+            failure.by_signal = (self.popen.poll() or 0) < 0
+            raise failure from error
         if refusal:
             raise _StartError(refusal)
 

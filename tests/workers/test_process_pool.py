@@ -415,3 +415,27 @@ if __name__ == "__main__":
         assert program.ended() == 0
         assert "is stopping" in program.output
         assert "is ready" not in program.output
+
+
+def test_a_process_that_is_killed_while_it_starts_is_replaced(
+    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """A signal at the start, such as that of the out-of-memory killer, does not end the worker."""
+    code = f"""
+if __name__ != "__main__" and not os.path.exists("killed"):
+    open("killed", "w").close()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+worker = Worker()
+
+@worker.handler(stream={stream.name!r}, consumer="C", pool="processes", decode="text")
+def handle(data):
+    record(data)
+"""
+    publish(js, stream, "1")
+    with WorkerProgram(code, nats_server.url, tmp_path, []) as worker:
+        assert worker.wait_runs(1) == ["1"]
+        wait_until(lambda: is_settled(stream, "C"))
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 0
+        assert "ended with signal SIGKILL, another one is started" in worker.output
