@@ -433,7 +433,7 @@ def handle(data):
     record(data)
 """
     publish(js, stream, "1")
-    with WorkerProgram(code, nats_server.url, tmp_path, []) as worker:
+    with WorkerProgram(code, nats_server.url, tmp_path) as worker:
         assert worker.wait_runs(1) == ["1"]
         wait_until(lambda: is_settled(stream, "C"))
         worker.signal(signal.SIGTERM)
