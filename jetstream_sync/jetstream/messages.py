@@ -24,7 +24,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from itertools import islice, repeat, starmap
-from operator import itemgetter
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -56,6 +55,8 @@ from .pull import (
     PullInbox,
     PullRequester,
     RetryBackoff,
+    arrived_messages,
+    first_deliveries,
 )
 
 if TYPE_CHECKING:
@@ -71,18 +72,6 @@ _SECOND: Final = 1_000_000_000
 _MAX_RETRY_DELAY_S: Final = 2.0
 #: Maximum number of messages in a run.
 _MAX_RUN: Final = 256
-
-_header_of: Final = itemgetter(2)
-_payload_of: Final = itemgetter(3)
-
-
-def _first(deliveries: deque[Delivery], count: int) -> list[Delivery]:
-    """Return the first ``count`` deliveries of a queue."""
-    while True:
-        try:
-            return list(islice(deliveries, count))
-        except RuntimeError:  # another thread added or took something meanwhile
-            continue
 
 
 def _no_items() -> Iterator[Any]:
@@ -395,14 +384,9 @@ class MessagePuller:
         limit = min(len(arrived), _MAX_RUN, self._ledger.messages_before_request())
         if limit < 1 or not self._runs or monotonic() >= self._leases.fresh_until:
             return
-        run = _first(arrived, limit)
-        if not all(map(_payload_of, run)) and any(map(_header_of, run)):
-            for count, (_, _, header, payload) in enumerate(run):
-                if header and not payload:  # perhaps a status
-                    del run[count:]
-                    break
-            if not run:
-                return
+        run = arrived_messages(arrived, limit)
+        if not run:
+            return
         count = len(run)
         moved = islice(self._next_arrived, count)
         sequence = self._requester.sequence
@@ -443,9 +427,9 @@ class MessagePuller:
     def _buffer_state(self) -> tuple[list[Delivery], int, bool]:
         """Return the buffered deliveries, the number of taken messages, and whether it is closed."""
         with self._lock:
-            ready = _first(self._ready, _MAX_RUN)
+            ready = first_deliveries(self._ready, _MAX_RUN)
             taken = self._ledger.delivered + self._uncounted - len(ready)
-            buffered = ready + _first(self._arrived, len(self._arrived))
+            buffered = ready + first_deliveries(self._arrived, len(self._arrived))
             return buffered, taken, self._inbox.mailbox.closed
 
     def _wait(self, deadline: Deadline) -> None:

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice, repeat, starmap
+from operator import itemgetter
 from typing import ClassVar, Final
 from weakref import ref
 
@@ -56,6 +58,8 @@ __all__ = [
     "PullInbox",
     "PullRequester",
     "RetryBackoff",
+    "arrived_messages",
+    "first_deliveries",
 ]
 
 #: Enqueued when the connection is lost: open requests are lost with it. Both markers look like a
@@ -63,6 +67,29 @@ __all__ = [
 DISCONNECTED: Final[Delivery] = (b"", b"", b"down", b"")
 #: Enqueued after a reconnect.
 RECONNECTED: Final[Delivery] = (b"", b"", b"up", b"")
+
+
+_header_of: Final = itemgetter(2)
+_payload_of: Final = itemgetter(3)
+
+
+def first_deliveries(deliveries: deque[Delivery], count: int) -> list[Delivery]:
+    """Return the first ``count`` deliveries of a queue, without removing them."""
+    while True:
+        try:
+            return list(islice(deliveries, count))
+        except RuntimeError:  # another thread added or took something meanwhile
+            continue
+
+
+def arrived_messages(deliveries: deque[Delivery], count: int) -> list[Delivery]:
+    """Return the first deliveries of a queue, up to ``count`` or to one that may be a status."""
+    run = first_deliveries(deliveries, count)
+    if not all(map(_payload_of, run)) and any(map(_header_of, run)):
+        for index, (_, _, header, payload) in enumerate(run):
+            if header and not payload:
+                return run[:index]
+    return run
 
 
 class PullInbox(MessageReceiver):
@@ -598,7 +625,10 @@ class Fetch:
         limit = self._request.max_bytes
         make = self._requester.message
         arrived = inbox.mailbox.items
+        in_runs = not (limit or self._requester.pinned)
         while len(messages) < batch:
+            if in_runs and arrived:
+                self._take_run(arrived)
             try:
                 delivery = arrived.popleft()
             except IndexError:
@@ -628,6 +658,16 @@ class Fetch:
                 self._bytes += sum(map(len, delivery))
                 if self._bytes >= limit:
                     return
+
+    def _take_run(self, arrived: deque[Delivery]) -> None:
+        """Take the messages that have arrived, except the last one of the batch."""
+        run = arrived_messages(arrived, self._request.batch - len(self._messages) - 1)
+        core, settled = self._requester.core, self._requester.settled
+        made = [JetStreamMsg(delivery, core, settled) for delivery in run]
+        taken = islice(starmap(arrived.popleft, repeat(())), len(run))
+        # A KeyboardInterrupt is raised before both steps or after them.
+        self._messages += made
+        deque(taken, maxlen=0)
 
     def _wait(self, inbox: PullInbox) -> Delivery:
         """Wait for the next delivery while heartbeats arrive."""
