@@ -1,4 +1,4 @@
-"""Which of the applications run."""
+"""The selection of the applications' tests, and their databases."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from jetstream_sync.server import NatsServer
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """
-    Leave out what is marked ``apps``, unless ``-m`` speaks of it.
+    Deselect tests marked ``apps``, unless ``-m`` names that marker.
 
-    Where it does, nothing is skipped: an application whose packages are not there fails.
+    If it does, no test is skipped: an application whose packages are missing fails.
     """
     if "apps" in (config.getoption("-m") or ""):
         return
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[dict[str, str]]:
-    """A PostgreSQL server: the environment variables with which clients find it."""
+    """A PostgreSQL server: the environment variables for its clients."""
     with postgres_server() as variables:
         yield variables
 

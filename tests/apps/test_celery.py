@@ -16,7 +16,7 @@ from rawnats import RawClient
 
 from jetstream_sync.server import NatsServer
 
-# Programs of others take their time to start and to stop.
+# Other programs take some time to start and to stop.
 pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
 
 WORKER = ["-m", "celery", "--app", "tasks", "worker", "--loglevel", "info"]
@@ -32,12 +32,12 @@ def worker(fresh_server: NatsServer, folder: Path) -> Iterator[Program]:
     with Program(WORKER, fresh_server.url, folder) as program:
         program.wait_for(" ready.", 30)
         yield program
-        # With folders for a broker it takes its time to stop in peace; one test waits for that.
+        # With folders as a broker a clean stop takes long; one test waits for it.
         program.signal(signal.SIGKILL)
 
 
 def order(folder: Path, url: str, first: int, last: int) -> None:
-    """Have another process send tasks, as a web application would."""
+    """Send tasks from another process, like a web application."""
     code = (
         "from tasks import take_order\n"
         f"for number in range({first}, {last}):\n"
@@ -50,7 +50,7 @@ def order(folder: Path, url: str, first: int, last: int) -> None:
 
 
 def receipts(folder: Path) -> dict[int, tuple[int, int]]:
-    """By order: its sequence in the stream, and the process that wrote the receipt."""
+    """Return by order: its sequence in the stream, and the process that wrote the receipt."""
     found = {}
     for path in (folder / "receipts").glob("*.txt"):
         words = path.read_text().split()
@@ -65,7 +65,7 @@ def stored(server: NatsServer) -> int:
 
 
 def test_tasks_publish(worker: Program, fresh_server: NatsServer, folder: Path) -> None:
-    """Each task stores its order; the children of the pool have connections of their own."""
+    """Each task stores its order; the children of the pool have their own connections."""
     (folder / "receipts").mkdir()
     order(folder, fresh_server.url, 0, 60)
     wait_until(lambda: len(receipts(folder)) == 60, 30)
@@ -79,11 +79,11 @@ def test_tasks_publish(worker: Program, fresh_server: NatsServer, folder: Path) 
     assert "Traceback" not in worker.output
 
 
-def test_a_task_that_is_tried_again_is_stored_once(
+def test_a_repeated_task_is_stored_once(
     worker: Program, fresh_server: NatsServer, folder: Path
 ) -> None:
-    """What fails behind the publish does not store the order a second time."""
-    # Without the folder every task fails behind its publish, and is tried again later.
+    """A failure after the publish does not store the order a second time."""
+    # Without the folder every task fails after its publish, and is repeated later.
     order(folder, fresh_server.url, 0, 10)
     wait_until(lambda: worker.output.count("Retry in") >= 10 and stored(fresh_server) == 10, 30)
     (folder / "receipts").mkdir()
@@ -93,7 +93,7 @@ def test_a_task_that_is_tried_again_is_stored_once(
 
 
 def test_children_that_are_replaced(fresh_server: NatsServer, folder: Path) -> None:
-    """Children that the worker forks later have connections of their own, too."""
+    """Children that the worker forks later have their own connections, too."""
     (folder / "receipts").mkdir()
     command = [*WORKER, "--max-tasks-per-child", "5"]
     with Program(command, fresh_server.url, folder) as worker:
@@ -106,7 +106,7 @@ def test_children_that_are_replaced(fresh_server: NatsServer, folder: Path) -> N
 
 @pytest.mark.usefixtures("worker")
 def test_a_restart_of_the_server(fresh_server: NatsServer, folder: Path) -> None:
-    """Tasks that meet a server that is away are tried again, and none is lost."""
+    """Tasks that find no server are repeated, and none is lost."""
     (folder / "receipts").mkdir()
     order(folder, fresh_server.url, 0, 10)
     wait_until(lambda: len(receipts(folder)) == 10, 30)
@@ -132,5 +132,5 @@ def test_messages_become_tasks(fresh_server: NatsServer, folder: Path) -> None:
         assert bridge.ended() == 0
     names = {path.stem for path in (folder / "labels").glob("*.txt")}
     assert names == {f"order {number}" for number in range(10)}
-    # Each task has an id of its own.
+    # Each task has its own id.
     assert len({path.read_text() for path in (folder / "labels").glob("*.txt")}) == 10

@@ -21,7 +21,7 @@ from rawnats import RawClient
 
 from jetstream_sync.server import NatsServer
 
-# Programs of others take their time to start and to stop.
+# Other programs take some time to start and to stop.
 pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
 
 WORKER = ["manage.py", "jetstream_worker"]
@@ -34,9 +34,9 @@ class Project:
     A copy of the project, with its own database, and its streams on a server.
 
     Args:
-        folder: where it is.
+        folder: the folder of the copy.
         server: the nats-server.
-        variables: what the processes find in their environment besides that.
+        variables: additional environment variables of the processes.
 
     """
 
@@ -82,7 +82,7 @@ class Project:
             return list(connection.execute(sql))
 
     def add_orders(self, first: int, last: int) -> None:
-        """Store orders as the view does, without publishing them."""
+        """Store orders like the view, without publishing them."""
         code = (
             "import manage; from orders.models import Order; Order.objects.bulk_create("
             f"[Order(number=str(n), text='x') for n in range({first}, {last})])"
@@ -95,12 +95,12 @@ class Project:
                 assert b'"seq"' in raw.request("ORDERS.received", b"%d" % number)
 
     def invoices(self) -> Counter[int]:
-        """How many invoices each order has."""
+        """Return the number of invoices of each order."""
         sql = "SELECT o.number FROM orders_invoice i JOIN orders_order o ON i.order_id = o.id"
         return Counter(int(row[0]) for row in self.rows(sql))
 
     def billed(self) -> list[int]:
-        """The orders that were announced, in their order."""
+        """Return the announced orders in their order."""
         with RawClient(self.server.port) as raw:
             stored = raw.stored("ORDERS")
         return [int(each.data) for each in stored if each.subject == "ORDERS.billed"]
@@ -110,7 +110,7 @@ class Project:
             return raw.api("CONSUMER.INFO.ORDERS.BILLING")
 
     def is_done(self, count: int) -> bool:
-        """Whether this number of orders has invoices, and nothing waits anywhere."""
+        """Return whether this number of orders has invoices, and nothing is pending."""
         info = self.consumer()
         return (
             len(self.invoices()) == count
@@ -132,7 +132,7 @@ def project(
 
 
 def test_an_order_goes_through_view_and_worker(project: Project) -> None:
-    """What the view stores gets an invoice, and is announced, once; a repeated request changes nothing."""
+    """An order of the view gets an invoice and is announced once, also if it is repeated."""
     with project.site() as site, project.start(*WORKER) as worker:
         worker.wait_for("is ready")
         with ThreadPoolExecutor(4) as pool:
@@ -161,7 +161,7 @@ def test_the_view_while_the_server_is_away(project: Project) -> None:
 
 @pytest.mark.parametrize("project", ["postgresql"], indirect=True)
 def test_a_worker_stops_on_a_signal(project: Project) -> None:
-    """It finishes what it has started, and the other worker handles the rest."""
+    """It finishes the running handlers, and the other worker handles the rest."""
     project.add_orders(0, 200)
     with project.start(*WORKER) as first, project.start(*WORKER) as second:
         first.wait_for("is ready")
@@ -178,7 +178,7 @@ def test_a_worker_stops_on_a_signal(project: Project) -> None:
 
 @pytest.mark.parametrize("project", ["sqlite"], indirect=True)
 def test_orders_that_cannot_be_handled(project: Project) -> None:
-    """An unknown order is a dead letter; the worker stays, over a restart of the server, too."""
+    """An unknown order is a dead letter; the worker continues, also after a restart."""
     project.add_orders(0, 3)
     with project.start(*WORKER) as worker:
         worker.wait_for("is ready")
@@ -251,7 +251,7 @@ OutboxRelay._publish_rows = publish_before
 
 @pytest.mark.parametrize("patch", [_AFTER_COMMIT, _AFTER_PUBLISH], ids=["handler", "relay"])
 def test_a_worker_that_is_killed(project: Project, patch: str) -> None:
-    """Killed between commit and ack, or between publish and delete: each effect is there once."""
+    """Killed between commit and ack, or between publish and delete: each effect exists once."""
     (project.folder / "unlucky.py").write_text(_KILLED.format(patch=patch))
     project.add_orders(0, 1)
     project.publish(0, 1)
@@ -315,7 +315,7 @@ def test_random_kills(project: Project) -> None:
 
 
 def processes(worker: Program) -> list[int]:
-    """The processes of a worker with a supervisor."""
+    """Return the processes of a worker with a supervisor."""
     children = Path(f"/proc/{worker.process.pid}/task/{worker.process.pid}/children")
     return [int(each) for each in children.read_text().split()]
 

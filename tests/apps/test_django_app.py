@@ -34,7 +34,7 @@ def new_worker(**options: Any) -> Any:
 
 
 def test_publish_on_commit(database: str, stream: Stream) -> None:
-    """The message id is known at once, the message is published after the commit."""
+    """The message id is known at once; the message is published after the commit."""
     from django.db import transaction
 
     from jetstream_sync.django import publish_on_commit
@@ -151,7 +151,7 @@ def test_two_relays_at_a_time(database: str, stream: Stream) -> None:
 
 
 def test_a_relay_steps_back_while_an_earlier_row_is_locked(database: str, stream: Stream) -> None:
-    """On PostgreSQL, rows behind those that another relay publishes wait, and keep their order."""
+    """On PostgreSQL, rows behind those of another relay wait, and keep their order."""
     from django.db import connections, transaction
 
     from jetstream_sync.django import Config
@@ -208,7 +208,7 @@ def test_a_subject_without_a_stream_does_not_block_others(database: str, stream:
 
 
 def test_databases_that_share_a_stream(database: str, stream: Stream) -> None:
-    """The first messages of two databases have the same primary key, and are both stored."""
+    """The first messages of two databases have the same primary key; both are stored."""
     from jetstream_sync.django import Config
     from jetstream_sync.django.models import Outbox
     from jetstream_sync.django.outbox import OutboxRelay
@@ -221,7 +221,7 @@ def test_databases_that_share_a_stream(database: str, stream: Stream) -> None:
 
 
 def test_what_cannot_be_published_is_refused_at_once(database: str) -> None:
-    """A wrong subject or header raises where the message is stored, not in the relay."""
+    """A wrong subject or header raises in the call, not in the relay."""
     from jetstream_sync.django.models import Outbox
 
     with pytest.raises(BadSubjectError):
@@ -237,7 +237,7 @@ def test_what_cannot_be_published_is_refused_at_once(database: str) -> None:
 
 
 def test_an_atomic_handler(database: str, js: JetStream, stream: Stream) -> None:
-    """A failed attempt leaves nothing in the database; the one that succeeds has its effect once."""
+    """A failed attempt leaves nothing in the database; the successful one has its effect once."""
     worker = new_worker()
     attempts: list[str] = []
 
@@ -311,7 +311,7 @@ def test_an_integrity_error_of_the_handler_is_not_taken_for_a_second_run(
 
 
 def test_old_entries_of_the_inbox_are_deleted(database: str) -> None:
-    """Those older than the limit, and no others."""
+    """Entries older than the limit are deleted, and no others."""
     from datetime import timedelta
 
     from django.utils import timezone
@@ -404,7 +404,7 @@ def test_a_database_that_closes_idle_connections(
     assert sorted(map(int, effects(database))) == list(range(100))
     info = stream.consumer_info("C")
     assert info.delivered.consumer_seq == 100, "a message was delivered again"
-    # The four threads, the relay and this test; the server counts some that have just been closed.
+    # The four threads, the relay and this test; the server counts some that were just closed.
     assert max(most) <= 2 * 6
 
 
@@ -441,7 +441,7 @@ def test_wrong_settings(setting: object, text: str) -> None:
 
 @pytest.mark.usefixtures("django_project")
 def test_warnings_of_the_checks() -> None:
-    """Handlers without dead letters, and connections that may be closed by the database, are named."""
+    """Handlers without dead letters, and connections that the database may close, are named."""
     from django.conf import settings
     from django.core.checks import run_checks
     from django.test import override_settings

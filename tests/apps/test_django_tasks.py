@@ -64,7 +64,7 @@ def worker() -> Any:
 
 
 def test_tasks_and_their_results() -> None:
-    """A task is ready, then done with its value, or failed with its error; both are run once."""
+    """A task is ready, then done with its value, or failed with its error; each runs once."""
     from fix_django_tasks import add, fail, runs, times
 
     good, bad, context = add.enqueue(1, 2), fail.enqueue("no"), times.enqueue(text="x")
@@ -136,7 +136,7 @@ def test_a_task_that_does_not_exist(js: JetStream) -> None:
 
 
 def test_what_is_refused() -> None:
-    """Unknown queues, priorities and unknown results are refused as Django has it."""
+    """Unknown queues, priorities and unknown results are refused with Django's errors."""
     from fix_django_tasks import add
 
     refused = getattr(exceptions(), "InvalidTask", None) or exceptions().InvalidTaskError
@@ -150,7 +150,7 @@ def test_what_is_refused() -> None:
 
 
 def test_run_after_needs_a_stream_with_schedules() -> None:
-    """Without them the task would run at once, or never: it is refused."""
+    """Without schedules the task would run at once, or never: it is refused."""
     from django.utils import timezone
     from fix_django_tasks import add
 

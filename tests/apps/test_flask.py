@@ -18,19 +18,19 @@ from rawnats import RawClient
 import jetstream_sync
 from jetstream_sync.server import NatsServer
 
-# Programs of others take their time to start and to stop.
+# Other programs take some time to start and to stop.
 pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
 
 
 class Site:
-    """The application, as its clients see it."""
+    """The application, as seen by its clients."""
 
     def __init__(self, port: int) -> None:
         self._url = f"http://127.0.0.1:{port}"
         self.workers: set[int] = set()
 
     def order(self, number: int) -> None:
-        """Send an order, again and again until it is taken."""
+        """Send an order, repeatedly until it is accepted."""
 
         def taken() -> bool:
             status, answer = http("POST", f"{self._url}/orders/{number}", b"order %d" % number)
@@ -57,13 +57,13 @@ def gunicorn(fresh_server: NatsServer, tmp_path: Path) -> Iterator[tuple[Program
 
 
 def workers_of(program: Program) -> set[int]:
-    """The processes of the workers that are there now."""
+    """Return the process ids of the current workers."""
     children = Path(f"/proc/{program.process.pid}/task/{program.process.pid}/children")
     return set(map(int, children.read_text().split()))
 
 
 def messages(server: NatsServer) -> list[str]:
-    """Every message of the stream, by a witness of its own."""
+    """Return every message of the stream, read by an independent client."""
     with RawClient(server.port) as raw:
         last = raw.api("STREAM.INFO.ORDERS")["state"]["last_seq"]
     with jetstream_sync.connect(server.url) as nc:
@@ -78,7 +78,7 @@ def orders(count: int, start: int = 0) -> list[str]:
 def test_every_order_is_in_the_stream_once(
     gunicorn: tuple[Program, Site], fresh_server: NatsServer
 ) -> None:
-    """Many clients at a time are served by all workers, and no order is lost or doubled."""
+    """Many clients at a time are served by all workers, and no order is lost or repeated."""
     program, site = gunicorn
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(site.order, range(300)))
@@ -94,7 +94,7 @@ def test_every_order_is_in_the_stream_once(
 def test_a_view_that_asks_a_service(
     gunicorn: tuple[Program, Site], fresh_server: NatsServer
 ) -> None:
-    """A view returns the answer of a service, and says 503 where there is none."""
+    """A view returns the answer of a service, and 503 if there is none."""
     _, site = gunicorn
     assert site.price("apples") == (503, None)
     with jetstream_sync.connect(fresh_server.url) as nc:
@@ -106,7 +106,7 @@ def test_a_view_that_asks_a_service(
 
 
 def test_a_worker_that_is_killed(gunicorn: tuple[Program, Site], fresh_server: NatsServer) -> None:
-    """A new worker of the master connects again; orders that clients retry are stored once."""
+    """A new worker of the master connects; orders that clients repeat are stored once."""
     program, site = gunicorn
     before = workers_of(program)
     with ThreadPoolExecutor(8) as pool:
@@ -129,7 +129,7 @@ def test_a_worker_that_is_killed(gunicorn: tuple[Program, Site], fresh_server: N
 
 
 def test_a_restart_of_the_server(gunicorn: tuple[Program, Site], fresh_server: NatsServer) -> None:
-    """Workers survive a restart of nats-server; no order that was taken is lost."""
+    """Workers survive a restart of nats-server; no accepted order is lost."""
     program, site = gunicorn
     before = workers_of(program)
     stop = threading.Event()
@@ -187,7 +187,7 @@ def test_the_context_of_a_handler_is_torn_down(
 
     from jetstream_sync.flask import JetStream
 
-    extension = JetStream(dead_letters="DEAD")  # an application factory: the app comes later
+    extension = JetStream(dead_letters="DEAD")  # an application factory: the app is created later
     seen: list[object] = []
 
     @extension.worker.handler(stream=stream.name, consumer="C", decode="text", retry_on=())

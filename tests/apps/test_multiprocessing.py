@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(110)
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_pool(fresh_server: NatsServer, tmp_path: Path, method: str) -> None:
-    """Each process of a pool has a connection of its own, and its parent goes on with its own."""
+    """Each process of a pool has its own connection, and the parent keeps its connection."""
     output = run([str(APPS / "multiprocessing" / "pool.py"), method], fresh_server.url, tmp_path)
     assert "100 orders from " in output
     assert "101 in the stream" in output
@@ -28,7 +28,7 @@ def test_a_pool(fresh_server: NatsServer, tmp_path: Path, method: str) -> None:
 
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "forkserver"])
 def test_an_executor(fresh_server: NatsServer, tmp_path: Path, method: str) -> None:
-    """Messages stay in the process that fetched them; their bytes are worked on in others."""
+    """Messages stay in the process that fetched them; other processes get their bytes."""
     output = run(
         [str(APPS / "multiprocessing" / "executor.py"), method], fresh_server.url, tmp_path
     )

@@ -29,12 +29,12 @@ def open_acks(server: NatsServer, consumer: str) -> int:
 
 
 def handled_by(worker: Program) -> set[int]:
-    """The orders that a worker has printed as handled."""
+    """Return the orders that a worker has printed as handled."""
     return set(map(int, re.findall(r"handled (\d+)\n", worker.output)))
 
 
 def test_every_line_is_published(fresh_server: NatsServer, tmp_path: Path) -> None:
-    """The script ends when its input does, and says what the stream has."""
+    """The script ends with its input, and prints the state of the stream."""
     with Program([str(SCRIPTS / "publish.py")], fresh_server.url, tmp_path, feed=True) as program:
         program.input.write(b"".join(b"line %d\n" % n for n in range(5000)))
         program.input.close()
@@ -44,7 +44,7 @@ def test_every_line_is_published(fresh_server: NatsServer, tmp_path: Path) -> No
 
 
 def test_ctrl_c_while_publishing(fresh_server: NatsServer, tmp_path: Path) -> None:
-    """After a Ctrl-C what was read is stored, every message of it, and the script says so."""
+    """After a Ctrl-C every message of the input read so far is stored, and the script says so."""
     with Program([str(SCRIPTS / "publish.py")], fresh_server.url, tmp_path, feed=True) as program:
         program.input.write(b"".join(b"line %d\n" % n for n in range(3000)))
         program.input.flush()
@@ -62,7 +62,7 @@ def create_orders(server: NatsServer) -> None:
 
 
 def test_ctrl_c_while_working(fresh_server: NatsServer, tmp_path: Path) -> None:
-    """A Ctrl-C ends a worker; what it has handled is acknowledged, and the rest is left to others."""
+    """A Ctrl-C ends a worker; handled orders are acknowledged, and the rest is left to others."""
     create_orders(fresh_server)
     with Program([str(SCRIPTS / "work.py")], fresh_server.url, tmp_path) as worker:
         worker.wait_for("is ready")
@@ -73,9 +73,9 @@ def test_ctrl_c_while_working(fresh_server: NatsServer, tmp_path: Path) -> None:
         worker.signal(signal.SIGINT)
         assert worker.ended() == 0
         handled = handled_by(worker)
-    # An order that waited was returned: it is pending until it is delivered again.
+    # A waiting order was returned: it is pending until it is delivered again.
     assert open_acks(fresh_server, "work") <= 1
-    # Another one goes on, and nothing is handled twice or left out.
+    # Another worker continues, and nothing is handled twice or left out.
     with Program([str(SCRIPTS / "work.py")], fresh_server.url, tmp_path) as another:
         wait_until(lambda: handled | handled_by(another) == set(range(500)), 20)
         another.signal(signal.SIGINT)
@@ -85,12 +85,12 @@ def test_ctrl_c_while_working(fresh_server: NatsServer, tmp_path: Path) -> None:
 
 
 def test_orders_that_cannot_be_handled(fresh_server: NatsServer, tmp_path: Path) -> None:
-    """A worker survives a message that its handler rejects; the next worker does not get it at once."""
+    """A worker survives a message that its handler rejects, which is redelivered after a delay."""
     create_orders(fresh_server)
     with RawClient(fresh_server.port) as raw:
         for order in (b"1", b"not an order", b"2", b"13", b"3"):
             assert b'"seq"' in raw.request("ORDERS.received", order)
-    # A handler that fails, and may not fail later.
+    # A handler that fails for one order, until it is repaired.
     script = tmp_path / "unlucky.py"
     script.write_text(
         f"import logging, sys; sys.path.insert(0, {str(SCRIPTS)!r})\n"
@@ -110,7 +110,7 @@ def test_orders_that_cannot_be_handled(fresh_server: NatsServer, tmp_path: Path)
         (dead,) = raw.stored("DEAD")
     assert (dead.subject, dead.data) == ("dead.ORDERS.work.ORDERS.received", b"not an order")
     with Program([str(SCRIPTS / "work.py")], fresh_server.url, tmp_path) as another:
-        # It comes again after its delay.
+        # It is redelivered after its delay.
         wait_until(lambda: handled_by(another) == {13}, 20)
         another.signal(signal.SIGINT)
         another.ended()
@@ -118,7 +118,7 @@ def test_orders_that_cannot_be_handled(fresh_server: NatsServer, tmp_path: Path)
 
 
 def test_an_end_without_a_close(fresh_server: NatsServer, tmp_path: Path) -> None:
-    """What was acknowledged is stored, and what was only buffered is sent at the end."""
+    """Acknowledged messages are stored, and buffered ones are sent at the end."""
     output = run([str(SCRIPTS / "forget.py")], fresh_server.url, tmp_path)
     assert "stored as 1" in output
     wait_until(lambda: stored(fresh_server) == 1001)
@@ -128,7 +128,7 @@ def test_an_end_without_a_close(fresh_server: NatsServer, tmp_path: Path) -> Non
 def test_a_killed_script_loses_nothing_that_was_acknowledged(
     fresh_server: NatsServer, tmp_path: Path
 ) -> None:
-    """A kill -9 loses what was not acknowledged, and nothing else."""
+    """A kill -9 loses only unacknowledged messages."""
     script = tmp_path / "endless.py"
     script.write_text(
         "import os, jetstream_sync\n"

@@ -11,7 +11,7 @@ from fix_threads import wait_until
 import jetstream_sync
 from jetstream_sync.server import NatsServer
 
-# Programs of others take their time to start and to stop.
+# Other programs take some time to start and to stop.
 pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
 
 

@@ -1,1 +1,1 @@
-"""Benchmarks: against other clients (``python -m tests.bench``) and against our own limits."""
+"""Benchmarks against other clients (``python -m tests.bench``) and against fixed limits."""

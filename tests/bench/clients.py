@@ -1,4 +1,4 @@
-"""The commands that start the clients, and why a client is left out."""
+"""The commands that start the clients, and the reasons for leaving a client out."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LeftOutError(Exception):
 
 
 class CellError(Exception):
-    """A client failed; the message is the end of what it wrote to standard error."""
+    """A client failed; the message is the end of its standard error."""
 
 
 def run_cell(command: Command, job: Job) -> Result:
@@ -59,7 +59,7 @@ def run_cell(command: Command, job: Job) -> Result:
 
 def command_makers(directory: Path) -> Mapping[str, Callable[[], Command]]:
     """
-    Return, for each client, what makes its command or raises `LeftOutError`.
+    Return, for each client, a function that makes its command or raises `LeftOutError`.
 
     Args:
         directory: an empty directory for the compiled client.

@@ -84,7 +84,7 @@ def _compare(old: Path, new: Path, workload: str, rounds: int) -> tuple[list[flo
 
 @contextmanager
 def _tree(commit: str) -> Iterator[Path]:
-    """Lend a directory with the files of a commit."""
+    """Provide a directory with the files of a commit for the duration of a block."""
     git = ["git", "-C", str(_ROOT), "archive", commit, "jetstream_sync"]
     archive = subprocess.run(git, stdout=subprocess.PIPE, check=True).stdout
     with tempfile.TemporaryDirectory() as directory:
@@ -94,7 +94,7 @@ def _tree(commit: str) -> Iterator[Path]:
 
 
 class _Child:
-    """A process that does a workload, step by step, with the package in a directory."""
+    """A process that runs a workload, step by step, with the package in a directory."""
 
     def __init__(self, tree: Path, workload: str) -> None:
         self._tree = tree
@@ -210,7 +210,7 @@ _WORKLOADS: Mapping[str, Callable[[Connection, int], None]] = {
 
 
 class _FakeServer:
-    """A process that serves one client with as much as the workloads need."""
+    """A process that serves one client as far as the workloads need it."""
 
     def __enter__(self) -> Self:
         listener = socket.create_server(("127.0.0.1", 0))

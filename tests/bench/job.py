@@ -1,5 +1,5 @@
 """
-What passes between the program and a client's process: one job in, one result out, as JSON.
+The interface between the program and a client's process: one job in, one result out, as JSON.
 
 A client's file is a module with one function per row; `serve` reads the job from standard input,
 calls the function of its row and writes the result to standard output.
@@ -72,18 +72,18 @@ class Job:
         return f"$JS.API.DIRECT.GET.{self.stream}.{self.subject}"
 
     def to_json(self) -> str:
-        """Write the job as JSON."""
+        """Return the job as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Job:
-        """Read what `to_json` wrote."""
+        """Return the job that `to_json` wrote."""
         return cls(**json.loads(text))
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a client says that it did."""
+    """The result of a client."""
 
     count: int
     seconds: float
@@ -99,12 +99,12 @@ class Result:
         return cls(job.count, timing.seconds, version, timing.processor)
 
     def to_json(self) -> str:
-        """Write the result as JSON."""
+        """Return the result as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Result:
-        """Read what `to_json` wrote."""
+        """Return the result that `to_json` wrote."""
         return cls(**json.loads(text))
 
 
@@ -113,7 +113,7 @@ class WrongReadError(Exception):
 
 
 def numbered_payload(number: int, size: int) -> bytes:
-    """Make the payload of the message with that number, counted from 1."""
+    """Return the payload of a message, given its number from 1."""
     return b"%012d" % number + b"." * (size - 12)
 
 
@@ -144,6 +144,6 @@ def check_sequences(sequences: Sequence[int]) -> None:
 
 
 def serve(rows: Mapping[str, Callable[[Job], Result]]) -> None:
-    """Do the job on standard input and write its result to standard output."""
+    """Run the job on standard input and write its result to standard output."""
     job = Job.from_json(sys.stdin.read())
     print(rows[job.row](job).to_json())

@@ -1,4 +1,4 @@
-"""nats-py as it is meant to be used: coroutines in one event loop."""
+"""nats-py as intended: coroutines in one event loop."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def _ordered(nc: Client, job: Job) -> Timing:
 
 
 async def _keys(kv: KeyValue) -> list[str]:
-    """Return the keys; now and then `keys()` misses the answer of its consumer and finds none."""
+    """Return the keys; sometimes `keys()` misses the answer of its consumer and finds none."""
     while True:
         with suppress(NoKeysError):
             return await kv.keys()

@@ -1,4 +1,4 @@
-"""nats-py as a blocking program drives it: ``run_until_complete`` around every call."""
+"""nats-py in a blocking program: ``run_until_complete`` around every call."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ __all__ = ["main"]
 
 _CHUNK = 128 * 1024
 _MIB = 1024 * 1024
-#: Row -> (peer, factor, whether we have to be that much faster instead of at most that much slower).
+#: Row -> (peer, factor, whether the factor is a minimum of speed instead of a maximum of time).
 _AIMS = {
     "put": (("nats-py put", 3.0, True), ("publish_async", 1.5, False)),
     "get": (("nats-py get", 3.0, True), ("ordered", 1.5, False)),
@@ -46,7 +46,7 @@ _AIMS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the comparison, or the check of the memory, and return the exit status."""
+    """Run the comparison, or the memory check, and return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -151,7 +151,7 @@ def _theirs(url: str, data: bytes) -> dict[str, Callable[[], object]]:
 
 
 def _check_memory(url: str, mib: int) -> int:
-    """Put and get an object that is made and dropped piece by piece, and print the growth."""
+    """Put and get an object that is generated piece by piece; print the growth of the memory."""
     with jetstream_sync.connect(url) as nc:
         store = nc.jetstream().create_object_store(bucket="BENCH")
         store.put("warm", b"x" * 4 * _MIB)

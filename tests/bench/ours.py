@@ -1,4 +1,4 @@
-"""jetstream_sync, as a blocking program uses it."""
+"""jetstream_sync in a blocking program."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _publish(nc: Connection, job: Job) -> Timing:
 
 
 def _publish_async(nc: Connection, job: Job) -> Timing:
-    js = nc.jetstream()  # its window is job.window unless said otherwise
+    js = nc.jetstream()  # its window is job.window unless given
     payload = b"x" * job.size
     futures: list[Future[PubAck]] = []
     watch = Stopwatch()

@@ -77,17 +77,17 @@ class Measure:
         return self.value >= self.aim if self.at_least else self.value <= self.aim
 
     def to_record(self) -> dict[str, Any]:
-        """Write it for JSON."""
+        """Return the measure for JSON."""
         return asdict(self)
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Measure:
-        """Read what `to_record` wrote."""
+        """Return the measure that `to_record` wrote."""
         return cls(**record)
 
 
 def _import(url: str, scale: float) -> Sequence[Measure]:
-    """Import the package in fresh interpreters, and count the threads behind it."""
+    """Import the package in new interpreters, and count the remaining threads."""
     del url, scale
     seconds: list[float] = []
     threads = 0
@@ -200,7 +200,7 @@ def _used_connection(url: str) -> Connection:
 
 
 def _waiting_memory(url: str, scale: float) -> Sequence[Measure]:
-    """Let messages wait in a core subscription; their payload is not counted."""
+    """Keep messages pending in a core subscription; their payload is not counted."""
     count = max(2_000, int(100_000 * scale))
     grown: list[float] = []
     with Verifier(url) as verifier, jetstream_sync.connect(url) as nc:
@@ -209,17 +209,17 @@ def _waiting_memory(url: str, scale: float) -> Sequence[Measure]:
         for traced in (False, True):
             with _memory(traced=traced) as memory:
                 verifier.publish(_SUBJECT, count, MESSAGE_BYTES)
-                # The answer to the ping comes behind the messages.
+                # The answer to the ping follows the messages.
                 nc.flush(timeout=_TIMEOUT)
                 grown.append(memory() / count - MESSAGE_BYTES)
-            # All of them were there.
+            # All of them are pending.
             for _ in range(count):
                 sub.next_msg(timeout=1.0)
     return _message_memory("a message in a subscription", grown)
 
 
 def _fetched_memory(url: str, scale: float) -> Sequence[Measure]:
-    """Hold messages that one ``fetch`` has returned; their payload is not counted."""
+    """Keep messages that one ``fetch`` has returned; their payload is not counted."""
     count = max(2_000, int(100_000 * scale))
     grown: list[float] = []
     with Verifier(url) as verifier, jetstream_sync.connect(url) as nc:
@@ -243,14 +243,14 @@ def _message_memory(what: str, grown: Sequence[float]) -> Sequence[Measure]:
 
 
 def _pulled_ahead(url: str, scale: float) -> Sequence[Measure]:
-    """Take one message of a continuous pull, stop reading, and ask the server what it has sent."""
+    """Take one message of a continuous pull, stop reading, and read what the server has sent."""
     count = max(5_000, int(50_000 * scale))
     limit = 500
     with Verifier(url) as verifier, jetstream_sync.connect(url) as nc:
         consumer = _make_filled_consumer(verifier, nc, count)
         with consumer.messages(max_messages=limit) as messages:
             messages.next(timeout=5.0)
-            # Two round trips: whatever the first message has caused to be asked for has been sent.
+            # Two round trips: requests caused by the first message have been sent.
             nc.flush()
             nc.flush()
             sent = verifier.consumer_info(_STREAM, _CONSUMER)["delivered"]["consumer_seq"]
@@ -313,7 +313,7 @@ def _flat(
         verifier.fill(_SUBJECT, block * _BLOCK + 1, (block + 1) * _BLOCK, MESSAGE_BYTES)
         costs.append([_cost_per_message(read, _WINDOW) for _ in range(_BLOCK // _WINDOW)])
         resident.append(_resident_bytes())
-    # The first 10,000 warm the interpreter and the allocator up.
+    # The first 10,000 warm up the interpreter and the allocator.
     first, last = median(costs[0][1:]), median(costs[-1])
     total = f"{blocks * _BLOCK:,}"
     return [
@@ -330,7 +330,7 @@ def _flat(
 
 
 def _subscriptions(url: str, scale: float) -> Sequence[Measure]:
-    """Read through two connections in turn, one of which has 10,000 subscriptions besides."""
+    """Read through two connections in turn, one of which has 10,000 more subscriptions."""
     rounds = max(3, int(10 * scale))
     costs: tuple[list[float], list[float]] = ([], [])
     with (
@@ -364,7 +364,7 @@ def _read_block(nc: Connection) -> None:
 
 
 def _transports(url: str, scale: float) -> Sequence[Measure]:
-    """Read the same messages over TCP, TLS and WebSocket in turn, from a server of its own."""
+    """Read the same messages over TCP, TLS and WebSocket in turn, from a separate server."""
     del url
     rounds = max(3, int(9 * scale))
     rates: dict[str, list[float]] = {"TCP": [], "TLS": [], "WebSocket": []}
@@ -399,13 +399,13 @@ def _transports(url: str, scale: float) -> Sequence[Measure]:
         *(Measure(f"ordered read over {each}", rate[each], "/s", digits=0) for each in rate),
         Measure("TLS / TCP", rate["TLS"] / rate["TCP"], "", 0.6, at_least=True, digits=2),
         Measure("WebSocket / TCP", rate["WebSocket"] / rate["TCP"], "", digits=2),
-        # The server's share of the work, which is larger for TLS, is not in these.
+        # The server's part, which is larger for TLS, is not included.
         *(Measure(f"ordered read: cost over {each}", cost[each], "us", digits=2) for each in cost),
     ]
 
 
 def _certify(directory: Path) -> str:
-    """Write an authority and a certificate into a directory; return the server's setting for it."""
+    """Write an authority and a certificate into a directory; return the server's config for it."""
     import trustme
 
     authority = trustme.CA()
@@ -416,12 +416,12 @@ def _certify(directory: Path) -> str:
 
 
 def _make_rolling_stream(verifier: Verifier) -> None:
-    # A block pushes the one before, which has been read, out of the stream.
+    # A block pushes the previous one, which has been read, out of the stream.
     verifier.make_stream(_STREAM, _SUBJECT, max_msgs=_BLOCK)
 
 
 def _cost_per_message(work: Callable[[], None], count: int) -> float:
-    """Return the processor time of this process, all threads, in microseconds per message."""
+    """Return the processor time of this process in microseconds per message, all threads."""
     start = time.process_time()
     work()
     return (time.process_time() - start) / count * 1e6
@@ -429,7 +429,7 @@ def _cost_per_message(work: Callable[[], None], count: int) -> float:
 
 @contextmanager
 def _memory(*, traced: bool) -> Iterator[Callable[[], float]]:
-    """Lend a function that returns by how many bytes memory has grown since."""
+    """Provide a function that returns the growth of the memory in bytes since the call."""
     gc.collect()
     if traced:
         tracemalloc.start()

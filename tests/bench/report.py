@@ -1,4 +1,4 @@
-"""From measurements to the tables: rates, ratios beside their aims, and processor times."""
+"""The tables of the comparison: rates, ratios beside their aims, and processor times."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def rate_table(rates: Rates, clients: Sequence[str]) -> str:
 
 
 def ratio_table(rates: Rates) -> str:
-    """Format our median over each peer's, and whether that reaches the aims."""
+    """Format the ratios of our median to each peer's, and whether they reach the aims."""
     lines = [
         [
             "ratio of the medians",

@@ -1,4 +1,4 @@
-"""The rows of the comparison: the work, how much of it each client gets, and the aims."""
+"""The rows of the comparison: the work, its amount for each client, and the aims."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SECONDS_PER_CELL = 1.5
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One kind of work that every client does in its own natural way."""
+    """One kind of work, which every client does in its usual way."""
 
     name: str
     """What ``--rows`` takes and what a client's file is asked for."""

@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class Server(NamedTuple):
-    """The server under the clients."""
+    """The server of the clients."""
 
     url: str
     pid: int | None

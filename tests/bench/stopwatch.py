@@ -14,7 +14,7 @@ __all__ = ["Stopwatch", "Timing", "processor_seconds_of"]
 
 @dataclass(frozen=True)
 class Timing:
-    """What a `Stopwatch` has measured."""
+    """The result of a `Stopwatch`."""
 
     seconds: float
 
@@ -36,7 +36,7 @@ class Stopwatch:
         self._start = time.perf_counter()
 
     def stop(self) -> Timing:
-        """Return what the work has taken; the stopwatch continues."""
+        """Return the times so far; the stopwatch continues."""
         seconds = time.perf_counter() - self._start
         process = time.process_time() - self._process
         threads: dict[str, float] = {}

@@ -27,11 +27,11 @@ _STATISTICS = "$SYS.REQ.ACCOUNT.PING.STATZ"
 
 
 class NotDoneError(Exception):
-    """The server does not show the work that a client says it has done."""
+    """The state of the server does not show the work that a client reports."""
 
 
 class Verifier:
-    """A connection that makes streams and consumers, fills them and reads their states."""
+    """A connection that creates streams and consumers, fills them and reads their states."""
 
     def __init__(self, url: str, timeout: float = 30.0) -> None:
         """
@@ -73,7 +73,7 @@ class Verifier:
         self._socket.close()
 
     def prepare(self, row: Row, job: Job) -> None:
-        """Make the stream, filled where the row reads it, and the consumer that the row needs."""
+        """Create the stream, with messages if the row reads it, and the row's consumer."""
         used = row.stores or row.reads or row.direct
         self.make_stream(job.stream, job.subject if used else f"{job.stream}.no")
         if row.reads or row.direct:
@@ -84,7 +84,7 @@ class Verifier:
 
     def verify(self, row: Row, job: Job) -> None:
         """
-        Check the server's side of the work, and delete the stream.
+        Verify the server's state after the work, and delete the stream.
 
         Raises:
             NotDoneError: messages are missing or were delivered more than once, or acks are.
@@ -99,7 +99,7 @@ class Verifier:
         self.delete_stream(job.stream)
 
     def make_stream(self, name: str, subject: str, max_msgs: int = -1) -> None:
-        """Make an empty memory stream; one with that name is deleted first."""
+        """Create an empty memory stream; one with that name is deleted first."""
         self.delete_stream(name)
         config = {
             "name": name,
@@ -117,7 +117,7 @@ class Verifier:
             raise NotDoneError(f"stream {name}: {answer['error']}")
 
     def make_consumer(self, stream: str, name: str) -> None:
-        """Make a durable pull consumer with explicit acks and the server's defaults."""
+        """Create a durable pull consumer with explicit acks and the server's defaults."""
         config = {"durable_name": name, "ack_policy": "explicit"}
         body = {"stream_name": stream, "config": config}
         self.api(f"CONSUMER.DURABLE.CREATE.{stream}.{name}", body)
@@ -157,11 +157,11 @@ class Verifier:
         self._request(_STATISTICS, None)
 
     def consumer_info(self, stream: str, name: str) -> dict[str, Any]:
-        """Ask for a consumer's state."""
+        """Return the state of a consumer."""
         return self.api(f"CONSUMER.INFO.{stream}.{name}")
 
     def api(self, subject: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Ask JetStream's API; an error in the answer is raised as `NotDoneError`."""
+        """Send a JetStream API request; an error in the answer is raised as `NotDoneError`."""
         answer = self._request(f"$JS.API.{subject}", body)
         if "error" in answer:
             raise NotDoneError(f"{subject}: {answer['error']}")
@@ -173,7 +173,7 @@ class Verifier:
             raise NotDoneError(f"{job.count} messages were to be in the stream: {state}")
 
     def _verify_acked(self, job: Job) -> None:
-        # The server works off acks behind the client's back; it has some seconds for the last.
+        # The server processes acks asynchronously; it has some seconds for the last.
         limit = time.monotonic() + 5.0
         while True:
             info = self.consumer_info(job.stream, job.consumer)

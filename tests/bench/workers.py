@@ -126,7 +126,7 @@ _FILL: Final = {
         "q.enqueue_many([q.prepare_data(handle, (n,)) for n in range({n})])"
     ),
 }
-#: Another row, and the least ratio to its rate that is aimed at.
+#: Another row, and the smallest aimed ratio to its rate.
 _AIMS: Final = [
     ("worker1", "loop", 0.8),
     ("worker8", "loop", 0.7),
@@ -168,7 +168,7 @@ class _Bench:
 
     @contextmanager
     def _filled(self, row: Row, count: int) -> Iterator[tuple[str, Callable[[], bool]]]:
-        """Fill the queue; yield its server, and what tells whether it is empty."""
+        """Fill the queue; yield its server, and a function that returns whether it is empty."""
         if row.redis:
             url = self._redis_url()
             code = f"from {_APPS}.{row.redis} import *\n{_FILL[row.redis].format(n=count)}"
@@ -194,7 +194,7 @@ class _Bench:
 
     @contextmanager
     def _stream(self, **consumer: Any) -> Iterator[JetStream]:
-        """Lend a stream for a row, with a consumer."""
+        """Provide a stream for a row, with a consumer."""
         with jetstream_sync.connect(self._server.url) as nc:
             js = nc.jetstream(timeout=30)
             stream = js.create_stream(name="BENCH", subjects=["bench"])
@@ -353,7 +353,7 @@ class _Bench:
 
 
 def wait(condition: Callable[[], bool], what: str) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     give_up = time.monotonic() + _LIMIT_S
     while not condition():
         if time.monotonic() > give_up:
@@ -434,7 +434,7 @@ def _tables(rates: dict[str, list[tuple[float, float]]], other: dict[str, Any]) 
     lines = [["ratio, median of the rounds", "of rates", "aim", "of processor times"]]
     for name, peer, aim in _AIMS:
         if name in rates and peer in rates:
-            # Of the same round: the load of the machine changes.
+            # Of the same round, since the load of the machine changes.
             pairs = list(zip(rates[name], rates[peer], strict=True))
             rate = median(ours[0] / theirs[0] for ours, theirs in pairs)
             cpu = median(theirs[1] / ours[1] for ours, theirs in pairs)

@@ -1,4 +1,4 @@
-"""What must hold after a run, read by a client that shares nothing with the package."""
+"""The invariants of a run, checked by a client that is independent of the package."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["judge", "read_back"]
 
 
 def read_back(raw: RawClient) -> list[str]:
-    """Return the messages that are in the stream, in its order."""
+    """Return the messages of the stream, in its order."""
     return [read_payload(each.data) for each in raw.stored(STREAM)]
 
 
 def judge(recorder: Recorder, stored: list[str]) -> None:
-    """Complain of every promise that was broken."""
+    """Report every promise that was broken."""
     times = Counter(stored)
     twice = [each for each, count in times.items() if count > 1]
     lost = [each for each in recorder.acknowledged if each not in times]

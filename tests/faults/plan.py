@@ -1,9 +1,9 @@
 """
-What goes wrong, and when: made from a seed before anything starts.
+The faults of a run and their times, planned from a seed before the start.
 
 There are two tracks, which run at the same time: faults of the network, and faults of servers. So
-they meet, as a link that breaks while a server restarts. A track is a list; the same seed gives the
-same list.
+they coincide, for example a link that breaks while a server restarts. A track is a list; the same
+seed gives the same list.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 __all__ = ["LINES", "Fault", "network_plan", "process_plan", "server_plan"]
 
-#: The connections: each has a network of its own.
+#: The connections: each has its own network.
 LINES: Final = ("publishing", "reading", "fetching", "patient")
 
 _NETWORK: Final = {
@@ -36,7 +36,7 @@ _NETWORK: Final = {
     "refuse": 2,
     "reconnect": 2,
 }
-#: The decimal powers between which the bytes of a fault are.
+#: The range of powers of ten for the position of a fault in the bytes.
 _BYTES: Final = {
     "cut after": (0, 5),
     "fragments": (0, 5),
@@ -56,7 +56,7 @@ _CLUSTER: Final = {
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong."""
+    """One fault."""
 
     after: float
     """Seconds after the one before."""
@@ -74,7 +74,7 @@ class Fault:
 
 
 def network_plan(seed: int, seconds: float) -> list[Fault]:
-    """Return what happens to links."""
+    """Return the faults of links."""
     rng = random.Random(f"network {seed}")
     plan: list[Fault] = []
     total = 0.0
@@ -93,7 +93,7 @@ def network_plan(seed: int, seconds: float) -> list[Fault]:
 
 
 def server_plan(seed: int, seconds: float, *, cluster: bool) -> list[Fault]:
-    """Return what happens to servers; each is over before the next one begins."""
+    """Return the faults of servers; each is over before the next one begins."""
     rng = random.Random(f"server {seed}")
     plan: list[Fault] = []
     total = 0.0
@@ -112,7 +112,7 @@ def server_plan(seed: int, seconds: float, *, cluster: bool) -> list[Fault]:
 def process_plan(
     seed: int, seconds: float, processes: int, *, children: bool = False
 ) -> list[Fault]:
-    """Return what happens to the processes of a worker, and to their children if they have some."""
+    """Return the faults of the processes of a worker, and of their children if they have some."""
     rng = random.Random(f"processes {seed}")
     kinds = _PROCESS | ({"kill child": 10} if children else {})
     plan: list[Fault] = []

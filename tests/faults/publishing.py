@@ -1,4 +1,4 @@
-"""Those who publish: each message has an id and is published again and again until it is acknowledged."""
+"""The publishers: each message has an id and is published until it is acknowledged."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .recorder import SLACK, Recorder, payload_of
 
 __all__ = ["Crowd", "Single", "await_settled"]
 
-#: Seconds given to each attempt.
+#: Timeout of each attempt, in seconds.
 _PATIENCE = 2.0
-#: Seconds given to attempts whose link may break long before: that has to settle their futures.
+#: Timeout of attempts whose link may break long before, in seconds: that settles their futures.
 _LONG = 15.0
 #: Seconds between two attempts, or two messages.
 _REST = 0.01
-#: One in so many messages, or crowds of them, is followed by a pause.
+#: The reciprocal of the probability of a pause after a message or a batch.
 _PAUSES = 40
-#: Seconds between two looks for a lost link.
+#: Seconds between two checks for a lost link.
 _LOOK = 0.1
 
 
@@ -34,13 +34,13 @@ def await_settled(
     future: Future[PubAck], nc: Connection, link: object, recorder: Recorder, name: str
 ) -> None:
     """
-    Wait until a future is settled, and complain if that takes long after its link was lost.
+    Wait until a future is settled, and report one that settles long after its link was lost.
 
     Args:
         future: of ``publish_async``.
         nc: its connection.
         link: the link before and after the call; ``None``: it is not known.
-        recorder: where to complain.
+        recorder: where to report.
         name: of the message.
 
     """
@@ -140,11 +140,11 @@ class Crowd:
             except Error as error:
                 if not _may_go_on(error):
                     raise
-            # It was sent, or is to be sent, over this link, if the link is still the same.
+            # It was sent, or will be sent, over this link, if the link is still the same.
             links[each] = link if self._nc._core._transport is link else None
         for each, future in futures.items():
             try:
-                # Settled within its time; the sweep is twice a second.
+                # Settled within its timeout; timeouts are checked twice a second.
                 with self._recorder.within(f"result {each}", timeout + 0.5):
                     await_settled(future, self._nc, links[each], self._recorder, each)
                     ack = future.result(timeout + 10)

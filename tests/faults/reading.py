@@ -1,4 +1,4 @@
-"""Those who read: every way of reading that there is, each with a consumer of its own."""
+"""The readers: every way of reading, each with its own consumer."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from .testbed import STREAM
 
 __all__ = ["DURABLES", "Reader", "readers"]
 
-#: The consumers that the readers do not share.
+#: The consumers that only one reader uses.
 DURABLES = ("consume", "messages", "fetch", "next")
 
-#: Seconds that each look for messages lasts, at most.
+#: Maximum duration of each call that waits for messages, in seconds.
 _LOOK = 1.0
-#: Messages and seconds of ordered fetches. Most wait for more than there is, so that the last
-#: messages are an incomplete answer.
+#: Messages and seconds of ordered fetches. Most wait for more messages than there are, so that the
+#: last messages are an incomplete answer.
 _ORDERED_FETCHES = ((1, 0.2), (50, 1.0), (500, 0.2), (500, 2.0), (500, 2.0), (500, 2.0))
 #: The same where the link stays: they end before a stall does.
 _PATIENT_FETCHES = ((1, 0.2), (500, 0.2), (500, 1.0), (500, 1.0), (500, 1.0))
-#: Seconds that making a consumer may take, for an ordered fetch.
+#: Maximum time for creating a consumer in an ordered fetch, in seconds.
 _RENEWAL = 5.0
 
 
@@ -49,11 +49,11 @@ class Reader:
         self.seen = recorder.seen.setdefault(name, Counter())
 
     def run(self, stop: threading.Event) -> None:
-        """Read until ``stop`` is set, and then end everything that was begun."""
+        """Read until ``stop`` is set, and then end everything that was started."""
         raise NotImplementedError
 
     def take(self, msg: JetStreamMsg) -> None:
-        """Write a message down, and answer for it in one of the ways that there are."""
+        """Record a message, and settle it in one of the possible ways."""
         self.seen[read_payload(msg.data)] += 1
         way = self.rng.random()
         try:
@@ -67,12 +67,12 @@ class Reader:
                 msg.ack()
             elif way > 0.051:
                 msg.ack()
-            # The rest is left to come again.
+            # The others are left to be redelivered.
         except Error as error:
             _check(error)
 
     def looking(self, what: str, limit: float, look: Callable[[], list[JetStreamMsg]]) -> None:
-        """Look once, and take what is there."""
+        """Make one call, and take the messages that it returns."""
         try:
             with self.recorder.within(what, limit):
                 messages = look()
@@ -86,14 +86,14 @@ class Reader:
 
 
 def _check(error: Error) -> None:
-    """Raise what no fault may lead to."""
+    """Raise an error that no fault may cause."""
     alive = (ConnectionLostError, MsgAlreadyAckdError)
     if isinstance(error, ConnectionClosedError) and not isinstance(error, alive):
         raise error
 
 
 class ConsumeReader(Reader):
-    """With a callback, which fails now and then."""
+    """With a callback, which fails sometimes."""
 
     def run(self, stop: threading.Event) -> None:
         consumer = self.js.get_consumer(STREAM, self.name)
@@ -113,7 +113,7 @@ class ConsumeReader(Reader):
 
 
 class MessagesReader(Reader):
-    """With an iterator that goes on for ever."""
+    """With an iterator that runs continuously."""
 
     def run(self, stop: threading.Event) -> None:
         consumer = self.js.get_consumer(STREAM, self.name)
@@ -222,7 +222,7 @@ class OrderedFetchReader(_OrderedReader):
 
 
 class RequestReader(Reader):
-    """No reader: asks the API and another connection's responder, and flushes."""
+    """Not a reader: sends API requests, requests to another connection, and flushes."""
 
     def run(self, stop: threading.Event) -> None:
         deeds: list[tuple[str, Callable[[], object]]] = [

@@ -1,4 +1,4 @@
-"""What happened in a run: what was said to be stored, what was seen, and which calls took too long."""
+"""The record of a run: acknowledged messages, received messages, and calls that took too long."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from fix_threads import SCALE
 
 __all__ = ["SLACK", "Recorder", "payload_of", "read_payload"]
 
-#: Seconds that a call may take longer than its timeout.
+#: Allowed excess of a call over its timeout, in seconds.
 SLACK = 2.0 * SCALE
-#: Messages that the slowest reader may have left; one with a single message at a time is much
-#: slower than those who publish.
+#: Maximum lag of the slowest reader, in messages; one that reads single messages is much slower
+#: than the publishers.
 AHEAD = 3000
 
 
 def payload_of(message: str, size: int) -> bytes:
-    """Return a payload that says which message it is, and can tell whether it is whole."""
+    """Return a payload that names its message, and has a check sum."""
     filling = message.encode() * (size // len(message))
     return b"%s %08x %s" % (message.encode(), zlib.crc32(filling), filling)
 
 
 def read_payload(payload: bytes) -> str:
-    """Return which message it is; raises ValueError where it is not whole."""
+    """Return the message that a payload names; raises ValueError if it is damaged."""
     message, check, filling = payload.split(b" ", 2)
     if int(check, 16) != zlib.crc32(filling):
         raise ValueError(f"{message!r} is not what was published")
@@ -37,20 +37,20 @@ def read_payload(payload: bytes) -> str:
 
 
 class Recorder:
-    """What all the workers write down; any thread may call its methods."""
+    """The record of all workers; any thread may call its methods."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.wrong: list[str] = []
-        #: By reader: the messages, and how often each was seen.
+        #: By reader: the messages, and how often each was received.
         self.seen: dict[str, Counter[str]] = {}
-        #: By ordered reader: the messages in the order in which they came.
+        #: By ordered reader: the messages in the order of their receipt.
         self.order: dict[str, list[str]] = {}
         self.acknowledged: dict[str, int] = {}
         self.published = 0
         self.duplicates = 0
         self.calls = 0
-        #: What calls raised, and what was reported, by class.
+        #: Errors that calls raised, and reported ones, by class.
         self.errors: Counter[str] = Counter()
         self.reports: Counter[str] = Counter()
         self._under_way: dict[int, tuple[str, float, float]] = {}
@@ -68,12 +68,12 @@ class Recorder:
             self.complain(f"{message} was acknowledged as {known} and as {seq}")
 
     def too_far_ahead(self) -> bool:
-        """Return whether the slowest reader is so far behind that publishing has to wait for it."""
+        """Return whether the slowest reader lags so much that publishing has to wait for it."""
         return len(self.acknowledged) - min(map(len, self.seen.values())) > AHEAD
 
     @contextmanager
     def within(self, what: str, seconds: float) -> Iterator[None]:
-        """A call that has to return, or raise, in that time."""
+        """Record a call that has to return, or raise, within this time."""
         began = time.monotonic()
         me = threading.get_ident()
         self._under_way[me] = (what, began, seconds)
@@ -90,7 +90,7 @@ class Recorder:
                 self.complain(f"{what} took {took:.2f} s instead of {seconds:g} s")
 
     def look_for_hanging(self) -> None:
-        """Complain of calls that should have returned long ago, with where they are."""
+        """Report calls that should have returned long ago, with their stacks."""
         now = time.monotonic()
         for ident, (what, began, seconds) in list(self._under_way.items()):
             if now - began > seconds + 5 * SLACK:

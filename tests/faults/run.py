@@ -61,26 +61,26 @@ from .workers import Outcome as WorkersOutcome
 
 __all__ = ["Outcome", "main", "run"]
 
-#: Seconds that the end may take: until all is published, and until everything has come to rest.
+#: Maximum duration of the end in seconds: until all is published, and until all is idle.
 _PATIENCE = 60 * SCALE
-#: Seconds that a reader may make no progress at the end, when nothing goes wrong any more.
+#: Maximum time without progress of a reader at the end, in seconds.
 _STALL = 15 * SCALE
 
-#: Rounds at the end of a run, and of one that is short.
+#: Number of rounds at the end of a run, and of a short one.
 _ROUNDS = 8
 _FEW_ROUNDS = 3
-#: Seconds for which links stall in a quiet tail: so that one fetch ends meanwhile, or several do.
+#: Durations of stalls in a quiet tail, in seconds: so that one fetch ends meanwhile, or several do.
 _STALLED = (1.6, 3.0)
 #: Seconds in which the server sends the last messages to all readers.
 _UNDER_WAY = 0.1
-#: Messages of a large write, and their bytes; it fits into the buffer of a line without a link.
+#: Messages of a large write, and their bytes; it fits into the buffer of a disconnected client.
 _WRITE = 1500
 _WRITE_SIZE = 4000
 #: Messages of a quiet tail, and their bytes: few, so that they are stored and sent at once.
 _TAIL = 20
 _TAIL_SIZE = 30_000
 
-#: A client that comes back at once, and finds out soon that a server is silent.
+#: A client that reconnects at once, and detects a silent server soon.
 _OPTIONS: dict[str, Any] = {
     "reconnect_time_wait": 0.05,
     "max_reconnect_attempts": -1,
@@ -89,7 +89,7 @@ _OPTIONS: dict[str, Any] = {
     "max_outstanding_pings": 2,
     "ignore_discovered_servers": True,
 }
-#: What is different for a line.
+#: The differences for a line.
 _LINE_OPTIONS: dict[str, dict[str, Any]] = {
     "publishing": {"pending_size": 16 * 1024 * 1024},
     # A stall is not a break: the link stays, and nothing is created again because of it.
@@ -99,7 +99,7 @@ _LINE_OPTIONS: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Outcome:
-    """What came of a run."""
+    """The result of a run."""
 
     seed: int
     seconds: float
@@ -150,7 +150,7 @@ class _Run:
         ]
         self.rounds = _FEW_ROUNDS if seconds < 30 else _ROUNDS
         self.closing = False
-        # In the order in which they are told to stop.
+        # In the order in which they are stopped.
         self.stop_publishing = threading.Event()
         self.give_up = threading.Event()
         self.stop_reading = threading.Event()
@@ -175,7 +175,7 @@ class _Run:
         thread.start()
         return thread
 
-    # --- the beginning ----------------------------------------------------------------------
+    # --- the start --------------------------------------------------------------------------
 
     def begin(self, stack: ExitStack) -> None:
         testbed = self.testbed
@@ -231,7 +231,7 @@ class _Run:
     # --- the end ----------------------------------------------------------------------------
 
     def wait_for(self, what: str, condition: Callable[[], bool], limit: float = _PATIENCE) -> bool:
-        """Wait until something is so; complain where it is not in time."""
+        """Wait until a condition holds; report it if that takes too long."""
         began = time.monotonic()
         while not condition():
             self.recorder.look_for_hanging()
@@ -243,7 +243,7 @@ class _Run:
         return True
 
     def _wait_for_reader(self, name: str, seen: Counter[str], count: int) -> None:
-        """Wait until a reader has seen all, as long as he gets on."""
+        """Wait until a reader has received everything, as long as it makes progress."""
         known = -1
         while len(seen) < count:
             if known == len(seen):
@@ -260,10 +260,10 @@ class _Run:
 
     def _cut_a_write(self, number: int, rng: random.Random, raw: RawClient) -> None:
         """
-        Cut a link in the middle of a large write: nothing of it may be sent again.
+        Cut a link in the middle of a large write: no part of it may be sent again.
 
-        The messages have no ids, so the server stores each as often as it gets it. What is buffered
-        without a link goes out as one write.
+        The messages have no ids, so the server stores each as often as it receives it. The
+        buffer of a disconnected client is sent in one write.
         """
         nc = self.testbed.connections["publishing"]
         proxies = self.testbed.proxies["publishing"]
@@ -303,7 +303,8 @@ class _Run:
         """
         Stall, or cut, every link in the middle of the last messages: all readers reach the end.
 
-        Nothing is published after that, so no later message shows a reader that something is missing.
+        Nothing is published after that, so no later message shows a reader that something
+        is missing.
         """
         self._wait_for_readers(raw)
         proxies = self.testbed.proxies
@@ -317,7 +318,7 @@ class _Run:
             self.recorder.stored(message, json.loads(answer)["seq"], duplicate=False)
         self.recorder.published += len(messages)
         self.told(f"tail {number}: stored in {time.monotonic() - began:.2f} s")
-        # Some links break now, with all that was sent over them; the others later, or not at all.
+        # Some links break now, with everything in flight; the others later, or not at all.
         time.sleep(_UNDER_WAY)
         for line in LINES:
             if line != "patient" and rng.random() < 0.7:
@@ -332,13 +333,13 @@ class _Run:
         self._wait_for_readers(raw)
 
     def _wait_for_readers(self, raw: RawClient) -> None:
-        """Wait until all have seen as many messages as there are."""
+        """Wait until all readers have received every message."""
         count = raw.api(f"STREAM.INFO.{STREAM}")["state"]["messages"]
         for name, seen in self.recorder.seen.items():
             self._wait_for_reader(name, seen, count)
 
     def end(self) -> list[str]:
-        """Have all drained, and return what is stored."""
+        """Drain all connections, and return the stored messages."""
         self.stop_publishing.set()
         self.wait_for("everything is acknowledged", lambda: not _alive(self.publishers))
         self.give_up.set()
@@ -346,7 +347,7 @@ class _Run:
             rng = self.rng("rounds")
             for number in range(self.rounds):
                 if self.recorder.wrong:
-                    break  # a reader may wait for what does not come
+                    break  # a reader may wait for messages that do not arrive
                 self._cut_a_write(number, rng, raw)
                 self._quiet_tail(number, rng, raw)
             stored = read_back(raw)
@@ -363,7 +364,7 @@ class _Run:
             for name in DURABLES:
                 self.wait_for(
                     f"no pull request of {name} is left",
-                    # Requests last for 3 seconds and more: it must be their ends that do it.
+                    # Requests last for 3 seconds and more, so only their end can remove them.
                     lambda name=name: _info(raw, name, "num_waiting") == 0,
                     2.5 * SCALE,
                 )
@@ -395,13 +396,13 @@ def run(
     seed: int, seconds: float, *, cluster: bool = False, tell: Callable[[str], None] = str
 ) -> Outcome:
     """
-    Do one run.
+    Perform one run.
 
     Args:
-        seed: what the plan is made from.
-        seconds: how long things go wrong.
+        seed: the seed of the plan.
+        seconds: the duration of the faults.
         cluster: three servers instead of one.
-        tell: called with what is done, when it is.
+        tell: called with each action.
 
     """
     threads, files = set(threading.enumerate()), open_files()
@@ -455,7 +456,7 @@ def _info(raw: Any, consumer: str, *fields: str) -> int:
 
 
 def main() -> int:
-    """Run as the command line says; return the exit status."""
+    """Perform the run of the command line; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.faults",
         description=__doc__,

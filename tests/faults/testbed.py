@@ -1,4 +1,4 @@
-"""The servers and the networks of a run, and how each fault is done to them."""
+"""The servers and the networks of a run, and the actions of each fault."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .plan import LINES, Fault
 
 __all__ = ["CONFIG", "STREAM", "Testbed"]
 
-#: Every write reaches the disk before its acknowledgement: a kill must lose nothing at all.
+#: Every write is synced before its acknowledgement: a kill must lose nothing.
 CONFIG: Final = "jetstream { sync_interval: always }\n"
 
 STREAM = "FAULTS"
@@ -32,7 +32,7 @@ class Testbed:
 
     Args:
         cluster: three servers instead of one.
-        seed: for what a fault leaves open, such as which server.
+        seed: for choices that a fault leaves open, such as the server.
 
     """
 
@@ -42,7 +42,7 @@ class Testbed:
             self._cluster.servers if self._cluster is not None else (NatsServer(config=CONFIG),)
         )
         self._rng = random.Random(f"testbed {seed}")
-        #: What was done, how often.
+        #: The number of each kind of action.
         self.done: Counter[str] = Counter()
         self.connections: dict[str, Connection] = {}
         self.proxies: dict[str, list[FaultProxy]] = {}
@@ -61,10 +61,10 @@ class Testbed:
     def urls(self, line: str) -> list[str]:
         return [proxy.url for proxy in self.proxies[line]]
 
-    # --- doing ------------------------------------------------------------------------------
+    # --- actions ----------------------------------------------------------------------------
 
     def follow(self, plan: list[Fault], tell: Callable[[str], None]) -> None:
-        """Do one thing after the other, until all is done or `stop()`."""
+        """Perform the actions of a track one after the other, until its end or `stop()`."""
         for fault in plan:
             if self._over.wait(fault.after):
                 return
@@ -75,11 +75,11 @@ class Testbed:
             mend()
 
     def stop(self) -> None:
-        """Do nothing more; what is broken is mended."""
+        """Stop all actions, and repair what is broken."""
         self._over.set()
 
     def whole(self) -> None:
-        """Mend everything."""
+        """Repair everything."""
         for proxies in self.proxies.values():
             for proxy in proxies:
                 proxy.heal()
@@ -90,7 +90,7 @@ class Testbed:
             self._cluster.wait_ready(60 * SCALE)
 
     def _do(self, fault: Fault) -> Callable[[], object]:
-        """Do it, and return what mends it."""
+        """Perform an action, and return the function that repairs it."""
         if fault.kind in {"kill", "stop", "pause"}:
             return self._to_server(fault)
         if fault.kind.endswith("steps down"):
@@ -125,7 +125,7 @@ class Testbed:
         def mend() -> None:
             server.start()
             if self._cluster is not None:
-                # Two that are not there at a time are one too many for three replicas.
+                # With three replicas, two missing ones are one too many.
                 self._cluster.wait_ready(60 * SCALE)
 
         return mend
@@ -147,7 +147,7 @@ class Testbed:
         return self._rng.choice(self.servers)
 
     def _step_down(self, kind: str) -> None:
-        # A group that has just lost its leader has no responders; then it steps down by itself.
+        # A group that has just lost its leader has no responders; it steps down by itself.
         with contextlib.suppress(OSError, ValueError), self.raw() as raw:
             if kind.startswith("stream"):
                 raw.request(f"$JS.API.STREAM.LEADER.STEPDOWN.{STREAM}")
@@ -156,7 +156,7 @@ class Testbed:
                 raw.request(f"$JS.API.CONSUMER.LEADER.STEPDOWN.{STREAM}.{name}")
 
     def raw(self) -> RawClient:
-        """Return an independent connection to a server that runs, around all networks."""
+        """Return an independent connection to a running server, without the networks."""
         return RawClient(next(each for each in self.servers if each.is_running).port, 5 * SCALE)
 
     def close(self) -> None:
@@ -170,7 +170,7 @@ class Testbed:
 
 
 def _to_network(proxy: FaultProxy, fault: Fault) -> None:
-    """Do to one proxy what goes wrong with the network."""
+    """Perform a network fault on one proxy."""
     up, down = (Toward.SERVER,), (Toward.CLIENT,)
     deeds: dict[str, Callable[[], object]] = {
         "cut": proxy.cut,

@@ -81,7 +81,7 @@ worker = Worker(
     pool=os.environ["FAULTS_POOL"],
 )
 def handle(task: dict[str, Any], ctx: Context) -> None:
-    """Do what the message says."""
+    """Act as the message says."""
     record("begin", task, ctx)
     try:
         work(task, ctx)

@@ -59,7 +59,7 @@ from .testbed import CONFIG
 
 __all__ = ["MISTAKES", "PROCESSES", "Outcome", "run_workers"]
 
-#: Deliberate mistakes, with which the verdict has to be a bad one.
+#: Deliberate mistakes, which the verdict must detect.
 MISTAKES: Final = ("ack first", "term first", "renew always")
 PROCESSES: Final = 3
 #: The share of each kind of message.
@@ -81,7 +81,7 @@ _WORK_S: Final = 0.1
 _LONG_S: Final = 4.5
 #: The share of the time in which messages are published.
 _PUBLISHING: Final = 0.8
-#: Timeout after which everything must be settled when nothing goes wrong any more, in seconds.
+#: Timeout after which everything must be settled after the last fault, in seconds.
 _SETTLE_S: Final = 60.0 * SCALE
 #: Time in which a process has set its signal handlers, in seconds.
 _START_S: Final = 3.0 * SCALE
@@ -98,7 +98,7 @@ _TERMINATED: Final = "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.WORK.W"
 
 @dataclass
 class Outcome:
-    """What came of a run."""
+    """The result of a run."""
 
     seed: int
     seconds: float
@@ -120,10 +120,10 @@ class Outcome:
 
 
 def make_tasks(seed: int, count: int) -> list[dict[str, Any]]:
-    """Return what the messages say; the number of a message is its sequence in the stream."""
+    """Return the tasks of the messages; the number of a message is its sequence in the stream."""
     rng = random.Random(f"tasks {seed}")
     kinds = rng.choices(list(_KINDS), list(_KINDS.values()), k=count)
-    # Also a short run has some of each kind.
+    # A short run has some of each kind, too.
     kinds[: 2 * len(_KINDS)] = 2 * list(_KINDS)
     rng.shuffle(kinds)
     failures = {"flaky": lambda: rng.randint(1, _ATTEMPTS - 1), "bad": lambda: 1000}
@@ -164,7 +164,7 @@ class _Processes:
             )
 
     def do(self, fault: Fault) -> Callable[[], object]:
-        """Do to a process what goes wrong, and return what mends it."""
+        """Perform a fault on a process, and return the function that repairs it."""
         number = int(fault.where.split()[1])
         process = self._running[number]
         self._check(process)
@@ -179,7 +179,7 @@ class _Processes:
             process.kill()
             process.wait()
         else:
-            # One that has just been started does not handle signals yet.
+            # A process that was just started does not handle signals yet.
             self._terminate(process, {0, 1, -signal.SIGTERM})
 
         def restart() -> None:
@@ -203,7 +203,7 @@ class _Processes:
             self.wrong.append(f"process {process.pid} ended with status {status}")
 
     def end(self) -> None:
-        """Terminate all, which must be clean, once all have begun to handle signals."""
+        """Terminate all, which must be clean, once all handle signals."""
         time.sleep(max(0.0, self._last_start + _START_S - time.monotonic()))
         for process in self._running:
             self._check(process)
@@ -235,7 +235,7 @@ def _follow(
     do: Callable[[Fault], Callable[[], object]],
     note: Callable[[Fault], object],
 ) -> None:
-    """Do one thing after the other until all is done or ``over`` is set."""
+    """Perform the faults one after the other until the end, or ``over`` is set."""
     for fault in plan:
         if over.wait(fault.after):
             return
@@ -411,7 +411,7 @@ def _wait_settled(raw: RawClient, messages: int, outcome: Outcome, overdue: floa
 
 @dataclass
 class _Account:
-    """What is known of one message."""
+    """The records of one message."""
 
     runs: list[int] = field(default_factory=list)
     """The attempts of the runs that began."""
@@ -476,7 +476,7 @@ def _judge(raw: RawClient, tasks: list[dict[str, Any]], runs: str, outcome: Outc
 
 
 def _violations(kind: str, account: _Account) -> list[str]:
-    """Return what is wrong with one message."""
+    """Return the violations of one message."""
     found = []
     if len(account.dead) > 1:
         found.append(f"has {len(account.dead)} dead letters")
@@ -498,7 +498,7 @@ def _violations(kind: str, account: _Account) -> list[str]:
 
 
 def _wrong_letter(kind: str, account: _Account) -> list[str]:
-    """Return what is wrong with the first dead letter of a message."""
+    """Return the errors in the first dead letter of a message."""
     headers = account.dead[0]
     attempts, error = int(headers["Dead-Attempts"]), headers["Dead-Error"]
     if not error:
