@@ -1,4 +1,4 @@
-"""``jsm account``: what an account uses, read back by hand."""
+"""``jsm account``: the account's usage, checked with an independent client."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_limits_of_the_account() -> None:
 
 @pytest.mark.parametrize("alias", ["act", "a"])
 def test_aliases(jsm: Jsm, alias: str) -> None:
-    """The account has shorter names."""
+    """The group has shorter aliases."""
     assert jsm(alias, "nfo", "-j").ok().json["jetstream"]
 
 
@@ -55,7 +55,7 @@ def test_aliases(jsm: Jsm, alias: str) -> None:
 
 @pytest.fixture
 def two_streams(raw: RawClient) -> list[dict[str, Any]]:
-    """Two streams with messages and a consumer, as the server describes them."""
+    """Two streams with messages and a consumer, with their state on the server."""
     for name, subjects in (("ORDERS", ["ORDERS.*"]), ("AUDIT", ["audit"])):
         raw.api(f"STREAM.CREATE.{name}", name=name, subjects=subjects)
     for number in range(5):
@@ -67,7 +67,7 @@ def two_streams(raw: RawClient) -> list[dict[str, Any]]:
 
 
 def described(raw: RawClient) -> list[dict[str, Any]]:
-    """Return what the streams are, by hand."""
+    """Return configs and states of the streams, read with an independent client."""
     found = []
     for name in raw.api("STREAM.NAMES")["streams"]:
         info = raw.api(f"STREAM.INFO.{name}")
@@ -80,7 +80,7 @@ def described(raw: RawClient) -> list[dict[str, Any]]:
 def test_an_account_is_backed_up_and_restored(
     jsm: Jsm, raw: RawClient, two_streams: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    """All streams are saved, each in its directory, and come back as they were."""
+    """All streams are saved, each in its directory, and restored equal."""
     target = str(tmp_path / "backup")
     saved = jsm("account", "backup", target, "-j").ok()
     assert saved.json == [
@@ -126,13 +126,13 @@ def test_streams_that_exist_are_left_alone(jsm: Jsm, raw: RawClient, tmp_path: P
 
 
 def test_nothing_to_restore(jsm: Jsm, tmp_path: Path) -> None:
-    """A directory without backups, or none at all, is told apart."""
+    """A directory without backups, and a missing one, have different errors."""
     assert jsm("account", "restore", str(tmp_path)).status == 3
     assert jsm("account", "restore", str(tmp_path / "none")).status == 2
 
 
 def test_an_empty_account(jsm: Jsm, tmp_path: Path) -> None:
-    """Without streams there is nothing to save, which is no error."""
+    """An account without streams has nothing to save, which is not an error."""
     assert jsm("account", "backup", str(tmp_path), "-j").ok().json == []
 
 

@@ -20,10 +20,10 @@ from jetstream_sync.server import NatsServer
 
 @pytest.fixture
 def complete(jsm: Jsm, monkeypatch: pytest.MonkeyPatch):
-    """Return what is offered for the last word of a line, by value."""
+    """Return the candidates for the last word of a line, by value."""
 
     def ask(*words: str, **variables: str) -> list[str]:
-        # click reads these two of the process.
+        # click reads these two from the process.
         monkeypatch.setenv("COMP_WORDS", " ".join(words))
         monkeypatch.setenv("COMP_CWORD", str(len(words) - (words[-1] != "")))
         result = jsm(_JSM_COMPLETE="bash_complete", **variables)
@@ -52,7 +52,7 @@ def test_commands_and_options(complete) -> None:
 
 
 def test_aliases(complete) -> None:
-    """An alias is completed where nothing else begins like that, and what follows it as well."""
+    """An alias is completed if no command begins with the text, and so are its arguments."""
     assert complete("jsm messages") == ["messageset"]
     assert complete("jsm act inf") == ["info"]
 
@@ -60,7 +60,7 @@ def test_aliases(complete) -> None:
 @pytest.mark.usefixtures("orders")
 @pytest.mark.parametrize("noun", ["stream", "ms", "str", "s"])
 def test_streams_by_any_name_of_theirs(complete, noun: str) -> None:
-    """Names of streams are completed, however the command was called."""
+    """Names of streams are completed, whichever alias of the command is used."""
     assert complete(f"jsm {noun} info O") == ["ORDERS", "OTHER"]
     assert complete(f"jsm {noun} info OT") == ["OTHER"]
 
@@ -81,21 +81,21 @@ def test_the_login_on_the_line_counts(complete, nats_server: NatsServer) -> None
     assert complete(line, NATS_URL=elsewhere) == ["ORDERS"]
 
 
-def test_nothing_is_said_when_it_does_not_work(complete) -> None:
-    """Without a server, or with an invalid context, there are no names and no errors."""
+def test_errors_give_no_candidates(complete) -> None:
+    """Without a server, or with an invalid context, there are no candidates and no errors."""
     assert complete("jsm stream info O", NATS_URL="nats://127.0.0.1:1") == []
     assert complete("jsm --context nowhere stream info O") == []
     assert complete("jsm nonsense info O") == []
 
 
-def test_nobody_waits_long(complete) -> None:
+def test_a_silent_server_ends_completion_soon(complete) -> None:
     """A silent server ends completion after a short timeout."""
     with Listener(lambda puppet: puppet.rest()) as listener, within(2.0):
         assert complete("jsm stream info O", NATS_URL=listener.url) == []
 
 
 @pytest.mark.usefixtures("orders")
-def test_names_are_remembered_for_some_seconds(complete, raw: RawClient, tmp_path: Path) -> None:
+def test_names_are_cached_for_some_seconds(complete, raw: RawClient, tmp_path: Path) -> None:
     """Names are cached for some seconds, separately for each login."""
     cache = {"XDG_CACHE_HOME": str(tmp_path)}
     assert complete("jsm stream info O", **cache) == ["ORDERS", "OTHER"]
@@ -109,7 +109,7 @@ def test_names_are_remembered_for_some_seconds(complete, raw: RawClient, tmp_pat
     assert complete("jsm stream info O", **cache) == ["ORDERS"]
 
 
-def test_what_could_not_be_asked_is_not_remembered(complete, tmp_path: Path) -> None:
+def test_failures_are_not_cached(complete, tmp_path: Path) -> None:
     """Failures are not cached."""
     lost = {"XDG_CACHE_HOME": str(tmp_path), "NATS_URL": "nats://127.0.0.1:1"}
     assert complete("jsm stream info O", **lost) == []
@@ -127,7 +127,7 @@ def test_contexts(complete, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_scripts(shell: str) -> None:
-    """The script for a shell is a result like any other."""
+    """The script for a shell is printed like any other result."""
     script = run_jsm("completion", shell).ok().out
     assert f"_JSM_COMPLETE={shell}_complete" in script
     assert run_jsm("completion", shell, "-j").ok().json["script"] == script
@@ -149,18 +149,18 @@ def test_scripts(shell: str) -> None:
     ],
 )
 def test_words_of_options(complete, line: str, words: list[str]) -> None:
-    """An option that takes one of some words offers them."""
+    """An option with a choice of values offers them."""
     assert complete(line) == words
 
 
-# What each shell is told: read the script, then complete a line, and write what is offered.
+# For each shell: load the script, complete a line, and print the candidates.
 _BASH = """
 source <(jsm completion bash)
 COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
 _jsm_completion jsm
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
-# zsh completes at a prompt only, where the functions below have been made; here they only write.
+# zsh completes at a prompt only, where these functions are used; here they only print.
 _ZSH = """
 compdef() {{ }}
 compadd() {{ : }}
@@ -182,7 +182,7 @@ complete --do-complete "{line}"
 )
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_real_shells(jsm: Jsm, tmp_path: Path, shell: str, line: str, words: str) -> None:
-    """A shell that read the script completes the name of a stream, and the words of an option."""
+    """A shell that loaded the script completes stream names, and the values of an option."""
     if shutil.which(shell) is None and shell != "bash":
         pytest.skip(f"{shell} is not installed: its completion was not tested")
     program = tmp_path / "jsm"

@@ -1,4 +1,4 @@
-"""``jsm consumer``: consumers are made, listed, shown and removed."""
+"""``jsm consumer``: consumers are created, listed, shown and deleted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fix_orders import Orders
 
 pytestmark = pytest.mark.usefixtures("orders")
 
-#: The commands of the document of 2020, as they stand there, and what the server is to have.
+#: The commands of the document of 2020, word for word, and the resulting configs.
 SEED = {
     "NEW": (
         (
@@ -70,10 +70,10 @@ def words(command: str) -> list[str]:
 
 @pytest.mark.parametrize("name", SEED)
 @pytest.mark.parametrize("noun", ["obs", "consumer"])
-def test_the_commands_of_2020_make_what_they_say(
+def test_the_commands_of_2020_create_their_consumers(
     jsm: Jsm, orders: Orders, noun: str, name: str
 ) -> None:
-    """Each documented command works word by word, and says of what it made."""
+    """Each documented command works word for word, and prints the created consumer."""
     command, expected = SEED[name]
     result = jsm(noun, *words(command)).ok()
     config = orders.config(name)
@@ -86,8 +86,8 @@ def test_the_commands_of_2020_make_what_they_say(
 
 
 @pytest.mark.parametrize("noun", ["con", "c", "obs", "observable", "consumer"])
-def test_the_group_has_the_names_that_people_know(jsm: Jsm, orders: Orders, noun: str) -> None:
-    """Users of 2020 and of the nats command find it."""
+def test_the_group_has_its_known_names(jsm: Jsm, orders: Orders, noun: str) -> None:
+    """The group and its commands have the names of 2020 and of the nats command."""
     orders.make("NEW")
     old = noun.startswith("obs")
     out = jsm(noun, "info", "ORDERS", "NEW").ok().out
@@ -95,8 +95,8 @@ def test_the_group_has_the_names_that_people_know(jsm: Jsm, orders: Orders, noun
     assert ("Consumer sequence: 0 Stream sequence: 0" in out) is not old
 
 
-def test_a_start_may_be_so_long_ago(jsm: Jsm, orders: Orders) -> None:
-    """A duration is counted back from now."""
+def test_a_start_may_be_a_duration(jsm: Jsm, orders: Orders) -> None:
+    """A duration as the start is counted back from now."""
     jsm("obs", "add", "ORDERS", "2MIN", "--pull", "--deliver", "2m").ok()
     config = orders.config("2MIN")
     assert config["deliver_policy"] == "by_start_time"
@@ -118,17 +118,17 @@ def test_a_start_may_be_so_long_ago(jsm: Jsm, orders: Orders) -> None:
         ),
     ],
 )
-def test_a_start_has_many_words(
+def test_a_start_may_be_a_policy(
     jsm: Jsm, orders: Orders, text: str, expected: dict[str, str]
 ) -> None:
-    """What people know from elsewhere is understood."""
+    """The start policies of other tools are understood."""
     jsm("con", "add", "ORDERS", "A", "--deliver", text, "--filter", "ORDERS.*").ok()
     config = orders.config("A")
     assert {key: config.get(key) for key in expected} == expected
 
 
-def test_every_modern_option_reaches_the_server(jsm: Jsm, orders: Orders) -> None:
-    """What the options say is what the server has."""
+def test_every_modern_option_sets_its_field(jsm: Jsm, orders: Orders) -> None:
+    """Each option sets its field of the config."""
     jsm(
         "consumer", "add", "ORDERS", "A", "--pull", "--description", "a test", "--wait", "2s",
         "--max-deliver", "4", "--backoff", "1s,5s,1m", "--max-pending", "7", "--max-waiting", "9",
@@ -151,8 +151,8 @@ def test_every_modern_option_reaches_the_server(jsm: Jsm, orders: Orders) -> Non
     assert config["sample_freq"] == "80"
 
 
-def test_the_options_of_one_that_pushes(jsm: Jsm, orders: Orders) -> None:
-    """Heartbeat, flow control, group and rate limit reach the server."""
+def test_the_options_of_push_consumers(jsm: Jsm, orders: Orders) -> None:
+    """Heartbeat, flow control, group and rate limit set their fields."""
     jsm(
         "consumer", "add", "ORDERS", "A", "--target", "out", "--deliver-group", "workers",
         "--bps", "8000", "--replay", "original",
@@ -181,15 +181,15 @@ def test_groups_of_pulls_and_a_pause(jsm: Jsm, orders: Orders) -> None:
     assert 3500 < info["pause_remaining"] / 1e9 <= 3600
 
 
-def test_no_name_is_needed_for_an_ephemeral_one(jsm: Jsm, orders: Orders) -> None:
-    """The name that it got is in the answer."""
+def test_an_ephemeral_consumer_needs_no_name(jsm: Jsm, orders: Orders) -> None:
+    """The generated name is in the result."""
     result = jsm("con", "add", "ORDERS", "--pull", "--ephemeral", "-j").ok()
     name = result.json["name"]
     assert orders.names() == [name]
     assert "durable_name" not in orders.config(name)
 
 
-def test_who_pushes_to_nobody_hears_of_it(jsm: Jsm, orders: Orders) -> None:
+def test_a_push_consumer_without_a_subscriber_gets_a_warning(jsm: Jsm, orders: Orders) -> None:
     """A new ephemeral push consumer without a subscriber gets a warning with its lifetime."""
     command = "add ORDERS --filter '' --ack none --target my.monitor --deliver last --ephemeral"
     result = jsm("obs", *words(command)).ok()
@@ -199,8 +199,8 @@ def test_who_pushes_to_nobody_hears_of_it(jsm: Jsm, orders: Orders) -> None:
     assert jsm("obs", *words(command)).ok().err == ""
 
 
-def test_the_answer_of_the_server_is_the_document(jsm: Jsm, orders: Orders) -> None:
-    """With -j the create reply is on stdout, and nothing else anywhere."""
+def test_the_json_output_is_the_reply(jsm: Jsm, orders: Orders) -> None:
+    """With -j the create reply is on stdout, and nothing else is printed."""
     result = jsm("consumer", "add", "ORDERS", "A", "--pull", "-j").ok()
     info = orders.info("A")
     assert result.json["config"] == info["config"]
@@ -225,10 +225,10 @@ def test_the_answer_of_the_server_is_the_document(jsm: Jsm, orders: Orders) -> N
         (["--pull", "--heartbeat", "5s"], "deliver_subject"),
     ],
 )
-def test_what_makes_no_sense_is_refused_at_once(
+def test_invalid_values_are_usage_errors(
     jsm: Jsm, orders: Orders, arguments: list[str], says: str
 ) -> None:
-    """A wrong value is a usage error that says what to write; nothing is made."""
+    """A wrong value is a usage error with the allowed form; nothing is created."""
     result = jsm("consumer", "add", "ORDERS", "A", *arguments)
     assert result.status == 2, result
     assert says in result.err
@@ -236,22 +236,22 @@ def test_what_makes_no_sense_is_refused_at_once(
     assert not orders.names()
 
 
-def test_everything_that_is_missing_is_named_at_once(jsm: Jsm) -> None:
-    """Without a person to ask, one error has all of it."""
+def test_all_missing_arguments_are_named(jsm: Jsm) -> None:
+    """Without a terminal, one error names all missing arguments."""
     result = jsm("consumer", "add", "--pull")
     assert (result.status, result.out) == (2, "")
     assert "STREAM, CONSUMER" in result.err
 
 
-def test_a_stream_that_is_not_there(jsm: Jsm) -> None:
-    """The error says which name is close."""
+def test_an_unknown_stream(jsm: Jsm) -> None:
+    """The error suggests a similar name."""
     result = jsm("consumer", "add", "ORDRES", "A", "--pull")
     assert result.status == 3
     assert "did you mean ORDERS?" in result.err
 
 
 def test_warnings_of_subjects_that_do_not_fit(jsm: Jsm, orders: Orders) -> None:
-    """A filter that matches no subject and a target that the stream stores cause warnings."""
+    """A filter that matches no subject, and a target that the stream stores, cause warnings."""
     result = jsm("consumer", "add", "ORDERS", "A", "--pull", "--filter", "ORDER.received").ok()
     assert "filter ORDER.received matches no subject" in result.err
     assert orders.config("A")["filter_subject"] == "ORDER.received"
@@ -261,8 +261,8 @@ def test_warnings_of_subjects_that_do_not_fit(jsm: Jsm, orders: Orders) -> None:
     assert jsm("consumer", "add", "ORDERS", "C", "--pull", "--filter", "*.received").ok().err == ""
 
 
-def test_one_that_exists_is_left_unless_told_otherwise(jsm: Jsm, orders: Orders) -> None:
-    """The same again is fine, something else is refused, and --update changes it."""
+def test_an_existing_consumer_is_changed_only_with_update(jsm: Jsm, orders: Orders) -> None:
+    """Creating an equal consumer is allowed, another config is refused, and --update changes it."""
     command = ["consumer", "add", "ORDERS", "A", "--pull", "--max-deliver"]
     jsm(*command, "3").ok()
     jsm(*command, "3").ok()
@@ -277,8 +277,8 @@ def test_one_that_exists_is_left_unless_told_otherwise(jsm: Jsm, orders: Orders)
     assert orders.config("P")["deliver_subject"] == "two"
 
 
-def test_a_dry_run_makes_nothing(jsm: Jsm, orders: Orders) -> None:
-    """It shows what would be made."""
+def test_a_dry_run_creates_nothing(jsm: Jsm, orders: Orders) -> None:
+    """It prints the consumer that would be created."""
     result = jsm("consumer", "add", "ORDERS", "A", "--pull", "--max-deliver", "5", "--dry-run")
     assert "Maximum Deliveries: 5\n" in result.ok().out
     planned = jsm("consumer", "add", "ORDERS", "A", "--pull", "--dry-run", "-j").ok().json
@@ -286,8 +286,8 @@ def test_a_dry_run_makes_nothing(jsm: Jsm, orders: Orders) -> None:
     assert not orders.names()
 
 
-def test_a_config_goes_out_and_comes_back(jsm: Jsm, orders: Orders, tmp_path: Path) -> None:
-    """What --output and info -j write is what --config reads; options go before it."""
+def test_the_printed_config_can_be_read(jsm: Jsm, orders: Orders, tmp_path: Path) -> None:
+    """The output of --output and info -j is accepted by --config; options override it."""
     path = tmp_path / "config.json"
     jsm("con", "add", "ORDERS", "A", "--pull", "--max-deliver", "5", "--output", str(path)).ok()
     assert not orders.names()
@@ -316,14 +316,14 @@ def test_the_list_of_2020(jsm: Jsm, orders: Orders) -> None:
 
 
 def test_names_and_documents(jsm: Jsm, orders: Orders) -> None:
-    """-n gives names, one in each line, and -j arrays: of names with -n, of infos without."""
+    """-n prints names, one per line, and -j arrays: of names with -n, of infos without."""
     orders.make("B")
     orders.make("A", deliver_subject="out")
     assert jsm("con", "ls", "ORDERS", "-n").ok().out == "A\nB\n"
     assert jsm("con", "ls", "ORDERS", "-n", "-j").ok().json == ["A", "B"]
     listed = jsm("con", "ls", "ORDERS", "-j").ok().json
     for each in [*listed, *(said := orders.raw.api("CONSUMER.LIST.ORDERS")["consumers"])]:
-        del each["ts"]  # when it was said
+        del each["ts"]  # the time of the reply
     assert listed == said
     table = jsm("con", "ls", "ORDERS").ok().out
     assert [line.split()[:3] for line in table.splitlines()[2:]] == [
@@ -332,8 +332,8 @@ def test_names_and_documents(jsm: Jsm, orders: Orders) -> None:
     ]
 
 
-def test_without_a_stream_those_of_all_are_listed(jsm: Jsm, orders: Orders) -> None:
-    """Scripts get all of them; -a asks for that."""
+def test_without_a_stream_all_consumers_are_listed(jsm: Jsm, orders: Orders) -> None:
+    """Without a stream, consumers of all streams are listed; -a asks for that."""
     orders.raw.api("STREAM.CREATE.OTHER", name="OTHER", subjects=["other"], storage="memory")
     orders.make("A")
     body = {"durable_name": "A", "ack_policy": "none"}
@@ -349,15 +349,15 @@ def test_without_a_stream_those_of_all_are_listed(jsm: Jsm, orders: Orders) -> N
     assert jsm("con", "ls", "NONE").status == 3
 
 
-def test_the_info_is_what_the_server_says(jsm: Jsm, orders: Orders) -> None:
-    """-j has the reply, and the blocks have its numbers under the labels of 2020."""
+def test_the_info_is_that_of_the_server(jsm: Jsm, orders: Orders) -> None:
+    """-j has the reply, and the text has its numbers under the labels of 2020."""
     orders.make("NEW", filter_subject="ORDERS.received", max_deliver=20, sample_freq="100")
     for _ in range(3):
         orders.raw.request("ORDERS.received", b"x")
     orders.raw.request("$JS.API.CONSUMER.MSG.NEXT.ORDERS.NEW", b"1")
     reply = orders.info("NEW")
     found = jsm("con", "info", "ORDERS", "NEW", "-j").ok().json
-    assert found.pop("ts") > reply.pop("ts")  # when it was said
+    assert found.pop("ts") > reply.pop("ts")  # the time of the reply
     assert {"type": reply["type"], **found} == reply
     lines = [line.strip() for line in jsm("obs", "info", "ORDERS", "NEW").ok().out.splitlines()]
     assert "Subject: ORDERS.received" in lines
@@ -373,7 +373,7 @@ def test_the_info_is_what_the_server_says(jsm: Jsm, orders: Orders) -> None:
 
 
 def test_the_state_alone(jsm: Jsm, orders: Orders) -> None:
-    """`state`, and `info --state`, leave the configuration out."""
+    """`state`, and `info --state`, leave out the configuration."""
     orders.make("NEW")
     out = jsm("con", "state", "ORDERS", "NEW").ok().out
     assert "State:" in out
@@ -382,8 +382,8 @@ def test_the_state_alone(jsm: Jsm, orders: Orders) -> None:
     assert jsm("con", "state", "ORDERS", "NEW", "-j").ok().json["name"] == "NEW"
 
 
-def test_what_is_not_there_is_said(jsm: Jsm, orders: Orders) -> None:
-    """The error for an unknown name suggests a close one; an invalid name is a usage error."""
+def test_an_unknown_consumer(jsm: Jsm, orders: Orders) -> None:
+    """The error for an unknown name suggests a similar one; an invalid name is a usage error."""
     orders.make("DISPATCH")
     result = jsm("obs", "info", "ORDERS", "DISPATC")
     assert result.status == 3
@@ -398,8 +398,8 @@ def test_what_is_not_there_is_said(jsm: Jsm, orders: Orders) -> None:
 # --- rm -------------------------------------------------------------------------------------------
 
 
-def test_several_are_removed(jsm: Jsm, orders: Orders) -> None:
-    """The names are in the document, and the others stay."""
+def test_several_consumers_are_deleted(jsm: Jsm, orders: Orders) -> None:
+    """The deleted names are in the result, and the others stay."""
     for name in "ABC":
         orders.make(name)
     assert jsm("con", "rm", "ORDERS", "A", "B", "-f", "-j").ok().json == {"deleted": ["A", "B"]}
@@ -409,8 +409,8 @@ def test_several_are_removed(jsm: Jsm, orders: Orders) -> None:
     assert "Observable ORDERS > C was removed" in result.err
 
 
-def test_nothing_is_removed_without_a_word(jsm: Jsm, orders: Orders) -> None:
-    """Without a terminal, --force is required. An unknown name prevents all removals."""
+def test_a_deletion_needs_a_confirmation(jsm: Jsm, orders: Orders) -> None:
+    """Without a terminal, --force is required. An unknown name prevents all deletions."""
     orders.make("A")
     result = jsm("con", "rm", "ORDERS", "A")
     assert result.status == 2

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("orders")
 
 
 def test_an_option_changes_one_field(jsm: Jsm, orders: Orders) -> None:
-    """The others stay as they are; labels are added, and an empty one is taken away."""
+    """The other fields stay; metadata is added, and an empty value removes a key."""
     orders.make("A", max_deliver=7, ack_wait=9_000_000_000, metadata={"team": "a", "old": "x"})
     result = jsm(
         "con", "edit", "ORDERS", "A", "--max-deliver", "8", "-f",
@@ -34,8 +34,8 @@ def test_an_option_changes_one_field(jsm: Jsm, orders: Orders) -> None:
     assert "Consumer ORDERS > A was changed" in result.out
 
 
-def test_one_that_pushes_is_changed_too(jsm: Jsm, orders: Orders) -> None:
-    """Also where it delivers to."""
+def test_a_push_consumer_is_changed(jsm: Jsm, orders: Orders) -> None:
+    """A push consumer is changed, also its delivery target."""
     orders.make("P", deliver_subject="one")
     assert jsm("con", "edit", "ORDERS", "P", "--target", "two", "-f", "-j").ok().json[
         "config"
@@ -44,7 +44,7 @@ def test_one_that_pushes_is_changed_too(jsm: Jsm, orders: Orders) -> None:
 
 
 def test_a_dry_run_changes_nothing(jsm: Jsm, orders: Orders) -> None:
-    """It shows the differences, and says in its status whether there are any when asked to."""
+    """It prints the differences, and with --exit-code the status tells whether there are any."""
     orders.make("A", max_deliver=7)
     command = ["con", "edit", "ORDERS", "A", "--max-deliver"]
     assert "max_deliver: 7 -> 8" in jsm(*command, "8", "--dry-run").ok().out
@@ -55,7 +55,7 @@ def test_a_dry_run_changes_nothing(jsm: Jsm, orders: Orders) -> None:
     assert orders.config("A")["max_deliver"] == 7
 
 
-def test_nothing_is_changed_without_a_word(jsm: Jsm, orders: Orders, terminal: Any) -> None:
+def test_a_change_needs_a_confirmation(jsm: Jsm, orders: Orders, terminal: Any) -> None:
     """Without a terminal, --force is required; on a terminal, the answer decides."""
     orders.make("A", max_deliver=7)
     command = ["obs", "edit", "ORDERS", "A", "--max-deliver", "8"]
@@ -67,8 +67,8 @@ def test_nothing_is_changed_without_a_word(jsm: Jsm, orders: Orders, terminal: A
     assert orders.config("A")["max_deliver"] == 8
 
 
-def test_a_file_takes_the_place_of_the_config(jsm: Jsm, orders: Orders, tmp_path: Path) -> None:
-    """What it does not say gets the default; whose config it was does not matter."""
+def test_a_file_replaces_the_config(jsm: Jsm, orders: Orders, tmp_path: Path) -> None:
+    """Fields that the file does not contain get their defaults; its consumer name is ignored."""
     orders.make("A", max_deliver=7, description="old", filter_subject="ORDERS.a")
     orders.make("B", max_deliver=9)
     path = tmp_path / "b.json"
@@ -80,8 +80,8 @@ def test_a_file_takes_the_place_of_the_config(jsm: Jsm, orders: Orders, tmp_path
     assert "filter_subject" not in config
 
 
-def test_an_editor_changes_it(orders: Orders, terminal: Any, tmp_path: Path) -> None:
-    """What is left in the file is what the consumer gets."""
+def test_an_editor_changes_the_config(orders: Orders, terminal: Any, tmp_path: Path) -> None:
+    """The consumer gets the config that is saved in the editor."""
     orders.make("A", max_deliver=7)
     editor = tmp_path / "editor.sh"
     editor.write_text('#!/bin/sh\nsed -i s/\'"max_deliver": 7\'/\'"max_deliver": 6\'/ "$1"\n')
@@ -91,8 +91,8 @@ def test_an_editor_changes_it(orders: Orders, terminal: Any, tmp_path: Path) -> 
     assert orders.config("A")["max_deliver"] == 6
 
 
-def test_what_the_server_does_not_change_is_told(jsm: Jsm, orders: Orders) -> None:
-    """The error says which difference it is."""
+def test_a_refused_change_is_named(jsm: Jsm, orders: Orders) -> None:
+    """The error names the difference that the server refuses."""
     orders.make("A")
     result = jsm("con", "edit", "ORDERS", "A", "--ack", "none", "-f")
     assert result.status == 1
@@ -101,7 +101,7 @@ def test_what_the_server_does_not_change_is_told(jsm: Jsm, orders: Orders) -> No
 
 
 def test_no_difference_is_no_change(jsm: Jsm, orders: Orders) -> None:
-    """The command asks no question and sends no change."""
+    """Without a difference there is no prompt and no request."""
     orders.make("A", max_deliver=7)
     result = jsm("con", "edit", "ORDERS", "A", "--max-deliver", "7").ok()
     assert "is unchanged" in result.out
@@ -110,8 +110,8 @@ def test_no_difference_is_no_change(jsm: Jsm, orders: Orders) -> None:
 # --- copy -----------------------------------------------------------------------------------------
 
 
-def test_a_copy_is_like_its_source(jsm: Jsm, orders: Orders) -> None:
-    """But for its name and what the options say; the source stays."""
+def test_a_copy_has_the_config_of_its_source(jsm: Jsm, orders: Orders) -> None:
+    """The copy has the config of its source, except for its name and the options."""
     orders.make("A", filter_subject="ORDERS.a", max_deliver=7, metadata={"team": "a"})
     jsm("con", "cp", "ORDERS", "A", "B", "--max-deliver", "8").ok()
     config = orders.config("B")
@@ -123,8 +123,8 @@ def test_a_copy_is_like_its_source(jsm: Jsm, orders: Orders) -> None:
     assert jsm("con", "copy", "ORDERS", "X", "C").status == 3
 
 
-def test_a_copy_may_be_of_the_other_kind(jsm: Jsm, orders: Orders) -> None:
-    """Two that deliver to the same subject are warned of."""
+def test_a_copy_may_be_of_the_other_type(jsm: Jsm, orders: Orders) -> None:
+    """Two consumers with one deliver subject cause a warning."""
     orders.make("P", deliver_subject="out", idle_heartbeat=5_000_000_000, flow_control=True)
     assert "both deliver to out" in jsm("con", "copy", "ORDERS", "P", "Q").ok().err
     jsm("con", "copy", "ORDERS", "P", "R", "--pull").ok()
@@ -135,8 +135,8 @@ def test_a_copy_may_be_of_the_other_kind(jsm: Jsm, orders: Orders) -> None:
 
 
 @pytest.mark.server(">=2.11")
-def test_a_pause_ends_by_a_word_or_by_itself(jsm: Jsm, orders: Orders) -> None:
-    """The server says until when; resuming one that is not paused is fine."""
+def test_a_pause_ends_by_resume_or_by_itself(jsm: Jsm, orders: Orders) -> None:
+    """The server reports the time; resuming a consumer that is not paused is allowed."""
     orders.make("A")
     found = jsm("con", "pause", "ORDERS", "A", "1h", "-f", "-j").ok().json
     assert found["paused"] is True
@@ -159,7 +159,7 @@ def test_a_pause_ends_by_a_word_or_by_itself(jsm: Jsm, orders: Orders) -> None:
 
 @pytest.mark.server("<2.11")
 def test_an_old_server_can_not_pause(jsm: Jsm, orders: Orders) -> None:
-    """The error names the version that can."""
+    """The error names the required version."""
     orders.make("A")
     result = jsm("con", "pause", "ORDERS", "A", "1h", "-f", "--timeout", "500ms")
     assert result.status == 1
@@ -167,8 +167,8 @@ def test_an_old_server_can_not_pause(jsm: Jsm, orders: Orders) -> None:
 
 
 @pytest.mark.server(">=2.11")
-def test_a_pin_is_taken(jsm: Jsm, orders: Orders) -> None:
-    """The only group needs no name; who had it is in the document."""
+def test_a_client_is_unpinned(jsm: Jsm, orders: Orders) -> None:
+    """The only group needs no name; the unpinned client is in the result."""
     orders.make("A", priority_groups=["G"], priority_policy="pinned_client")
     orders.publish("x", "y")
     jsm("con", "next", "ORDERS", "A", "--group", "G").ok()
@@ -184,8 +184,8 @@ def test_a_pin_is_taken(jsm: Jsm, orders: Orders) -> None:
 
 
 @pytest.mark.server(">=2.14")
-def test_a_consumer_starts_over(jsm: Jsm, orders: Orders) -> None:
-    """Behind its ack floor, or where it is told to; the document is the server's."""
+def test_a_consumer_is_reset(jsm: Jsm, orders: Orders) -> None:
+    """It starts behind its ack floor, or at the given sequence; the result is the server's."""
     orders.make("A")
     orders.publish("1", "2", "3", "4")
     jsm("con", "next", "ORDERS", "A").ok()
@@ -205,7 +205,7 @@ def test_a_consumer_starts_over(jsm: Jsm, orders: Orders) -> None:
 
 @pytest.mark.server("<2.14")
 def test_an_old_server_can_not_reset(jsm: Jsm, orders: Orders) -> None:
-    """The error names the version that can."""
+    """The error names the required version."""
     orders.make("A")
     result = jsm("con", "reset", "ORDERS", "A", "-f")
     assert result.status == 1
@@ -215,8 +215,8 @@ def test_an_old_server_can_not_reset(jsm: Jsm, orders: Orders) -> None:
 # --- report ---------------------------------------------------------------------------------------
 
 
-def test_consumers_side_by_side(jsm: Jsm, orders: Orders) -> None:
-    """The numbers are the server's; the order is the one that is asked for."""
+def test_the_report_of_all_consumers(jsm: Jsm, orders: Orders) -> None:
+    """The numbers are those of the server, in the requested order."""
     orders.make("A", filter_subject="ORDERS.none")
     orders.make("B")
     orders.make("P", deliver_subject="out")
@@ -238,7 +238,7 @@ def test_consumers_side_by_side(jsm: Jsm, orders: Orders) -> None:
 
 
 def test_a_report_may_be_watched(jsm: Jsm, orders: Orders) -> None:
-    """It is written again and again; as JSON each time on a line."""
+    """It is printed repeatedly; as JSON one line each time."""
     orders.make("A")
     child = jsm.spawn("con", "report", "--watch", "50ms", "-j")
     assert child.stdout is not None
@@ -252,8 +252,8 @@ def test_a_report_may_be_watched(jsm: Jsm, orders: Orders) -> None:
 # --- sample ---------------------------------------------------------------------------------------
 
 
-def test_samples_are_shown_as_they_come(jsm: Jsm, orders: Orders, terminal: Any) -> None:
-    """The block of 2020, with the numbers of the event."""
+def test_samples_are_printed_as_they_arrive(jsm: Jsm, orders: Orders, terminal: Any) -> None:
+    """The output of 2020, with the numbers of the event."""
     orders.make("NEW", sample_freq="100")
     orders.publish("1", "2")
     shown = terminal("obs", "sample", "ORDERS", "NEW", "--count", "2", TERM="dumb")
@@ -271,7 +271,7 @@ def test_samples_are_shown_as_they_come(jsm: Jsm, orders: Orders, terminal: Any)
 
 
 def test_samples_are_the_events_themselves(jsm: Jsm, orders: Orders) -> None:
-    """With -j each is a line with all that the server sent."""
+    """With -j each event is a line with all fields."""
     orders.make("NEW", sample_freq="100%")
     orders.publish("1")
     child = jsm.spawn("con", "sample", "ORDERS", "NEW", "--count", "1", "-j")
@@ -288,8 +288,8 @@ def test_samples_are_the_events_themselves(jsm: Jsm, orders: Orders) -> None:
     assert event["ack_time"] > 0
 
 
-def test_one_that_is_not_sampled_has_no_samples(jsm: Jsm, orders: Orders) -> None:
-    """It is a usage error that says how to turn them on, and nothing is waited for."""
+def test_a_consumer_without_samples(jsm: Jsm, orders: Orders) -> None:
+    """It is a usage error that says how to enable samples, and the command does not wait."""
     orders.make("A")
     result = jsm("con", "sample", "ORDERS", "A")
     assert (result.status, result.out) == (2, "")
@@ -298,8 +298,8 @@ def test_one_that_is_not_sampled_has_no_samples(jsm: Jsm, orders: Orders) -> Non
     assert jsm("con", "sample", "ORDERS", "A", "--wait", "100ms").status == 4
 
 
-def test_what_is_no_sample_is_passed_over(jsm: Jsm, orders: Orders) -> None:
-    """Anybody may publish where samples come: what is none is told, and does not end the command."""
+def test_other_messages_are_not_samples(jsm: Jsm, orders: Orders) -> None:
+    """A message that is not a sample is reported, and does not end the command."""
     orders.make("NEW", sample_freq="100")
     orders.raw.request("ORDERS.received", b"1")
     child = jsm.spawn("con", "sample", "ORDERS", "NEW", "--count", "1")
@@ -317,7 +317,7 @@ def test_what_is_no_sample_is_passed_over(jsm: Jsm, orders: Orders) -> None:
 
 
 def test_ctrl_c_ends_the_samples(orders: Orders, terminal: Any) -> None:
-    """With its own status, and without a traceback."""
+    """The exit status is that of Ctrl-C, without a traceback."""
     orders.make("A", sample_freq="100")
     shown = terminal("con", "sample", "ORDERS", "A", TERM="dumb")
     shown.expect("Listening for Ack Samples")

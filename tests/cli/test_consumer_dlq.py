@@ -1,4 +1,4 @@
-"""``jsm consumer dlq``: what consumers gave up is known, shown, and published again."""
+"""``jsm consumer dlq``: dead letters are listed, shown, and published again."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ PULL = b'{"batch":1,"expires":20000000}'
 
 @pytest.fixture
 def stored(jsm: Jsm, orders: Orders) -> Orders:
-    """A consumer that gives up at once, and a stream that stores what the server says of it."""
+    """A consumer that gives up at once, and a stream that stores its advisories."""
     jsm("con", "dlq", "setup").ok()
     orders.make("NEW", max_deliver=1, ack_wait=50_000_000)
     return orders
 
 
 def give_up(orders: Orders, count: int, consumer: str = "NEW") -> None:
-    """Reach the delivery limit of messages, and wait until the server reports them as dead letters."""
+    """Reach the delivery limit of messages, and wait for their advisories."""
     orders.raw.requests(f"{NEXT}.{consumer}", [b"1"] * count)
     told = len(letters_in(orders))
 
     def noticed() -> bool:
-        # A consumer that is pulled from notices when it is pulled from.
+        # A pull consumer notices it at its next pull.
         orders.raw.request(f"{NEXT}.{consumer}", PULL)
         return len(letters_in(orders)) >= told + count
 
@@ -62,7 +62,7 @@ def give_up_unheard(orders: Orders) -> int:
 
 
 def letters_in(orders: Orders, name: str = "DEAD_LETTERS") -> list[dict[str, Any]]:
-    """Return the advisories that the stream has, read without the program."""
+    """Return the stored advisories, read with an independent client."""
     state = orders.raw.api(f"STREAM.INFO.{name}").get("state")
     if state is None:
         return []
@@ -82,8 +82,8 @@ def message(orders: Orders, seq: int) -> dict[str, Any]:
 # --- setup ----------------------------------------------------------------------------------------
 
 
-def test_the_stream_that_remembers(jsm: Jsm, orders: Orders) -> None:
-    """It stores the two kinds of advisories, for 30 days; a second time it is left as it is."""
+def test_setup_creates_the_stream(jsm: Jsm, orders: Orders) -> None:
+    """It stores the two kinds of advisories for 30 days; the second call changes nothing."""
     found = jsm("con", "dlq", "setup", "-j").ok().json
     config = orders.raw.api("STREAM.INFO.DEAD_LETTERS")["config"]
     assert found["config"]["subjects"] == config["subjects"] == ADVISORIES
@@ -92,7 +92,7 @@ def test_the_stream_that_remembers(jsm: Jsm, orders: Orders) -> None:
     assert orders.raw.api("STREAM.NAMES")["streams"] == ["DEAD_LETTERS", "ORDERS"]
 
 
-def test_any_stream_that_stores_them_will_do(jsm: Jsm, orders: Orders) -> None:
+def test_a_stream_with_all_advisories_is_enough(jsm: Jsm, orders: Orders) -> None:
     """A stream that stores all advisories also stores those of dead letters."""
     subjects = ["$JS.EVENT.ADVISORY.>"]
     orders.raw.api("STREAM.CREATE.ALL", name="ALL", subjects=subjects, storage="memory")
@@ -106,8 +106,8 @@ def test_any_stream_that_stores_them_will_do(jsm: Jsm, orders: Orders) -> None:
 # --- ls -------------------------------------------------------------------------------------------
 
 
-def test_what_was_given_up_is_listed(jsm: Jsm, stored: Orders) -> None:
-    """Both kinds, with what the server said of them and what the stream has."""
+def test_dead_letters_are_listed(jsm: Jsm, stored: Orders) -> None:
+    """Both kinds, with the contents of the advisory and of the message."""
     stored.publish("one", "two")
     give_up(stored, 2)
     stored.publish("three")
@@ -131,7 +131,7 @@ def test_what_was_given_up_is_listed(jsm: Jsm, stored: Orders) -> None:
 
 
 def test_lists_are_for_a_stream_or_a_consumer(jsm: Jsm, stored: Orders) -> None:
-    """The letters of others are not among them."""
+    """The list contains no dead letters of others."""
     stored.make("OTHER", max_deliver=1, ack_wait=50_000_000)
     stored.publish("one")
     give_up(stored, 1)
@@ -144,16 +144,16 @@ def test_lists_are_for_a_stream_or_a_consumer(jsm: Jsm, stored: Orders) -> None:
     assert jsm("con", "dlq", "ls", "NONE").status == 3
 
 
-def test_none_are_known(jsm: Jsm, stored: Orders) -> None:
-    """Nothing to list is no error."""
+def test_no_dead_letters(jsm: Jsm, stored: Orders) -> None:
+    """An empty list is not an error."""
     stored.publish("one")
     result = jsm("con", "dlq", "ls").ok()
     assert result.out == "No dead letters\n"
     assert jsm("con", "dlq", "ls", "-j").ok().json["messages"] == []
 
 
-def test_what_the_stream_has_lost_is_left_out(jsm: Jsm, stored: Orders) -> None:
-    """A message that was deleted is no letter any more; --gone lists it all the same."""
+def test_deleted_messages_are_left_out(jsm: Jsm, stored: Orders) -> None:
+    """A deleted message is not listed, except with --gone."""
     stored.publish("one", "two")
     give_up(stored, 2)
     stored.raw.api("STREAM.MSG.DELETE.ORDERS", seq=1)
@@ -164,8 +164,8 @@ def test_what_the_stream_has_lost_is_left_out(jsm: Jsm, stored: Orders) -> None:
     assert "gone" in jsm("con", "dlq", "ls", "--gone").ok().out
 
 
-def test_another_stream_of_that_name_has_none_of_them(jsm: Jsm, stored: Orders) -> None:
-    """The same sequence in a stream that was deleted and created again is another message."""
+def test_a_re_created_stream_has_none_of_them(jsm: Jsm, stored: Orders) -> None:
+    """The same sequence in a re-created stream is another message."""
     stored.publish("one")
     give_up(stored, 1)
     stored.raw.api("STREAM.DELETE.ORDERS")
@@ -174,7 +174,7 @@ def test_another_stream_of_that_name_has_none_of_them(jsm: Jsm, stored: Orders) 
 
 
 def test_without_advisories_only_counters_are_known(jsm: Jsm, orders: Orders) -> None:
-    """The document says that the messages are not known, which is not the same as none."""
+    """The result says that the messages are not known, which differs from an empty list."""
     orders.make("WELL")
     given_up = give_up_unheard(orders)
     result = jsm("con", "dlq", "ls", "ORDERS", "-j").ok()
@@ -187,8 +187,8 @@ def test_without_advisories_only_counters_are_known(jsm: Jsm, orders: Orders) ->
     assert "ORDERS > NEW" in jsm("con", "dlq", "ls").ok().out
 
 
-def test_one_delivery_leaves_no_trace_in_the_counters(jsm: Jsm, orders: Orders) -> None:
-    """With a limit of one the server counts nothing, so the most there may be is not known."""
+def test_a_limit_of_one_is_not_counted(jsm: Jsm, orders: Orders) -> None:
+    """With a limit of one the server counts nothing, so their number is not known."""
     orders.make("ONCE", max_deliver=1, ack_wait=50_000_000)
     assert jsm("con", "dlq", "ls", "-j").ok().json["consumers"] == []
     orders.publish("one")
@@ -198,7 +198,7 @@ def test_one_delivery_leaves_no_trace_in_the_counters(jsm: Jsm, orders: Orders) 
     assert "unknown" in jsm("con", "dlq", "ls").ok().out
 
 
-def test_what_happened_before_is_counted(jsm: Jsm, orders: Orders) -> None:
+def test_earlier_dead_letters_are_counted(jsm: Jsm, orders: Orders) -> None:
     """Dead letters from before the advisories were stored are reported as a number."""
     given_up = give_up_unheard(orders)
     jsm("con", "dlq", "setup").ok()
@@ -206,8 +206,8 @@ def test_what_happened_before_is_counted(jsm: Jsm, orders: Orders) -> None:
     assert f"ORDERS > NEW has {given_up} more dead letters" in result.err
 
 
-def test_a_person_is_offered_to_store_them(orders: Orders, terminal: Any) -> None:
-    """The answer is no unless it is yes."""
+def test_a_terminal_prompts_for_the_setup(orders: Orders, terminal: Any) -> None:
+    """The default of the prompt is no."""
     shown = terminal("con", "dlq", "ls", TERM="dumb")
     shown.answer("Store the advisories from now on", "")
     assert shown.wait() == 0
@@ -222,7 +222,7 @@ def test_a_person_is_offered_to_store_them(orders: Orders, terminal: Any) -> Non
 
 
 def test_a_letter_is_shown(jsm: Jsm, stored: Orders) -> None:
-    """With its headers and body, by its sequence, or the oldest."""
+    """With its headers and body, by its sequence, or the oldest one."""
     stored.raw.send(b"HPUB ORDERS.a 18 21\r\nNATS/1.0\r\nA: 1\r\n\r\none\r\n")
     stored.publish("two")
     give_up(stored, 2)
@@ -243,7 +243,7 @@ def test_a_letter_is_shown(jsm: Jsm, stored: Orders) -> None:
 
 
 def test_a_letter_is_sent_again(jsm: Jsm, stored: Orders) -> None:
-    """To its subject, with its headers, as a new message; it is no letter after that."""
+    """To its subject, with its headers, as a new message; it is not a dead letter any more."""
     stored.raw.send(b"HPUB ORDERS.a 18 21\r\nNATS/1.0\r\nA: 1\r\n\r\none\r\n")
     give_up(stored, 1)
     found = jsm("con", "dlq", "requeue", "ORDERS", "NEW", "1", "-f", "-j").ok().json
@@ -270,8 +270,8 @@ def test_a_letter_is_sent_again(jsm: Jsm, stored: Orders) -> None:
     assert jsm("con", "dlq", "requeue", "ORDERS", "NEW", "1", "-f").status == 3
 
 
-def test_to_repeat_it_is_harmless(jsm: Jsm, stored: Orders) -> None:
-    """A second time within the duplicate window nothing is stored."""
+def test_a_repeated_requeue_stores_nothing(jsm: Jsm, stored: Orders) -> None:
+    """Within the duplicate window a repetition stores nothing."""
     stored.publish("one", "two")
     give_up(stored, 2)
     command = ["con", "dlq", "requeue", "ORDERS", "NEW", "--all", "--keep", "-f", "-j"]
@@ -285,8 +285,8 @@ def test_to_repeat_it_is_harmless(jsm: Jsm, stored: Orders) -> None:
     assert out == "There are no dead letters\n"
 
 
-def test_headers_that_are_orders_are_left_out(jsm: Jsm, stored: Orders) -> None:
-    """What made the stream refuse, replace or ignore a message does so only once."""
+def test_some_headers_are_left_out(jsm: Jsm, stored: Orders) -> None:
+    """Headers that make the stream refuse, replace or ignore a message are not repeated."""
     head = b"NATS/1.0\r\nNats-Msg-Id: mine\r\nNats-Expected-Last-Sequence: 0\r\nA: 1\r\n\r\n"
     stored.raw.send(b"HPUB ORDERS.a %d %d\r\n%b1\r\n" % (len(head), len(head) + 1, head))
     give_up(stored, 1)
@@ -298,8 +298,8 @@ def test_headers_that_are_orders_are_left_out(jsm: Jsm, stored: Orders) -> None:
     assert "A: 1\r\n" in headers
 
 
-def test_originals_may_go_and_the_subject_may_change(jsm: Jsm, stored: Orders) -> None:
-    """--delete removes them from the stream, --to takes them elsewhere."""
+def test_the_options_delete_and_to(jsm: Jsm, stored: Orders) -> None:
+    """--delete removes the originals from the stream, --to selects another subject."""
     stored.raw.api("STREAM.CREATE.OTHER", name="OTHER", subjects=["other"], storage="memory")
     stored.publish("one", "two")
     give_up(stored, 2)
@@ -308,8 +308,8 @@ def test_originals_may_go_and_the_subject_may_change(jsm: Jsm, stored: Orders) -
     assert stored.raw.api("STREAM.INFO.OTHER")["state"]["messages"] == 2
 
 
-def test_nothing_is_sent_without_a_word(jsm: Jsm, stored: Orders) -> None:
-    """A dry run shows the messages. Without a terminal, --force and one selection are required."""
+def test_a_requeue_needs_a_confirmation(jsm: Jsm, stored: Orders) -> None:
+    """A dry run prints the messages. Without a terminal, --force and one selection are required."""
     stored.publish("one")
     give_up(stored, 1)
     out = jsm("con", "dlq", "requeue", "ORDERS", "NEW", "--all", "--dry-run").ok().out
@@ -322,8 +322,8 @@ def test_nothing_is_sent_without_a_word(jsm: Jsm, stored: Orders) -> None:
     assert len(letters_in(stored)) == 1
 
 
-def test_what_is_gone_is_said(jsm: Jsm, stored: Orders) -> None:
-    """One that was asked for by its sequence is an error; the others are sent all the same."""
+def test_missing_messages_are_reported(jsm: Jsm, stored: Orders) -> None:
+    """A missing message that was requested by sequence is an error; others are published."""
     stored.publish("one", "two")
     give_up(stored, 2)
     stored.raw.api("STREAM.MSG.DELETE.ORDERS", seq=1)
@@ -334,7 +334,7 @@ def test_what_is_gone_is_said(jsm: Jsm, stored: Orders) -> None:
 
 
 def test_a_copy_is_delivered_like_any_message(jsm: Jsm, stored: Orders) -> None:
-    """The consumer that gave up gets it again, and may give up again: that is another letter."""
+    """The consumer gets it again, and may give up again, which is another dead letter."""
     stored.publish("one")
     give_up(stored, 1)
     jsm("con", "dlq", "requeue", "ORDERS", "NEW", "--all", "-f").ok()

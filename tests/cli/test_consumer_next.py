@@ -19,7 +19,7 @@ from jetstream_sync.net.clock import Deadline
 
 @pytest.fixture
 def dispatch(orders: Orders) -> Orders:
-    """The document's consumer, with three messages to come."""
+    """The document's consumer, with three pending messages."""
     orders.make("DISPATCH", filter_subject="ORDERS.processed")
     orders.publish("order 1", "order 2", "order 3")
     return orders
@@ -37,7 +37,7 @@ def floor(orders: Orders, name: str = "DISPATCH") -> int:
 
 
 def test_the_next_message_as_in_2020(jsm: Jsm, dispatch: Orders) -> None:
-    """Its subject stands first, then what is known of it, its body, and what became of it."""
+    """Its subject first, then its metadata, its body, and its settlement."""
     lines = jsm("obs", "next", "ORDERS", "DISPATCH").ok().out.splitlines()
     assert lines[0] == "--- received on ORDERS.processed"
     assert lines[1].startswith(
@@ -50,15 +50,15 @@ def test_the_next_message_as_in_2020(jsm: Jsm, dispatch: Orders) -> None:
 
 
 def test_no_ack_leaves_it_open(jsm: Jsm, dispatch: Orders) -> None:
-    """It is not acknowledged, and nothing says that it is."""
+    """It is not acknowledged, and the output does not say so."""
     out = jsm("obs", "next", "ORDERS", "DISPATCH", "--no-ack").ok().out
     assert out.endswith("\norder 1\n")
     assert (pending(dispatch), floor(dispatch)) == (1, 0)
 
 
 @pytest.mark.usefixtures("dispatch")
-def test_a_nak_brings_it_again(jsm: Jsm) -> None:
-    """At once without a delay; the next try says that it is the second."""
+def test_a_nak_redelivers_the_message(jsm: Jsm) -> None:
+    """Without a delay it is redelivered at once, with a delivery count of two."""
     assert "Not acknowledged" in jsm("con", "next", "ORDERS", "DISPATCH", "--nak").ok().out
     out = jsm("con", "next", "ORDERS", "DISPATCH").ok().out
     assert "tries: 2 /" in out
@@ -66,7 +66,7 @@ def test_a_nak_brings_it_again(jsm: Jsm) -> None:
 
 
 def test_a_nak_may_have_a_delay(jsm: Jsm, dispatch: Orders) -> None:
-    """With one, others come first; the value stands behind the equals sign only."""
+    """With a delay others come first; the value needs an equals sign."""
     jsm("con", "next", "--nak=1h", "ORDERS", "DISPATCH").ok()
     assert "order 2" in jsm("con", "next", "--nak", "ORDERS", "DISPATCH").ok().out
     seen = jsm("con", "next", "ORDERS", "DISPATCH", "--count", "5", "--no-wait", "-j").ok().lines
@@ -74,7 +74,7 @@ def test_a_nak_may_have_a_delay(jsm: Jsm, dispatch: Orders) -> None:
     assert pending(dispatch) == 1
 
 
-def test_a_terminated_message_never_comes_again(jsm: Jsm, dispatch: Orders, peer: RawPeer) -> None:
+def test_a_terminated_message_is_not_redelivered(jsm: Jsm, dispatch: Orders, peer: RawPeer) -> None:
     """The server publishes an advisory about the terminated message."""
     peer.hear("$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.ORDERS.DISPATCH")
     assert "Terminated message" in jsm("con", "next", "ORDERS", "DISPATCH", "--term").ok().out
@@ -83,13 +83,13 @@ def test_a_terminated_message_never_comes_again(jsm: Jsm, dispatch: Orders, peer
 
 
 def test_a_double_ack_is_confirmed(jsm: Jsm, dispatch: Orders) -> None:
-    """The server has it when the command says so."""
+    """The server has processed it when the command ends."""
     assert "confirmed" in jsm("con", "next", "ORDERS", "DISPATCH", "--double-ack").ok().out
     assert floor(dispatch) == 1
 
 
 def test_a_message_is_one_document(jsm: Jsm, orders: Orders) -> None:
-    """Without --count it is an object; a body that is no text has no text."""
+    """Without --count the result is an object; a binary body is not decoded."""
     orders.make("A")
     orders.raw.send(b"HPUB ORDERS.a 24 26\r\nNATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n\xff\x00\r\n")
     found = jsm("con", "next", "ORDERS", "A", "-j").ok().json
@@ -104,7 +104,7 @@ def test_a_message_is_one_document(jsm: Jsm, orders: Orders) -> None:
 
 
 def test_several_are_lines_and_one_pull(jsm: Jsm, dispatch: Orders, peer: RawPeer) -> None:
-    """With --count each is a line of JSON, and a single request asks for all of them."""
+    """With --count each message is a line of JSON, and there is one request."""
     peer.hear("$JS.API.CONSUMER.MSG.NEXT.ORDERS.DISPATCH")
     seen = jsm("con", "next", "ORDERS", "DISPATCH", "--count", "3", "-j").ok().lines
     assert [each["text"] for each in seen] == ["order 1", "order 2", "order 3"]
@@ -114,8 +114,8 @@ def test_several_are_lines_and_one_pull(jsm: Jsm, dispatch: Orders, peer: RawPee
     assert peer.next().subject == "a.mark", "there was another request"
 
 
-def test_fewer_than_wanted_is_fine(jsm: Jsm, dispatch: Orders) -> None:
-    """What came until the time was up is shown, and the command succeeds."""
+def test_fewer_messages_than_requested_are_enough(jsm: Jsm, dispatch: Orders) -> None:
+    """The messages received before the timeout are printed, and the command succeeds."""
     result = jsm("con", "next", "ORDERS", "DISPATCH", "--count", "9", "--expires", "500ms").ok()
     assert result.out.count("--- received on") == 3
     assert result.out.count("Acknowledged message") == 3
@@ -123,10 +123,8 @@ def test_fewer_than_wanted_is_fine(jsm: Jsm, dispatch: Orders) -> None:
 
 
 @pytest.mark.parametrize("option", [["--no-wait"], ["--expires", "200ms"], ["--timeout", "200ms"]])
-def test_nothing_to_deliver_is_a_status_of_its_own(
-    jsm: Jsm, orders: Orders, option: list[str]
-) -> None:
-    """4 is for scripts; for people it says why, and what is still to come."""
+def test_no_message_has_its_own_status(jsm: Jsm, orders: Orders, option: list[str]) -> None:
+    """The exit status is 4; the text says why, and what is still pending."""
     orders.make("A")
     result = jsm("con", "next", "ORDERS", "A", *option)
     assert (result.status, result.out) == (4, "")
@@ -138,8 +136,8 @@ def test_nothing_to_deliver_is_a_status_of_its_own(
     assert "1 delivered and not acknowledged, to come again within 30s" in result.err
 
 
-def test_what_was_given_up_is_not_called_acknowledged(jsm: Jsm, orders: Orders) -> None:
-    """A consumer with `max_deliver` may have given up what it has not to deliver any more."""
+def test_given_up_messages_are_not_acknowledged(jsm: Jsm, orders: Orders) -> None:
+    """A consumer with `max_deliver` may have given up messages that it does not deliver any more."""
     orders.make("A", max_deliver=1, ack_wait=100_000_000)
     orders.publish("x")
     jsm("con", "next", "ORDERS", "A", "--no-ack").ok()
@@ -152,26 +150,26 @@ def test_what_was_given_up_is_not_called_acknowledged(jsm: Jsm, orders: Orders) 
 
 
 def test_bodies_alone(jsm: Jsm, dispatch: Orders) -> None:
-    """-r writes them as they are, for another program."""
+    """-r prints them unchanged, for another program."""
     out = jsm("con", "next", "ORDERS", "DISPATCH", "-r", "--count", "2").ok().out
     assert out == "order 1\norder 2\n"
     assert floor(dispatch) == 2
 
 
-def test_a_layout_of_ones_own(jsm: Jsm, dispatch: Orders) -> None:
-    """-f has the fields of the document; a header that is not there is empty."""
+def test_a_custom_format(jsm: Jsm, dispatch: Orders) -> None:
+    """-f has the fields of the document; a missing header is empty."""
     layout = "{stream_seq}\\t{subject} {text} [{headers[None]}]\\n"
     out = jsm("con", "next", "ORDERS", "DISPATCH", "-f", layout, "--count", "2").ok().out
     assert out == "1\tORDERS.processed order 1 []\n2\tORDERS.processed order 2 []\n"
     result = jsm("con", "next", "ORDERS", "DISPATCH", "-f", "{nonsense}")
     assert result.status == 2
     assert "stream_seq" in result.err
-    assert pending(dispatch) == 1 or floor(dispatch) == 2  # given back, not acknowledged
+    assert pending(dispatch) == 1 or floor(dispatch) == 2  # returned, not acknowledged
     assert "order 3" in jsm("con", "next", "ORDERS", "DISPATCH", "--no-wait").ok().out
 
 
 def test_a_consumer_without_acks_gets_none(jsm: Jsm, orders: Orders) -> None:
-    """Nothing claims that something was acknowledged."""
+    """The output does not mention an acknowledgement."""
     orders.publish(*(f"order {number}" for number in range(1, 12)))
     orders.make("TEN", ack_policy="none", deliver_policy="by_start_sequence", opt_start_seq=10)
     out = jsm("obs", "next", "ORDERS", "TEN").ok().out
@@ -180,8 +178,8 @@ def test_a_consumer_without_acks_gets_none(jsm: Jsm, orders: Orders) -> None:
     assert jsm("obs", "next", "ORDERS", "TEN", "-j").ok().json["acked"] is False
 
 
-def test_one_that_pushes_is_the_wrong_kind(jsm: Jsm, orders: Orders) -> None:
-    """It is a usage error that names the command which reads it."""
+def test_a_push_consumer_is_refused(jsm: Jsm, orders: Orders) -> None:
+    """It is a usage error that names the command for push consumers."""
     orders.make("MONITOR", deliver_subject="monitor.ORDERS", ack_policy="none")
     result = jsm("obs", "next", "ORDERS", "MONITOR")
     assert (result.status, result.out) == (2, "")
@@ -189,23 +187,23 @@ def test_one_that_pushes_is_the_wrong_kind(jsm: Jsm, orders: Orders) -> None:
 
 
 @pytest.mark.parametrize("flags", [["--no-ack", "--nak"], ["--term", "--double-ack"]])
-def test_one_answer_only(jsm: Jsm, dispatch: Orders, flags: list[str]) -> None:
-    """Two of them make no sense, and nothing is taken."""
+def test_settlements_exclude_each_other(jsm: Jsm, dispatch: Orders, flags: list[str]) -> None:
+    """Two settlements exclude each other, and nothing is read."""
     assert jsm("con", "next", "ORDERS", "DISPATCH", *flags).status == 2
     assert dispatch.info("DISPATCH")["delivered"]["stream_seq"] == 0
 
 
 @pytest.mark.server(">=2.11")
-def test_a_group_is_pulled_for(jsm: Jsm, orders: Orders) -> None:
-    """A consumer with groups wants to know for which one."""
+def test_a_consumer_with_groups_needs_one(jsm: Jsm, orders: Orders) -> None:
+    """A consumer with groups needs the name of one."""
     orders.make("P", priority_groups=["A"], priority_policy="pinned_client")
     orders.publish("x")
     assert jsm("con", "next", "ORDERS", "P").status == 2
     assert "\nx\n" in jsm("con", "next", "ORDERS", "P", "--group", "A").ok().out
 
 
-def test_limits_of_the_consumer_hold(jsm: Jsm, orders: Orders) -> None:
-    """More than one pull may ask for is asked for in several."""
+def test_limits_of_the_consumer_are_respected(jsm: Jsm, orders: Orders) -> None:
+    """More messages than the limit of a request are requested in several."""
     orders.make("A", max_batch=2, max_expires=2_000_000_000)
     orders.publish("1", "2", "3", "4", "5")
     out = jsm("con", "next", "ORDERS", "A", "--count", "3", "--expires", "10s", "-r").ok().out
@@ -214,8 +212,8 @@ def test_limits_of_the_consumer_hold(jsm: Jsm, orders: Orders) -> None:
     assert out == "4\n5\n"
 
 
-def test_what_was_not_shown_is_given_back(jsm: Jsm, orders: Orders) -> None:
-    """At Ctrl-C messages that came and did not get to the output are there for others at once."""
+def test_messages_that_are_not_printed_are_returned(jsm: Jsm, orders: Orders) -> None:
+    """At Ctrl-C, received messages that were not printed are available to others at once."""
     orders.make("A", ack_wait=300_000_000_000)
     orders.publish(*("x" * 50_000 for _ in range(6)))
     child = jsm.spawn("con", "next", "ORDERS", "A", "--count", "6", "-r")
@@ -232,8 +230,8 @@ def test_what_was_not_shown_is_given_back(jsm: Jsm, orders: Orders) -> None:
     assert orders.info("A")["num_ack_pending"] == 0
 
 
-def test_a_pipe_that_closes_takes_nothing_with_it(jsm: Jsm, orders: Orders) -> None:
-    """What could not be written is not acknowledged, and comes again at once."""
+def test_a_closed_pipe_loses_no_message(jsm: Jsm, orders: Orders) -> None:
+    """Messages that could not be written are not acknowledged, and redelivered at once."""
     orders.make("A", ack_wait=300_000_000_000)
     orders.publish(*("x" * 50_000 for _ in range(6)))
     child = jsm.spawn("con", "next", "ORDERS", "A", "--count", "6", "-r")
@@ -251,16 +249,16 @@ def test_a_pipe_that_closes_takes_nothing_with_it(jsm: Jsm, orders: Orders) -> N
 # --- sub ------------------------------------------------------------------------------------------
 
 
-def test_a_pull_consumer_is_read_until_enough(jsm: Jsm, dispatch: Orders) -> None:
-    """--count messages are shown and acknowledged, and the others are left to others."""
+def test_a_pull_consumer_is_read_up_to_the_count(jsm: Jsm, dispatch: Orders) -> None:
+    """--count messages are printed and acknowledged; the others stay."""
     result = jsm("con", "sub", "ORDERS", "DISPATCH", "--count", "2", "-r").ok()
     assert result.out == "order 1\norder 2\n"
     assert "Listening to ORDERS > DISPATCH" in result.err
     assert (pending(dispatch), floor(dispatch)) == (0, 2)
 
 
-def test_a_push_consumer_is_read_where_it_delivers(jsm: Jsm, orders: Orders) -> None:
-    """Its messages have the subjects that they were stored under."""
+def test_a_push_consumer_is_read_on_its_deliver_subject(jsm: Jsm, orders: Orders) -> None:
+    """Its messages have the subjects under which they were stored."""
     orders.make("MONITOR", deliver_subject="monitor.ORDERS", ack_policy="none")
     orders.publish("order 3", "order 4")
     result = jsm("obs", "sub", "ORDERS", "MONITOR", "--count", "2", "-j").ok()
@@ -270,8 +268,8 @@ def test_a_push_consumer_is_read_where_it_delivers(jsm: Jsm, orders: Orders) -> 
     assert "on monitor.ORDERS" in result.err
 
 
-def test_what_is_pushed_is_acknowledged(jsm: Jsm, orders: Orders) -> None:
-    """A consumer that wants it gets it, also one of a queue group."""
+def test_pushed_messages_are_acknowledged(jsm: Jsm, orders: Orders) -> None:
+    """A consumer with acks gets them, also one with a queue group."""
     orders.make("A", deliver_subject="out")
     orders.make("B", deliver_subject="more", deliver_group="workers")
     orders.publish("1", "2")
@@ -280,8 +278,8 @@ def test_what_is_pushed_is_acknowledged(jsm: Jsm, orders: Orders) -> None:
         assert (pending(orders, name), floor(orders, name)) == (0, 2)
 
 
-def test_silence_ends_it_when_told(jsm: Jsm, dispatch: Orders) -> None:
-    """Without --count what came is enough; with it, too few are a status of its own."""
+def test_silence_ends_it_with_a_timeout(jsm: Jsm, dispatch: Orders) -> None:
+    """Without --count the received messages are enough; with it, too few have their own status."""
     result = jsm("con", "sub", "ORDERS", "DISPATCH", "--wait", "300ms").ok()
     assert result.out.count("--- received on") == 3
     result = jsm("con", "sub", "ORDERS", "DISPATCH", "--wait", "300ms")
@@ -292,7 +290,7 @@ def test_silence_ends_it_when_told(jsm: Jsm, dispatch: Orders) -> None:
     assert "received 1 of 2 messages" in result.err
 
 
-def test_nobody_else_may_read_it_at_the_same_time(jsm: Jsm, orders: Orders) -> None:
+def test_a_second_reader_is_refused(jsm: Jsm, orders: Orders) -> None:
     """The error names the command that subscribes to the delivery subject."""
     orders.make("A", deliver_subject="out")
     orders.raw.send(b"SUB out 7\r\n")
@@ -302,8 +300,8 @@ def test_nobody_else_may_read_it_at_the_same_time(jsm: Jsm, orders: Orders) -> N
     assert "jsm sub out" in result.err
 
 
-def test_it_goes_on_until_ctrl_c(terminal: Any, dispatch: Orders) -> None:
-    """On a terminal it shows what comes, and a summary at the end; all that was shown is settled."""
+def test_it_continues_until_ctrl_c(terminal: Any, dispatch: Orders) -> None:
+    """On a terminal it prints messages, and a summary at the end; printed ones are settled."""
     shown = terminal("con", "sub", "ORDERS", "DISPATCH", TERM="dumb")
     shown.expect("order 3")
     dispatch.publish("order 4")
@@ -316,8 +314,8 @@ def test_it_goes_on_until_ctrl_c(terminal: Any, dispatch: Orders) -> None:
     assert pending(dispatch) == 0
 
 
-def test_a_wait_is_never_in_one_piece() -> None:
-    """A Ctrl-C that comes right before a wait begins is heard at the end of its first piece."""
+def test_a_wait_is_divided() -> None:
+    """A Ctrl-C right before a wait takes effect after the first part of the wait."""
     asked: list[float] = []
 
     def take(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""The questions of ``jsm consumer``, on a real terminal, in the order of the document of 2020."""
+"""The prompts of ``jsm consumer``, on a real terminal, in the order of the document of 2020."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def questions(text: str) -> list[str]:
 
 
 def test_a_pull_consumer_is_asked_for_as_in_2020(terminal: Any, orders: Orders) -> None:
-    """The questions, their order and their answers are those of the document."""
+    """The prompts, their order and their answers are those of the document."""
     shown = terminal("obs", "add", "--sample", "100", TERM="dumb")
     shown.answer("? Select a message set", "ORDERS")
     shown.answer("? Observable name", "NEW")
@@ -35,7 +35,7 @@ def test_a_pull_consumer_is_asked_for_as_in_2020(terminal: Any, orders: Orders) 
 
 
 def test_a_push_consumer_is_asked_for_as_in_2020(terminal: Any, orders: Orders) -> None:
-    """A target brings two questions more, where the document has them."""
+    """A target adds two prompts, where the document has them."""
     shown = terminal("obs", "add", TERM="dumb")
     shown.answer("? Select a message set", "1")
     shown.answer("? Observable name", "MONITOR")
@@ -53,8 +53,8 @@ def test_a_push_consumer_is_asked_for_as_in_2020(terminal: Any, orders: Orders) 
     assert config["max_deliver"] == -1
 
 
-def test_what_was_said_is_not_asked(terminal: Any, orders: Orders) -> None:
-    """Each flag answers its question; an empty filter is an answer, too."""
+def test_flags_replace_prompts(terminal: Any, orders: Orders) -> None:
+    """Each flag replaces its prompt; an empty filter is an answer, too."""
     shown = terminal(
         "con", "add", "ORDERS", "A", "--pull", "--deliver", "5", "--max-deliver", "3",
         "--filter", "", TERM="dumb",
@@ -64,8 +64,8 @@ def test_what_was_said_is_not_asked(terminal: Any, orders: Orders) -> None:
     assert orders.config("A")["opt_start_seq"] == 5
 
 
-def test_the_word_pull_is_no_subject(terminal: Any, orders: Orders) -> None:
-    """The answer ``pull`` to the question about the delivery target creates a pull consumer."""
+def test_the_answer_pull_is_not_a_subject(terminal: Any, orders: Orders) -> None:
+    """The answer ``pull`` to the prompt for the delivery target creates a pull consumer."""
     shown = terminal("con", "add", "ORDERS", "A", "--deliver", "all", "--filter", "", TERM="dumb")
     shown.answer("? Delivery target", "pull")
     shown.answer("? Maximum Allowed Deliveries", "")
@@ -74,7 +74,7 @@ def test_the_word_pull_is_no_subject(terminal: Any, orders: Orders) -> None:
 
 
 def test_a_wrong_answer_and_a_question_mark(terminal: Any, orders: Orders) -> None:
-    """A question is asked again after help that names the flag, and after what makes no sense."""
+    """A prompt is repeated after its help, and after an invalid answer."""
     shown = terminal("con", "add", "ORDERS", "A", "--pull", "--filter", "", TERM="dumb")
     shown.answer("? Start policy", "?")
     shown.expect("Settable using --deliver")
@@ -90,17 +90,17 @@ def test_a_wrong_answer_and_a_question_mark(terminal: Any, orders: Orders) -> No
 
 
 def test_defaults_are_taken_without_questions(terminal: Any, orders: Orders) -> None:
-    """--defaults asks for nothing that has one."""
+    """--defaults prompts for nothing that has a default."""
     shown = terminal("con", "add", "ORDERS", "A", "--defaults", TERM="dumb")
     assert shown.wait() == 0
     assert questions(shown.text) == []
     assert orders.config("A")["deliver_policy"] == "all"
 
 
-def test_a_consumer_is_chosen_and_its_removal_confirmed(
+def test_a_consumer_is_selected_and_its_deletion_confirmed(
     terminal: Any, jsm: Jsm, orders: Orders
 ) -> None:
-    """Names come from a list; the answer to a removal is no unless it is yes."""
+    """Names are selected from a list; the default for a deletion is no."""
     jsm("con", "add", "ORDERS", "A", "--pull").ok()
     jsm("con", "add", "ORDERS", "B", "--pull").ok()
     shown = terminal("obs", "rm", TERM="dumb")

@@ -1,4 +1,4 @@
-"""What people write of a consumer, read: subjects that meet, starts, percentages."""
+"""Values of consumer options: overlapping subjects, starts, percentages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SUBJECTS = [
 
 
 def test_two_patterns_overlap_where_a_subject_falls_under_both() -> None:
-    """Told for every pair of short patterns by looking for such a subject."""
+    """Checked for every pair of short patterns by searching for a common subject."""
     under = {
         pattern: {subject for subject in SUBJECTS if subject_matches(pattern, subject)}
         for pattern in PATTERNS
@@ -40,27 +40,27 @@ def test_two_patterns_overlap_where_a_subject_falls_under_both() -> None:
 
 
 def test_filters_outside_of_a_stream() -> None:
-    """Those under which none of its subjects can fall."""
+    """Filters that match none of the stream's subjects."""
     assert outside(["ORDERS.a", "ORDER.a", "*.a"], ["ORDERS.*"]) == ["ORDER.a"]
     assert outside([], ["ORDERS.*"]) == []
 
 
 @pytest.mark.parametrize("text", ["", "101", "-1", "10.5", "many", "%"])
 def test_what_is_no_percentage(text: str) -> None:
-    """It is refused before it is sent."""
+    """An invalid percentage is refused before a request is sent."""
     with pytest.raises(ValueError, match="0 to 100"):
         parse_sample(text)
 
 
 def test_percentages_and_waits() -> None:
-    """A percent sign is as good as none; waits stand between commas."""
+    """A percent sign is optional; durations are separated by commas."""
     assert [parse_sample(text) for text in ("0", "80%", " 100 ")] == ["0", "80", "100"]
     assert [each.total_seconds() for each in parse_backoff("1s, 500ms,1m")] == [1, 0.5, 60]
     assert parse_backoff("") == []
 
 
 def test_a_start_takes_back_another_one() -> None:
-    """So a start that was given before, as a sequence or a time, does not stay beside it."""
+    """A later start replaces an earlier one, a sequence or a time."""
     fields = parse_deliver("all")
     assert fields["opt_start_seq"] is fields["opt_start_time"] is None
     assert parse_deliver("10")["opt_start_time"] is None

@@ -88,7 +88,7 @@ def test_a_context_is_a_file_as_adr_21_has_it(home: Home) -> None:
 
 
 def test_a_password_may_be_read(home: Home, tmp_path: Path) -> None:
-    """The password of a context need not be on the command line."""
+    """The password of a context can be read from a prompt or a file."""
     home("add", "a", "--user", "me", "--password-stdin", stdin=b"geheim\n").ok()
     assert home.fields("a")["password"] == "geheim"
     (tmp_path / "password").write_text("other\n")
@@ -128,7 +128,7 @@ def test_saving_again_keeps_what_is_not_said(home: Home) -> None:
 
 
 def test_listing(home: Home) -> None:
-    """The list has a mark at the selected one, and shows no secrets."""
+    """The list marks the selected one, and shows no secrets."""
     assert home("ls").ok().out == "No contexts defined\n"
     assert home("ls", "-j").ok().json == []
     home("add", "b", "-s", "nats://me:geheim@b").ok()
@@ -145,7 +145,7 @@ def test_listing(home: Home) -> None:
 
 
 def test_info_hides_secrets(home: Home) -> None:
-    """Passwords, tokens, JWTs and seeds are shown only when that is asked for."""
+    """Passwords, tokens, JWTs and seeds are shown on request only."""
     home("add", "a", "-s", "nats://u:secret1@a", "--user", "me", "--password", "secret2").ok()
     home("add", "a", "--token", "secret3", "--jwt", "secret4", "--seed", "secret5").ok()
     for args in ((), ("-j",)):
@@ -157,7 +157,7 @@ def test_info_hides_secrets(home: Home) -> None:
 
 
 def test_info_without_a_name_says_where_values_are_from(home: Home) -> None:
-    """What is in effect is shown with its source."""
+    """The effective values are shown with their sources."""
     home("add", "a", "-s", "nats://a", "--creds", "x.creds", "--select").ok()
     out = home("info", "--timeout", "1s", NATS_URL="nats://b").ok().out
     assert out.startswith("Context a\n")
@@ -190,7 +190,7 @@ def test_select_asks_which(home: Home) -> None:
 
 
 def test_deleting(home: Home) -> None:
-    """Several can be deleted, the selected one as well; a person is asked."""
+    """Several can be deleted, also the selected one; a terminal prompts."""
     for name in "abc":
         home("add", name, "--select").ok()
     assert home("rm", "a").status == 2

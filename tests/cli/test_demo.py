@@ -1,4 +1,4 @@
-"""``jsm demo`` on real servers: the whole job, what it refuses, and how it ends."""
+"""``jsm demo`` on real servers: the whole job, refused options, and how it ends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COUNT = 40
 
 @pytest.fixture
 def js(fresh_server: NatsServer) -> Iterator[jetstream_sync.JetStream]:
-    """Look at the demo's server from outside."""
+    """Another connection to the demo's server."""
     with jetstream_sync.connect(fresh_server.url) as nc:
         yield nc.jetstream()
 
@@ -55,7 +55,7 @@ def demo(*args: object, stdin: bytes = b"") -> tuple[int, str, str]:
 
 @contextlib.contextmanager
 def started(*args: object, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """Start ``jsm demo`` as a process of its own, in a session of its own."""
+    """Start ``jsm demo`` as a process in its own session."""
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **options.pop("env", {})}
     process = subprocess.Popen(
         [sys.executable, "-m", "jetstream_sync.cli", "demo", *map(str, args)],
@@ -76,7 +76,7 @@ def names(js: jetstream_sync.JetStream) -> list[str]:
 
 
 def seen(js: jetstream_sync.JetStream, messages: int, name: str = "ORDERS") -> bool:
-    """Return whether a stream exists and holds at least so many messages."""
+    """Return whether a stream exists and has at least this number of messages."""
     try:
         return js.get_stream(name).cached_info.state.messages >= messages
     except jetstream_sync.StreamNotFoundError:
@@ -160,14 +160,14 @@ def test_kept_stream_holds_the_three_stages(
 def test_stream_is_removed_from_a_given_server(
     fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
 ) -> None:
-    """On a server that was given, nothing of the demo is left; its name can be chosen."""
+    """On a given server, nothing of the demo is left; its stream name can be chosen."""
     status, _, _ = demo("--input", orders, "--server", fresh_server.url, "--stream", "SHOP")
     assert status == 0
     assert names(js) == []
 
 
 def test_orders_from_standard_input(orders: Path) -> None:
-    """With ``-`` the orders come from standard input; progress is on stderr only."""
+    """With ``-`` the orders are read from standard input; progress is on stderr only."""
     status, out, err = demo("--input", "-", "--json", stdin=orders.read_bytes())
     assert status == 0
     assert json.loads(out)["orders"] == COUNT
@@ -175,7 +175,7 @@ def test_orders_from_standard_input(orders: Path) -> None:
 
 
 def test_paced_run_shows_progress(fresh_server: NatsServer, orders: Path) -> None:
-    """With --rate the orders are spread over time, and a line a second shows how far it is."""
+    """With --rate the orders are spread over time, with a progress line per second."""
     status, out, err = demo("--input", orders, "--json", "--server", fresh_server.url, "--rate", 25)
     assert status == 0
     assert json.loads(out)["seconds"] >= (COUNT - 1) / 25
@@ -204,7 +204,7 @@ def test_two_demos_side_by_side(
 def test_existing_stream_is_not_touched(
     fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
 ) -> None:
-    """A stream of that name is refused in one line that names the way out, and stays as it is."""
+    """An existing stream of that name is refused with the remedy, and is not changed."""
     js.create_stream(name="ORDERS", subjects=["ORDERS.*"])
     js.publish("ORDERS.received", b"precious")
     before = js.get_stream("ORDERS").cached_info
@@ -220,7 +220,7 @@ def test_existing_stream_is_not_touched(
 def test_stream_with_the_same_subjects_is_not_touched(
     fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
 ) -> None:
-    """A stream of another name that takes the demo's subjects is refused as well."""
+    """A stream of another name with the demo's subjects is refused as well."""
     js.create_stream(name="ALL", subjects=["ORDERS.>"])
     status, out, err = demo("--input", orders, "--server", fresh_server.url)
     assert (status, out) == (1, "")
@@ -254,7 +254,7 @@ def test_wrong_password_is_not_shown(orders: Path) -> None:
 
 @pytest.mark.parametrize("named", ["option", "context"])
 def test_the_login_is_that_of_every_command(orders: Path, tmp_path: Path, named: str) -> None:
-    """A demo on a server of others logs in as its options, or a context, say."""
+    """On a given server the demo logs in with its options, or a context."""
     with NatsServer(config="authorization { user: shop, password: right }") as server:
         where = ["--server", server.url, "--user", "shop", "--password", "right"]
         if named == "context":
@@ -266,12 +266,12 @@ def test_the_login_is_that_of_every_command(orders: Path, tmp_path: Path, named:
         args = ["demo", "--input", str(orders), *where]
         assert "exactly once" in run_jsm(*args, XDG_CONFIG_HOME=str(tmp_path)).ok().out
         run_jsm(*args, "--keep", XDG_CONFIG_HOME=str(tmp_path)).ok()
-        # The stream is there now, on that server.
+        # The stream exists now on that server.
         assert run_jsm(*args, XDG_CONFIG_HOME=str(tmp_path)).status == 1
 
 
 def test_a_demo_of_its_own_takes_no_login(orders: Path) -> None:
-    """The server that a demo starts for itself wants none, whatever the environment says."""
+    """The server that the demo starts needs no login, whatever the environment has."""
     variables = dict.fromkeys(("NATS_URL", "NATS_CREDS", "NATS_CONTEXT"), "/nonexistent")
     run_jsm("demo", "--input", str(orders), "--user", "me", **variables).ok()
 
@@ -324,7 +324,7 @@ def test_signal_ends_it_cleanly(
 def test_signal_while_it_waits_for_the_last_order(
     fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
 ) -> None:
-    """Ctrl-C also ends it when all is published and one order is held up."""
+    """Ctrl-C ends it when everything is published and one order is delayed."""
     options = ("--input", orders, "--server", fresh_server.url, "--rate", 40, "--quiet")
     with started(*options) as process:
         wait_until(lambda: seen(js, 1))
@@ -345,7 +345,7 @@ def steal(js: jetstream_sync.JetStream) -> jetstream_sync.JetStreamMsg:
 
 
 def test_signal_while_input_is_read() -> None:
-    """Ctrl-C also ends it while it waits for its input."""
+    """Ctrl-C ends it while it waits for its input."""
     with started("--input", "-", stdin=subprocess.PIPE) as process:
         assert process.stdin is not None
         process.stdin.write(b"\n" * 2**17)
@@ -371,7 +371,7 @@ def test_signal_leaves_nothing_of_the_demos_own_server(orders: Path, tmp_path: P
 def test_server_that_dies_ends_it(
     fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
 ) -> None:
-    """A server that is killed in the middle is one line and status 5, at once."""
+    """A killed server is one line of error and status 5, at once."""
     options = ("--input", orders, "--server", fresh_server.url, "--rate", 20, "--keep", "--quiet")
     with started(*options) as process:
         wait_until(lambda: seen(js, 10))
@@ -384,7 +384,7 @@ def test_server_that_dies_ends_it(
 def test_server_that_freezes_ends_it(
     fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
 ) -> None:
-    """A server that no longer answers is status 4 after --timeout: nothing waits for ever."""
+    """A suspended server is status 4 after --timeout."""
     options = ("--input", orders, "--server", fresh_server.url, "--rate", 20, "--keep", "--quiet")
     with started(*options, "--timeout", 1) as process:
         wait_until(lambda: seen(js, 10))
@@ -419,7 +419,7 @@ def test_a_deleted_stream_or_consumer_ends_it(
 def test_a_message_that_is_no_order_is_found(
     fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
 ) -> None:
-    """Such a message in any stage fails the run; workers terminate it, and go on."""
+    """An invalid message in any stage fails the run; workers terminate it, and continue."""
     options = ("--input", orders, "--server", fresh_server.url, "--rate", 20, "--quiet", "--json")
     with started(*options) as process:
         wait_until(lambda: seen(js, 10))
@@ -428,7 +428,7 @@ def test_a_message_that_is_no_order_is_found(
         status, out, err = end_of(process)
     assert status == 1
     report = json.loads(out)
-    # The one outside of the stages counts in each of them.
+    # The message outside of the stages counts in each of them.
     assert [(stage["unknown"], stage["missing"]) for stage in report["stages"]] == [(2, 0)] * 3
     assert [consumer["refused"] for consumer in report["consumers"]] == [1, 1]
     failure = json.loads(err)["error"]["description"]
@@ -469,7 +469,7 @@ def test_lost_order_is_found(
 def test_closed_pipe_is_quiet(
     fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
 ) -> None:
-    """When the reader of the result has ended, the process ends quietly, and has cleaned up."""
+    """When the reader of the output has ended, the process ends quietly, and cleans up."""
     with started("--input", orders, "--server", fresh_server.url, "--quiet") as process:
         assert process.stdout is not None
         process.stdout.close()

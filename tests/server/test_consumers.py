@@ -366,7 +366,7 @@ def test_a_consumer_that_was_deleted_is_gone(stream: Stream) -> None:
         consumer.info()
 
 
-def test_a_stream_that_is_not_there(js: JetStream) -> None:
+def test_an_unknown_stream(js: JetStream) -> None:
     """Calls with the name of a stream that does not exist raise the stream's error."""
     calls: list[Callable[[], object]] = [
         lambda: js.create_consumer("none", durable_name="a"),
