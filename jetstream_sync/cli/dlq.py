@@ -605,6 +605,8 @@ _PUBLISH_HEADERS: Final = (
     "nats-rollup",
     "nats-schedule",
     "nats-batch-",
+    "worker-attempt",
+    "worker-origin",
 )
 #: Header with the stream, consumer and sequence of the original.
 _ORIGIN: Final = "Jsm-Requeued-From"

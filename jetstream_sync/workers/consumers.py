@@ -17,6 +17,7 @@ from .. import (
 )
 from .handler import Handler
 from .leases import MIN_WAIT_S, LeaseTimes
+from .parking import check_parking
 
 if TYPE_CHECKING:
     from .. import JetStream, PullConsumer
@@ -174,6 +175,8 @@ def check_handler(
             f"max_ack_pending={limit} is below {formula} = {held}: "
             "some threads stay idle, and sooner when failed messages wait for their retry"
         )
+    if handler.park_after is not None:
+        check_parking(js, handler)
     if handler.once is not None:
         try:
             js.key_value(handler.once)

@@ -25,6 +25,7 @@ __all__ = [
     "DeadLetterTarget",
     "DeadLetterTooLargeError",
     "DeadLetterWriter",
+    "copied_headers",
     "one_line",
 ]
 
@@ -49,6 +50,9 @@ _SERVER_HEADERS: Final = (
     "nats-trace-",
 )
 
+#: Headers that the runtime adds to dead letters, and to messages that wait for a retry in the stream.
+_RUNTIME_HEADERS: Final = ("dead-", "worker-attempt", "worker-origin")
+
 
 def one_line(error: BaseException | str) -> str:
     """Return the text of a reason as one line of limited length."""
@@ -57,6 +61,15 @@ def one_line(error: BaseException | str) -> str:
         text = traceback.format_exception_only(error)[-1]
     printable = "".join(char if char.isprintable() else " " for char in text)
     return " ".join(printable.split())[:_MAX_REASON]
+
+
+def copied_headers(delivery: Delivery) -> Headers:
+    """Return the headers of a message that a copy of it may have."""
+    headers = Headers()
+    for name, value in delivery.msg.headers.pairs() if delivery.msg.headers else ():
+        if not name.lower().startswith((*_SERVER_HEADERS, *_RUNTIME_HEADERS)):
+            headers.add(name, value)
+    return headers
 
 
 class DeadLetterTooLargeError(Exception):
@@ -160,11 +173,7 @@ class DeadLetterWriter:
         return True
 
     def _headers(self, delivery: Delivery, error: str) -> Headers:
-        headers = Headers()
-        for name, value in delivery.msg.headers.pairs() if delivery.msg.headers else ():
-            lower = name.lower()
-            if not lower.startswith(_SERVER_HEADERS) and not lower.startswith("dead-"):
-                headers.add(name, value)
+        headers = copied_headers(delivery)
         where = delivery.metadata
         headers["Dead-Stream"] = where.stream
         headers["Dead-Consumer"] = where.consumer

@@ -125,6 +125,8 @@ class Handler:
     """Returns the key of a message: messages of one key are handled one after the other."""
     ack: str = "after"
     """Whether a message is acknowledged ``"after"`` or ``"before"`` the function runs."""
+    park_after: float | None = None
+    """Seconds above which the delay of a retry is spent in the stream; ``None``: never."""
     once: str | None = None
     """The key-value bucket that records which messages are handled; ``None``: none."""
     max_bytes: int | None = None
@@ -162,6 +164,13 @@ class Handler:
             raise InvalidOptionError("ack_wait", self.ack_wait, "must be at least 3 seconds")
         if self.ack not in {"after", "before"}:
             raise InvalidOptionError("ack", self.ack, "must be 'after' or 'before'")
+        if self.park_after is not None:
+            if not self.park_after >= 1:
+                raise InvalidOptionError("park_after", self.park_after, "must be 1 second or more")
+            if self.key is not None or self.retry.in_place:
+                raise InvalidOptionError(
+                    "park_after", self.park_after, "excludes 'key' and retries in place"
+                )
         if self.once is not None and self.ack == "before":
             raise InvalidOptionError(
                 "once", self.once, "excludes ack='before': the message is not delivered again"

@@ -21,6 +21,7 @@ from .limits import Limit
 from .logs import log, log_context
 from .observer import Observer
 from .once import Once, Start
+from .parking import park, parked_attempts, parked_origin
 from .processes import ProcessPool
 from .retries import MAX_IN_PLACE_S, MIN_DELAY_S, Reject, Retry
 from .settle import Settlements
@@ -147,6 +148,8 @@ class Processor:
             self._observer.settled(delivery, "lost")
             return None  # it is delivered again
         handler, shared = self.handler, self._shared
+        if handler.park_after is not None:
+            delivery.attempt += parked_attempts(delivery)
         message_id = self._message_id(delivery)
         if delivery.attempt > handler.retry.attempts:
             # Its last attempt ended without an answer: the process was killed, or the lease was lost.
@@ -238,6 +241,9 @@ class Processor:
             log.warning("%s: no reply was sent for %r: %s", self.handler.name, delivery, problem)
 
     def _message_id(self, delivery: Delivery) -> str:
+        origin = None if self.handler.park_after is None else parked_origin(delivery)
+        if origin is not None:
+            return origin
         where = delivery.metadata
         domain = f"{where.domain}/" if where.domain else ""
         return f"{domain}{where.stream}/{where.consumer}/{where.stream_seq}/{self.generation}"
@@ -283,10 +289,27 @@ class Processor:
         if in_place:
             self._observer.settled(delivery, "retry", error, delay)
             return delay
+        parked = self._park(delivery, message_id, delay)
         if self._shared.settlements.claim(delivery):
-            self._shared.settlements.nak(delivery, delay)
+            if parked:
+                self._shared.settlements.ack(delivery, confirm=True)
+            else:
+                self._shared.settlements.nak(delivery, delay)
             self._observer.settled(delivery, "retry", error, delay)
         return None
+
+    def _park(self, delivery: Delivery, message_id: str, delay: float) -> bool:
+        """Have the server publish the message again after a long delay; return whether it will."""
+        limit = self.handler.park_after
+        if limit is None or delay <= limit:
+            return False
+        try:
+            park(self._shared.js, delivery, message_id, delay)
+        except Error as error:
+            text = "%s: %r is not parked, it waits in the consumer: %s"
+            log.warning(text, self.handler.name, delivery, error)
+            return False
+        return True
 
     def _bury(
         self,

@@ -32,7 +32,15 @@ from .handler import Handler
 if TYPE_CHECKING:
     from .. import JetStream, StreamConfig
 
-__all__ = ["Schedule", "apply_schedules", "check_schedules", "check_scheduling", "matches"]
+__all__ = [
+    "AT_LEVEL",
+    "Schedule",
+    "apply_schedules",
+    "check_schedules",
+    "check_scheduling",
+    "matches",
+    "require_level",
+]
 
 log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
@@ -40,7 +48,7 @@ log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 _DIGEST: Final = "Worker-Schedule"
 _TOKEN: Final = re.compile(r"[-\w]+")
 #: Levels of the API from which the server knows ``@at``, and the other rules.
-_AT_LEVEL: Final = 2
+AT_LEVEL: Final = 2
 _LEVEL: Final = 4
 
 
@@ -69,7 +77,7 @@ class Schedule:
     @property
     def level(self) -> int:
         """The level of the API that has the rule."""
-        return _LEVEL if self.at is None else _AT_LEVEL
+        return _LEVEL if self.at is None else AT_LEVEL
 
     def digest(self, payload: bytes) -> str:
         """Return a text that differs between schedules with different rules or payloads."""

@@ -52,6 +52,7 @@ from .limits import Limit
 from .logs import log
 from .observer import EVENT_KINDS, EventKind, Hook, Observer
 from .once import ensure_bucket
+from .parking import check_parking
 from .processing import Shared
 from .registry import refuse_to_run, register
 from .retries import Backoff, backoff_for
@@ -243,6 +244,7 @@ class Worker:
         key: Callable[[JetStreamMsg], Hashable] | None = None,
         ack: str = "after",
         once: str | None = None,
+        park_after: float | None = None,
         max_bytes: int | None = None,
         exclusive: bool = False,
         limit: str | None = None,
@@ -289,6 +291,11 @@ class Worker:
                 worker died runs again, with `Context.maybe_done`. The bucket is created with a TTL of 30
                 days if it does not exist; its TTL must exceed the age of redelivered messages. It costs
                 two writes for each message. ``None``: none.
+            park_after: seconds above which the delay of a retry is spent in the stream instead of the
+                consumer, so that it needs no place of ``max_ack_pending``: the message is stored as a
+                schedule that publishes it again. Attempts and `Context.id` continue. Needs server 2.12, and
+                a work queue with ``allow_msg_schedules`` and the subject ``parked.<stream>.>``, which the
+                filters of the handler exclude. Excludes ``key``. ``None``: never.
             max_bytes: largest total size of the messages that the handler holds, running and waiting, as
                 the server counts it: subjects, headers and payloads. A larger message is received when no
                 other one is held. ``None``: only their number is limited.
@@ -341,6 +348,7 @@ class Worker:
                 key=key,
                 ack=ack,
                 once=once,
+                park_after=park_after,
                 max_bytes=max_bytes,
                 exclusive=exclusive,
                 limit=limit,
@@ -829,6 +837,8 @@ class _Run:
     def _prepare(self, handler: Handler) -> HandlerThreads:
         may_change = self._worker.ensure != "none"
         consumer, generation = ensure_consumer(self._js, handler, may_change=may_change)
+        if handler.park_after is not None:
+            check_parking(self._js, handler)
         if handler.once is not None:
             ensure_bucket(self._js, handler.once, may_change=may_change)
         writer = None

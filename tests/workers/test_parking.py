@@ -1,0 +1,130 @@
+"""Retries with long delays, which wait in the stream."""
+
+from __future__ import annotations
+
+import pytest
+from fix_threads import wait_until
+from fix_worker import is_settled, running
+
+from jetstream_sync import InvalidOptionError, JetStream, RetentionPolicy, Stream
+from jetstream_sync.server import NatsServer
+from jetstream_sync.workers import Backoff, Context, Retry, Worker
+
+SLOW = Backoff(first=1.2, factor=1.0, maximum=1.2, jitter=0.0, attempts=3)
+
+
+@pytest.fixture
+def tasks(js: JetStream) -> Stream:
+    """A work queue that can hold parked messages."""
+    return js.create_stream(
+        name="TASKS",
+        subjects=["tasks.>", "parked.TASKS.>"],
+        allow_msg_schedules=True,
+        retention=RetentionPolicy.WORK_QUEUE,
+    )
+
+
+@pytest.mark.server(">=2.12")
+def test_a_long_delay_is_spent_in_the_stream(
+    js: JetStream, tasks: Stream, nats_server: NatsServer
+) -> None:
+    """Other messages go on with a single place; attempts, id and headers continue."""
+    runs: list[tuple[bytes, int, str, str]] = []
+    tasks.create_consumer(durable_name="C", filter_subject="tasks.>", max_ack_pending=1)
+    worker = Worker(nats_server.url, dead_letters="DEAD")
+
+    @worker.handler(
+        stream="TASKS", consumer="C", filter_subject="tasks.>", retry=SLOW, park_after=1
+    )
+    def handle(data: bytes, ctx: Context) -> None:
+        assert ctx.message.headers is not None
+        runs.append((data, ctx.attempt, ctx.id, ctx.message.headers["Tenant"]))
+        if data == b"bad":
+            raise OSError("busy")
+        if data == b"short" and ctx.attempt == 1:
+            raise Retry("soon", delay=0.1)
+
+    assert worker.check().status == 0
+    headers = {"Tenant": "t", "Nats-Msg-Id": "mine"}
+    js.publish("tasks.a", b"bad", headers=headers)
+    js.publish("tasks.b", b"good", headers={"Tenant": "t"})
+    js.publish("tasks.c", b"short", headers={"Tenant": "t"})
+    with running(worker):
+        wait_until(lambda: len(runs) >= 4)
+        assert [(data, attempt) for data, attempt, _, _ in runs] == [
+            (b"bad", 1),
+            (b"good", 1),
+            (b"short", 1),
+            (b"short", 2),
+        ]
+        assert "DEAD" not in js.stream_names() or not js.get_stream("DEAD").info().state.messages
+        wait_until(
+            lambda: "DEAD" in js.stream_names() and js.get_stream("DEAD").info().state.messages == 1
+        )
+        wait_until(lambda: is_settled(tasks, "C"))
+    bad = [run for run in runs if run[0] == b"bad"]
+    assert [attempt for _, attempt, _, _ in bad] == [1, 2, 3]
+    assert len({(name, tenant) for _, _, name, tenant in bad}) == 1
+    letter = js.get_stream("DEAD").get_msg(seq=1)
+    assert letter.headers is not None
+    assert letter.headers["Dead-Attempts"] == "3"
+    assert letter.headers["Dead-Subject"] == "tasks.a"
+    assert not [name for name in letter.headers if name.startswith("Worker-")]
+    assert tasks.info().state.messages == 0
+
+
+@pytest.mark.server(">=2.12")
+def test_a_message_that_cannot_be_parked_waits_in_the_consumer(
+    js: JetStream, tasks: Stream, nats_server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If the stream refuses the schedule, the message is delivered again after its delay."""
+    attempts: list[int] = []
+    worker = Worker(nats_server.url)
+
+    @worker.handler(
+        stream="TASKS", consumer="C", filter_subject="tasks.>", retry=SLOW, park_after=1
+    )
+    def handle(ctx: Context) -> None:
+        attempts.append(ctx.attempt)
+        if ctx.attempt == 1:
+            js.update_stream(
+                name="TASKS",
+                subjects=["tasks.>"],
+                allow_msg_schedules=True,
+                retention=RetentionPolicy.WORK_QUEUE,
+            )
+            raise OSError("busy")
+
+    js.publish("tasks.a")
+    with running(worker):
+        wait_until(lambda: len(attempts) == 2 and is_settled(tasks, "C"), 10)
+    assert attempts == [1, 2]
+    assert "is not parked" in caplog.text
+
+
+@pytest.mark.server(">=2.12")
+@pytest.mark.usefixtures("tasks")
+def test_parking_needs_a_work_queue_with_schedules(stream: Stream, nats_server: NatsServer) -> None:
+    """The worker does not start, and names what is missing."""
+    for name, options, option in [
+        (stream.name, {"filter_subject": f"{stream.name}.a"}, "retention"),
+        ("TASKS", {}, "filter_subjects"),
+    ]:
+        worker = Worker(nats_server.url)
+        worker.handler(stream=name, consumer="C", park_after=60, **options)(print)
+        assert option in worker.check().errors[0]
+        with running(worker) as run:
+            assert run.ended() == 2
+    for options in ({"key": str}, {"retry": Backoff(in_place=True, attempts=2)}, {}):
+        with pytest.raises(InvalidOptionError, match="park_after"):
+            worker.handler(stream="S", consumer="D", park_after=60 if options else 0, **options)(
+                print
+            )
+
+
+@pytest.mark.server("<2.12")
+def test_parking_needs_2_12(stream: Stream, nats_server: NatsServer) -> None:
+    """An older server is refused, with the release that is needed."""
+    worker = Worker(nats_server.url)
+    worker.handler(stream=stream.name, consumer="C", park_after=60)(print)
+    assert "2.12" in worker.check().errors[0]
