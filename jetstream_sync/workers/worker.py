@@ -21,23 +21,15 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import (
-    ConnectionClosedError,
-    ConsumerDeletedError,
     Error,
     InvalidArgumentError,
     InvalidOptionError,
-    JetStreamNotEnabledError,
-    JetStreamNotEnabledForAccountError,
     NoRespondersError,
-    NoServersError,
-    NotFoundError,
-    PermissionsError,
-    ServerTooOldError,
     TimeoutError,
     connect,
 )
@@ -59,6 +51,7 @@ from .retries import Backoff, backoff_for
 from .schedules import Schedule, apply_schedules, check_schedules
 from .settle import Settlements
 from .spawn import spawn
+from .status import CheckResult, Event, ExitStatus, StopOnce, exit_status
 from .threads import HandlerThreads
 from .tracing import TRACE_MODES, tracing_middleware
 
@@ -98,52 +91,6 @@ _CONNECTION: Final[dict[str, Any]] = {
     "reconnect_time_wait": 0.5,
     "ping_interval": 10.0,
 }
-
-
-class ExitStatus:
-    """The results of `Worker.run`; those of ``jsm`` where there is one."""
-
-    OK: Final = 0
-    #: A handler did not end before the drain timeout, or a thread crashed.
-    FAILED: Final = 1
-    #: An option, or the config of a consumer, does not fit, or the server is too old for it.
-    USAGE: Final = 2
-    #: A stream or consumer does not exist.
-    NOT_FOUND: Final = 3
-    #: No connection, the login or a permission was refused, or JetStream is disabled.
-    REFUSED: Final = 5
-
-
-def exit_status(error: BaseException) -> int:
-    """Return the exit status for an error that ends a worker."""
-    if isinstance(error, (NotFoundError, ConsumerDeletedError)):
-        return ExitStatus.NOT_FOUND
-    if isinstance(error, (InvalidArgumentError, ServerTooOldError)):
-        return ExitStatus.USAGE
-    if isinstance(
-        error,
-        (
-            ConnectionClosedError,
-            NoServersError,
-            PermissionsError,
-            JetStreamNotEnabledError,
-            JetStreamNotEnabledForAccountError,
-        ),
-    ):
-        return ExitStatus.REFUSED
-    return ExitStatus.FAILED
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckResult:
-    """What `Worker.check` found."""
-
-    warnings: list[str]
-    """What is allowed and probably not intended."""
-    errors: list[str]
-    """What would keep the worker from running."""
-    status: int
-    """The exit status with which `Worker.run` would end; 0: it would run."""
 
 
 class Worker:
@@ -221,7 +168,7 @@ class Worker:
         self._hooks: dict[EventKind, list[Hook]] = {}
         self._monitor: Monitor | None = None
         # Events for the calling thread of run(); the worker is stopped before it runs, too.
-        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         register(self)
 
     def handler(  # noqa: PLR0913 - keywords only
@@ -517,7 +464,7 @@ class Worker:
 
     def stop(self) -> None:
         """Stop a running worker as SIGTERM does; any thread, and a signal handler, may call it."""
-        self._events.put(_Event("stop"))
+        self._events.put(Event("stop"))
 
     def on_thread_end(self) -> None:
         """Do nothing; called at the end of each thread that runs handlers, for subclasses."""
@@ -549,7 +496,7 @@ class Worker:
         if not self.handlers:
             raise InvalidOptionError("handlers", [], "the worker has none: add one with @handler")
         observer = Observer(
-            self.name, self._hooks, lambda call: self._events.put(_Event("call", call=call))
+            self.name, self._hooks, lambda call: self._events.put(Event("call", call=call))
         )
         link = supervisor_link()
         for handler in self.handlers:
@@ -562,7 +509,7 @@ class Worker:
         except OSError as error:
             log.error("worker %r cannot serve http=%r: %s", self.name, self.http, error)  # noqa: TRY400
             return ExitStatus.USAGE
-        stop_once = _StopOnce(self._events)
+        stop_once = StopOnce(self._events)
         on_stop = stop_once if link is not None else self._events.put
         with self._signals(on_stop), self._monitored(monitor, server, link):
             observer.emit("start")
@@ -663,14 +610,14 @@ class Worker:
         return connect(servers, **options)
 
     @contextmanager
-    def _signals(self, put: Callable[[_Event], object]) -> Iterator[None]:
+    def _signals(self, put: Callable[[Event], object]) -> Iterator[None]:
         """Pass on signals for the duration of a block, if this is the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
         def on_signal(number: int, _frame: object) -> None:
-            put(_Event("stop", signal_number=number))
+            put(Event("stop", signal_number=number))
 
         stops = (signal.SIGTERM, signal.SIGINT)
         before = {number: signal.signal(number, on_signal) for number in stops}
@@ -687,40 +634,6 @@ class Worker:
                 faulthandler.unregister(quits)
             for number, handler in before.items():
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-
-@dataclass(frozen=True)
-class _Event:
-    """Something that the calling thread of `Worker.run` waits for."""
-
-    kind: str  # stop, fatal, reconnected, changed or call
-    signal_number: int = 0
-    error: BaseException | None = None
-    call: Callable[[], object] | None = None
-
-
-class _StopOnce:
-    """
-    Passes on the first request to stop, and those to stop at once, for a supervised worker.
-
-    A supervisor and its workers may all get the same signal, from a terminal or a service manager, and
-    the supervisor asks its workers to stop, too. A second request does not mean impatience here.
-    """
-
-    def __init__(self, events: queue.SimpleQueue[_Event]) -> None:
-        self._events = events
-        self._stopping = False
-
-    def __call__(self, event: _Event) -> None:
-        if not self._stopping:
-            self._stopping = True
-            self._events.put(event)
-
-    def command(self, command: str) -> None:
-        """Handle a command of the supervisor."""
-        self(_Event("stop"))
-        if command == "now":
-            self._events.put(_Event("stop"))
 
 
 class _Run:
@@ -741,7 +654,7 @@ class _Run:
         self,
         worker: Worker,
         nc: Connection,
-        events: queue.SimpleQueue[_Event],
+        events: queue.SimpleQueue[Event],
         observer: Observer,
         monitor: Monitor,
         link: SupervisorLink | None,
@@ -758,7 +671,7 @@ class _Run:
         self._status = ExitStatus.OK
         self._ended = threading.Event()
         self._pools: list[HandlerThreads] = []
-        self._keeper = LeaseKeeper(nc, lambda: events.put(_Event("reconnected")))
+        self._keeper = LeaseKeeper(nc, lambda: events.put(Event("reconnected")))
         self._settlements = Settlements(nc, self._keeper)
         self._shared = Shared(
             self._js,
@@ -767,8 +680,8 @@ class _Run:
             (*tracing_middleware(worker.trace), *worker.middleware),
             observer,
             lambda: self._stopping,
-            lambda error: events.put(_Event("fatal", error=error)),
-            lambda: events.put(_Event("changed")),
+            lambda error: events.put(Event("fatal", error=error)),
+            lambda: events.put(Event("changed")),
             worker.on_thread_end,
             {name: Limit(count) for name, count in worker.limits.items()},
         )
@@ -867,7 +780,7 @@ class _Run:
         event = self._next_event(seconds)
         return event is not None and event.kind == "stop"
 
-    def _next_event(self, seconds: float) -> _Event | None:
+    def _next_event(self, seconds: float) -> Event | None:
         self._systemd.watchdog(lambda: not self._monitor.not_live())
         try:
             event = self._events.get(timeout=seconds)

@@ -1,0 +1,103 @@
+"""How a run or a check of a worker ends, and the events that its main thread waits for."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from .. import (
+    ConnectionClosedError,
+    ConsumerDeletedError,
+    InvalidArgumentError,
+    JetStreamNotEnabledError,
+    JetStreamNotEnabledForAccountError,
+    NoServersError,
+    NotFoundError,
+    PermissionsError,
+    ServerTooOldError,
+)
+
+__all__ = ["CheckResult", "Event", "ExitStatus", "StopOnce", "exit_status"]
+
+
+class ExitStatus:
+    """The results of `Worker.run`; those of ``jsm`` where there is one."""
+
+    OK: Final = 0
+    #: A handler did not end before the drain timeout, or a thread crashed.
+    FAILED: Final = 1
+    #: An option, or the config of a consumer, does not fit, or the server is too old for it.
+    USAGE: Final = 2
+    #: A stream or consumer does not exist.
+    NOT_FOUND: Final = 3
+    #: No connection, the login or a permission was refused, or JetStream is disabled.
+    REFUSED: Final = 5
+
+
+def exit_status(error: BaseException) -> int:
+    """Return the exit status for an error that ends a worker."""
+    if isinstance(error, (NotFoundError, ConsumerDeletedError)):
+        return ExitStatus.NOT_FOUND
+    if isinstance(error, (InvalidArgumentError, ServerTooOldError)):
+        return ExitStatus.USAGE
+    if isinstance(
+        error,
+        (
+            ConnectionClosedError,
+            NoServersError,
+            PermissionsError,
+            JetStreamNotEnabledError,
+            JetStreamNotEnabledForAccountError,
+        ),
+    ):
+        return ExitStatus.REFUSED
+    return ExitStatus.FAILED
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckResult:
+    """What `Worker.check` found."""
+
+    warnings: list[str]
+    """What is allowed and probably not intended."""
+    errors: list[str]
+    """What would keep the worker from running."""
+    status: int
+    """The exit status with which `Worker.run` would end; 0: it would run."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that the calling thread of `Worker.run` waits for."""
+
+    kind: str  # stop, fatal, reconnected, changed or call
+    signal_number: int = 0
+    error: BaseException | None = None
+    call: Callable[[], object] | None = None
+
+
+class StopOnce:
+    """
+    Passes on the first request to stop, and those to stop at once, for a supervised worker.
+
+    A supervisor and its workers may all get the same signal, from a terminal or a service manager, and
+    the supervisor asks its workers to stop, too. A second request does not mean impatience here.
+    """
+
+    def __init__(self, events: queue.SimpleQueue[Event]) -> None:
+        self._events = events
+        self._stopping = False
+
+    def __call__(self, event: Event) -> None:
+        """Pass on the first event."""
+        if not self._stopping:
+            self._stopping = True
+            self._events.put(event)
+
+    def command(self, command: str) -> None:
+        """Handle a command of the supervisor."""
+        self(Event("stop"))
+        if command == "now":
+            self._events.put(Event("stop"))
