@@ -54,7 +54,7 @@ def test_every_record_in_a_handler_names_the_message(
     js: JetStream, stream: Stream, nats_server: NatsServer, output: io.StringIO
 ) -> None:
     """Records of other libraries get handler, position, attempt and trace id; payloads are not logged."""
-    worker = Worker(nats_server.url)
+    worker = Worker(nats_server.url, trace=None)  # other tests may have configured an SDK
 
     @worker.handler(stream=stream.name, consumer="C", retry=FAST)
     def handle(ctx: Context) -> None:
