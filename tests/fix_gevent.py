@@ -24,6 +24,7 @@ UNDER_GEVENT = _monkey is not None and _monkey.is_module_patched("threading")
 
 #: Tests that are left out: a pattern for the start of their names, and the reason.
 LEFT_OUT: dict[str, str] = {
+    r"thread/test_direct_reads\.py::": "under gevent only the reader reads the socket",
     r"thread/test_races\.py::test_(a_closed_connection_always_has_its_reason|close_at_the_moment_of_a_reconnect|pings_while_disconnected)": (
         "it spins until another thread has done something, and greenlets do not take turns by themselves"
     ),

@@ -49,6 +49,17 @@ def test_this_process_is_patched() -> None:
     assert all(gevent.monkey.is_module_patched(name) for name in ("socket", "threading", "select"))
 
 
+def test_only_the_reader_reads(nc: Connection) -> None:
+    """A greenlet that makes request after request leaves the socket to the reader."""
+    other = nc.subscribe("answering", cb=lambda msg: msg.respond(b"x"))
+    nc.flush()
+    with jetstream_sync.connect(nc.connected_url) as asking:
+        for _ in range(100):
+            asking.request("answering", timeout=5 * SCALE)
+        assert asking._core.direct.count == 0
+    other.unsubscribe()
+
+
 def waits(nc: Connection, js: JetStream, name: str) -> dict[str, Callable[[], object]]:
     stream = js.create_stream(name=name, subjects=[name])
     consumer = stream.create_consumer(durable_name="C")
