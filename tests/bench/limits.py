@@ -3,8 +3,10 @@ Hold jetstream_sync against its own limits: start-up, threads, memory, and cost 
 
 Run it from the project's root::
 
-    python -m tests.bench.limits                   # about three minutes
-    python -m tests.bench.limits --probes import connect
+    python -m tests.bench.limits                   # some minutes
+    python -m tests.bench.limits --rows scaling    # cost and memory as the work grows
+    python -m tests.bench.limits --rows flat-ordered --scale 5    # five million messages
+    python -m tests.bench.limits --rows import connect
     python -m tests.bench.limits --scale 0.05      # fewer messages: a look, not a measurement
 
 Each line of the table is a number with its unit, the aim, and whether it is reached. Each probe has
@@ -29,7 +31,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .clients import ROOT, python_module
-from .probes import PROBES, Measure
+from .probes import PROBES, SCALING, Measure
 from .report import align
 from .run import running_server
 
@@ -48,11 +50,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     records: list[dict[str, object]] = []
     failures: list[str] = []
     with running_server(options.server) as server:
-        for probe in options.probes:
+        probes = [name for each in options.probes for name in _names(each)]
+        for probe in probes:
             print(probe, file=sys.stderr, flush=True)
             done = _run_probe(probe, server.url, options.scale)
             if done.returncode == 0:
-                records += json.loads(done.stdout)
+                found = json.loads(done.stdout)
+                records += found
+                # The whole table follows at the end.
+                print(_table([Measure.from_record(each) for each in found]), file=sys.stderr)
             else:
                 failures.append(f"{probe} failed: {done.stderr.strip()[-1500:]}")
     print(_table([Measure.from_record(record) for record in records]))
@@ -61,6 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json is not None:
         options.json.write_text(json.dumps(records, indent=2) + "\n")
     return 1 if failures else 0
+
+
+def _names(probe: str) -> Sequence[str]:
+    return SCALING if probe == "scaling" else (probe,)
 
 
 def _run_probe(probe: str, url: str, scale: float) -> subprocess.CompletedProcess[str]:
@@ -94,19 +104,21 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m tests.bench.limits", description=(__doc__ or "").strip().splitlines()[0]
     )
     parser.add_argument(
+        "--rows",
         "--probes",
+        dest="probes",
         nargs="+",
-        choices=list(PROBES),
+        choices=[*PROBES, "scaling"],
         default=list(PROBES),
         metavar="PROBE",
-        help=f"of {', '.join(PROBES)}; default: all",
+        help=f"of {', '.join(PROBES)}; scaling: {', '.join(SCALING)}; default: all",
     )
     parser.add_argument(
         "--scale",
         type=float,
         default=1.0,
         metavar="FACTOR",
-        help="factor on the number of messages; 1, the default, reads 5 million per flat cost",
+        help="factor on the number of messages; 1, the default, reads a million per flat cost",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there, too")
     parser.add_argument(

@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any
 
 import jetstream_sync
-from jetstream_sync import AckPolicy, Connection, ConsumerConfig, PullConsumer
+from jetstream_sync import AckPolicy, Connection, ConsumerConfig, JetStream, PullConsumer
 from jetstream_sync.options import TLSOptions
 from jetstream_sync.server import NatsServer
 from jetstream_sync.server.runtime import reserve_port
@@ -30,7 +30,7 @@ from .clients import ROOT
 from .rows import MESSAGE_BYTES
 from .verifier import NotDoneError, Verifier
 
-__all__ = ["PROBES", "Measure"]
+__all__ = ["PROBES", "SCALING", "Measure"]
 
 _STREAM = "JETSTREAM_SYNC_LIMITS"
 _SUBJECT = "jetstream_sync_limits.message"
@@ -53,6 +53,16 @@ import threading
 tasks = "/proc/self/task"
 threads = len(os.listdir(tasks)) if os.path.exists(tasks) else threading.active_count()
 print(json.dumps([seconds, threads]))
+"""
+
+_SUBSCRIBER = """
+import socket, sys, urllib.parse
+url = urllib.parse.urlsplit(sys.argv[1])
+server = socket.create_connection((url.hostname, url.port))
+server.sendall(b"CONNECT {}\\r\\nSUB %b 1\\r\\nPING\\r\\n" % sys.argv[2].encode())
+print(server.recv(65536), flush=True)
+while server.recv(65536):
+    pass
 """
 
 
@@ -125,25 +135,66 @@ def _connect(url: str, scale: float) -> Sequence[Measure]:
 
 
 def _threads(url: str, scale: float) -> Sequence[Measure]:
-    """Publish with one thread and with eight on one connection, waiting for each ack."""
-    count = max(800, int(16_000 * scale))
-    single: list[float] = []
-    together: list[float] = []
+    """Publish with 1, 8 and 64 threads on one connection, waiting for each ack."""
+    count = max(640, int(16_000 * scale)) // 64 * 64
+    rates: dict[int, list[float]] = {1: [], 8: [], 64: []}
+    costs: dict[int, list[float]] = {threads: [] for threads in rates}
     with Verifier(url) as verifier, jetstream_sync.connect(url) as nc:
-        for _ in range(3):
-            for rates, threads in ((single, 1), (together, 8)):
+        for _ in range(5):
+            for threads, found in rates.items():
                 verifier.make_stream(_STREAM, _SUBJECT)
-                rates.append(_publish_rate(nc, threads, count))
+                start = time.process_time()
+                found.append(_publish_rate(nc, threads, count))
+                costs[threads].append((time.process_time() - start) / count * 1e6)
                 stored = verifier.api(f"STREAM.INFO.{_STREAM}")["state"]["messages"]
                 if stored != count:
                     raise NotDoneError(f"{stored} of {count} messages are in the stream")
         verifier.delete_stream(_STREAM)
-    ratio = median(together) / median(single)
+    # Within a round the machine is equally busy.
+    ratio = median(eight / one for one, eight in zip(rates[1], rates[8], strict=True))
+    cost = median(most / one for one, most in zip(costs[1], costs[64], strict=True))
     return [
-        Measure("synchronous publishes, 1 thread", median(single), "/s", digits=0),
-        Measure("synchronous publishes, 8 threads together", median(together), "/s", digits=0),
-        Measure("8 threads / 1 thread", ratio, "", 1.5, at_least=True, digits=2),
+        *(
+            Measure(f"synchronous publishes, threads: {n}", median(rates[n]), "/s", digits=0)
+            for n in rates
+        ),
+        Measure("8 threads / 1 thread", ratio, "", 3.0, at_least=True, digits=2),
+        *(
+            Measure(f"synchronous publish: cost, threads: {n}", median(costs[n]), "us")
+            for n in costs
+        ),
+        Measure("cost with 64 threads / 1 thread", cost, "", 1.1, digits=2),
     ]
+
+
+def _windows(url: str, scale: float) -> Sequence[Measure]:
+    """Publish with windows of different sizes, without waiting for each ack."""
+    count = max(10_000, int(100_000 * scale))
+    costs: dict[int, list[float]] = {window: [] for window in (1, 100, 1_000, 10_000, 100_000)}
+    with Verifier(url) as verifier, jetstream_sync.connect(url) as nc:
+        for _ in range(5):
+            for window, taken in costs.items():
+                verifier.make_stream(_STREAM, _SUBJECT)
+                js = nc.jetstream(timeout=_TIMEOUT, publish_async_max_pending=window)
+                # With a window of 1, each message waits for the ack of the one before.
+                number = count // 50 if window == 1 else count
+                taken.append(_cost_per_message(partial(_publish_many, js, number), number))
+        verifier.delete_stream(_STREAM)
+    ratio = median(large / usual for usual, large in zip(costs[1_000], costs[100_000], strict=True))
+    return [
+        *(
+            Measure(f"publish_async: cost, window {window:,}", median(taken), "us", digits=2)
+            for window, taken in costs.items()
+        ),
+        Measure("window 100,000 / 1,000", ratio, "", 1.1, digits=2),
+    ]
+
+
+def _publish_many(js: JetStream, count: int) -> None:
+    payload = b"x" * MESSAGE_BYTES
+    for _ in range(count):
+        js.publish_async(_SUBJECT, payload)
+    js.publish_async_completed(_TIMEOUT)
 
 
 def _publish_rate(nc: Connection, threads: int, count: int) -> float:
@@ -199,9 +250,37 @@ def _used_connection(url: str) -> Connection:
     return nc
 
 
+def _future_memory(url: str, scale: float) -> Sequence[Measure]:
+    """Hold futures of messages that nothing acknowledges; their payload is not counted."""
+    count = max(2_000, int(100_000 * scale))
+    grown: list[float] = []
+    # A subscriber that only receives: without one, the server reports that there are no responders.
+    command = [sys.executable, "-c", _SUBSCRIBER, url, _SUBJECT]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as subscriber:
+        try:
+            assert subscriber.stdout is not None
+            subscriber.stdout.readline()
+            for traced in (False, True):
+                with jetstream_sync.connect(url) as nc:
+                    js = nc.jetstream(timeout=_TIMEOUT, publish_async_max_pending=2 * count)
+                    js.publish_async(_SUBJECT, b"")
+                    with _memory(traced=traced) as memory:
+                        futures = [
+                            js.publish_async(_SUBJECT, b"x" * MESSAGE_BYTES) for _ in range(count)
+                        ]
+                        nc.flush(timeout=_TIMEOUT)
+                        grown.append(memory() / count - MESSAGE_BYTES)
+                    if any(future.done() for future in futures):
+                        raise NotDoneError("a message was acknowledged")
+                del futures
+        finally:
+            subscriber.kill()
+    return _message_memory("an outstanding future", grown, 1200)
+
+
 def _waiting_memory(url: str, scale: float) -> Sequence[Measure]:
     """Keep messages pending in a core subscription; their payload is not counted."""
-    count = max(2_000, int(100_000 * scale))
+    count = max(2_000, int(1_000_000 * scale))
     grown: list[float] = []
     with Verifier(url) as verifier, jetstream_sync.connect(url) as nc:
         sub = nc.subscribe(_SUBJECT, pending_msgs_limit=2 * count, pending_bytes_limit=1024 * _MIB)
@@ -235,9 +314,9 @@ def _fetched_memory(url: str, scale: float) -> Sequence[Measure]:
     return _message_memory("a fetched message", grown)
 
 
-def _message_memory(what: str, grown: Sequence[float]) -> Sequence[Measure]:
+def _message_memory(what: str, grown: Sequence[float], aim: float = 400) -> Sequence[Measure]:
     return [
-        Measure(f"memory of {what} above its payload, {way}", value, "bytes", 400, digits=0)
+        Measure(f"memory of {what} above its payload, {way}", value, "bytes", aim, digits=0)
         for way, value in zip(("resident", "traced"), grown, strict=True)
     ]
 
@@ -268,7 +347,7 @@ def _make_filled_consumer(verifier: Verifier, nc: Connection, count: int) -> Pul
 
 
 def _flat_ordered(url: str, scale: float) -> Sequence[Measure]:
-    """Read 5 million messages through one ordered consumer's iterator."""
+    """Read a million messages through one ordered consumer's iterator."""
     with Verifier(url) as verifier, jetstream_sync.connect(url) as nc:
         _make_rolling_stream(verifier)
         stream = nc.jetstream().get_stream(_STREAM)
@@ -284,7 +363,7 @@ def _flat_ordered(url: str, scale: float) -> Sequence[Measure]:
 
 
 def _flat_fetch(url: str, scale: float) -> Sequence[Measure]:
-    """Read 5 million messages through one consumer's ``fetch``, acking each."""
+    """Read a million messages through one consumer's ``fetch``, acking each."""
     with Verifier(url) as verifier, jetstream_sync.connect(url) as nc:
         _make_rolling_stream(verifier)
         verifier.make_consumer(_STREAM, _CONSUMER)
@@ -306,7 +385,7 @@ def _flat_fetch(url: str, scale: float) -> Sequence[Measure]:
 def _flat(
     title: str, verifier: Verifier, read: Callable[[], None], scale: float
 ) -> Sequence[Measure]:
-    blocks = max(3, int(5_000_000 * scale) // _BLOCK)
+    blocks = max(3, int(1_000_000 * scale) // _BLOCK)
     costs: list[list[float]] = []
     resident: list[float] = []
     for block in range(blocks):
@@ -319,7 +398,7 @@ def _flat(
     return [
         Measure(f"{title}: cost after 10,000 messages", first, "us", digits=2),
         Measure(f"{title}: cost after {total} messages", last, "us", digits=2),
-        Measure(f"{title}: last / first", last / first, "", 1.2, digits=2),
+        Measure(f"{title}: last / first", last / first, "", 1.1, digits=2),
         Measure(
             f"{title}: memory grown since {2 * _BLOCK:,} messages",
             (resident[-1] - resident[1]) / _MIB,
@@ -349,10 +428,11 @@ def _subscriptions(url: str, scale: float) -> Sequence[Measure]:
             sub.unsubscribe()
         verifier.delete_stream(_STREAM)
     one, ten_thousand = median(costs[0]), median(costs[1])
+    ratio = median(many / few for few, many in zip(*costs, strict=True))
     return [
         Measure("ordered read: cost with 1 subscription", one, "us", digits=2),
         Measure("ordered read: cost with 10,000", ten_thousand, "us", digits=2),
-        Measure("10,000 subscriptions / 1", ten_thousand / one, "", 1.2, digits=2),
+        Measure("10,000 subscriptions / 1", ratio, "", 1.1, digits=2),
     ]
 
 
@@ -461,8 +541,10 @@ PROBES: Mapping[str, Callable[[str, float], Sequence[Measure]]] = {
     "import": _import,
     "connect": _connect,
     "threads": _threads,
+    "windows": _windows,
     "connection-memory": _connection_memory,
     "waiting-memory": _waiting_memory,
+    "future-memory": _future_memory,
     "fetched-memory": _fetched_memory,
     "pulled-ahead": _pulled_ahead,
     "flat-ordered": _flat_ordered,
@@ -471,3 +553,9 @@ PROBES: Mapping[str, Callable[[str, float], Sequence[Measure]]] = {
     "transports": _transports,
 }
 """Names for ``--probes``, in the table's order."""
+
+SCALING = (
+    *("threads", "windows", "flat-ordered", "flat-fetch", "subscriptions"),
+    *("future-memory", "waiting-memory"),
+)
+"""The probes of the cost and the memory as the work grows."""
