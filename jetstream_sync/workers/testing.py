@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from .. import (
@@ -186,7 +186,7 @@ class TestClient:
         stopping: bool = False,
     ) -> Outcome:
         """
-        Process one message as a running worker does.
+        Process one message as a running worker does; the bucket of ``once`` is not used.
 
         Args:
             handler: a handler of the worker, or its name.
@@ -239,7 +239,7 @@ class TestClient:
         writer = None
         if found.dead_letters is not None:
             writer = DeadLetterWriter(cast("Any", dead_letters), found.dead_letters, self._name)
-        delay = Processor(found, shared, "0", writer).process(delivery)
+        delay = Processor(replace(found, once=None), shared, "0", writer).process(delivery)
         if delay is not None:  # in place
             outcome.kind, outcome.delay = "retry", delay
         outcome.published = publisher.published

@@ -186,6 +186,18 @@ def test_a_lost_lease_and_a_stopping_worker(worker: Worker) -> None:
     assert client.deliver("other", b"stop", stopping=True).kind == "retry"
 
 
+def test_a_handler_with_a_bucket_runs_without_it(worker: Worker) -> None:
+    """The bucket that records handled messages is on a server, so each delivery is a run."""
+    runs = []
+
+    @worker.handler(stream="ORDERS", consumer="ONCE", once="DONE")
+    def once() -> None:
+        runs.append(1)
+
+    assert worker.test_client().deliver("once").kind == "ack"
+    assert runs == [1]
+
+
 def test_an_interrupt_is_not_an_outcome(worker: Worker) -> None:
     """Ctrl-C in a test ends the test."""
     with pytest.raises(KeyboardInterrupt):
