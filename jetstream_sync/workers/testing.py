@@ -20,10 +20,11 @@ from .. import (
     JetStreamMsg,
     PubAck,
 )
+from .batches import BatchProcessor
 from .dead_letters import DeadLetterWriter
 from .leases import Delivery, LeaseTimes
 from .observer import Observer
-from .processing import Processor, Shared
+from .processing import Shared
 
 if TYPE_CHECKING:
     from .context import Context
@@ -94,14 +95,18 @@ class _Publisher:
         self.published.append(message)
         return PubAck(stream or "TEST", len(self.published))
 
+    def of(self, delivery: Delivery) -> list[PublishedMessage]:
+        """Return what was published for a message, whose place is in the message ids."""
+        where = delivery.metadata
+        place = f"{where.stream}/{where.consumer}/{where.stream_seq}/"
+        return [each for each in self.published if place in (each.msg_id or "")]
+
 
 class _Link:
-    """Takes the place of a connection, of a lease keeper and of settlements; records the settlement."""
+    """Takes the place of the connection of a message, for a handler that settles it itself."""
 
     def __init__(self, outcome: Outcome) -> None:
         self._outcome = outcome
-
-    # --- of a connection: the handler settles the message itself ---
 
     def publish(self, _command: bytes, _size: int) -> None:
         """Send a renewal."""
@@ -114,16 +119,24 @@ class _Link:
         """Send a confirmed settlement."""
         if payload.startswith(b"-NAK"):
             delay = json.loads(payload[4:] or b"{}").get("delay", 0) / 1e9
-            self._settle("retry", delay)
+            self.settle("retry", delay)
         else:
-            self._settle("dead" if payload.startswith(b"+TERM") else "ack")
+            self.settle("dead" if payload.startswith(b"+TERM") else "ack")
 
-    # --- of a lease keeper ---
+    def settle(self, kind: str, delay: float | None = None) -> None:
+        """Record the settlement."""
+        self._outcome.kind = kind
+        self._outcome.delay = delay
+
+
+class _Settlements:
+    """Takes the place of `Settlements` and of the lease keeper."""
+
+    def __init__(self) -> None:
+        self.links: dict[Delivery, _Link] = {}
 
     def remove(self, _delivery: Delivery) -> None:
         """Stop renewing."""
-
-    # --- of settlements ---
 
     def claim(self, delivery: Delivery) -> bool:
         """Return whether the caller may settle the message."""
@@ -132,22 +145,19 @@ class _Link:
 
     def ack(self, delivery: Delivery, *, confirm: bool) -> None:
         """Acknowledge, unless the handler did."""
-        if not delivery.msg.is_acked:
-            self._settle("ack")
+        self._settle(delivery, "ack")
 
     def nak(self, delivery: Delivery, delay: float) -> None:
         """Have the message delivered again, unless the handler settled it."""
-        if not delivery.msg.is_acked:
-            self._settle("retry", delay)
+        self._settle(delivery, "retry", delay)
 
     def term(self, delivery: Delivery, _reason: str) -> None:
         """Terminate, unless the handler settled the message."""
-        if not delivery.msg.is_acked:
-            self._settle("dead")
+        self._settle(delivery, "dead")
 
-    def _settle(self, kind: str, delay: float | None = None) -> None:
-        self._outcome.kind = kind
-        self._outcome.delay = delay
+    def _settle(self, delivery: Delivery, kind: str, delay: float | None = None) -> None:
+        if not delivery.msg.is_acked:
+            self.links[delivery].settle(kind, delay)
 
 
 class TestClient:
@@ -206,28 +216,84 @@ class TestClient:
             InvalidOptionError: the worker has no such handler, or the attempt is below 1.
 
         """
-        found = self._find(handler)
+        found = self._find(handler, batches=False)
+        return self._process(
+            found,
+            [payload],
+            subject=subject,
+            headers=headers,
+            attempt=attempt,
+            lease_lost=lease_lost,
+            stopping=stopping,
+        )[0]
+
+    def deliver_batch(
+        self,
+        handler: str | Handler,
+        payloads: Sequence[object],
+        *,
+        attempt: int = 1,
+        stopping: bool = False,
+    ) -> list[Outcome]:
+        """
+        Process messages as one batch of a handler of `Worker.batch`.
+
+        Args:
+            handler: a handler of the worker, or its name.
+            payloads: the payloads of the messages, as for `deliver`.
+            attempt: the number of the delivery of each message, from 1.
+            stopping: whether the worker is stopping.
+
+        Returns:
+            What the worker would do with each message, in their order. The error and the return value
+            are those of the run, and the same in each.
+
+        Raises:
+            InvalidOptionError: as `deliver`.
+
+        """
+        found = self._find(handler, batches=True)
+        return self._process(found, payloads, attempt=attempt, stopping=stopping)
+
+    def _process(
+        self,
+        handler: Handler,
+        payloads: Sequence[object],
+        *,
+        subject: str | None = None,
+        headers: Headers | Mapping[str, Any] | None = None,
+        attempt: int,
+        lease_lost: bool = False,
+        stopping: bool,
+    ) -> list[Outcome]:
         if attempt < 1:
             raise InvalidOptionError("attempt", attempt, "must be at least 1")
-        outcome = Outcome()
-        link, publisher, dead_letters = _Link(outcome), _Publisher(), _Publisher()
-        message = self._message(found, payload, subject, headers, attempt, link)
-        delivery = Delivery(message, LeaseTimes(_CONSUMER_CONFIG), found.name)
+        settlements, publisher, dead_letters = _Settlements(), _Publisher(), _Publisher()
+        outcomes: dict[Delivery, Outcome] = {}
+        for payload in payloads:
+            outcome = Outcome()
+            link = _Link(outcome)
+            message = self._message(handler, payload, subject, headers, attempt, link)
+            delivery = Delivery(message, LeaseTimes(_CONSUMER_CONFIG), handler.name)
+            outcomes[delivery] = outcome
+            settlements.links[delivery] = link
+        ran = Outcome()
 
         def observe(call: Callable[[], object], _context: Context) -> object:
             if lease_lost:
-                delivery.leased_at = -math.inf
+                for each in outcomes:
+                    each.leased_at = -math.inf
             try:
-                outcome.result = call()
+                ran.result = call()
             except BaseException as error:
-                outcome.error = error
+                ran.error = error
                 raise
-            return outcome.result
+            return ran.result
 
         shared = Shared(
             js=cast("Any", publisher),
-            keeper=cast("Any", link),
-            settlements=cast("Any", link),
+            keeper=cast("Any", settlements),
+            settlements=cast("Any", settlements),
             middleware=(observe, *self._middleware),
             observer=Observer(self._name, {}, lambda _function: None),
             is_stopping=lambda: stopping,
@@ -237,20 +303,32 @@ class TestClient:
             limits={},
         )
         writer = None
-        if found.dead_letters is not None:
-            writer = DeadLetterWriter(cast("Any", dead_letters), found.dead_letters, self._name)
-        delay = Processor(replace(found, once=None), shared, "0", writer).process(delivery)
-        if delay is not None:  # in place
-            outcome.kind, outcome.delay = "retry", delay
-        outcome.published = publisher.published
-        outcome.dead_letter = next(iter(dead_letters.published), None)
-        if outcome.error is not None and not isinstance(outcome.error, (Exception, SystemExit)):
-            raise outcome.error
-        return outcome
+        if handler.dead_letters is not None:
+            writer = DeadLetterWriter(cast("Any", dead_letters), handler.dead_letters, self._name)
+        processor = BatchProcessor(replace(handler, once=None), shared, "0", writer)
+        if handler.max_messages is not None:
+            processor.process_batch(list(outcomes))
+        else:
+            for delivery, outcome in outcomes.items():
+                delay = processor.process(delivery)
+                if delay is not None:  # in place
+                    outcome.kind, outcome.delay = "retry", delay
+        for delivery, outcome in outcomes.items():
+            outcome.result, outcome.error = ran.result, ran.error
+            outcome.published = publisher.of(delivery)
+            outcome.dead_letter = next(iter(dead_letters.of(delivery)), None)
+        if ran.error is not None and not isinstance(ran.error, (Exception, SystemExit)):
+            raise ran.error
+        return list(outcomes.values())
 
-    def _find(self, handler: str | Handler) -> Handler:
+    def _find(self, handler: str | Handler, *, batches: bool) -> Handler:
         for each in self._handlers:
             if handler is each or handler == each.name:
+                if batches != (each.max_messages is not None):
+                    rule = "handles batches: use deliver_batch()"
+                    raise InvalidOptionError(
+                        "handler", handler, "handles single messages" if batches else rule
+                    )
                 return each
         names = ", ".join(each.name for each in self._handlers) or "none"
         raise InvalidOptionError(

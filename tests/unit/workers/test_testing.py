@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from jetstream_sync import InvalidOptionError, MsgAlreadyAckdError
-from jetstream_sync.workers import Backoff, Context, LeaseLostError, Reject, Retry, Worker
+from jetstream_sync.workers import (
+    Backoff,
+    BatchError,
+    Context,
+    LeaseLostError,
+    Reject,
+    Retry,
+    Worker,
+)
 from jetstream_sync.workers.testing import TestClient
 
 RETRY = Backoff(first=2.0, factor=3.0, jitter=0.0, attempts=3)
@@ -196,6 +204,27 @@ def test_a_handler_with_a_bucket_runs_without_it(worker: Worker) -> None:
 
     assert worker.test_client().deliver("once").kind == "ack"
     assert runs == [1]
+
+
+def test_a_batch_has_an_outcome_for_each_message(worker: Worker) -> None:
+    """Messages of one batch succeed, fail, and are dead letters by themselves."""
+
+    @worker.batch(stream="ORDERS", consumer="BATCHES", max_messages=10, retry=RETRY, decode="json")
+    def total(numbers: list[int], contexts: list[Context]) -> None:
+        contexts[0].publish("ORDERS.total", b"%d" % sum(numbers))
+        raise BatchError({1: ValueError("too large"), 2: Reject("negative")})
+
+    client = worker.test_client()
+    outcomes = client.deliver_batch("total", [1, 2, -3, b"no JSON"])
+    assert [each.kind for each in outcomes] == ["ack", "retry", "dead", "dead"]
+    assert [each.delay for each in outcomes] == [None, 2.0, None, None]
+    assert [[sent.data for sent in each.published] for each in outcomes] == [[b"0"], [], [], []]
+    letters = [each.dead_letter.data for each in outcomes if each.dead_letter is not None]
+    assert letters == [b"-3", b"no JSON"]
+    with pytest.raises(InvalidOptionError, match="deliver_batch"):
+        client.deliver("total")
+    with pytest.raises(InvalidOptionError, match="single messages"):
+        client.deliver_batch("bill", [])
 
 
 def test_an_interrupt_is_not_an_outcome(worker: Worker) -> None:
