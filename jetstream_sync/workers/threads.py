@@ -63,6 +63,8 @@ _FIRST_PULL_DELAY_S: Final = 0.5
 _MAX_PULL_DELAY_S: Final = 30.0
 #: Interval of repeated log records for a pull that keeps failing, in seconds.
 _REPEAT_LOG_S: Final = 60.0
+#: Time in which a request is refused, if it is, in seconds.
+_REFUSED_WITHIN_S: Final = 2.0
 #: Timeout of a pull with a limit in bytes, which cannot be interrupted, in seconds.
 _BYTES_TIMEOUT_S: Final = 1.0
 #: The server's default for ``priority_timeout``, in seconds.
@@ -435,7 +437,6 @@ class HandlerThreads:
         if self._group is not None:
             options["group"] = self._group
         with self._consumer.messages(**options) as messages:
-            self.pull_error = ""
             with self._lock:
                 self._pull = messages
                 stopping = self._stopping
@@ -475,7 +476,13 @@ class HandlerThreads:
 
     def _receive(self, messages: MessageIterator) -> None:
         """Wait for a message, and enqueue it with those that have arrived meanwhile."""
-        msg = messages.next()
+        try:
+            # A refusal comes soon; a pull that just waits has succeeded.
+            msg = messages.next(_REFUSED_WITHIN_S if self.pull_error else None)
+        except TimeoutError:
+            self.pull_error = ""
+            return
+        self.pull_error = ""
         run: list[tuple[Delivery, Hashable]] = []
         try:
             while True:

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 from fix_faults import FaultProxy, Toward
-from fix_threads import wait_until
+from fix_threads import SCALE, wait_until
 from fix_worker import WorkerProgram, is_settled, running
 
 import jetstream_sync
-from jetstream_sync import JetStream, Stream
-from jetstream_sync.server import NatsServer
+from jetstream_sync import Error, JetStream, Stream
+from jetstream_sync.server import NatsCluster, NatsServer
 from jetstream_sync.workers import Backoff, Context, Reject, Worker
+from jetstream_sync.workers.metrics import Snapshot
 
 RECONNECT = {"reconnect_time_wait": 0.05, "max_reconnect_attempts": -1}
 
@@ -131,7 +132,11 @@ def handle():
 
 
 def test_the_server_restarts_under_load(fresh_server: NatsServer) -> None:
-    """A worker survives restarts of its server: every message is handled, and none is left."""
+    """
+    A worker survives five restarts of its server: every message is handled, and none is left.
+
+    It is alive all the time, and not ready while the server is away.
+    """
     worker = Worker(fresh_server.url, connection=RECONNECT)
     runs: Counter[bytes] = Counter()
 
@@ -139,21 +144,30 @@ def test_the_server_restarts_under_load(fresh_server: NatsServer) -> None:
     def handle(data: bytes) -> None:
         runs[data] += 1
 
+    def health() -> Snapshot:
+        snapshot = worker.snapshot()
+        assert snapshot is not None
+        return snapshot
+
     with jetstream_sync.connect(fresh_server.url, **RECONNECT) as nc:  # type: ignore[arg-type]
         js = nc.jetstream()
         stream = js.create_stream(name="LOAD", subjects=["load"])
-        count = 600
+        count = 1000
         with running(worker) as run:
             for number in range(count):
-                if number in {100, 300}:
-                    wait_until(lambda: len(runs) > 20)
-                    fresh_server.restart()
+                if number in {100, 300, 500, 700, 900}:
+                    wait_until(lambda number=number: len(runs) > number // 2)
+                    fresh_server.stop()
+                    wait_until(lambda: "the server is not connected" in health()["not_ready"])
+                    assert health()["not_live"] == []
+                    fresh_server.start()
                 js.publish("load", b"%d" % number, msg_id=f"{number}", timeout=20)
             wait_until(lambda: len(runs) == count, 20)
             wait_until(lambda: is_settled(stream, "C"), 20)
+            assert (health()["not_live"], health()["not_ready"]) == ([], [])
             assert run.stop() == 0
     # A message is handled twice only if its ack was lost with the server.
-    assert sum(runs.values()) <= count + 40
+    assert sum(runs.values()) <= count + 100
 
 
 def test_the_worker_waits_for_its_server_at_the_start(fresh_server: NatsServer) -> None:
@@ -234,4 +248,132 @@ def test_delayed_retries_do_not_stop_good_messages(
         wait_until(lambda: len(good) == 50, 10)
         wait_until(lambda: stream.consumer_info("C").num_ack_pending == 50)
         info = stream.consumer_info("C")
+        snapshot = worker.snapshot()
+        assert snapshot is not None
+        assert snapshot["handlers"][0]["delayed"] == 50
     assert (info.num_pending, info.delivered.consumer_seq) == (0, 100)
+
+
+def test_a_short_break_of_the_link_costs_nothing(
+    js: JetStream, stream: Stream, nats_server: NatsServer
+) -> None:
+    """A handler continues across breaks of its link; its lease and its ack are sent on the next link."""
+    release = threading.Event()
+    attempts: list[int] = []
+    with FaultProxy(nats_server.port) as proxy:
+        worker = Worker(proxy.url, connection=RECONNECT)
+
+        @worker.handler(stream=stream.name, consumer="C", ack_wait=4)
+        def handle(ctx: Context) -> None:
+            attempts.append(ctx.attempt)
+            release.wait(30)
+
+        js.publish(f"{stream.name}.a", b"x")
+        with running(worker) as run:
+            wait_until(lambda: attempts == [1])
+            end = time.monotonic() + 6  # longer than the lease
+            while time.monotonic() < end:
+                proxy.cut()
+                time.sleep(0.7)
+            release.set()
+            wait_until(lambda: is_settled(stream, "C"), 10)
+            assert run.stop() == 0
+    assert attempts == [1]
+    assert stream.consumer_info("C").num_redelivered == 0
+
+
+def test_a_permission_that_is_lost_while_the_worker_runs(caplog: pytest.LogCaptureFixture) -> None:
+    """Without the permission to pull, it is alive and not ready, logs one ERROR, and continues later."""
+
+    def users(denied: str) -> str:
+        return f"""
+authorization {{ users: [
+    {{ user: all, password: p }}
+    {{ user: few, password: p, permissions: {{ publish: {{ deny: [{denied}] }} }} }}
+] }}
+"""
+
+    def reload(denied: str) -> None:
+        (server.store_dir.parent / "nats-server.conf").write_text(users(denied))
+        os.kill(server.pid or 0, signal.SIGHUP)
+
+    with (
+        NatsServer(config=users('"none"')) as server,
+        jetstream_sync.connect(server.url, user="all", password="p") as nc,
+    ):
+        js = nc.jetstream()
+        stream = js.create_stream(name="ORDERS", subjects=["orders"])
+        few = {"user": "few", "password": "p"}
+        worker = Worker(server.url, connection={**RECONNECT, **few})
+        seen: list[bytes] = []
+        worker.handler(stream="ORDERS", consumer="C")(seen_by(seen))
+
+        def state() -> Snapshot:
+            snapshot = worker.snapshot()
+            assert snapshot is not None
+            return snapshot
+
+        with running(worker) as run:
+            js.publish("orders", b"before")
+            wait_until(lambda: seen == [b"before"])
+            assert state()["not_ready"] == []
+            reload('"$JS.API.CONSUMER.MSG.NEXT.>"')
+            wait_until(lambda: "Reloaded server configuration" in server.log())
+            for _ in range(2):  # the open request receives them, and the next one is refused
+                js.publish("orders", b"before")
+            wait_until(lambda: "cannot pull" in "".join(state()["not_ready"]), 20)
+            end = time.monotonic() + 2
+            while time.monotonic() < end:  # also while it tries again
+                assert "cannot pull" in "".join(state()["not_ready"])
+                assert state()["not_live"] == []
+                time.sleep(0.02)
+            js.publish("orders", b"meanwhile")
+            reload('"none"')
+            wait_until(lambda: seen[3:] == [b"meanwhile"], 40)
+            wait_until(lambda: state()["not_ready"] == [])
+            assert run.stop() == 0
+        errors = [each for each in caplog.records if "cannot pull" in each.getMessage()]
+        assert [each.levelname for each in errors] == ["ERROR"]
+        assert stream.consumer_info("C").num_redelivered == 0
+
+
+def test_the_leader_of_the_consumer_moves_under_load(cluster: NatsCluster) -> None:
+    """With three servers, every message is handled while leaders step down; the worker stays alive."""
+    worker = Worker(cluster.urls, connection=RECONNECT)
+    runs: Counter[bytes] = Counter()
+
+    @worker.handler(stream="LOAD", consumer="C", concurrency=4, prefetch=16, ack_wait=5)
+    def handle(data: bytes) -> None:
+        runs[data] += 1
+
+    with jetstream_sync.connect(cluster.urls, **RECONNECT) as nc:  # type: ignore[arg-type]
+        js = nc.jetstream()
+        stream = js.create_stream(name="LOAD", subjects=["load"], num_replicas=3)
+        count = 400
+        with running(worker) as run:
+            for number in range(count):
+                if number in {100, 200, 300}:
+                    wait_until(lambda number=number: len(runs) > number - 100, 20)
+                    for what in ("CONSUMER.LEADER.STEPDOWN.LOAD.C", "STREAM.LEADER.STEPDOWN.LOAD"):
+                        nc.request(f"$JS.API.{what}", timeout=5 * SCALE)
+                publish_until_stored(js, "load", number)
+            wait_until(lambda: len(runs) == count, 40)
+            wait_until(lambda: is_settled(stream, "C"), 40)
+            snapshot = worker.snapshot()
+            assert snapshot is not None
+            assert snapshot["not_live"] == []
+            assert run.stop() == 0
+    assert sum(runs.values()) <= count + 60
+
+
+def publish_until_stored(js: JetStream, subject: str, number: int) -> None:
+    """Publish a message with its number as id, and repeat that until it is stored."""
+
+    def stored() -> bool:
+        try:
+            js.publish(subject, b"%d" % number, msg_id=str(number), timeout=2 * SCALE)
+        except Error:
+            return False
+        return True
+
+    wait_until(stored, 30)
