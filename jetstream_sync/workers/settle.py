@@ -14,6 +14,8 @@ Rules:
    sent any number of times, also late. A term is sent again while the lease lasts. A nak is sent
    again only within its own delay: after that, the message may have been delivered again, and a
    second nak would act on that delivery.
+5. "No responders" to a settlement means that the consumer has no leader for the moment, or was deleted.
+   An ack or a term is sent again some times.
 """
 
 from __future__ import annotations
@@ -40,6 +42,9 @@ _ACK: Final = b"+ACK"
 _CONFIRM_TIMEOUT_S: Final = 5.0
 #: Largest number of acks in a run.
 _MAX_RUN: Final = 100
+#: Seconds after which a settlement is sent again that nothing has received, and how often it is sent then.
+_ABSENT_DELAY_S: Final = 1.0
+_MAX_ABSENT_SENDS: Final = 8
 #: Number of times that a settlement is sent on working links before it is abandoned.
 _MAX_SENDS: Final = 12
 
@@ -48,6 +53,7 @@ class _Pending:
     """A settlement, or a run of acks, that is not confirmed yet."""
 
     __slots__ = (
+        "absent",
         "deliveries",
         "delivery",
         "missing",
@@ -78,6 +84,8 @@ class _Pending:
         self.reconnects = 0
         #: Whether it could not be sent, and waits for a connection.
         self.waits = False
+        #: Whether there were no responders, at least for one of a run.
+        self.absent = False
 
     def copy(self) -> _Pending:
         """Return the same run of acks without confirmations."""
@@ -224,6 +232,8 @@ class Settlements:
                 return  # confirmed just now
             token = str(next(self._tokens))
             pending = self._pending[token] = pending.copy()
+        pending.absent = False
+        pending.missing = len(pending.deliveries)
         # Counted by the last tick: after a reconnect it may be sent once more than necessary.
         pending.reconnects = self._keeper.reconnects
         pending.sends += 1
@@ -242,12 +252,18 @@ class Settlements:
         pending = self._pending.get(token)
         if pending is None:
             return
+        pending.absent = pending.absent or msg.status is not None
         pending.missing -= 1
-        if not pending.missing:
-            self._forget(token)
-        if msg.status is not None:
+        if pending.missing:
+            return
+        # Not for a nak: it could act on the delivery of a consumer that was created again.
+        repeat = pending.sends < _MAX_ABSENT_SENDS and math.isinf(pending.repeat_s)
+        if pending.absent and repeat:
+            return
+        self._forget(token)
+        if pending.absent:
             log.warning(
-                "%s: %r was not settled: its consumer does not exist",
+                "%s: %r was not settled: its consumer is away or deleted",
                 pending.delivery.handler,
                 pending.delivery,
             )
@@ -278,7 +294,8 @@ class Settlements:
         """Return whether a settlement has to be sent again; a new one is in the queue still."""
         if pending.waits or not pending.sends:
             return pending.waits
-        late = lease_clock() - pending.sent_at >= _CONFIRM_TIMEOUT_S
+        timeout = _ABSENT_DELAY_S if pending.absent else _CONFIRM_TIMEOUT_S
+        late = lease_clock() - pending.sent_at >= timeout
         return late or pending.reconnects != self._keeper.reconnects
 
     def wait_confirmed(self, timeout: float) -> bool:

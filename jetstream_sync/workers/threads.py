@@ -63,6 +63,8 @@ _FIRST_PULL_DELAY_S: Final = 0.5
 _MAX_PULL_DELAY_S: Final = 30.0
 #: Interval of repeated log records for a pull that keeps failing, in seconds.
 _REPEAT_LOG_S: Final = 60.0
+#: Interval of heartbeats, in seconds: a request that is lost with a leader is repeated after two of them.
+_HEARTBEAT_S: Final = 5.0
 #: Time in which a request is refused, if it is, in seconds.
 _REFUSED_WITHIN_S: Final = 2.0
 #: Timeout of a pull with a limit in bytes, which cannot be interrupted, in seconds.
@@ -433,6 +435,7 @@ class HandlerThreads:
             "max_messages": room,
             "stop_after": room,
             "threshold_messages": 1,
+            "heartbeat": _HEARTBEAT_S,
         }
         if self._group is not None:
             options["group"] = self._group
