@@ -12,7 +12,7 @@ import platform
 import traceback
 import uuid
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any, Final
 
 from django.conf import settings
@@ -28,13 +28,12 @@ try:
     from django.tasks import TaskContext, TaskResult, TaskResultStatus
     from django.tasks.backends.base import BaseTaskBackend
     from django.tasks.base import Task, TaskError
-    from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
+    from django.tasks.exceptions import TaskResultDoesNotExist
     from django.tasks.signals import task_enqueued, task_finished, task_started
 except ImportError:  # older than 6.0
     from django_tasks import TaskContext, TaskResult, TaskResultStatus
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import Task, TaskError
-    from django_tasks.exceptions import InvalidTaskError as InvalidTask
     from django_tasks.exceptions import TaskResultDoesNotExist
     from django_tasks.signals import task_enqueued, task_finished, task_started
 
@@ -64,8 +63,8 @@ class JetStreamBackend(BaseTaskBackend):
 
     """
 
-    supports_defer = True
-    supports_get_result = True
+    supports_defer: bool = True
+    supports_get_result: bool = True
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
@@ -74,7 +73,6 @@ class JetStreamBackend(BaseTaskBackend):
         self._subject: str = options.pop("subject", "tasks")
         self._bucket: str | None = options.pop("results", "TASK_RESULTS")
         self._handler_options = options
-        self._has_schedules = False
         self.supports_get_result = self._bucket is not None
         for queue in self.queues:
             if not queue or set(queue) & set(".*> \t\r\n"):
@@ -87,8 +85,9 @@ class JetStreamBackend(BaseTaskBackend):
         Store a task in the stream, and return its result, which is not ready yet.
 
         Raises:
-            InvalidTask: the task is not valid for this backend, or has ``run_after`` and the stream does
-                not allow schedules.
+            InvalidTask: the task is not valid for this backend.
+            ServerTooOldError: it has ``run_after``, and the server is older than 2.12.
+            BadRequestError: it has ``run_after``, and the stream does not allow schedules.
             Error: as `JetStream.publish`.
 
         """
@@ -107,29 +106,17 @@ class JetStreamBackend(BaseTaskBackend):
             errors=[],
             worker_ids=[],
         )
-        subject = f"{self._subject}.run.{task.queue_name}"
-        headers: dict[str, str] = {}
-        if task.run_after is not None:
-            self._check_schedules()
-            headers["Nats-Schedule"] = f"@at {_in_utc(task.run_after)}"
-            headers["Nats-Schedule-Target"] = subject
-            subject = f"{self._subject}.later.{result.id}"
         self._store(result)
         data = json.dumps(_to_json(result)).encode()
-        jetstream().publish(subject, data, headers=headers, msg_id=result.id)
+        target = f"{self._subject}.run.{task.queue_name}"
+        if task.run_after is None:
+            jetstream().publish(target, data, msg_id=result.id)
+        else:
+            at = make_aware(task.run_after) if is_naive(task.run_after) else task.run_after
+            later = f"{self._subject}.later.{result.id}"
+            jetstream().schedule(later, data, target=target, at=at, msg_id=result.id)
         task_enqueued.send(type(self), task_result=result)
         return result
-
-    def _check_schedules(self) -> None:
-        """Raise unless the stream allows schedules: an older server would ignore their headers."""
-        if self._has_schedules:
-            return
-        if not jetstream().get_stream(self._stream).cached_info.config.allow_msg_schedules:
-            raise InvalidTask(
-                f"run_after needs a stream with allow_msg_schedules, and {self._stream!r} is without:"
-                " update it, on nats-server 2.12 or newer"
-            )
-        self._has_schedules = True
 
     # --- results --------------------------------------------------------------------------------
 
@@ -273,12 +260,6 @@ def _to_json(result: Any) -> dict[str, Any]:
 
 def _iso(time: datetime | None) -> str | None:
     return None if time is None else time.isoformat()
-
-
-def _in_utc(time: datetime) -> str:
-    """Return a time in the form of RFC 3339, in UTC."""
-    aware: datetime = make_aware(time) if is_naive(time) else time
-    return aware.astimezone(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _change(result: Any, **fields: Any) -> None:

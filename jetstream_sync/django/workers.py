@@ -11,7 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, close_old_connections, connections
 from django.utils.module_loading import autodiscover_modules, import_string
 
-from .. import workers
+from .. import InvalidOptionError, workers
 from ..workers import Context, Handler
 from ..workers.handler import HandlerFunction, Middleware
 from .config import Config
@@ -76,6 +76,23 @@ class Worker(workers.Worker):
         if atomic:
             self.atomic[stream, consumer] = DEFAULT_DB_ALIAS if atomic is True else atomic
         return decorate
+
+    def batch(
+        self, *, stream: str, consumer: str, **options: Any
+    ) -> Callable[[HandlerFunction], Handler]:
+        """
+        Return a decorator that makes a function handle messages in batches.
+
+        As `jetstream_sync.workers.Worker.batch`. A batch cannot have ``atomic``: it has several messages,
+        which fail one by one.
+
+        Raises:
+            InvalidOptionError: ``atomic`` is given, or as `jetstream_sync.workers.Worker.batch`.
+
+        """
+        if "atomic" in options:
+            raise InvalidOptionError("atomic", options["atomic"], "is not possible for batches")
+        return super().batch(stream=stream, consumer=consumer, **options)
 
     def run(self, *, burst: bool = False) -> int:
         """Run the handlers and the relay of the outbox; see `jetstream_sync.workers.Worker.run`."""

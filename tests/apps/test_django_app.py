@@ -11,7 +11,13 @@ from fix_django import count, effects, execute
 from fix_threads import wait_until
 from fix_worker import is_settled, running
 
-from jetstream_sync import BadSubjectError, InvalidHeaderError, JetStream, Stream
+from jetstream_sync import (
+    BadSubjectError,
+    InvalidHeaderError,
+    InvalidOptionError,
+    JetStream,
+    Stream,
+)
 from jetstream_sync.workers import Backoff, Context, Reject
 
 pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
@@ -308,6 +314,31 @@ def test_an_integrity_error_of_the_handler_is_not_taken_for_a_second_run(
         "Reject",
     ]
     assert count(database, "jetstream_inbox") == 0
+
+
+@pytest.mark.usefixtures("django_project")
+def test_a_batch_cannot_be_atomic() -> None:
+    """The inbox has one row per message, and a batch may fail in parts."""
+    worker = new_worker()
+    with pytest.raises(InvalidOptionError, match="not possible for batches"):
+        worker.batch(stream="S", consumer="C", atomic=True)(print_nothing)
+
+
+def test_the_test_client_runs_atomic_handlers(database: str) -> None:
+    """`Worker.test_client` delivers a message within the transaction and the inbox."""
+    worker = new_worker()
+
+    @worker.handler(stream="S", consumer="C", atomic=database, decode="text")
+    def handle(text: str) -> None:
+        execute(database, "INSERT INTO effects VALUES (%s)", text)
+        if text == "bad":
+            raise Reject("no")
+
+    client = worker.test_client()
+    assert client.deliver("handle", "good").kind == "ack"
+    assert client.deliver("handle", "bad").kind != "ack"
+    assert effects(database) == ["good"]
+    assert count(database, "jetstream_inbox") == 1
 
 
 def test_old_entries_of_the_inbox_are_deleted(database: str) -> None:
