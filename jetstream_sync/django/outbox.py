@@ -22,7 +22,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from django.db import close_old_connections, connections, transaction
+from django.db import connections, transaction
 
 from .. import (
     ConnectionClosedError,
@@ -111,19 +111,19 @@ class OutboxRelay:
             try:
                 delete_old_entries(self._config.inbox_days, alias)
             except Exception as error:  # noqa: BLE001 - the thread outlives any error of the database
+                connections[alias].close()
                 self._report(f"cannot delete old entries of the inbox in {alias!r}: {error}")
 
     def _publish_all(self, alias: str) -> None:
         """Publish what is in the outbox; report errors."""
-        close_old_connections()
+        # The connection stays open, because it is used twice a second; after an error there is a new one.
         refused: set[str] = set()
         try:
             while not self._stopped.is_set() and self.publish_batch(alias, refused):
                 pass
         except Exception as error:  # noqa: BLE001 - the thread outlives any error of the database
+            connections[alias].close()
             self._report(f"cannot publish the outbox of {alias!r}, trying again: {error}")
-        finally:
-            close_old_connections()
 
     def _report(self, text: str) -> None:
         if time.monotonic() - self._logged_at >= _REPEAT_LOG_S:

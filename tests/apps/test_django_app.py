@@ -213,6 +213,26 @@ def test_a_subject_without_a_stream_does_not_block_others(database: str, stream:
     assert waiting == [("nowhere.a",), ("nowhere.a",)]
 
 
+def test_the_relay_after_its_connection_was_closed(database: str, stream: Stream) -> None:
+    """The relay connects to the database again, and publishes what is there then."""
+    from jetstream_sync.django.models import Outbox
+
+    if database == "default":
+        pytest.skip("SQLite has no server")
+    worker = new_worker()
+    worker.handler(stream=stream.name, consumer="C")(print_nothing)
+    terminate = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+    )
+    with running(worker):
+        for n in range(3):
+            Outbox.publish(f"{stream.name}.a", b"%d" % n, using=database)
+            wait_until(lambda: count(database, "jetstream_outbox") == 0, 20)
+            assert execute(database, terminate)  # its only connection
+    assert stored(stream) == [b"0", b"1", b"2"]
+
+
 def test_databases_that_share_a_stream(database: str, stream: Stream) -> None:
     """The first messages of two databases have the same primary key; both are stored."""
     from jetstream_sync.django import Config
