@@ -293,7 +293,7 @@ def test_random_kills(project: Project) -> None:
         clients = [pool.submit(client, start) for start in range(4)]
         try:
             for _ in range(KILLS):
-                goal = len(project.invoices()) + chance.randrange(20, 80)
+                goal = len(project.invoices()) + chance.randrange(5, 25)
                 wait_until(lambda goal=goal: len(project.invoices()) >= goal, 30)
                 os.kill(chance.choice(processes(worker)), signal.SIGKILL)
         finally:
