@@ -52,11 +52,13 @@ FULL_NAMES = {
     "ConnectionEvent": "jetstream_sync.ConnectionEvent",
     "ConsumerConfigFields": "jetstream_sync.ConsumerConfig",
     "Future": "concurrent.futures.Future",
+    "HandlerFunction": "collections.abc.Callable",
     "Headers": "jetstream_sync.Headers",
     "JetStream": "jetstream_sync.JetStream",
     "JetStreamContext": "jetstream_sync.JetStream",
     "JetStreamMsg": "jetstream_sync.JetStreamMsg",
     "Mapping": "collections.abc.Mapping",
+    "Middleware": "collections.abc.Callable",
     "Msg": "jetstream_sync.Msg",
     "ObjectStoreConfigFields": "jetstream_sync.ObjectStoreConfig",
     "PathLike": "os.PathLike",
@@ -70,8 +72,10 @@ FULL_NAMES = {
     "timedelta": "datetime.timedelta",
 }
 
-# Types of optional packages, which have no page here.
+# Types of optional packages, and groups of options, which have no page here.
 nitpick_ignore = [
+    ("py:class", "BatchOptions"),
+    ("py:class", "DeadLetterTarget"),
     ("py:class", "SparkSession"),
     ("py:class", "flask.app.Flask"),
     ("py:class", "pa.RecordBatch"),
