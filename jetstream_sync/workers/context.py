@@ -54,7 +54,7 @@ class Context:
     ) -> None:
         self._delivery = delivery
         self._ack = ack
-        self.acked = delivery.claimed
+        self.acked: bool = delivery.claimed
         self._js = js
         self._is_stopping = is_stopping
         self._published = itertools.count(1)

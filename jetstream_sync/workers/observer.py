@@ -144,9 +144,9 @@ class Histogram:
     __slots__ = ("counts", "total")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(BUCKETS_S) + 1)
+        self.counts: list[int] = [0] * (len(BUCKETS_S) + 1)
         #: The sum of all values, in seconds.
-        self.total = 0.0
+        self.total: float = 0.0
 
     def add(self, seconds: float) -> None:
         """Count one value."""
@@ -161,11 +161,11 @@ class Counters:
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = dict.fromkeys((*OUTCOMES, *COUNTERS), 0)
-        self.duration = Histogram()
-        self.wait = Histogram()
-        self.age = Histogram()
+        self.duration: Histogram = Histogram()
+        self.wait: Histogram = Histogram()
+        self.age: Histogram = Histogram()
         #: Time of the last acknowledgement by the lease clock, in `total` since 1970; 0: none was.
-        self.last_success = 0.0
+        self.last_success: float = 0.0
 
 
 def _clock_offset() -> float:

@@ -288,6 +288,14 @@ def _waiting_memory(url: str, scale: float) -> Sequence[Measure]:
         # Tracing makes reading ten times slower.
         for traced, number in ((False, count), (True, count // 10)):
             with _memory(traced=traced) as memory:
+                for start in range(0, number, _WINDOW):
+                    verifier.publish(_SUBJECT, min(_WINDOW, number - start), MESSAGE_BYTES)
+                    # The answer to the ping follows the messages. Without it, the server would
+                    # disconnect a client that does not keep up.
+                    nc.flush(timeout=_TIMEOUT)
+                grown.append(memory() / number - MESSAGE_BYTES)
+            # All of them are pending.
+            for _ in range(number):
                 sub.next_msg(timeout=1.0)
     return _message_memory("a message in a subscription", grown)
 
