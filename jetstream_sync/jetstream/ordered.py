@@ -56,6 +56,8 @@ from .pull import Fetch, PullInbox, PullRequester
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
+    from ..api.gaps import DeliverySequence
+
 __all__ = [
     "OrderedConsumer",
     "OrderedMessages",
@@ -82,7 +84,7 @@ class OrderedRequester(PullRequester):
     def __init__(self, api: APIRequests, info: ConsumerInfo, cursor: OrderedCursor) -> None:
         super().__init__(api, info.stream_name, info.name, info.config)
         self.cursor = cursor
-        self.sequence = cursor.sequence
+        self.sequence: DeliverySequence | None = cursor.sequence
 
     def message(self, delivery: Delivery) -> JetStreamMsg:
         """Return the message for the caller; raise if one before it is missing."""
