@@ -39,7 +39,7 @@ from .batches import BatchProcessor
 from .dead_letters import DeadLetterWriter
 from .handler import Handler
 from .lanes import Lanes
-from .leases import Delivery, LeaseTimes
+from .leases import Delivery, LeaseTimes, lease_clock
 from .limits import Pace, rate_interval
 from .logs import log, log_context
 from .processes import ProcessPool
@@ -581,15 +581,19 @@ class HandlerThreads:
         """Wait for a batch, at most ``max_wait`` after its first message; empty: stop."""
         ready = self._lanes.ready
         with self._lock:
-            while not ready:
-                self._wake_puller()
-                if self._stopping:
-                    return []
-                self._work.wait()
-                full_at = time.monotonic() + self.handler.max_wait
-                while 0 < len(ready) < size and (left := full_at - time.monotonic()) > 0:
+            while True:
+                if not ready:
                     self._wake_puller()
-                    self._work.wait(left)
+                    if self._stopping:
+                        return []
+                    self._work.wait()
+                    continue
+                full_at = ready[0][0].received_at + self.handler.max_wait
+                left = full_at - lease_clock()
+                if len(ready) >= size or left <= 0:
+                    break
+                self._wake_puller()
+                self._work.wait(left)
             batch = [ready.popleft()[0] for _ in range(min(size, len(ready)))]
             self._running.update(batch)
             self._wake_puller()
