@@ -11,7 +11,8 @@ Rules:
 5. With a message, the thread that holds the lock accepts a run: the messages behind it that have
    arrived, up to the next status, and before the next one that may cause a request. Any thread takes
    them from ``_ready`` without the lock and without accounting; the ledger counts them when a thread
-   holds the lock again. So the requests are those of an accounting per message.
+   holds the lock again. So the requests are those of an accounting per message. While a thread waits,
+   no run is accepted: the inbox wakes that thread only for messages that are still in it.
 6. The iterator ends when the user stops it, when the connection closes, or after a fatal status.
    Every later call of `next()` raises the reason.
 """
@@ -282,6 +283,8 @@ class MessagePuller:
         self._dropping = False  # end() was called: messages are dropped
         # --- under _lock ---
         self._lock = threading.Lock()
+        # Threads that wait, or are about to; added under _lock, removed without it.
+        self._waiting: set[int] = set()
         self._uncounted = 0  # messages that were moved to _ready and not counted by the ledger
         self._ledger = PullLedger(pull)
         self._draining = False
@@ -320,14 +323,17 @@ class MessagePuller:
                         continue  # another thread has accepted a run meanwhile
                     self._put_back()
                 delivery = self._next_delivery()
-                if (
-                    delivery is not None
-                    and (not delivery[2] or delivery[3])
-                    and (monotonic() < leases.fresh_until or self._is_deliverable(delivery))
+                if delivery is None:
+                    self._waiting.add(get_ident())
+                elif (not delivery[2] or delivery[3]) and (
+                    monotonic() < leases.fresh_until or self._is_deliverable(delivery)
                 ):
                     return self._accept(delivery)
             if delivery is None:
-                self._wait(deadline)
+                try:
+                    self._wait(deadline)
+                finally:
+                    self._waiting.discard(get_ident())
             elif not delivery[2] or delivery[3]:
                 leases.verify()
             elif not self._handle_status(delivery):
@@ -383,6 +389,8 @@ class MessagePuller:
         arrived = self._arrived
         limit = min(len(arrived), _MAX_RUN, self._ledger.messages_before_request())
         if limit < 1 or not self._runs or monotonic() >= self._leases.fresh_until:
+            return
+        if self._waiting:
             return
         run = arrived_messages(arrived, limit)
         if not run:
@@ -664,6 +672,7 @@ class MessagePuller:
         """Replace the lock, which a thread of the parent may have held; see `ForkAware`."""
         self._lock = threading.Lock()
         self._ready.clear()
+        self._waiting.clear()
         self._leases.forked()
         if self._renewer is not None:
             self._renewer.forked()

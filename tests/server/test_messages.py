@@ -30,6 +30,7 @@ from jetstream_sync import (
     Stream,
     StreamNotFoundError,
 )
+from jetstream_sync.net.clock import Deadline
 from jetstream_sync.server import NatsCluster, NatsServer
 
 
@@ -184,6 +185,32 @@ def test_a_run_belongs_to_all_threads(
         wait_until(lambda: buffered(messages) == 100)
         assert number(pool.submit(messages.next, 5).result(5)) == 0
         assert [number(messages.next(0)) for _ in range(99)] == list(range(1, 100))
+
+
+def test_a_run_leaves_no_thread_waiting(
+    js: JetStream,
+    stream: Stream,
+    consumer: PullConsumer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread that is about to wait gets its message, although another one takes those before it."""
+    with consumer.messages() as messages, ThreadPoolExecutor(1) as pool:
+        about_to_wait, go_on = threading.Event(), threading.Event()
+        wait = messages._source._wait
+
+        def delayed_wait(deadline: Deadline) -> None:
+            about_to_wait.set()
+            assert go_on.wait(10)
+            wait(deadline)
+
+        monkeypatch.setattr(messages._source, "_wait", delayed_wait)
+        other = pool.submit(messages.next, 5)
+        assert about_to_wait.wait(10)
+        fill(js, stream.name, 2)
+        wait_until(lambda: buffered(messages) == 2)
+        assert number(messages.next(5)) == 0
+        go_on.set()
+        assert number(other.result(10)) == 1
 
 
 def test_a_stop_ends_a_run(js: JetStream, stream: Stream, consumer: PullConsumer) -> None:
