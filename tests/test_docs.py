@@ -73,6 +73,7 @@ def unchanged_global_state() -> Iterator[None]:
         connection.close()
 
 
+@pytest.mark.timeout(110)  # some pages run for 20 seconds on a quiet machine
 @pytest.mark.usefixtures("unchanged_global_state")
 @pytest.mark.parametrize(
     "path", documents_with_code(), ids=lambda path: str(path.relative_to(ROOT))
