@@ -1,4 +1,4 @@
-"""JSON to records and back: nothing is lost, nothing is invented, nothing is rounded."""
+"""JSON to records and back: no field is lost, invented or rounded."""
 
 import copy
 import dataclasses
@@ -92,7 +92,7 @@ UNKNOWN = st.dictionaries(st.text(min_size=1).map(lambda key: f"x-{key}"), JSON,
 
 @pytest.fixture(params=["orjson", "json"])
 def either(request, monkeypatch):
-    """The codec with orjson, and without it, as where orjson cannot be imported."""
+    """The codec with orjson, and without it, as if orjson could not be imported."""
     if request.param == "orjson":
         pytest.importorskip("orjson")
         return codec
@@ -124,8 +124,8 @@ def either(request, monkeypatch):
         {"a": {"b": [None]}},
     ],
 )
-def test_json_survives(either, value):
-    """What JSON can say is read back as it was written, from bytes and from text."""
+def test_json_values_are_unchanged(either, value):
+    """Every JSON value is read back as written, from bytes and from text."""
     data = either.dumps(value)
     assert type(data) is bytes
     assert either.loads(data) == value
@@ -133,7 +133,7 @@ def test_json_survives(either, value):
 
 
 def test_json_is_compact_utf_8(either):
-    """There are no spaces, and no escapes where UTF-8 will do."""
+    """There are no spaces, and no escapes where UTF-8 is possible."""
     assert either.dumps({"a": [1, "é"]}) == '{"a":[1,"é"]}'.encode()
 
 
@@ -141,7 +141,7 @@ def test_json_is_compact_utf_8(either):
     "data", [b"", b"{", b"nope", b"NaN", b"[Infinity]", b"\xff", b'"\xff"', b"{}x", b"[" * 100_000]
 )
 def test_what_is_not_json_is_an_invalid_response(either, data):
-    """An answer that is not JSON names itself by its start, and not by all of it."""
+    """The error of an answer that is not JSON quotes its start only."""
     with pytest.raises(InvalidResponseError) as caught:
         either.loads(data)
     assert repr(data[:20])[2:-1] in str(caught.value)
@@ -160,7 +160,7 @@ def test_what_is_not_json_is_an_invalid_response(either, data):
     ],
 )
 def test_a_value_without_json_form_is_an_invalid_argument(either, value):
-    """Records and times go through encode(); nothing is written some other way."""
+    """Records and times need encode(); another value is refused."""
     with pytest.raises(InvalidArgumentError):
         either.dumps({"a": value})
 
@@ -180,7 +180,7 @@ def test_the_codec_works_alone(either):
 
 
 def test_every_type_is_read():
-    """The type of a field says what a JSON value becomes."""
+    """The type of a field decides how a JSON value is converted."""
     tree = decode(Tree, FULL)
     assert tree.name == "oak"
     assert tree.on is False
@@ -201,26 +201,26 @@ def test_every_type_is_read():
 
 
 def test_every_type_is_written():
-    """What was read is written as it came, and the JSON that was read is not changed."""
+    """A decoded value is encoded unchanged, and the JSON that was read is not modified."""
     before = copy.deepcopy(FULL)
     assert encode(decode(Tree, FULL)) == FULL == before
 
 
-def test_what_is_not_said_is_not_sent():
-    """A field that is None is left out; a default that is a value is sent."""
+def test_unset_fields_are_not_sent():
+    """A field that is None is left out; a default value is sent."""
     assert encode(Tree(name="a")) == {"name": "a", "color": "red"}
     assert type(encode(Tree(name="a"))["color"]) is str
 
 
 def test_an_absent_field_has_its_default():
-    """Absent and null are the same: not said."""
+    """An absent field and null both give the default."""
     assert decode(Tree, {"name": "a"}) == Tree(name="a")
     assert decode(Tree, {"name": "a", "count": None, "color": None}) == Tree(name="a")
 
 
 @given(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
 def test_unknown_fields_are_kept_at_every_depth(top, nested, item, value):
-    """What a newer server sends is in extra, and goes back as it came."""
+    """Unknown fields of a newer server are in extra, and are sent back unchanged."""
     data = {
         "name": "a",
         "color": "red",
@@ -261,8 +261,8 @@ def test_any_object_survives(data):
     assert encode(decode(Tree, data)) == data
 
 
-def test_an_unknown_word_is_kept():
-    """A policy word of a newer server is kept, and can be sent back and replaced around."""
+def test_an_unknown_enum_value_is_kept():
+    """An unknown enum value of a newer server is kept, and can be sent back and replaced."""
     tree = decode(Tree, {"name": "a", "color": "mauve"})
     assert tree.color == "mauve"
     assert type(tree.color) is UnknownEnumValue
@@ -298,14 +298,14 @@ def test_an_unknown_word_is_kept():
     ],
 )
 def test_a_wrong_json_type_names_record_and_field(field, wrong):
-    """A value of the wrong type is an invalid response that says where it is."""
+    """A value of the wrong type is an invalid response that names record and field."""
     with pytest.raises(InvalidResponseError, match=f"^Tree.{field}: expected "):
         decode(Tree, {**FULL, field: wrong})
 
 
 @pytest.mark.parametrize("wrong", [1, "a", [], True])
 def test_a_wrong_nested_value_names_the_nested_record(wrong):
-    """What should be an object and is not names the record that it should be."""
+    """A value that should be an object names the nested record."""
     with pytest.raises(InvalidResponseError, match="^Leaf: expected an object"):
         decode(Tree, {"name": "a", "leaf": wrong})
     with pytest.raises(InvalidResponseError, match="^Leaf.size: expected an int"):
@@ -314,14 +314,14 @@ def test_a_wrong_nested_value_names_the_nested_record(wrong):
 
 @pytest.mark.parametrize("data", [{}, {"name": None}])
 def test_a_missing_field_is_named(data):
-    """A field that is always there, and is not, is an invalid response."""
+    """A missing field that is required is an invalid response."""
     with pytest.raises(InvalidResponseError, match="Tree.name: required field is missing"):
         decode(Tree, data)
 
 
 @pytest.mark.parametrize("data", [None, [], "x", 1])
 def test_only_objects_are_records(data):
-    """JSON that is not an object is no record."""
+    """JSON that is not an object is not a record."""
     with pytest.raises(InvalidResponseError, match="^Tree: expected an object"):
         decode(Tree, data)
 
@@ -337,7 +337,7 @@ def test_long_values_are_quoted_by_their_start():
 
 
 def test_values_are_brought_into_one_form():
-    """Seconds become timedeltas, words enum members, sequences lists."""
+    """Seconds become timedeltas, strings enum members, sequences lists."""
     tree = Tree(name="a", wait=1.5, waits=(1, timedelta(seconds=2)), color="blue", words=("x",))
     assert tree.wait == timedelta(seconds=1.5)
     assert tree.waits == [timedelta(seconds=1), timedelta(seconds=2)]
@@ -346,7 +346,7 @@ def test_values_are_brought_into_one_form():
 
 
 def test_ints_and_bytes_of_other_types_are_taken():
-    """What is an int or bytes by another name becomes one."""
+    """Subclasses and other int-like and bytes-like values are converted."""
     number = IntEnum("number", {"THREE": 3}).THREE
     tree = Tree(name="a", count=number, data=bytearray(b"x"))
     assert type(tree.count) is int
@@ -354,7 +354,7 @@ def test_ints_and_bytes_of_other_types_are_taken():
 
 
 def test_a_record_does_not_share_what_it_was_made_of():
-    """Changing the caller's list or dict later does not change the record."""
+    """Later changes of the caller's list or dict do not change the record."""
     words, labels = ["x"], {"k": "v"}
     tree = Tree(name="a", words=words, labels=labels)
     words.append("y")
@@ -391,25 +391,25 @@ def test_a_record_does_not_share_what_it_was_made_of():
     ],
 )
 def test_a_wrong_value_names_its_field(field, wrong):
-    """A value of the wrong type is refused by the constructor, with the field's name."""
+    """The constructor refuses a value of the wrong type, with the field's name."""
     with pytest.raises(InvalidOptionError) as caught:
         Tree(**{"name": "a", field: wrong})
     assert caught.value.option == field
 
 
-def test_a_refused_word_comes_with_the_allowed_ones():
-    """A typo in a policy says what the policies are."""
+def test_an_invalid_enum_value_lists_the_valid_ones():
+    """The error for an invalid policy lists the valid ones."""
     with pytest.raises(InvalidOptionError, match="'red', 'blue'"):
         Tree(name="a", color="rde")
 
 
-def test_a_word_of_a_newer_server_can_be_sent():
-    """Word is the way to send what this version does not know."""
+def test_an_enum_value_of_a_newer_server_can_be_sent():
+    """`UnknownEnumValue` sends a value that this version does not know."""
     assert encode(Tree(name="a", color=UnknownEnumValue("mauve")))["color"] == "mauve"
 
 
 def test_checks_are_for_users():
-    """A record's rules hold for what a user makes or changes, not for what a server sent."""
+    """A record's rules apply to what a user creates or changes, not to what a server sent."""
     with pytest.raises(InvalidOptionError, match="it is bad"):
         Tree(name="bad")
     tree = decode(Tree, {"name": "bad", "count": 11, "wait": 0})
@@ -419,13 +419,13 @@ def test_checks_are_for_users():
 
 @pytest.mark.parametrize("count", [0, 11])
 def test_ranges(count):
-    """A value out of range comes with the range."""
+    """The error for a value out of range names the range."""
     with pytest.raises(InvalidOptionError, match="from 1 to 10$"):
         Tree(name="a", count=count)
 
 
 def test_ranges_of_durations_are_seconds():
-    """The range of a duration is in seconds, and says so."""
+    """The range of a duration is in seconds, and the error says so."""
     assert Tree(name="a", wait=0.5).wait == timedelta(milliseconds=500)
     with pytest.raises(InvalidOptionError, match="at least 0.5 seconds$"):
         Tree(name="a", wait=0.499)
@@ -435,7 +435,7 @@ def test_ranges_of_durations_are_seconds():
 
 
 def test_records_are_frozen():
-    """A record is immutable, and takes no other attributes."""
+    """A record is immutable, and has no other attributes."""
     tree = Tree(name="a")
     with pytest.raises(dataclasses.FrozenInstanceError):
         tree.name = "b"
@@ -453,7 +453,7 @@ def test_records_are_frozen():
     [({}, "Leaf requires the field name"), ({"name": "a", "sise": 1}, "Leaf has no field sise")],
 )
 def test_the_wrong_keywords_are_a_type_error(values, named):
-    """As in any dataclass: a field without a default must be given, and no others are there."""
+    """As in any dataclass, a missing or unknown keyword is a TypeError."""
     with pytest.raises(TypeError, match=named):
         Leaf(**values)
     with pytest.raises(TypeError):
@@ -461,7 +461,7 @@ def test_the_wrong_keywords_are_a_type_error(values, named):
 
 
 def test_a_record_works_with_the_dataclasses_module():
-    """Its fields can be listed, and its signature has them, with what they are when not given."""
+    """Its fields can be listed, and its signature has them with their defaults."""
     assert dataclasses.is_dataclass(Leaf)
     assert [each.name for each in dataclasses.fields(Leaf)] == ["extra", "name", "size"]
     parameters = inspect.signature(Leaf).parameters
@@ -477,7 +477,7 @@ def test_a_record_works_with_the_dataclasses_module():
     "clone", [copy.copy, copy.deepcopy, lambda v: pickle.loads(pickle.dumps(v))]
 )
 def test_records_survive_copies(clone):
-    """Copying and pickling give an equal record that encodes alike."""
+    """Copying and pickling return an equal record with the same encoding."""
     tree = decode(Tree, {**FULL, "color": "mauve", "new": {"a": [1]}})
     assert clone(tree) == tree
     assert encode(clone(tree)) == encode(tree)
@@ -497,28 +497,28 @@ def test_extra_is_read_only():
     assert encode(made)["new"] == 1
 
 
-def test_records_compare_by_what_they_say():
-    """Two records are equal when their fields are, what a newer server sent included."""
+def test_records_are_compared_by_fields():
+    """Two records are equal when all their fields are, also unknown ones of a newer server."""
     assert decode(Tree, FULL) == decode(Tree, FULL)
     assert decode(Tree, {**FULL, "new": 1}) != decode(Tree, FULL)
     assert Leaf(name="a") != Tree(name="a")
 
 
-def test_repr_shows_what_is_said():
-    """A config of forty fields shows the three that are set."""
+def test_repr_shows_the_set_fields():
+    """The repr of a config with forty fields shows the three that are set."""
     assert repr(Tree(name="a", count=3)) == "Tree(name='a', count=3, color=<Color.RED: 'red'>)"
     assert repr(decode(Leaf, {"name": "a", "new": 1})) == "Leaf(name='a', extra=Extra({'new': 1}))"
 
 
 @pytest.mark.parametrize("record", [StreamConfig, ConsumerConfig, ConsumerReset, AccountInfo])
 def test_help_lists_each_field_with_its_meaning(record):
-    """The docstring of a record names every field, its own and inherited ones, with its text."""
+    """The docstring of a record lists every field, also inherited ones, with its text."""
     text = pydoc.render_doc(record, renderer=pydoc.plaintext)
     for each in dataclasses.fields(record):
         assert re.search(rf"\b{each.name}: [A-Z]", text), each.name
 
 
 def test_help_has_the_text_of_a_field():
-    """What stands below a field in the source is what `help()` shows, and that of the class stays."""
+    """`help()` shows the text below a field in the source, and the docstring of the class stays."""
     assert "name: The stream name, unique in the account" in " ".join(StreamConfig.__doc__.split())
     assert StreamConfig.__doc__.startswith("The configuration of a stream.")

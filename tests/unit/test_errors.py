@@ -1,4 +1,4 @@
-"""The error tree: drawn once, catchable by kind, fit to travel between processes."""
+"""The error classes: documented, with base classes per kind, and picklable."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from jetstream_sync.errors import (
 
 CLASSES = [getattr(errors, name) for name in errors.__all__]
 
-# The err_codes that have a class of their own: the constant and the code that nats-server's
-# errors.json has for each.
+# The err_codes with a class of their own: the constant, and the code in nats-server's
+# errors.json.
 SERVER_CODES = {
     10013: ("JSConsumerNameExistErr", 400, "ConsumerNameInUseError"),
     10014: ("JSConsumerNotFoundErr", 404, "ConsumerNotFoundError"),
@@ -58,7 +58,7 @@ SERVER_CODES = {
 
 
 def example(cls):
-    """Make an error with a value of its own for each field, or with a text."""
+    """Create an error with a distinct value for each field, or with a text."""
     own = inspect.signature(cls.__init__).parameters.values()
     parameters = [each for each in own if each.name != "self" and each.kind == 1]
     if not parameters:
@@ -73,7 +73,7 @@ def fields(error):
 
 
 def drawn():
-    """Read the trees of the module's docstring: each class and the one that it hangs on."""
+    """Read the trees of the module's docstring: each class and its base."""
     path = []
     for line in inspect.getdoc(errors).splitlines():
         if root := re.match(r" {4}(\w*Error)\b", line):
@@ -90,7 +90,7 @@ def drawn():
 @each_case("cls", CLASSES)
 @each_case("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_every_error_survives_pickle(cls, protocol):
-    """Spark and multiprocessing carry errors between processes: class, fields and text stay."""
+    """Errors keep class, fields and text through pickle, as Spark and multiprocessing require."""
     error = example(cls)
     again = pickle.loads(pickle.dumps(error, protocol))
     assert type(again) is cls
@@ -113,7 +113,7 @@ def test_every_error_can_be_copied(cls, copied):
 
 @each_case("cls", CLASSES)
 def test_every_text_says_what_the_fields_say(cls):
-    """The text of an error has everything that its fields have."""
+    """The text of an error contains all of its fields."""
     error = example(cls)
     text = str(error)
     assert text
@@ -124,17 +124,17 @@ def test_every_text_says_what_the_fields_say(cls):
 
 
 def test_errors_with_optional_fields_have_a_text_without_them():
-    """What is not known is left out of the text."""
+    """Unknown values are left out of the text."""
     assert str(errors.NoServersError()) == "no servers to connect to"
     assert str(errors.ProtocolError("bad")) == "bad"
     assert str(errors.PullError(412, "")) == "412"
 
 
 def test_the_tree_in_the_docstring_is_the_tree():
-    """Every class is drawn exactly once, below the class that it derives from."""
+    """Every class is in the tree exactly once, below its base class."""
     tree = list(drawn())
     names = [name for name, _ in tree]
-    # APIError is where the second tree hangs on the first.
+    # The second tree begins at APIError, which is in the first one.
     assert names.count("APIError") == 2
     names.remove("APIError")
     assert sorted(names) == sorted(errors.__all__)
@@ -165,7 +165,7 @@ def test_every_class_is_described():
 
 
 def test_the_codes_are_nats_servers():
-    """Every err_code with a class is one of the server's, and no class stands for another one."""
+    """Every err_code with a class is one of the server's, and no class has another one."""
     assert set(APIError.by_err_code) == set(SERVER_CODES)
     for err_code, (_, _, name) in SERVER_CODES.items():
         assert APIError.by_err_code[err_code].__name__ == name
@@ -173,13 +173,13 @@ def test_the_codes_are_nats_servers():
 
 @each_case("err_code", SERVER_CODES)
 def test_a_known_err_code_has_its_class(err_code):
-    """The err_code decides; the class derives from the one for the server's code."""
+    """The err_code selects the class, which derives from the one for the server's code."""
     _, code, name = SERVER_CODES[err_code]
     text = f"{getattr(jetstream_sync, name).description_prefix}text"
     error = APIError.from_response({"code": code, "err_code": err_code, "description": text})
     assert type(error) is getattr(jetstream_sync, name)
     assert (error.code, error.err_code, error.description) == (code, err_code, text)
-    # "sequence 7 not found" comes with 400, and is none the less a message that is not there.
+    # "sequence 7 not found" has the code 400, and is still a missing message.
     assert isinstance(error, NotFoundError if err_code == 10043 else APIError.by_code[code])
 
 
@@ -201,7 +201,7 @@ def test_another_meaning_of_a_known_err_code():
     ],
 )
 def test_an_unknown_err_code_has_the_class_of_its_code(code, cls):
-    """A newer server's err_code is still a bad request, or not found, or the server's fault."""
+    """An unknown err_code still has the class for bad requests, not found, or server errors."""
     error = APIError.from_response({"code": code, "err_code": 19999, "description": "new"})
     assert type(error) is cls
     assert error.err_code == 19999
@@ -218,15 +218,15 @@ def test_an_unknown_err_code_has_the_class_of_its_code(code, cls):
         ({"code": "x", "err_code": []}, APIError, (0, 0, "")),
     ],
 )
-def test_what_the_server_does_not_say_is_zero_or_empty(response, cls, fields_):
-    """An error object with parts missing, or of a strange type, still gives an error."""
+def test_missing_fields_of_an_error_are_zero_or_empty(response, cls, fields_):
+    """An error object with missing or wrong fields still gives an error."""
     error = APIError.from_response(response)
     assert type(error) is cls
     assert error.args == fields_
 
 
 def test_a_class_can_be_added_for_an_err_code(monkeypatch):
-    """A subclass registers itself, and is chosen from then on."""
+    """A subclass registers itself, and is used from then on."""
     monkeypatch.setattr(APIError, "by_err_code", dict(APIError.by_err_code))
 
     class OwnError(BadRequestError, err_codes=(19998,)):

@@ -1,4 +1,4 @@
-"""Headers: what goes in comes out, and nothing else gets in."""
+"""Headers: encoding and decoding are inverse, and invalid headers are refused."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), max_
 )
 BYTES = st.binary(max_size=12).map(lambda data: data.translate(None, b"\r\n\0").strip(b" \t"))
 PAIRS = st.lists(st.tuples(NAMES, VALUES), min_size=1, max_size=6)
-# Half of what comes looks like a header block.
+# Half of the examples look like a header block.
 BLOCKS = st.binary(max_size=40) | st.builds(
     bytes.__add__, st.sampled_from([b"NATS/1.0", b"NATS/1.0\r\n", b"NATS/1.0 "]), st.binary()
 )
 
 
 def grouped(pairs):
-    """What headers should be: the values of each name in order, whatever its case."""
+    """Return the expected headers: the values of each name in order, ignoring case."""
     values = {}
     for name, value in pairs:
         values.setdefault(name.lower(), []).append(value)
@@ -59,7 +59,7 @@ def test_a_name_may_have_several_values():
 
 
 def test_setting_replaces_all_values():
-    """`headers[name] = value` leaves that value alone, in the case that it is written in."""
+    """`headers[name] = value` replaces all values, and the case of the name."""
     headers = Headers({"A": ["1", "2"]})
     headers["a"] = "3"
     assert list(headers.pairs()) == [("a", "3")]
@@ -72,7 +72,7 @@ def test_setting_replaces_all_values():
 
 
 def test_what_get_all_returns_is_a_copy():
-    """Changing the list changes no header."""
+    """Changing the returned list changes no header."""
     headers = Headers({"A": "1"})
     headers.get_all("A").append("2")
     assert headers.get_all("A") == ["1"]
@@ -80,7 +80,7 @@ def test_what_get_all_returns_is_a_copy():
 
 @given(PAIRS)
 def test_copies_are_independent(pairs):
-    """Headers made of headers, copied or pickled are equal and change on their own."""
+    """Headers made from headers, copied or pickled are equal and independent."""
     headers = Headers(pairs)
     for again in (
         Headers(headers),
@@ -113,13 +113,13 @@ def test_equality():
 
 @pytest.mark.parametrize("other", [{1: "1"}, {"A": 1}, {"A": None}, {"a b": "1"}])
 def test_a_mapping_that_is_no_headers_is_not_equal(other):
-    """A comparison works, also with a mapping that cannot be sent."""
+    """A comparison with a mapping that cannot be sent returns False."""
     assert Headers({"A": "1"}) != other
 
 
 @given(PAIRS)
 def test_repr_is_what_makes_it(pairs):
-    """What `repr` shows can be evaluated to equal headers."""
+    """Evaluating the repr gives equal headers."""
     headers = Headers(pairs)
     assert eval(repr(headers), {"Headers": Headers}) == headers
 
@@ -147,7 +147,7 @@ def test_no_headers_make_no_block(headers):
 
 @given(PAIRS)
 def test_headers_survive_a_round_trip(pairs):
-    """Names, values and their order within a name arrive as they were sent."""
+    """Names, values and their order within a name are unchanged."""
     headers = Headers(pairs)
     block = encode_headers(headers)
     assert parse_headers(block) == headers
@@ -157,7 +157,7 @@ def test_headers_survive_a_round_trip(pairs):
 
 @given(st.lists(st.tuples(NAMES, BYTES), min_size=1, max_size=4))
 def test_values_that_are_not_utf8_survive_a_round_trip(pairs):
-    """What another client sent in another encoding can be read, and passed on unchanged."""
+    """Values in another encoding can be read, and sent again unchanged."""
     lines = [name.encode() + b": " + value + b"\r\n" for name, value in pairs]
     block = b"NATS/1.0\r\n" + b"".join(lines) + b"\r\n"
     again = encode_headers(parse_headers(block))
@@ -205,7 +205,7 @@ def test_bad_names_are_refused(name):
     ],
 )
 def test_bad_values_are_refused(value):
-    """A value cannot add headers, and the error does not repeat it."""
+    """A value cannot add headers, and the error does not quote it."""
     for use in (
         lambda: Headers().add("A", value),
         lambda: Headers().__setitem__("A", value),
@@ -226,8 +226,8 @@ def test_a_name_is_a_str(name):
 
 
 @given(st.text(st.characters(), max_size=6), st.text(st.characters(), max_size=6))
-def test_nothing_gets_in_unseen(name, value):
-    """Any name and value are either refused, or one line that reads as they are."""
+def test_any_header_is_refused_or_unchanged(name, value):
+    """Any name and value are either refused, or sent as one line and read back equal."""
     try:
         block = encode_headers({name: value})
     except InvalidHeaderError:
@@ -283,7 +283,7 @@ def test_a_status_message_may_have_headers():
 
 @given(BLOCKS)
 def test_reading_junk_never_fails(block):
-    """Headers are some client's bytes: whatever they are, reading them raises nothing."""
+    """Reading any bytes as headers raises nothing."""
     headers = parse_headers(block)
     assert headers is None or len(headers) > 0
     status = parse_status(block)

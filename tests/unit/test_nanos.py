@@ -30,7 +30,7 @@ INSTANTS = st.integers(YEAR_1, YEAR_9999)
 
 @given(INT64)
 def test_nanoseconds_survive_a_duration(ns):
-    """A duration that came as nanoseconds goes back as the same nanoseconds."""
+    """A duration decoded from nanoseconds is encoded as the same nanoseconds."""
     value = duration_from_ns(ns)
     assert duration_to_ns(value) == ns
     assert type(value) is (timedelta if ns % 1000 == 0 else NanoDuration)
@@ -44,20 +44,20 @@ def test_a_timedelta_is_exact_nanoseconds(value):
 
 @given(INT64)
 def test_a_nano_duration_is_a_timedelta_rounded_down(ns):
-    """As a timedelta a duration is at most, and less than a microsecond below, what it is."""
+    """As a timedelta a duration is less than a microsecond below its exact value."""
     micros = duration_from_ns(ns) // timedelta(microseconds=1)
     assert 0 <= ns - micros * 1000 < 1000
 
 
 @given(st.integers(-(10**12), 10**12))
 def test_seconds_mean_what_was_written(millis):
-    """Seconds as a float are taken as their shortest decimal text: 1.001 is 1001 ms exactly."""
+    """Seconds as a float mean their shortest decimal text: 1.001 is 1001 ms exactly."""
     assert duration_to_ns(duration(millis / 1000)) == millis * 1_000_000
 
 
 @given(st.floats(-9e9, 9e9))
 def test_any_seconds_are_within_half_a_nanosecond(seconds):
-    """Whatever float is given, the duration is its decimal text to the nearest nanosecond."""
+    """Any float is converted to the nearest nanosecond of its decimal text."""
     exact = Decimal(repr(seconds)) * 10**9
     assert abs(duration_to_ns(duration(seconds)) - exact) <= Decimal("0.5")
 
@@ -73,20 +73,20 @@ def test_whole_seconds(seconds):
     [True, "1", None, b"1", [1], float("nan"), float("inf"), 1e300, 10**10, timedelta(days=110000)],
 )
 def test_what_is_no_duration_is_refused(value):
-    """What is not a number, or does not fit 64-bit nanoseconds, names the option it was for."""
+    """A value that is not a number, or exceeds 64-bit nanoseconds, is an error of its option."""
     with pytest.raises(InvalidOptionError) as caught:
         duration(value, "max_age")
     assert caught.value.option == "max_age"
 
 
 def test_a_timedelta_comes_back_itself():
-    """A timedelta that is given is taken as it is, nanoseconds included."""
+    """A given timedelta is returned unchanged, including nanoseconds."""
     value = NanoDuration(1)
     assert duration(value) is value
 
 
 def test_arithmetic_on_a_nano_duration_is_plain():
-    """What is computed from a NanoDuration does not carry on its nanoseconds."""
+    """Results of arithmetic with a NanoDuration are plain timedeltas."""
     assert type(NanoDuration(1_001) + timedelta(0)) is timedelta
     assert duration_to_ns(NanoDuration(1_001) * 2) == 2_000
 
@@ -111,7 +111,7 @@ def test_reprs_show_the_nanoseconds():
 
 @given(INSTANTS)
 def test_nanoseconds_survive_a_time(ns):
-    """A time that came as nanoseconds goes back as the same, as a number and as text."""
+    """A time decoded from nanoseconds is encoded as the same time, as a number and as text."""
     time = time_from_ns(ns)
     assert time_to_ns(time) == ns
     assert time_to_ns(time_from_text(time_to_text(time))) == ns
@@ -129,14 +129,14 @@ def test_nanoseconds_survive_a_time(ns):
     )
 )
 def test_a_datetime_of_any_zone_is_written_in_utc(time):
-    """The text is the same instant, in UTC, which Python's own parser confirms."""
+    """The text is the same instant in UTC, as Python's own parser confirms."""
     text = time_to_text(time)
     assert text.endswith("Z")
     if "." in text:
         head, _, tail = text[:-1].partition(".")
         assert not tail.endswith("0")
         text = f"{head}.{tail.ljust(6, '0')}Z"
-    # Across zones, datetimes that daylight saving makes ambiguous equal nothing: compare in UTC.
+    # Datetimes that daylight saving makes ambiguous are equal to none in other zones: compare in UTC.
     assert datetime.fromisoformat(f"{text[:-1]}+00:00") == time.astimezone(timezone.utc)
 
 
@@ -174,19 +174,19 @@ def test_rfc_3339_times(text, ns):
     ],
 )
 def test_what_is_no_rfc_3339_time_is_refused(text):
-    """Text without zone, out of range or with anything around it is not a time."""
+    """Text without a zone, out of range or with additional characters is not a time."""
     with pytest.raises(ValueError, match=r".+"):
         time_from_text(text)
 
 
 def test_a_time_without_zone_has_no_nanoseconds():
-    """A naive datetime could mean any instant."""
+    """A naive datetime has no instant, so it has no nanoseconds."""
     with pytest.raises(TypeError):
         time_to_ns(datetime(2024, 1, 1))  # noqa: DTZ001
 
 
 def test_what_is_computed_from_a_time_has_no_tail():
-    """Arithmetic on a NanoTime goes to the microsecond, as that on a datetime does."""
+    """Arithmetic with a NanoTime is exact to the microsecond, as with a datetime."""
     later = time_from_ns(1_001) + timedelta(microseconds=1)
     assert time_to_ns(later) == 2_000
     assert time_to_text(later) == "1970-01-01T00:00:00.000002Z"

@@ -1,4 +1,4 @@
-"""Options: every bad value is refused at the door, by name, and no secret is repeated."""
+"""Connection options: every invalid value is refused by name, and no secret is quoted."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def made(**options):
 
 
 def test_every_option_has_bad_values():
-    """No option is left out of the tests below, and `connect()` names each one."""
+    """Every option has invalid values in the tests below, and `connect()` names each one."""
     options = {each.name for each in dataclasses.fields(ConnectionOptions)} - {"servers"}
     assert options == set(BAD)
     assert options == ConnectOptions.__annotations__.keys()
@@ -99,7 +99,7 @@ def test_bad_values_are_refused_by_name(option, value):
 @each_case("option", TIMES)
 @each_case("value", [1, 1.0, timedelta(seconds=1)])
 def test_a_time_is_seconds_or_a_timedelta(option, value):
-    """Whatever was given, the record has seconds."""
+    """The record has seconds, whether seconds or a timedelta were given."""
     seconds = getattr(made(**{option: value}), option)
     assert seconds == 1.0
     assert type(seconds) is float
@@ -107,8 +107,8 @@ def test_a_time_is_seconds_or_a_timedelta(option, value):
 
 @each_case("option", TIMES)
 @each_case("value", [INF, timedelta.max, 1e300])
-def test_a_time_may_be_very_long(option, value):
-    """For ever is as long as a lock can wait, which is nearly 300 years."""
+def test_a_time_has_a_maximum(option, value):
+    """The maximum is the longest wait of a lock, nearly 300 years."""
     assert 200 * 365 * 86400 < getattr(made(**{option: value}), option) < 2**63 / 1e9
 
 
@@ -130,8 +130,8 @@ def test_a_time_may_be_very_long(option, value):
         {"error_cb": print, "closed_cb": None},
     ],
 )
-def test_values_at_the_edge_are_taken(options):
-    """What is allowed is in the record as it was given."""
+def test_limits_of_ranges_are_accepted(options):
+    """The limits of the valid ranges are accepted unchanged."""
     got = made(**options)
     for option, value in options.items():
         assert getattr(got, option) == value
@@ -153,7 +153,7 @@ def test_values_at_the_edge_are_taken(options):
     ],
 )
 def test_logins_that_exclude_each_other(options, blamed):
-    """A token excludes a user, a password needs one; the secret is not repeated."""
+    """A token excludes a user, a password needs one; the secret is not quoted."""
     with pytest.raises(InvalidOptionError) as caught:
         made(**options)
     assert caught.value.option == blamed
@@ -165,7 +165,7 @@ def test_logins_that_exclude_each_other(options, blamed):
     [("pasword", "password"), ("ping_intervall", "ping_interval"), ("servers", None), ("q", None)],
 )
 def test_unknown_options_are_refused_with_a_hint(name, hint):
-    """A slip in a name is not ignored, and its value, which may be a secret, not repeated."""
+    """An unknown option is refused with a suggestion, and its value, maybe a secret, not quoted."""
     with pytest.raises(InvalidOptionError) as caught:
         ConnectionOptions.of(SERVERS, {name: "s3cret"})
     assert caught.value.option == name
@@ -199,7 +199,7 @@ JWT = "eyJ0eXAiOiJKV1QifQ.eyJqdGki.c2ln"
     ],
 )
 def test_a_secret_in_the_wrong_place_is_refused_and_not_repeated(option, value):
-    """A seed or JWT where a path or a function belongs would be shown as a path otherwise."""
+    """A seed or JWT in place of a path or a function is refused, and not quoted."""
     needs = {"signature_cb": {"nkey": "UABC"}}.get(option, {})
     with pytest.raises(InvalidOptionError) as caught:
         made(**{option: value}, **needs)
@@ -213,13 +213,13 @@ def test_a_secret_in_the_wrong_place_is_refused_and_not_repeated(option, value):
     "value", ["SUPER", "SECRETS.creds", "~/user.creds", "./" + SEED, "eyJ", Path("a b.creds")]
 )
 def test_ordinary_paths_are_paths(value):
-    """A name may begin with S, and a file may have any name with a folder in front."""
+    """A path may begin with S, and a file in a folder may have any name."""
     assert made(nkeys_seed=value).nkeys_seed == value
     assert made(user_credentials=value).user_credentials == value
 
 
 def test_functions_do_not_show():
-    """A function may carry what it returns, and show it."""
+    """The repr does not show functions, which may contain a secret."""
     secret = partial(str, "s3cret")
     for option in ("user", "token", "user_credentials", "user_jwt_cb", "nkeys_seed_str"):
         assert "s3cret" not in repr(made(**{option: secret}))
@@ -237,7 +237,7 @@ def test_secrets_do_not_show():
 
 
 def test_options_do_not_change():
-    """Options are a value: they can be shared and copied."""
+    """Options are immutable: they can be shared and copied."""
     options = made(user="u", password="p", ping_interval=1, tls=TLSOptions())
     with pytest.raises(dataclasses.FrozenInstanceError):
         options.user = "v"
@@ -249,12 +249,12 @@ def test_options_do_not_change():
 
 
 def a_secret():
-    """Return a secret: a function that can be imported."""
+    """Return a secret; a function that can be imported."""
     return "s3cret"
 
 
 def seconds_to_wait(walks):
-    """Return how long to wait."""
+    """Return a delay."""
     return walks
 
 
@@ -280,7 +280,7 @@ PICKLED = [
 @each_case("options", PICKLED)
 @each_case("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_options_without_inline_secrets_survive_pickle(options, protocol):
-    """Paths, and functions that can be imported, go along; the result is as good as the original."""
+    """Paths and importable functions survive pickle; the result is equal."""
     before = made(**options)
     after = pickle.loads(pickle.dumps(before, protocol))
     assert after == before
@@ -299,7 +299,7 @@ LOST = [
 @each_case(("options", "lost"), LOST)
 @each_case("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_a_pickle_has_no_secret_in_it(options, lost, protocol):
-    """A secret stays behind, all else goes along, and the place of the secret is marked."""
+    """A secret is removed and marked, everything else is pickled."""
     before = made(name="n", connect_timeout=5, **options)
     before.check_secrets()
     pickled = pickle.dumps(before, protocol)
@@ -317,7 +317,7 @@ def test_a_pickle_has_no_secret_in_it(options, lost, protocol):
 @each_case("url", ["nats://u:s3cret@h:1", "tls://s3cret@h"])
 @each_case("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_a_pickled_address_has_no_login_in_it(url, protocol):
-    """The user's name stays; password and token are marked, and the options say so."""
+    """The user's name stays; password and token are marked, and the options name them."""
     before = ServerAddress.parse(url)
     pickled = pickle.dumps(ConnectionOptions(servers=(SERVERS[0], before)), protocol)
     assert b"s3cret" not in pickled
@@ -332,13 +332,13 @@ def test_a_pickled_address_has_no_login_in_it(url, protocol):
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_an_address_without_a_login_survives_pickle(protocol):
-    """Everything else goes along."""
+    """All fields survive."""
     address = ServerAddress("h", 1, scheme="wss", path="/p", tls_name="other", user="u")
     assert pickle.loads(pickle.dumps(address, protocol)) == address
 
 
 def test_the_mark_of_a_lost_secret_is_one():
-    """The mark is one object, also after pickling; using it as the secret is an error."""
+    """The mark is a singleton, also after pickling; using it as the secret is an error."""
     assert pickle.loads(pickle.dumps(left_out)) is left_out
     with pytest.raises(InvalidOptionError, match="functions that can be imported"):
         left_out()
@@ -346,7 +346,7 @@ def test_the_mark_of_a_lost_secret_is_one():
 
 @pytest.mark.parametrize("option", CALLBACKS)
 def test_an_unimportable_callable_is_not_pickled(option):
-    """Pickle says so in its usual way."""
+    """The error is pickle's own."""
     needs = {"signature_cb": {"nkey": "UABC"}}.get(option, {})
     with pytest.raises((pickle.PicklingError, AttributeError)):
         pickle.dumps(made(**{option: lambda *_: None}, **needs))
@@ -422,7 +422,7 @@ def test_urls(text, address):
     ],
 )
 def test_what_is_no_url_is_refused(text):
-    """The error names the option, whatever is wrong."""
+    """The error names the option in every case."""
     with pytest.raises(InvalidOptionError) as caught:
         ServerAddress.parse(text)
     assert caught.value.option == "servers"
@@ -449,7 +449,7 @@ def test_what_is_no_url_is_refused(text):
     ],
 )
 def test_errors_do_not_repeat_a_login(text):
-    """However a URL is broken, what may be a password is not in the error."""
+    """No error quotes what may be a password, however a URL is invalid."""
     with pytest.raises(InvalidOptionError) as caught:
         parse_servers(text if isinstance(text, str) else [text])
     shown = f"{caught.value} {caught.value!r} {caught.value.__cause__}"
@@ -469,7 +469,7 @@ def test_a_quoted_login_comes_out_as_it_is(user, password):
 
 @given(st.text(st.characters(), max_size=12) | st.text("na:/@[]%.,1 ", max_size=12))
 def test_any_text_is_an_address_or_refused(text):
-    """Nothing but the documented error comes of a bad URL; a good one can be read again."""
+    """An invalid URL raises the documented error only; a valid one can be parsed again."""
     try:
         address = ServerAddress.parse(text)
     except InvalidOptionError:
@@ -498,7 +498,7 @@ def test_several_servers(servers, hosts):
 
 @pytest.mark.parametrize("servers", ["", [], (), "a,", "a,,b", [""], ["a", None], None, 5, [5]])
 def test_bad_lists_of_servers(servers):
-    """There is at least one server, and none is empty."""
+    """An empty list, and an empty address, are refused."""
     with pytest.raises(InvalidOptionError) as caught:
         parse_servers(servers)
     assert caught.value.option == "servers"

@@ -1,4 +1,4 @@
-"""Subjects and names: what is well formed, and what matches."""
+"""Subjects and names: validation and matching."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jetstream_sync.subjects import (
 )
 
 CHECK_NAMES = {"stream": check_stream_name, "consumer": check_consumer_name}
-# White space as anybody may see it, and every other character below the printable ones.
+# White space of any kind, and every other character below the printable ones.
 BLANK = [*map(chr, range(0x21)), "\x7f", "\x85", "\xa0", "\u2028", "\u3000"]
 
 TOKEN = st.text("ab", min_size=1, max_size=2)
@@ -35,7 +35,7 @@ ANY_TEXT = st.text(st.characters(), max_size=8) | st.text(".*> \r\na\ud800", max
 
 
 def matches_slowly(pattern, subject):
-    """The rule as nats-server's documents have it, as a regular expression over whole tokens."""
+    """Match by a regular expression over whole tokens, as in the documentation of nats-server."""
     wild = {"*": r"[^.]+", ">": r".+"}
     parts = [wild.get(token, re.escape(token)) for token in pattern.split(".")]
     return re.fullmatch(r"\.".join(parts), subject) is not None
@@ -53,7 +53,7 @@ def test_good_subjects_come_back(subject):
 
 @pytest.mark.parametrize("subject", ["*", ">", "a.*", "*.a", "a.*.b", "a.>", "*.>"])
 def test_wildcards_are_for_subscribing(subject):
-    """`*` may be any token and `>` the last one, in what is subscribed to, not published to."""
+    """`*` and a final `>` are valid for subscribing, not for publishing."""
     assert check_subject(subject) == subject
     with pytest.raises(BadSubjectError) as caught:
         check_publish_subject(subject)
@@ -71,7 +71,7 @@ def test_badly_formed_subjects_are_refused(subject):
 
 @each_case("blank", BLANK)
 def test_white_space_and_control_characters_are_refused(blank):
-    """A blank anywhere would end a word of the protocol."""
+    """A space would end an argument of the protocol line."""
     for text in (blank, f"a{blank}", f"{blank}a", f"a.b{blank}c"):
         for check in (check_subject, check_publish_subject, check_queue):
             with pytest.raises(BadSubjectError):
@@ -83,7 +83,7 @@ def test_white_space_and_control_characters_are_refused(blank):
 
 @pytest.mark.parametrize("value", [None, 5, b"a", ["a"]])
 def test_only_a_str_is_a_subject(value):
-    """Anything else is refused with the error of a bad subject or name, not a TypeError."""
+    """Another type is refused with the error for a bad subject or name, not a TypeError."""
     for check in (check_subject, check_publish_subject, check_queue):
         with pytest.raises(BadSubjectError):
             check(value)
@@ -93,7 +93,7 @@ def test_only_a_str_is_a_subject(value):
 
 
 def test_what_fits_no_command_is_refused():
-    """A command line has 4096 bytes at most; the error quotes the start of what is too long."""
+    """A command line has 4096 bytes at most; the error quotes the start of a longer value."""
     for check in (check_subject, check_publish_subject, check_queue):
         assert check("x" * 4096) == "x" * 4096
         with pytest.raises(BadSubjectError, match="4096") as caught:
@@ -111,7 +111,7 @@ def test_a_queue_group_may_be_left_out_or_have_dots():
 @each_case("kind", CHECK_NAMES)
 @each_case("name", ["A", "ORDERS", "a-b_c", "ä", "a=b", "x" * 255])
 def test_good_names_come_back(kind, name):
-    """A name is one token that can be a file's name."""
+    """A name is one token that is valid as a file name."""
     assert CHECK_NAMES[kind](name) == name
 
 
@@ -121,7 +121,7 @@ def test_good_names_come_back(kind, name):
     ["", ".", "a.b", "*", "a*", ">", "a>", "a/b", "a\\b", "..", " ", "x" * 256, "ä" * 128],
 )
 def test_bad_names_are_refused(kind, name):
-    """A dot or wildcard would make another subject, a slash another file; 255 bytes are the most."""
+    """Dots, wildcards, slashes and more than 255 bytes are refused."""
     with pytest.raises(InvalidNameError) as caught:
         CHECK_NAMES[kind](name)
     assert (caught.value.kind, caught.value.name) == (kind, name)
@@ -129,7 +129,7 @@ def test_bad_names_are_refused(kind, name):
 
 @given(ANY_TEXT)
 def test_what_is_not_refused_can_be_sent(text):
-    """Whatever passes a check is UTF-8, one word on a control line, and itself."""
+    """Every accepted value is UTF-8 and one argument of a protocol line."""
     for check in (check_subject, check_publish_subject, check_queue, *CHECK_NAMES.values()):
         try:
             assert check(text) == text
@@ -140,7 +140,7 @@ def test_what_is_not_refused_can_be_sent(text):
 
 @given(ANY_TEXT)
 def test_what_is_published_to_can_be_subscribed_to(text):
-    """The rules for publishing are those for subscribing, and no wildcards."""
+    """Every subject for publishing is valid for subscribing."""
     try:
         check_publish_subject(text)
     except BadSubjectError:
@@ -170,13 +170,13 @@ def test_matching_is_by_whole_tokens(pattern, subject):
     ],
 )
 def test_matching_by_example(pattern, subject, match):
-    """The cases that people get wrong."""
+    """Typical mistakes."""
     assert subject_matches(pattern, subject) is match
 
 
 @given(PATTERN, PATTERN, SUBJECT)
 def test_patterns_overlap_where_a_subject_falls_under_both(one, other, subject):
-    """What falls under both shows that they overlap, in whatever order they are given."""
+    """Patterns overlap if a subject matches both, in any order."""
     if subject_matches(one, subject) and subject_matches(other, subject):
         assert subjects_overlap(one, other)
     assert subjects_overlap(one, other) == subjects_overlap(other, one)

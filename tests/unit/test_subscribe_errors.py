@@ -1,4 +1,4 @@
-"""The errors of the subscribe workflow: catchable by kind, fit to travel."""
+"""The errors of the subscribe workflow: base classes, texts, pickle."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def example(cls: type[Error]) -> Error:
 
 @each_case("cls", CLASSES)
 def test_every_error_survives_pickle(cls: type[Error]) -> None:
-    """Between processes an error keeps its class, its fields and its text."""
+    """An error keeps its class, its fields and its text through pickle."""
     error = example(cls)
     copied = pickle.loads(pickle.dumps(error))
     assert type(copied) is cls
@@ -52,7 +52,7 @@ def test_every_error_is_in_the_tree(cls: type[Error]) -> None:
 
 @each_case("cls", CLASSES)
 def test_the_text_has_the_values(cls: type[Error]) -> None:
-    """What is printed names what disagrees."""
+    """The text names the values that disagree."""
     error = example(cls)
     for value in error.args[-2:]:
         assert str(value) in str(error)

@@ -1,4 +1,4 @@
-"""What a server says when it does not permit something, and what is read from that."""
+"""Permission violations: the server's texts, and the fields read from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jetstream_sync.errors import PermissionsError
 from jetstream_sync.permission_errors import PermissionsViolation, parse_permissions_violation
 
-# The formats of nats-server's client.go, and what each means.
+# The formats of nats-server's client.go, and their meanings.
 TEXTS = [
     ('Permissions Violation for Publish to "a.b"', ("publish", "a.b", "")),
     ('Permissions Violation for Publish with Reply of "r"', ("reply", "r", "")),
@@ -32,7 +32,7 @@ TEXTS = [
         r'Permissions Violation for Publish to "\a\x01\u00ad\U000e0001"',
         ("publish", "\a\x01\xad\U000e0001", ""),
     ),
-    # What it never says.
+    # Texts that the server does not send.
     (r'Permissions Violation for Publish to "\Uffffffff"', ("publish", "\ufffd", "")),
     ('Permissions Violation for Publish to "a', ("", "", "")),
     ("Permissions Violation for Publish to a", ("", "", "")),
@@ -43,7 +43,7 @@ TEXTS = [
 
 @each_case(("text", "meant"), TEXTS)
 def test_what_a_server_says(text, meant):
-    """The operation, the subject and the queue group are read; what is not said is empty."""
+    """Operation, subject and queue group are read; missing ones are empty."""
     assert parse_permissions_violation(text) == PermissionsViolation(*meant)
     error = PermissionsError(text)
     assert (error.operation, error.subject, error.queue) == meant
@@ -52,14 +52,14 @@ def test_what_a_server_says(text, meant):
 
 @each_case(("text", "meant"), TEXTS)
 def test_the_error_keeps_what_it_says(text, meant):
-    """It is made of the text alone, so it has its fields in another process, too."""
+    """It is created from the text alone, so its fields survive pickle."""
     again = pickle.loads(pickle.dumps(PermissionsError(text)))
     assert (again.operation, again.subject, again.queue) == meant
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=20), st.text('a"\\', max_size=5))
 def test_any_subject_comes_out_as_it_went_in(subject, queue):
-    """Quoting as JSON does is near enough to Go's: the escapes that both have mean the same."""
+    """JSON's quoting is a subset of Go's: common escapes have the same meaning."""
     quoted = [json.dumps(each, ensure_ascii=False) for each in (subject, queue)]
     text = f"Permissions Violation for Subscription to {quoted[0]} using queue {quoted[1]}"
     assert parse_permissions_violation(text) == PermissionsViolation("subscribe", subject, queue)
@@ -67,7 +67,7 @@ def test_any_subject_comes_out_as_it_went_in(subject, queue):
 
 @given(st.text(max_size=80))
 def test_any_text_can_be_read(text):
-    """Whatever a server says, reading it does no harm."""
+    """Reading any text raises nothing."""
     assert isinstance(parse_permissions_violation(text), PermissionsViolation)
     assert isinstance(
         parse_permissions_violation(f'Permissions Violation for Publish to "{text}'),

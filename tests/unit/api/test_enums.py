@@ -1,4 +1,4 @@
-"""Policies are strings, on every Python."""
+"""Policies are strings, in every Python version."""
 
 import copy
 import json

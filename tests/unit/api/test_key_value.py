@@ -115,7 +115,7 @@ plain_keys = st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=4).
 
 @given(st.lists(patterns, max_size=4), plain_keys)
 def test_merged_patterns_select_the_same_keys(given_patterns: list[str], key: str) -> None:
-    """The result never overlaps, and with the function it selects exactly what was asked for."""
+    """The result does not overlap, and with the filter it selects exactly the requested keys."""
     merged, select = merge_patterns(given_patterns)
     for position, one in enumerate(merged):
         assert not any(subjects_overlap(one, other) for other in merged[position + 1 :])

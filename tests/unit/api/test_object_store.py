@@ -62,7 +62,7 @@ def test_digests() -> None:
 
 @each_case("text", [None, "", "SHA-256", "SHA-256=", "MD5=AAAA", "SHA-256=AAAA", "SHA-256=ü", "="])
 def test_digests_of_another_kind(text: str | None) -> None:
-    """What is not a SHA-256 is none."""
+    """Another algorithm or encoding is not a digest."""
     assert parse_digest(text) is None
 
 

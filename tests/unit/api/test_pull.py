@@ -339,10 +339,11 @@ def test_exact_bytes_end_a_request_without_a_word():
 
 class Server:
     """
-    What nats-server does with the requests of one consumer (``server/consumer.go``).
+    The behaviour of nats-server for the requests of one consumer (``server/consumer.go``).
 
-    A request that gave as many messages as it may, and has bytes left, says how many; one that gave
-    exactly its bytes says nothing; a message that does not fit ends a request that says what it left.
+    A request that has delivered all of its messages, and has bytes left, reports them; one that
+    has used exactly its bytes reports nothing; a message that does not fit ends a request with
+    a status.
     """
 
     def __init__(self):
