@@ -31,7 +31,7 @@ def listener() -> Iterator[Listener]:
 
 @pytest.fixture
 def nc(listener: Listener) -> Iterator[Connection]:
-    """A connection to a server that is deaf after the handshake."""
+    """A connection to a server that reads nothing after the handshake."""
     connection = jetstream_sync.connect(listener.url, allow_reconnect=False)
     peer = listener.take()
     yield connection
@@ -60,7 +60,7 @@ def fill(nc: Connection) -> threading.Thread:
 
 
 def fill_alone(nc: Connection) -> None:
-    """Leave more in the out-buffer than the socket takes, with no thread waiting for it."""
+    """Leave more in the buffer than the socket accepts, with no thread waiting for it."""
     for _ in range(PLENTY):
         nc._core._writer.append(b"PUB big %d\r\n%b\r\n" % (len(BIG), BIG))
 
@@ -68,7 +68,7 @@ def fill_alone(nc: Connection) -> None:
 @pytest.mark.parametrize("filled", [fill, fill_alone], ids=["publisher waits", "no waiter"])
 @pytest.mark.parametrize("call", ["flush", "rtt", "request", "next_msg", "drain"])
 def test_calls_with_a_timeout_keep_it(nc: Connection, filled: object, call: str) -> None:
-    """A call with a timeout keeps it, although the server takes nothing."""
+    """A call with a timeout keeps it, although the server reads nothing."""
     sub = nc.subscribe("answers")
     filled(nc)
     began = time.monotonic()
@@ -85,7 +85,7 @@ def test_calls_with_a_timeout_keep_it(nc: Connection, filled: object, call: str)
 
 
 def test_a_request_that_finds_the_buffer_full_ends_in_time(nc: Connection) -> None:
-    """Requests do not pile up without limit in front of a server that takes nothing."""
+    """Requests to a server that reads nothing do not use unlimited memory."""
     fill_alone(nc)
     size = nc._core._writer._size
     for _ in range(3):
@@ -97,7 +97,7 @@ def test_a_request_that_finds_the_buffer_full_ends_in_time(nc: Connection) -> No
 
 
 def test_close_takes_a_second_or_so(nc: Connection) -> None:
-    """Closing a connection whose server takes nothing is bounded in time, and wakes the publisher."""
+    """Closing a connection whose server reads nothing takes limited time."""
     publisher = fill(nc)
     began = time.monotonic()
     nc.close()
@@ -107,7 +107,7 @@ def test_close_takes_a_second_or_so(nc: Connection) -> None:
 
 
 def test_drain_keeps_its_timeout(nc: Connection) -> None:
-    """Draining a connection whose server takes nothing ends in time, and closes it."""
+    """Draining a connection whose server reads nothing ends in time, and closes it."""
     fill_alone(nc)
     began = time.monotonic()
     with pytest.raises(jetstream_sync.DrainTimeoutError):
@@ -117,7 +117,7 @@ def test_drain_keeps_its_timeout(nc: Connection) -> None:
 
 
 def test_a_publisher_waits_and_goes_on(nc: Connection, listener: Listener) -> None:
-    """A publisher faster than the server waits for it, and everything arrives in order, whole."""
+    """A publisher faster than the server waits for it, and everything arrives in order."""
     peer = listener.take()
     count = 60
 
@@ -139,7 +139,7 @@ def test_a_publisher_waits_and_goes_on(nc: Connection, listener: Listener) -> No
 
 
 @pytest.mark.parametrize("filled", [fill, fill_alone], ids=["publisher waits", "no waiter"])
-def test_a_server_that_takes_nothing_is_found_out(listener: Listener, filled: object) -> None:
+def test_a_server_that_reads_nothing_is_detected(listener: Listener, filled: object) -> None:
     """Unanswered pings end a link whose socket is full, and wake the blocked publisher."""
     nc = jetstream_sync.connect(
         listener.url, allow_reconnect=False, ping_interval=0.1, max_outstanding_pings=2
@@ -171,10 +171,8 @@ def test_both_directions_may_be_full(listener: Listener, noise: bytes) -> None:
     publisher.join()
 
 
-def test_a_deaf_server_that_listens_again_gets_everything(
-    nc: Connection, listener: Listener
-) -> None:
-    """What a timed-out call left in the buffer is sent when the socket takes it, in order."""
+def test_a_server_that_reads_again_gets_everything(nc: Connection, listener: Listener) -> None:
+    """Commands that a timed-out call left in the buffer are sent later, in order."""
     peer: ScriptedPeer = listener.take()
     fill_alone(nc)
     with pytest.raises(TimeoutError):

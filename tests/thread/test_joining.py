@@ -1,4 +1,4 @@
-"""Waiting for a thread with a time limit, which a Ctrl-C may interrupt."""
+"""Waiting for a thread with a time limit, interrupted by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ctrl_c_after(seconds: float) -> Iterator[None]:
 
 
 def test_an_interrupted_wait_leaves_a_running_thread_running() -> None:
-    """A wait that Ctrl-C ends tells nothing of the thread: the next wait still waits for its end."""
+    """After an interrupted wait, the next one still waits for the end of the thread."""
     release = threading.Event()
     thread = spawn("test", lambda: release.wait(30) and None)
     with ctrl_c_after(0.05):
@@ -47,7 +47,7 @@ def test_an_interrupted_wait_leaves_a_running_thread_running() -> None:
 
 
 def test_a_thread_that_crashed_has_ended() -> None:
-    """The end of a thread is seen however it ended."""
+    """A crashed thread has ended, like any other."""
 
     def crash() -> None:
         raise ZeroDivisionError
@@ -95,7 +95,7 @@ def _slow_to_stop(hold: threading.Event) -> Callable[..., Callable[[], None]]:
 def test_a_bench_that_is_interrupted_knows_its_time(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a Ctrl-C the clients are waited for, so that there is a time for what they did."""
+    """After a Ctrl-C the clients are joined, so that the duration of their work is known."""
     monkeypatch.setattr(run, "_PROGRESS_INTERVAL_S", 30.0)
     kind = BenchKind(title="Test", latency="none", start=_slow_to_stop(threading.Event()))
     workload = Workload(count=10, size=1, subject="test")

@@ -25,7 +25,7 @@ NAME = "nats.example"
 
 
 class Resolver:
-    """Stands in for the system's look-up of one name."""
+    """A replacement for the system's lookup of one name."""
 
     def __init__(self) -> None:
         self.found: list[tuple[str, int]] = []
@@ -58,7 +58,7 @@ def lookups() -> list[str]:
 
 
 def test_an_address_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host that is given by its number is not looked up."""
+    """A numeric host is not looked up."""
     monkeypatch.setattr("jetstream_sync.client.lookup.spawn", None)
     for host in ("127.0.0.1", "::1"):
         (address,) = look_up(host, 4222, Deadline(5), randomize=True)
@@ -74,7 +74,7 @@ def test_a_name_is_looked_up(resolver: Resolver) -> None:
 
 
 def test_a_name_that_does_not_exist(resolver: Resolver) -> None:
-    """The system's error comes through, and names the reason."""
+    """The system's error is raised, with its reason."""
     resolver.error = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
     with pytest.raises(NoServersError, match="Name or service not known"):
         jetstream_sync.connect(f"nats://{NAME}:4222")
@@ -93,7 +93,7 @@ def test_a_look_up_that_hangs_is_left_behind(resolver: Resolver) -> None:
 
 
 def test_a_fork_while_a_name_is_looked_up(resolver: Resolver) -> None:
-    """The child does not wait for a thread that it does not have, and can look names up itself."""
+    """The child does not wait for a thread that it does not have, and can look up names itself."""
     resolver.free.clear()
     resolver.found = [("10.0.0.1", 1)]
     results: list[object] = []
@@ -104,7 +104,7 @@ def test_a_fork_while_a_name_is_looked_up(resolver: Resolver) -> None:
     wait_until(lambda: resolver.asked)
     pid = os.fork()
     if pid == 0:
-        resolver.free = threading.Event()  # the parent's may have a thread inside
+        resolver.free = threading.Event()  # a thread of the parent may be inside it
         resolver.free.set()
         found = look_up(NAME, 1, Deadline(10 * SCALE), randomize=False)
         os._exit(0 if len(found) == 1 else 1)
@@ -115,7 +115,7 @@ def test_a_fork_while_a_name_is_looked_up(resolver: Resolver) -> None:
 
 
 def test_every_address_is_tried(resolver: Resolver) -> None:
-    """One that refuses is passed over, wherever it stands."""
+    """An address that refuses is skipped, in any position."""
     with Listener() as listener, socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         refusing = closed.getsockname()
@@ -126,7 +126,7 @@ def test_every_address_is_tried(resolver: Resolver) -> None:
 
 
 def full() -> tuple[ExitStack, tuple[str, int]]:
-    """Return an address that neither accepts nor refuses, as a host behind a firewall."""
+    """Return an address that neither accepts nor refuses, like a host behind a firewall."""
     things = ExitStack()
     hole = things.enter_context(black_hole())
     hole.listen(0)
@@ -140,7 +140,7 @@ def full() -> tuple[ExitStack, tuple[str, int]]:
 
 
 def test_each_address_gets_its_share_of_the_time(resolver: Resolver) -> None:
-    """One that does not answer leaves the others enough; nats.go divides the time as well."""
+    """An address that does not answer leaves time for the others, as in nats.go."""
     things, where = full()
     with things, Listener() as listener:
         good = ("127.0.0.1", listener.port)
@@ -156,7 +156,7 @@ def test_each_address_gets_its_share_of_the_time(resolver: Resolver) -> None:
 
 
 def test_all_addresses_share_one_deadline() -> None:
-    """However many there are, nothing takes longer than was given."""
+    """All attempts together take no longer than the timeout."""
     things, where = full()
     with things:
         addresses = [Address(socket.AF_INET, socket.SOCK_STREAM, 6, where)] * 5

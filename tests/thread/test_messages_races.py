@@ -1,8 +1,8 @@
 """
 Iterators, fetches and futures when two things happen at the same moment.
 
-The peer is a small NATS server of this file, which sends exactly what a test says: so each order
-of events can be had at will.
+The peer is a small NATS server of this file, which sends exactly what a test requests, so that each
+order of events is possible.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from jetstream_sync.jetstream.api_requests import APIRequests
 
 
 class Peer:
-    """A server that takes one connection after the other and does nothing by itself but PONG."""
+    """A server that accepts one connection after the other and only answers pings by itself."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._socket: socket.socket | None = None
         self.links = 0
-        #: Pull requests as they came: the reply, the decoded request, the number of the link.
+        #: Pull requests: the reply subject, the decoded request, the number of the link.
         self.pulls: list[tuple[str, dict[str, int], int]] = []
         #: Subjects subscribed to on the current link, by sid.
         self.subs: dict[str, str] = {}
@@ -78,7 +78,7 @@ class Peer:
                         self.pulls.append((fields[1], json.loads(payload), self.links))
 
     def sid(self, reply: str) -> str:
-        """Return the sid of the subscription that a reply subject goes to."""
+        """Return the sid of the subscription that receives a reply subject."""
         (sid,) = [sid for sid, subject in self.subs.items() if subject == reply]
         return sid
 
@@ -127,13 +127,13 @@ def peer() -> Iterator[Peer]:
 
 @pytest.fixture
 def errors() -> list[Exception]:
-    """What the connection reports."""
+    """The errors that the connection reports."""
     return []
 
 
 @pytest.fixture
 def nc(peer: Peer, errors: list[Exception]) -> Iterator[Connection]:
-    """A connection to it, which is quick to come back."""
+    """A connection to it, with a short reconnect delay."""
     nc = jetstream_sync.connect(
         f"nats://127.0.0.1:{peer.port}", reconnect_time_wait=0.01, error_cb=errors.append
     )
@@ -170,7 +170,7 @@ def pull(peer: Peer, number: int = 0) -> tuple[str, dict[str, int], int]:
 
 
 def test_requests_fill_the_buffer_and_no_more(consumer: PullConsumer, peer: Peer) -> None:
-    """The first request is for the whole buffer, the next ones for what was taken."""
+    """The first request is for the whole buffer, the next ones for the taken messages."""
     with consumer.messages(max_messages=10, threshold_messages=5) as messages:
         reply, request, _ = pull(peer)
         assert request["batch"] == 10
@@ -186,7 +186,7 @@ def test_requests_fill_the_buffer_and_no_more(consumer: PullConsumer, peer: Peer
 
 
 def test_what_a_request_left_is_asked_for_again(consumer: PullConsumer, peer: Peer) -> None:
-    """A status that says how many messages are still owed makes room for as many."""
+    """A status with the number of undelivered messages makes room for as many."""
     with consumer.messages(max_messages=10) as messages:
         reply, _, _ = pull(peer)
         peer.deliver(reply, range(1, 4))
@@ -217,7 +217,7 @@ def test_a_refused_request_is_reported_once(
 
 
 def test_each_link_has_an_inbox_of_its_own(consumer: PullConsumer, peer: Peer) -> None:
-    """After each lost link one request goes out, to a new subject, and the old one is given up."""
+    """After each lost link one request is sent, with a new inbox, and the old inbox is dropped."""
     with consumer.messages(max_messages=10) as messages, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(messages.next, 20)
         replies = []
@@ -237,7 +237,7 @@ def test_each_link_has_an_inbox_of_its_own(consumer: PullConsumer, peer: Peer) -
 def test_nothing_is_asked_between_a_new_link_and_its_news(
     consumer: PullConsumer, peer: Peer, nc: Connection
 ) -> None:
-    """Messages taken from the buffer while the news of a new link waits there ask for nothing."""
+    """While the event of a new link waits in the buffer, taken messages cause no request."""
     with consumer.messages(max_messages=10, threshold_messages=10) as messages:
         reply, _, _ = pull(peer)
         peer.deliver(reply, range(1, 11))
@@ -254,7 +254,7 @@ def test_nothing_is_asked_between_a_new_link_and_its_news(
 
 
 def test_a_fetch_asks_for_the_rest_on_a_new_link(consumer: PullConsumer, peer: Peer) -> None:
-    """What a fetch got before the link broke counts; the rest is asked for again."""
+    """Messages received before the link broke count; the rest is requested again."""
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(consumer.fetch, 5, 20)
         reply, _, _ = pull(peer)
@@ -272,7 +272,7 @@ def test_a_fetch_asks_for_the_rest_on_a_new_link(consumer: PullConsumer, peer: P
 
 
 def test_threads_and_deliveries_race(consumer: PullConsumer, peer: Peer) -> None:
-    """Four threads take single messages as they come: each goes to one of them, none vanishes."""
+    """Four threads take single messages as they arrive: each goes to one of them, none is lost."""
     got: list[int] = []
     lock = threading.Lock()
     with consumer.messages(max_messages=50) as messages, ThreadPoolExecutor(4) as pool:
@@ -307,7 +307,7 @@ def test_threads_and_deliveries_race(consumer: PullConsumer, peer: Peer) -> None
 def test_an_end_races_with_deliveries(
     consumer: PullConsumer, peer: Peer, nc: Connection, end: str
 ) -> None:
-    """Whatever ends an iterator while messages come in: every waiting thread learns of it soon."""
+    """Whatever ends an iterator while messages arrive, every waiting thread is woken soon."""
     messages = consumer.messages(max_messages=1000)
     reply, _, _ = pull(peer)
     with ThreadPoolExecutor(5) as pool:
@@ -325,7 +325,7 @@ def test_an_end_races_with_deliveries(
             try:
                 for number in range(1, 500):
                     peer.deliver(reply, range(number, number + 1))
-            except (OSError, ValueError):  # the subscription or the link is gone
+            except (OSError, ValueError):  # the subscription or the link has ended
                 return
 
         workers = [pool.submit(work, number) for number in range(4)]
@@ -340,7 +340,7 @@ def test_an_end_races_with_deliveries(
 
 
 def test_stopping_from_many_threads_is_fine(consumer: PullConsumer, peer: Peer) -> None:
-    """Eight threads stop one iterator at the same moment while another one waits."""
+    """Eight threads stop one iterator at the same time while another one waits."""
     for _ in range(20):
         messages = consumer.messages()
         barrier = threading.Barrier(8)

@@ -1,4 +1,4 @@
-"""Races between threads: nothing is lost or duplicated, and no thread waits for ever."""
+"""Races between threads: nothing is lost or repeated, and no thread waits for ever."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_reader_without_a_timeout_gets_its_item() -> None:
     def write() -> None:
         for number in range(rounds):
             mailbox.put([number], 1)
-            # The next one comes only when this one is read: a lost wake would stop everything.
+            # The next item follows only when this one is read: a lost wake-up would block the test.
             wait_until(lambda: len(patient) + len(impatient) > number)  # noqa: B023
         mailbox.put([-1], 1)
 
@@ -143,7 +143,7 @@ def test_closing_wakes_every_reader() -> None:
 
 
 def test_a_result_at_the_moment_of_the_timeout() -> None:
-    """A result that comes as the timeout expires is returned whole or not at all."""
+    """A result that arrives as the timeout expires is returned completely or not at all."""
     for _ in range(300):
         handoff: ResultSlot[str] = ResultSlot()
         arrived: list[bool] = []
@@ -304,7 +304,7 @@ def test_close_at_the_moment_of_a_reconnect() -> None:
             nc.close()
             assert nc.status is ConnectionStatus.CLOSED
             for number in range(1, listener.clients):
-                listener.take(number).rest()  # ends where the socket is closed
+                listener.take(number).rest()  # ends when the socket is closed
             wait_until(lambda: not left())
 
 
@@ -321,7 +321,7 @@ def test_pings_while_disconnected_do_not_count_for_the_next_link(listener: Liste
         error_cb=told.append,
         reconnected_cb=back.set,
     )
-    # The flusher may think that pings go unanswered while the reader looks for a server.
+    # The flusher may find pings unanswered while the reader reconnects.
     port = listener.port
     listener.refuse()
     listener.take().close()
@@ -329,7 +329,7 @@ def test_pings_while_disconnected_do_not_count_for_the_next_link(listener: Liste
     assert not back.wait(0.2)
     returned = Listener(port=port)
     assert back.wait(5 * SCALE)
-    # The new server answers the pings; then it hangs up, which is what the error has to say.
+    # The new server answers the pings, then closes, which is the expected error.
     with returned:
         peer = returned.take()
         for _ in range(3):

@@ -88,7 +88,7 @@ def test_the_same_call_gives_the_same_connection(listener: Listener) -> None:
 
 
 def error_cb(error: Exception) -> None:
-    """Take an error."""
+    """Accept an error."""
 
 
 class Vault:
@@ -201,7 +201,7 @@ def test_a_misspelled_option_is_reported_as_by_connect() -> None:
 def test_too_many_connections_are_logged(
     listener: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A lambda in the call, which opens a connection each time, is warned about in the log."""
+    """A lambda in the call, which opens a connection each time, causes a warning in the log."""
     caplog.set_level(logging.WARNING)
     for _ in range(9):
         shared_connection(listener.url, error_cb=lambda _: None)
@@ -253,7 +253,7 @@ def test_all_callers_get_a_failure_and_the_next_call_tries_again() -> None:
     with Listener(play) as listener, ThreadPoolExecutor(4) as pool:
         calls = [pool.submit(shared_connection, listener.url) for _ in range(4)]
         wait_until(lambda: listener.clients)
-        # The others are at the gate, or will be: they find it open, or the opening gone.
+        # The others wait, or will: they get the result, or open it again.
         go.set()
         errors = [call.exception(5) for call in calls]
         assert {type(error) for error in errors} == {jetstream_sync.ConnectionLostError}
@@ -324,7 +324,7 @@ def test_one_that_is_being_drained_is_replaced() -> None:
 
     def play(peer: ScriptedPeer) -> None:
         peer.handshake()
-        while peer.line():  # deaf to pings
+        while peer.line():  # reads nothing
             pass
 
     with Listener(play) as listener, ThreadPoolExecutor(1) as pool:
@@ -384,13 +384,13 @@ def test_a_child_gets_its_own(listener: Listener) -> None:
 
 @needs_fork
 def test_a_fork_amid_an_opening(door: Door) -> None:
-    """A child forked while its parent connects does not wait for it, and opens its own connection."""
+    """A child forked while its parent connects does not wait, and opens its own connection."""
     with ThreadPoolExecutor(2) as pool:
         calls = [pool.submit(shared_connection, door.url) for _ in range(2)]
         door.wait_for_knock()
 
         def child() -> None:
-            door.opened.set()  # of the child alone
+            door.opened.set()  # of the child only
             with pytest.raises(NoServersError):
                 shared_connection(door.url, connect_timeout=0.2)
             with pytest.raises(NoServersError):
@@ -405,7 +405,7 @@ def test_a_fork_amid_an_opening(door: Door) -> None:
 @needs_fork
 @pytest.mark.parametrize("forks", [10])
 def test_forks_at_any_moment(forks: int) -> None:
-    """Threads that open, use and close it all the time leave no child hanging."""
+    """Forks while threads open, use and close it continuously leave no child hanging."""
     with Listener() as listener:
         stop = threading.Event()
 
@@ -431,7 +431,7 @@ def test_forks_at_any_moment(forks: int) -> None:
 @pytest.mark.skipif(
     sys.version_info >= (3, 12), reason="Pythons from 3.12 on may crash when they trace opcodes"
 )
-# A socket that was being made when the signal came is closed by the collector.
+# A socket that was being created at the signal is closed by garbage collection.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_ctrl_c_at_any_moment(listener: Listener) -> None:
     """After a Ctrl-C at any point the next call has a connection, and no thread waits for ever."""
@@ -457,7 +457,7 @@ def test_a_ctrl_c_at_any_moment(listener: Listener) -> None:
 
 
 def test_a_call_costs_next_to_nothing(listener: Listener) -> None:
-    """It can stand in every function that publishes."""
+    """It is cheap enough for every function that publishes."""
     options = {"name": "web", "connect_timeout": 5.0}
     shared_connection(listener.url, **options)  # type: ignore[arg-type]
 
@@ -472,6 +472,6 @@ def test_a_call_costs_next_to_nothing(listener: Listener) -> None:
 
 
 def test_its_options_can_be_pickled_as_a_dict() -> None:
-    """A process that is spawned gets what it needs as plain data."""
+    """A spawned process gets the options as plain data."""
     options = {"servers": ["nats://127.0.0.1:4222"], "name": "x", "tls": TLSOptions(ca_file="a")}
     assert pickle.loads(pickle.dumps(options)) == options

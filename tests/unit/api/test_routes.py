@@ -11,7 +11,7 @@ from fix_cases import each_case
 from jetstream_sync.api.routes import DEFAULT_PREFIX, Routes
 from jetstream_sync.errors import InvalidOptionError
 
-# As nats-server/server/jetstream_api.go has them, with its wildcards filled in.
+# As in nats-server/server/jetstream_api.go, with its wildcards filled in.
 SUBJECTS = {
     "account_info": "$JS.API.INFO",
     "stream_create": "$JS.API.STREAM.CREATE.S",

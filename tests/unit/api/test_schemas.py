@@ -62,7 +62,7 @@ def samples(kind):
         return {
             "bool": [True, False],
             "int": [7, 0],
-            "str": ["text"],  # which is base64, too
+            "str": ["text"],  # which is valid base64, too
             "duration": [1_000_000_007],
             "time": ["2024-05-06T07:08:09.123456789Z"],
         }[kind]

@@ -28,7 +28,7 @@ QUIET, FULL, AWAY, WARNING, FATAL = (
 
 # The status line as server/consumer.go writes it, what it does to a pull, its error.
 ROWS = [
-    # ADR-37: not telegraphed.
+    # Not in the error lists of ADR-37.
     ("404 No Messages", QUIET, None),
     ("408 Request Timeout", QUIET, None),
     ("408 Interest Expired", QUIET, None),
@@ -40,7 +40,7 @@ ROWS = [
     ("409 Exceeded MaxRequestExpires of 5s", WARNING, RequestLimitError),
     ("409 Exceeded MaxRequestMaxBytes of 1024", WARNING, RequestLimitError),
     ("409 Exceeded MaxWaiting", WARNING, RequestLimitError),
-    # Not in its lists; the pull is over, and another one is served.
+    # Not in its lists; the pull has ended, and another one is served.
     ("409 Leadership Change", AWAY, LeadershipChangeError),
     ("409 Server Shutdown", AWAY, PullError),
     ("423 Nats-Wrong-Pin-Id", WARNING, PinIDMismatchError),
@@ -53,7 +53,7 @@ ROWS = [
     ("409 Consumer Deleted", FATAL, ConsumerDeletedError),
     ("409 Consumer is push based", FATAL, ConsumerIsPushBasedError),
     ("412 Required Api Level", FATAL, PullError),
-    # What a newer server may add.
+    # Possible additions of a newer server.
     ("409 Something New", WARNING, PullError),
     ("418 I'm a teapot", WARNING, PullError),
     ("500", WARNING, PullError),
@@ -99,7 +99,7 @@ def test_every_status_may_say_what_was_not_delivered(line, kind, error):
         ({"Nats_Pending_Messages": "x", "Nats_Pending_Bytes": "3"}, None),
         ({"Nats_Pending_Messages": "3", "Nats_Pending_Bytes": ""}, None),
         ({"Nats_Pending_Messages": "9" * 5000}, None),
-        # nats-server says so of a request for fewer than no messages.
+        # nats-server answers so for a request of fewer than no messages.
         ({"Nats_Pending_Messages": "-1", "Nats_Pending_Bytes": "-5"}, (0, 0)),
     ],
 )

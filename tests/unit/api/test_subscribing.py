@@ -1,8 +1,8 @@
 """
 The checks of ADR-15: one row for each sentence of the document that calls something an error.
 
-A row says, in our words, what the sentence demands; what is asked for; what consumer is there, where
-the sentence is about one that exists; and the error with the two values that it has to name.
+A row has the rule of the sentence; the request; the existing consumer, if the sentence is about
+one; and the error with the two values that it has to name.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ BEAT = {"idle_heartbeat": 5}
 FLOW = {**BEAT, "flow_control": True}
 CFG = ConsumerConfig
 
-# (what the sentence demands, what is asked for, the consumer that exists, error, asked, found)
+# (the rule, the request, the existing consumer, error, requested value, found value)
 SENTENCES: list[tuple[str, dict[str, Any], ConsumerInfo | None, type, object, object]] = [
     # --- "Configuration" -------------------------------------------------------------------------
     (
@@ -310,7 +310,7 @@ def test_the_errors_are_distinct() -> None:
         ({"subject": "a", "durable": "C", "pull": True}, consumer(filter_subject="a")),
         ({"stream": "S", "bind": "C"}, consumer(**PUSH, filter_subject="a")),
         ({"stream": "S", "bind": "C", "queue": "workers"}, consumer(**GROUP)),
-        # The group may be said in the config, as nats-py has it.
+        # The group may be in the config, as in nats-py.
         ({"stream": "S", "bind": "C", "config": CFG(deliver_group="workers")}, consumer(**GROUP)),
         # Filters are a set.
         (
@@ -410,7 +410,7 @@ def test_so_is_one_of_a_pull_consumer(option: str, asked: int, found: int | None
 @pytest.mark.parametrize(
     ("asked", "found"),
     [
-        # The server's defaults, and how it writes what was asked for.
+        # The server's defaults, and its notation of the requested values.
         ({"ack_wait": 0}, {"ack_wait": 30}),
         ({"max_deliver": 0}, {"max_deliver": -1}),
         ({"num_replicas": 0}, {"num_replicas": 3}),

@@ -1,4 +1,4 @@
-"""The account of what waits in a mailbox: messages are exact, bytes to one batch."""
+"""The limits of a mailbox: messages are counted exactly, bytes to one batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def batch(*sizes):
 
 
 def test_without_limits_everything_is_admitted():
-    """0 and less are no limit."""
+    """0 and negative numbers are unlimited."""
     for backlog in (PendingLimits(0, 0), PendingLimits(-1, -1)):
         assert backlog.admit(batch(*[10] * 1000), 0) == 1000
         assert backlog.pending_bytes == 10_000
@@ -28,7 +28,7 @@ def test_without_limits_everything_is_admitted():
 
 @pytest.mark.parametrize(("waiting", "admitted"), [(0, 3), (1, 3), (2, 3), (3, 2), (4, 1), (5, 0)])
 def test_the_limit_of_messages_is_exact(waiting, admitted):
-    """As many are admitted as there is room for, and counted."""
+    """Messages are admitted while there is room, and counted."""
     backlog = PendingLimits(5, 0)
     assert backlog.admit(batch(*[1] * waiting), 0) == waiting
     assert backlog.admit(batch(1, 1, 1), waiting) == admitted
@@ -36,7 +36,7 @@ def test_the_limit_of_messages_is_exact(waiting, admitted):
 
 
 def test_more_may_wait_than_the_limit_allows():
-    """Where the limit was passed before, nothing is admitted, and nothing breaks."""
+    """Above the limit nothing is admitted, and the counts stay correct."""
     backlog = PendingLimits(5, 0)
     assert backlog.admit(batch(1), 9) == 0
 
@@ -53,7 +53,7 @@ def test_the_limit_of_bytes_is_exact_in_an_empty_mailbox(sizes, admitted):
 
 
 def test_a_half_read_batch_counts_in_full():
-    """Bytes are given back when the last message of their batch is taken."""
+    """The bytes of a batch are freed when its last message is taken."""
     backlog = PendingLimits(0, 10)
     assert backlog.admit(batch(5, 5), 0) == 2
     assert backlog.admit(batch(1), 1) == 0
@@ -63,7 +63,7 @@ def test_a_half_read_batch_counts_in_full():
 
 
 def test_settling_forgets_what_is_read():
-    """The statistics are brought up to date without admitting anything."""
+    """The statistics are updated without admitting anything."""
     backlog = PendingLimits(0, 100)
     backlog.admit(batch(5, 5), 0)
     backlog.admit(batch(7), 2)
@@ -74,7 +74,7 @@ def test_settling_forgets_what_is_read():
 
 
 def test_both_limits():
-    """The stricter one counts."""
+    """The stricter limit applies."""
     backlog = PendingLimits(2, 10)
     assert backlog.admit(batch(1, 1, 1), 0) == 2
     assert PendingLimits(2, 10).admit(batch(9, 9), 0) == 1
@@ -91,7 +91,7 @@ def test_the_longest_start_that_fits_is_admitted(sizes, msgs_limit, bytes_limit)
 
 @given(st.lists(st.tuples(SIZES, st.integers(0, 8)), max_size=8))
 def test_the_bytes_of_a_mailbox_are_exact(steps):
-    """However batches come and are read, what waits is counted to the byte."""
+    """However batches arrive and are read, the bytes of pending messages are exact."""
     backlog, items = PendingLimits(0, 0), deque()
     for sizes, reads in steps:
         backlog.admit(batch(*sizes), len(items))
@@ -102,12 +102,12 @@ def test_the_bytes_of_a_mailbox_are_exact(steps):
 
 
 class Mailbox(RuleBasedStateMachine):
-    """A mailbox that is filled and read in any order, with the truth beside the account."""
+    """A mailbox that is filled and read in any order, and the exact counts."""
 
     def __init__(self):
         super().__init__()
         self.backlog = PendingLimits(8, 40)
-        self.batches = deque()  # what is left of each admitted batch, and its size
+        self.batches = deque()  # the rest of each admitted batch, and its size
 
     def waiting(self):
         return sum(len(left) for left, _ in self.batches)
@@ -138,7 +138,7 @@ class Mailbox(RuleBasedStateMachine):
 
     @invariant()
     def never_below_the_truth(self):
-        """Until it is settled, the account may have too much, never too little."""
+        """Until it is settled, the counts may be too high, never too low."""
         there = sum(sum(left) for left, _ in self.batches)
         assert there <= self.backlog.pending_bytes <= 40
 

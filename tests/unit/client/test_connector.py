@@ -1,4 +1,4 @@
-"""Choosing a server: the order of attempts, the waits between them, and when they stop."""
+"""The connector: the order of attempts, the delays between them, and giving up."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ BROKEN = ConnectionLostError("it broke")
 
 
 class World:
-    """Servers with scripted results, a clock that stands still, and a log of the events."""
+    """Servers with scripted results, a clock that is set by the test, and a log of the events."""
 
     def __init__(self, monkeypatch, servers=(A,), **options):
         self.asked = []
-        self.answers = {}  # host -> errors, the last one for ever; None: a link
+        self.answers = {}  # host -> errors, the last one repeated; None: a link
         self.waits = []
         self.reports = []
         self.events = []
@@ -162,7 +162,7 @@ def test_stop_ends_the_attempts(world):
     assert len(it.asked) == 1
 
 
-# --- how long the waits are -------------------------------------------------------------------
+# --- delays -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_a_delay_function_that_raises(world, caplog):
 
 
 def test_skip_wait_leaves_out_the_next_delay(world):
-    """`skip_wait()` ends the wait, or the next one when none is under way; and only that."""
+    """`skip_wait()` ends the current delay, or the next one if there is none, and no other."""
     it = world()
     it.answers = {"a": [DOWN, DOWN, None]}
     it.finder.skip_wait()
@@ -278,7 +278,7 @@ def test_skip_wait_ends_the_current_delay(monkeypatch, world):
     asked = it.open
 
     def hurrying(address):
-        it.finder.skip_wait()  # as another thread does just before the wait
+        it.finder.skip_wait()  # as another thread does just before the delay
         return asked(address)
 
     it.finder._dialer.open = hurrying
@@ -340,7 +340,7 @@ def test_the_same_refusal_twice_ends_the_attempts(world):
 
 
 def test_down_in_between_does_not_matter(world):
-    """The server may be gone between its two refusals."""
+    """The server may be down between its two refusals."""
     it = world()
     it.answers = {"a": [refusal(), DOWN, refusal()]}
     with pytest.raises(AuthorizationError):
@@ -365,7 +365,7 @@ def test_another_server_is_not_the_same(world):
 
 
 def test_how_the_link_ended_counts(world):
-    """A link that the server ended with the words of its next refusal has been the first time."""
+    """An error line that ended the link, with the text of the next refusal, counts."""
     it = world()
     it.answers = {"a": [refusal("Revoked")]}
     with pytest.raises(AuthorizationError):
@@ -374,7 +374,7 @@ def test_how_the_link_ended_counts(world):
 
 
 def test_the_first_connect_counts(world):
-    """With retry_on_failed_connect the refusal of the first connect has been the first time."""
+    """With retry_on_failed_connect the refusal of the first connect counts."""
     it = world()
     it.answers = {"a": [refusal()]}
     with pytest.raises(AuthorizationError):
@@ -437,7 +437,7 @@ def test_no_login_is_an_error_at_once(world):
 
 
 def test_no_login_while_reconnecting_is_tried_again(world):
-    """It is reported and tried again, as the file or function may work next time."""
+    """The error is reported, and attempts continue: the file or function may work next time."""
     it = world()
     failure = CredentialsError("token", "...", "it raised")
     it.answers = {"a": [failure, failure, None]}
@@ -467,7 +467,7 @@ def test_new_servers_are_reported(world):
 
 
 def test_discoveries_may_be_ignored(world):
-    """With ignore_discovered_servers only those that were named are tried."""
+    """With ignore_discovered_servers only the configured servers are tried."""
     it = world(ignore_discovered_servers=True)
     it.finder.on_info(info("a:1", "b:1"), A)
     it.finder.on_info(info("a:1", "c:1"), A)
@@ -478,7 +478,7 @@ def test_discoveries_may_be_ignored(world):
 
 
 def test_websockets_find_websockets(world):
-    """A WebSocket takes the list for WebSockets, where there are two; others never do."""
+    """A WebSocket uses the list of WebSocket addresses, if there are two lists."""
     [ws] = parse_servers("ws://a:8080")
     both = info("b:1", ws_connect_urls=["c:8080"])
     it = world((ws,))
@@ -493,7 +493,7 @@ def test_websockets_find_websockets(world):
 
 
 def test_a_lame_duck_is_reported_once(world):
-    """Once for each server, after the first INFO; its list counts like any other."""
+    """Once for each server, after the first INFO; the addresses in it are used."""
     it = world()
     it.finder.on_info(info(ldm=True, server_id="S0"), A)
     assert it.events == []

@@ -1,4 +1,4 @@
-"""How the callbacks of a connection are called."""
+"""The calls of a connection's callbacks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OVER = ConnectionEvent(EventKind.CLOSED)
 
 
 def told(make):
-    """What a callback that is made of a queue's put finds as its argument."""
+    """Return the argument that a callback made of a queue's put receives."""
     got: SimpleQueue = SimpleQueue()
     events = Events("test", options(disconnected_cb=make(got)))
     events.tell(BROKE)
@@ -72,15 +72,15 @@ def default_of_its_own(got):
         (lambda got: Mock(side_effect=lambda *args: got.put(args)), ()),
     ],
 )
-def test_who_needs_the_event_gets_it(make, expected):
-    """A callback that can be called without an argument is; one that needs one gets the event."""
+def test_a_callback_with_a_parameter_gets_the_event(make, expected):
+    """A callback with a required parameter gets the event; one without is called without."""
     got = told(make)
     assert got == expected
     assert got is expected or expected == ()
 
 
 def test_a_function_in_c_without_a_signature():
-    """It is called without an argument."""
+    """A C function without a signature is called without an argument."""
     called = threading.Event()
 
     class Odd:
@@ -100,15 +100,15 @@ def test_a_function_in_c_without_a_signature():
     ["disconnected_cb", "reconnected_cb", "closed_cb", "discovered_server_cb", "lame_duck_mode_cb"],
 )
 @pytest.mark.parametrize("callback", [lambda _, __: None, lambda *, _: None])
-def test_who_needs_more_is_refused(option, callback):
-    """When connecting, and the error names the option."""
+def test_a_callback_with_two_parameters_is_refused(option, callback):
+    """A callback with more required parameters is refused by connect(), by option."""
     with pytest.raises(InvalidOptionError) as caught:
         Events("test", options(**{option: callback}))
     assert caught.value.option == option
 
 
 def test_each_kind_has_its_callback():
-    """The end is reported last, and once."""
+    """Each kind of event has its callback; the close is reported last, and once."""
     got: SimpleQueue = SimpleQueue()
     events = Events(
         "test",
@@ -142,7 +142,7 @@ def test_each_kind_has_its_callback():
 
 
 def test_a_slow_callback_does_not_grow_memory(caplog):
-    """Events above a limit are dropped and counted, the log says so once, and the end is still told."""
+    """Events above a limit are dropped and counted, and the close is reported."""
     go_on = threading.Event()
     heard = []
 

@@ -1,4 +1,4 @@
-"""Half of gevent's monkey patching is refused; all of it, or none, is fine."""
+"""Incomplete monkey patching of gevent is refused; complete patching, or none, is allowed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def patched(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
 
 
 def test_all_or_nothing_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package may be absent, imported without patching, or have patched all that is used."""
+    """The package may be missing, imported without patching, or have patched everything."""
     monkeypatch.delitem(sys.modules, "gevent.monkey", raising=False)
     check_patches()
     patched(monkeypatch)
@@ -29,7 +29,7 @@ def test_all_or_nothing_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_part_of_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names what is patched and what is not."""
+    """The error lists the patched and the unpatched modules."""
     patched(monkeypatch, "socket")
     with pytest.raises(Error, match="patched socket, but not select and threading: "):
         check_patches()

@@ -1,4 +1,4 @@
-"""Logging in: what was read for it is not kept."""
+"""Logins: secrets that were read are removed from memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CREDS = USER.creds(Account().user(USER))
 
 
 def options(way: str, path: Path) -> ConnectionOptions:
-    """Return options that log in with a key, in each way in which its seed can be given."""
+    """Return options for a login with a key, for each way to give its seed."""
     if way == "creds":
         path.write_text(CREDS)
         return ConnectionOptions(servers=SERVERS, user_credentials=str(path))
@@ -37,7 +37,7 @@ def options(way: str, path: Path) -> ConnectionOptions:
 def test_a_seed_is_wiped_after_its_use(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, way: str, fails: bool
 ) -> None:
-    """After a login, also one that failed, neither the seed nor what it was found in is in memory."""
+    """After a login, also a failed one, neither the seed nor its source text is in memory."""
     pytest.importorskip("nkeys")
     found: list[bytearray] = []
     find, key = login.find_seed, login.Key

@@ -1,4 +1,4 @@
-"""The queue between the reader and those who read, as one thread sees it."""
+"""The queue between the reader thread and reading threads, used from one thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def mailbox():
 
 
 def sleeping(mailbox):
-    """A reader that sleeps: its gate is shut until it is woken."""
+    """A waiting thread: its gate is locked until it is woken."""
     gate = threading.Lock()
     gate.acquire()
     mailbox._gates.append(gate)
@@ -31,7 +31,7 @@ def woken(gate):
 
 
 def test_first_in_first_out(mailbox):
-    """Items come in the order in which they were put in, however many at a time."""
+    """Items are returned in order, however many are added at a time."""
     mailbox.put([1, 2], 2)
     mailbox.put([3], 1)
     assert len(mailbox) == 3
@@ -51,7 +51,7 @@ def test_an_empty_mailbox(mailbox, timeout):
 
 
 def test_waiting_ends_at_once_where_there_is_something(mailbox):
-    """And the item stays."""
+    """A wait returns at once if there is an item, which stays."""
     mailbox.put([1], 1)
     mailbox.wait(FOREVER)
     assert list(mailbox.items) == [1]
@@ -59,7 +59,7 @@ def test_waiting_ends_at_once_where_there_is_something(mailbox):
 
 
 def test_a_closed_mailbox_can_be_read_to_its_end(mailbox):
-    """Then the reason is raised, to each reader as an error of its own."""
+    """After the items the reason is raised, as a new error for each reader."""
     cause = OSError("cut")
     reason = ConnectionClosedError("why")
     reason.__cause__ = cause
@@ -88,14 +88,14 @@ def test_the_first_reason_stays(mailbox):
 
 
 def test_a_closed_mailbox_takes_items(mailbox):
-    """`close` decides whether they can still be read."""
+    """Items can be added; `close` decides whether they can still be read."""
     mailbox.close(ConnectionClosedError("why"))
     mailbox.put([1], 1)
     assert mailbox.get(NOW) == 1
 
 
 def test_as_many_are_woken_as_there_are_items(mailbox):
-    """In the order in which they went to sleep."""
+    """Waiting threads are woken in the order of their waits."""
     first, second, third = (sleeping(mailbox) for _ in range(3))
     mailbox.put([1, 2], 2)
     assert [woken(gate) for gate in (first, second, third)] == [True, True, False]
@@ -104,15 +104,15 @@ def test_as_many_are_woken_as_there_are_items(mailbox):
 
 
 def test_all_waiters_are_woken(mailbox):
-    """By a close."""
+    """A close wakes all waiting threads."""
     gates = [sleeping(mailbox) for _ in range(3)]
     mailbox.close(ConnectionClosedError("why"))
     assert all(map(woken, gates))
     assert not mailbox._gates
 
 
-class Interrupted:
-    """A deadline that a reader never gets to wait for: first something happens, then a Ctrl-C."""
+class InterruptedDeadline:
+    """A deadline that runs a function and raises KeyboardInterrupt before the wait."""
 
     def __init__(self, happens):
         self._happens = happens
@@ -122,8 +122,8 @@ class Interrupted:
         raise KeyboardInterrupt
 
 
-def test_news_that_came_too_late_are_passed_on(mailbox):
-    """A reader that was woken when it had just given up wakes another one for the item."""
+def test_a_late_wake_up_is_passed_on(mailbox):
+    """A thread that was woken while it gave up wakes another one for the item."""
     other = []
 
     def happens():
@@ -132,12 +132,12 @@ def test_news_that_came_too_late_are_passed_on(mailbox):
         assert not woken(other[0])
 
     with pytest.raises(KeyboardInterrupt):
-        mailbox.wait(Interrupted(happens))
+        mailbox.wait(InterruptedDeadline(happens))
     assert woken(other[0])
 
 
-def test_no_news_are_not_passed_on(mailbox):
-    """When another thread has taken the item, no thread is woken without need."""
+def test_no_needless_wake_up_is_passed_on(mailbox):
+    """If another thread has taken the item, no thread is woken."""
     other = []
 
     def happens():
@@ -146,20 +146,20 @@ def test_no_news_are_not_passed_on(mailbox):
         mailbox.items.popleft()
 
     with pytest.raises(KeyboardInterrupt):
-        mailbox.wait(Interrupted(happens))
+        mailbox.wait(InterruptedDeadline(happens))
     assert not woken(other[0])
     assert list(mailbox._gates) == other
 
 
-def test_who_gives_up_leaves_no_gate(mailbox):
-    """After a reader gave up, no thread is woken in its place."""
+def test_a_thread_that_gives_up_leaves_no_gate(mailbox):
+    """After a thread gave up, no thread is woken in its place."""
     with pytest.raises(KeyboardInterrupt):
-        mailbox.wait(Interrupted(lambda: None))
+        mailbox.wait(InterruptedDeadline(lambda: None))
     assert not mailbox._gates
 
 
-def test_a_forked_child_has_nothing_of_its_parents(mailbox):
-    """Neither the items nor the lock, which a thread that is not there may hold."""
+def test_a_forked_child_has_an_empty_mailbox(mailbox):
+    """The child has neither the items nor the lock, which a missing thread may hold."""
     mailbox.put([1], 1)
     mailbox._lock.acquire()
     sleeping(mailbox)

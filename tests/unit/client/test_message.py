@@ -1,4 +1,4 @@
-"""What a message says of itself, without a connection."""
+"""Messages without a connection."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def message(header: bytes, data: bytes = b"") -> Msg:
 def test_status_and_headers(
     header: bytes, status: Status | None, headers: dict[str, str] | None
 ) -> None:
-    """The status is there whether headers are, and whether they were read before."""
+    """The status is available with and without headers, before and after they are read."""
     for first in ("status", "headers"):
         msg = message(header)
         getattr(msg, first)
@@ -41,6 +41,6 @@ def test_status_and_headers(
 
 
 def test_headers_are_read_once() -> None:
-    """What was read is the same object the next time."""
+    """The parsed headers are the same object each time."""
     msg = message(b"NATS/1.0\r\nA: b\r\n\r\n")
     assert msg.headers is msg.headers

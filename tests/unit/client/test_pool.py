@@ -1,4 +1,4 @@
-"""The servers that a connection may use, and their order."""
+"""The server pool and its order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def hosts(servers):
 
 
 def test_the_order_is_the_users():
-    """Without shuffling, servers are tried in the order in which they were given."""
+    """Without shuffling, servers are tried in the given order."""
     servers = pool()
     assert hosts(servers) == ["a", "b", "c"]
     assert len(servers) == 3
@@ -44,7 +44,7 @@ def test_a_server_that_failed_goes_to_the_end():
 
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_a_server_is_given_up_after_so_many_failures(most):
-    """`max_reconnect_attempts` failures in a row, and it is forgotten."""
+    """After `max_reconnect_attempts` consecutive failures it is removed."""
     servers = pool((A,), max_failures=most)
     for _ in range(most - 1):
         servers.failed(A)
@@ -56,7 +56,7 @@ def test_a_server_is_given_up_after_so_many_failures(most):
 
 
 def test_minus_one_is_never_given_up():
-    """-1: a server is tried for ever."""
+    """-1: a server is tried without limit."""
     servers = pool((A,), max_failures=-1)
     for _ in range(1000):
         servers.failed(A)
@@ -64,7 +64,7 @@ def test_minus_one_is_never_given_up():
 
 
 def test_a_lost_server_is_tried_last():
-    """The server whose link broke comes after the others, and that is no failure of it."""
+    """The server whose link broke comes after the others, without a failure."""
     servers = pool(max_failures=1)
     servers.lost(A)
     assert hosts(servers) == ["b", "c", "a"]
@@ -73,7 +73,7 @@ def test_a_lost_server_is_tried_last():
 
 
 def test_zero_attempts_give_a_lost_server_up():
-    """`max_reconnect_attempts=0`: it is not asked again, and the others once."""
+    """`max_reconnect_attempts=0`: it is not tried again, and the others once."""
     servers = pool(max_failures=0)
     servers.lost(A)
     assert hosts(servers) == ["b", "c"]
@@ -81,15 +81,15 @@ def test_zero_attempts_give_a_lost_server_up():
     assert hosts(servers) == ["c"]
 
 
-def test_the_first_walk_does_not_count():
-    """Who did not accept at the first walk is tried later, as often as anybody."""
+def test_the_first_round_does_not_count():
+    """A server that failed in the first round is tried later, as often as the others."""
     servers = pool((A, B), max_failures=1)
     servers.skipped(A)
     assert hosts(servers) == ["b", "a"]
 
 
-def test_a_refusal_is_known_again():
-    """The same words from the same server, with no success in between, whatever else happened."""
+def test_a_repeated_refusal_is_recognised():
+    """The same text from the same server, without a success in between, is a repeated refusal."""
     servers = pool()
     assert not servers.refused(A, "no")
     assert not servers.refused(B, "no")
@@ -102,8 +102,8 @@ def test_a_refusal_is_known_again():
     assert not servers.refused(ServerAddress("unknown", 1), "no")
 
 
-def test_a_failure_is_news_until_it_repeats():
-    """So that a failure which goes on is reported once."""
+def test_a_failure_is_new_until_it_repeats():
+    """A continuing failure is reported once."""
     servers = pool()
     assert servers.is_new_failure(A, "certificate")
     assert not servers.is_new_failure(A, "certificate")
@@ -115,7 +115,7 @@ def test_a_failure_is_news_until_it_repeats():
 
 
 def test_success_ends_a_row_of_failures():
-    """Only failures in a row count, and only of that server."""
+    """Only consecutive failures of the same server count."""
     servers = pool((A, B), max_failures=2)
     servers.failed(A)
     servers.succeeded(A)
@@ -152,7 +152,7 @@ def test_an_ip_is_verified_with_the_name_of_its_announcer():
 
 
 def test_discovered_websockets_are_websockets():
-    """A discovered server uses the scheme and the path of the server that announced it."""
+    """A discovered server has the scheme and the path of the server that announced it."""
     seed = ServerAddress("seed", 80, scheme="ws", path="/nats")
     assert pool((seed,)).discovered(("d:8080",), seed)[0].url == "ws://d:8080/nats"
 
@@ -165,8 +165,8 @@ def test_what_is_known_is_not_new():
     assert hosts(servers) == ["a", "b", "d"]
 
 
-def test_coming_back_is_no_discovery():
-    """A server that left and came back, or was given up, is used again and not reported again."""
+def test_a_return_is_not_a_discovery():
+    """A server that left and returned, or was given up, is used again and not reported again."""
     servers = pool((A, B), max_failures=1)
     assert servers.discovered(("d:1",), A) != []
     assert servers.discovered(("e:1",), A) != []
@@ -177,7 +177,7 @@ def test_coming_back_is_no_discovery():
 
 
 def test_servers_that_left_the_cluster_are_forgotten():
-    """What the user named stays, and so does the current server."""
+    """Configured servers and the current one stay."""
     servers = pool((A,))
     d, e = servers.discovered(("d:1", "e:2"), A)
     assert servers.discovered(("f:3",), d)[0].host == "f"
@@ -188,7 +188,7 @@ def test_servers_that_left_the_cluster_are_forgotten():
 
 
 def test_an_empty_list_changes_nothing():
-    """A server that is alone sends none."""
+    """A single server sends no list."""
     servers = pool((A,))
     servers.discovered(("d:1",), A)
     assert servers.discovered((), A) == []
@@ -197,7 +197,7 @@ def test_an_empty_list_changes_nothing():
 
 @pytest.mark.parametrize("junk", ["", " ", "a b", "h:x", "h:99999", "http://h", "[::1", "a,b c"])
 def test_what_is_no_address_is_left_out(junk):
-    """A strange address in an INFO does not disturb the others."""
+    """An invalid address in an INFO does not affect the others."""
     servers = pool((A,))
     assert [each.host for each in servers.discovered((junk, "d:1"), A)] == ["d"]
     assert servers.discovered((junk,), A) == []
@@ -218,7 +218,7 @@ def test_discovered_servers_are_shuffled():
 
 
 def test_the_server_in_use_keeps_its_place():
-    """Discoveries mix those that are tried later, named ones too, behind the one in use."""
+    """Discovered servers are shuffled with those tried later, behind the current one."""
     random.seed(1)
     orders = set()
     for _ in range(50):
@@ -231,7 +231,7 @@ def test_the_server_in_use_keeps_its_place():
 
 
 def test_the_pool_can_be_replaced():
-    """Only the new servers are tried; one that was known keeps its failures."""
+    """Only the new servers are tried; a known one keeps its failures."""
     servers = pool()
     servers.failed(B)
     d, b = parse_servers("d,nats://b:4222")
@@ -260,7 +260,7 @@ def test_servers_are_discovered_after_the_pool_was_replaced():
 
 
 def test_discovered_servers_are_bounded():
-    """A server that announces very many others, or always new ones, does not grow memory."""
+    """A server that announces very many others does not grow memory."""
     servers = pool((A,))
     many = tuple(f"10.{number >> 8}.{number & 255}.1:4222" for number in range(5000))
     assert len(servers.discovered(many, A)) == 1000

@@ -1,4 +1,4 @@
-"""What goes over a stream reaches the callback: in order, bounded, and on a thread of its own."""
+"""The trace of a stream: in order, bounded, and on its own thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jetstream_sync.net.memory import MemoryStream
 
 
 class Callback:
-    """Remembers lines, and stands still while the gate is shut."""
+    """Records lines, and blocks while the gate is closed."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -46,14 +46,14 @@ def tracer(callback: Callback) -> Iterator[Tracer]:
 
 
 class Counting(MemoryStream):
-    """A stream where sending and counting is one step for a Ctrl-C, as the contract says."""
+    """A stream that sends and counts in one step, as the contract requires."""
 
     def send(self, data: memoryview, sent: list[int]) -> None:
         sent.append(len(data))
 
 
-class Choosy(MemoryStream):
-    """A stream that takes so many bytes at a time; 0: none now, an error: the link broke."""
+class PartialStream(MemoryStream):
+    """A stream that accepts a number of bytes at a time; 0: none now; an error: the link broke."""
 
     def __init__(self, *takes: int | OSError) -> None:
         super().__init__([])
@@ -69,7 +69,7 @@ class Choosy(MemoryStream):
 
 
 def test_lines_come_in_the_order_of_the_bytes(callback: Callback, tracer: Tracer) -> None:
-    """Both directions are told by one thread, one line after the other, until the end."""
+    """One thread traces both directions, one line after the other, until the end."""
     stream = tracer.wrap(MemoryStream([b"INFO {}\r\nPI", b"NG\r\n", b""]))
     assert stream.receive() == b"INFO {}\r\nPI"
     sent: list[int] = []
@@ -85,9 +85,9 @@ def test_lines_come_in_the_order_of_the_bytes(callback: Callback, tracer: Tracer
 
 
 def test_only_what_was_sent_is_traced(callback: Callback, tracer: Tracer) -> None:
-    """A full socket and a broken link take nothing, and half a command is no line yet."""
+    """A full socket and a broken link accept nothing, and an incomplete command is not a line."""
     broken = ConnectionResetError("gone")
-    stream = tracer.wrap(Choosy(0, 3, 0, 8, broken))
+    stream = tracer.wrap(PartialStream(0, 3, 0, 8, broken))
     data = memoryview(b"PING\r\nSUB a 1\r\n")
     sent: list[int] = []
     with pytest.raises(BlockingIOError):
@@ -104,10 +104,10 @@ def test_only_what_was_sent_is_traced(callback: Callback, tracer: Tracer) -> Non
 
 
 def test_a_command_stands_before_its_answer(callback: Callback, tracer: Tracer) -> None:
-    """What another thread receives while bytes are on their way out comes after them."""
+    """Bytes that another thread receives during a send are traced after the sent ones."""
     pair = tracer.wrap(MemoryStream([b"PONG\r\n"]))
 
-    class Quick(MemoryStream):
+    class QuickStream(MemoryStream):
         """The answer is there before `send` has returned."""
 
         def send(self, data: memoryview, sent: list[int]) -> None:
@@ -116,7 +116,7 @@ def test_a_command_stands_before_its_answer(callback: Callback, tracer: Tracer) 
             reader.start()
             reader.join()
 
-    tracer.wrap(Quick([])).send(memoryview(b"PING\r\n"), [])
+    tracer.wrap(QuickStream([])).send(memoryview(b"PING\r\n"), [])
     tracer.close(5)
     assert callback.lines == ["> PING", "< PONG"]
 
@@ -124,7 +124,7 @@ def test_a_command_stands_before_its_answer(callback: Callback, tracer: Tracer) 
 def test_a_slow_callback_drops_lines_and_gets_their_number(
     callback: Callback, tracer: Tracer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The queue is bounded; every line is told or counted, and the count stands where they were."""
+    """The queue is bounded; every line is traced or counted, and the count is in its place."""
     monkeypatch.setattr(tracing, "_MAX_QUEUED_BYTES", 20_000)
     stream = tracer.wrap(
         MemoryStream([b"MSG a 1 %d\r\n%b\r\n" % (n, b"x" * n) for n in range(900)])
@@ -154,7 +154,7 @@ def test_a_slow_callback_drops_lines_and_gets_their_number(
 def test_the_number_of_places_is_bounded(
     callback: Callback, tracer: Tracer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Calls that add no line, or whose lines are dropped, do not add up while the callback stands still."""
+    """Calls without a line, or whose lines are dropped, use no memory while it blocks."""
     monkeypatch.setattr(tracing, "_MAX_PLACES", 10)
     stream = tracer.wrap(MemoryStream([b"PING\r\n"] * 1000))
     callback.gate.clear()
@@ -165,7 +165,7 @@ def test_the_number_of_places_is_bounded(
 
 
 def test_a_callback_that_raises_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Tracing goes on, and the log is not flooded."""
+    """Tracing continues, and the log is not flooded."""
     lines: list[str] = []
 
     def callback(line: str) -> None:
@@ -186,7 +186,7 @@ def test_a_callback_that_raises_is_logged_once(caplog: pytest.LogCaptureFixture)
 def test_closing_hands_over_what_is_queued_and_takes_no_more(
     callback: Callback, tracer: Tracer
 ) -> None:
-    """The thread ends after the last line; a later line goes nowhere."""
+    """The thread ends after the last line; later lines are dropped."""
     stream = tracer.wrap(MemoryStream([b"PING\r\n" * 100, b"PONG\r\n"]))
     callback.gate.clear()
     stream.receive()
@@ -216,7 +216,7 @@ def test_the_callback_may_close() -> None:
 def test_a_ctrl_c_loses_no_byte_of_the_trace(
     callback: Callback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever it strikes, the counts are right, and the trace tells each byte that went out once."""
+    """Wherever it interrupts, the counts are right, and each sent byte is traced once."""
     monkeypatch.setattr(tracing, "_FILL_TIMEOUT_S", 0.05)
     command = b"PUB a 5\r\nhello\r\n"
     moment = 0

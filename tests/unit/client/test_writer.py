@@ -1,4 +1,4 @@
-"""The out-buffer with one thread: when commands are sent, in which order, and what is refused."""
+"""The writer with one thread: when commands are sent, their order, and refused ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jetstream_sync.protocol.commands import PING, PONG
 
 
 class Narrow(MemoryStream):
-    """A stream whose socket takes a given number of bytes at a time; `None`: it fails."""
+    """A stream whose socket accepts a given number of bytes at a time; `None`: it fails."""
 
     def __init__(self, *room):
         super().__init__([])
@@ -44,7 +44,7 @@ def stream(writer):
     return stream
 
 
-# --- what is sent when ------------------------------------------------------------------------------
+# --- sending ----------------------------------------------------------------------------------------
 
 
 def test_a_call_that_waits_for_an_answer_sends_at_once(writer, stream):
@@ -67,7 +67,7 @@ def test_the_buffer_can_be_flushed(writer, stream):
 
 
 def test_a_publisher_sends_itself_when_much_is_buffered(writer, stream):
-    """That is the back-pressure: memory does not fill faster than the socket takes the bytes."""
+    """This is the back-pressure: memory does not grow faster than the socket accepts bytes."""
     writer.publish(b"x" * _SEND_ABOVE_BYTES, 0)
     assert stream.sent == b""
     writer.publish(b"y", 0)
@@ -92,7 +92,7 @@ def test_the_flusher_sends_what_others_leave(writer, stream):
 
 
 def test_messages_and_bytes_are_counted(writer, stream):
-    """Messages with the bytes of headers and payload; other commands are none."""
+    """Messages are counted with the bytes of headers and payload; other commands are not."""
     writer.publish(b"PUB a 2\r\nxx\r\n", 2)
     writer.send_deferred(b"PUB a 3\r\nxxx\r\n", 3)
     writer.send(b"PUB a 4\r\nxxxx\r\n", 1, 4)
@@ -111,11 +111,11 @@ def test_a_note_is_taken_of_what_is_appended(writer, stream):
     assert stream.sent == PING
 
 
-# --- a socket that is full --------------------------------------------------------------------------
+# --- a full socket ----------------------------------------------------------------------------------
 
 
 def test_a_command_is_sent_whole(writer):
-    """However little the socket takes at a time, every byte goes out once and in order."""
+    """However few bytes the socket accepts, every byte is sent once and in order."""
     stream = Narrow(*[1] * 5, 3, *[1] * 50)
     writer.attach(stream, b"")
     for number in range(10):
@@ -125,7 +125,7 @@ def test_a_command_is_sent_whole(writer):
 
 
 def test_a_call_that_waits_for_a_reply_does_not_wait_for_a_full_socket(writer):
-    """Bytes that the socket does not take stay buffered, and are sent later in order."""
+    """Bytes that the socket does not accept stay buffered, and are sent later in order."""
     stream = Narrow(2, 0)
     writer.attach(stream, b"")
     writer.send(b"one", 1, 0)
@@ -148,7 +148,7 @@ def test_draining_waits_for_the_socket(writer):
 
 
 def test_draining_gives_up_in_time(writer):
-    """A socket that stays full ends it at its deadline."""
+    """A socket that stays full ends the drain at its deadline."""
     stream = Narrow(1, *[0] * 100)
     writer.attach(stream, b"")
     writer.publish(b"one", 0)
@@ -160,7 +160,7 @@ def test_a_deadline_ends_the_back_pressure(writer):
     """The command stays buffered after the error, and is sent once."""
     stream = Narrow(*[0] * 100)
     writer.attach(stream, b"")
-    # The first one is on its way to the socket, the second one waits in the buffer.
+    # The first one is being sent, the second one waits in the buffer.
     writer.send(b"x" * (_SEND_ABOVE_BYTES + 1), 1, 0, Deadline(0))
     with pytest.raises(TimeoutError):
         writer.send(b"y" * (_SEND_ABOVE_BYTES + 1), 1, 0, Deadline(0))
@@ -173,7 +173,7 @@ def test_a_deadline_ends_the_back_pressure(writer):
 
 
 def test_without_a_link_commands_wait(writer):
-    """On a new link the preamble with the subscriptions comes first."""
+    """On a new link the preamble with the subscriptions is sent first."""
     writer.publish(b"one", 0)
     writer.send(b"two", 1, 0)
     writer.append(b"three")
@@ -185,7 +185,7 @@ def test_without_a_link_commands_wait(writer):
 
 @pytest.mark.parametrize("how", ["publish", "send_deferred", "send"])
 def test_without_a_link_the_buffer_has_a_limit(writer, how):
-    """`pending_size` bytes wait for a link, and not one more; what is refused is not sent."""
+    """`pending_size` bytes wait for a link, and not one more; a refused command is not sent."""
 
     def say(command):
         if how == "send":
@@ -214,7 +214,7 @@ def test_with_a_pending_size_of_0_nothing_waits():
 
 
 def test_a_link_that_breaks_is_reported(writer, broken):
-    """Once, with what went wrong; the caller's command does not raise, for it may have arrived."""
+    """It is reported once; the command does not raise, since it may have arrived."""
     stream = Narrow(2, None)
     writer.attach(stream, b"")
     writer.send(b"one", 1, 0)
@@ -224,7 +224,7 @@ def test_a_link_that_breaks_is_reported(writer, broken):
 
 
 def test_bytes_already_sent_are_not_sent_again(writer):
-    """Nor are the pings of the old link sent on the new one; everything else is."""
+    """The pings of the old link are not sent on the new one; everything else is."""
     writer.attach(Narrow(2, None), b"")
     writer.publish(b"one", 0)
     writer.send_buffered()
@@ -240,7 +240,7 @@ def test_bytes_already_sent_are_not_sent_again(writer):
 
 
 def test_commands_after_a_break_are_for_the_next_link(writer):
-    """Also while another thread is sending, and the broken socket still takes bytes."""
+    """Also while another thread is sending, and the broken socket still accepts bytes."""
 
     class Broken(MemoryStream):
         def send(self, data, sent):
@@ -261,7 +261,7 @@ def test_commands_after_a_break_are_for_the_next_link(writer):
 
 
 def test_a_detached_writer_sends_nothing(writer, stream):
-    """Draining says so."""
+    """Draining reports that."""
     writer.detach()
     writer.publish(b"one", 0)
     writer.send_buffered()
@@ -273,7 +273,7 @@ def test_a_detached_writer_sends_nothing(writer, stream):
 
 
 def test_a_closed_writer_refuses_with_the_reason(writer, stream):
-    """Every caller gets an error of its own; what was buffered is dropped."""
+    """Each call raises its own error; buffered data is dropped."""
     writer.publish(b"one", 0)
     reason = ConnectionClosedError("why")
     writer.close(reason)
@@ -305,7 +305,7 @@ def test_the_flusher_of_a_closed_writer_ends(writer):
 
 
 def test_an_answer_to_each_ping(writer, stream):
-    """As many as were asked for, while little waits to be sent."""
+    """One PONG per PING, while the buffer is small."""
     for _ in range(100):
         writer.pong()
     writer.send_buffered()
@@ -313,7 +313,7 @@ def test_an_answer_to_each_ping(writer, stream):
 
 
 def test_one_answer_for_many_pings(writer):
-    """Where much waits to be sent, answers that follow each other are one."""
+    """With a large buffer, consecutive PONGs are combined."""
     writer.attach(MemoryStream([]), b"")
     writer.append(b"x" * (_SEND_ABOVE_BYTES + 1))
     for _ in range(1000):
@@ -337,7 +337,7 @@ def test_pending_pongs_end_with_their_link(writer):
 
 
 def test_a_released_stream_gets_the_buffered_bytes(writer, stream):
-    """And nothing that comes later, which is for the next one."""
+    """Later bytes are not sent; they are for the next stream."""
     writer.publish(b"before", 0)
     writer.flush_and_shutdown(stream, Deadline(0.1))
     assert stream.sent == b"before"
@@ -352,14 +352,14 @@ def test_a_released_stream_gets_the_buffered_bytes(writer, stream):
 
 
 def test_another_stream_is_not_released(writer, stream):
-    """A thread that is late with its old stream does not affect the new one."""
+    """A thread that still uses its old stream does not affect the new one."""
     writer.flush_and_shutdown(MemoryStream([]), Deadline(0.1))
     writer.send(b"one", 1, 0)
     assert stream.sent == b"one"
 
 
 def test_a_full_stream_is_released_in_time(writer):
-    """Bytes that it did not take stay buffered."""
+    """Bytes that it did not accept stay buffered."""
     narrow = Narrow(0, 0, 0, 0, 0, 0, 0, 0)
     writer.attach(narrow, b"")
     writer.publish(b"stays", 0)

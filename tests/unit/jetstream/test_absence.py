@@ -1,4 +1,4 @@
-"""How long a consumer without a leader is left alone."""
+"""The retry delays for a consumer without a leader."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ ANOTHER = LeadershipChangeError(409, "Leadership Change")
 
 
 def wait_after(backoff: RetryBackoff, error: PullError) -> float:
-    """Note the error, and return in how many seconds it is asked again, to the tenth."""
+    """Record the error, and return the delay until the next attempt, in tenths of a second."""
     backoff.record(error)
     assert backoff.retry_at is not None
     return round(backoff.retry_at - monotonic(), 2)
 
 
 def test_the_intervals_double_up_to_a_limit() -> None:
-    """Attempts follow each other in 1/4, 1/2, 1 and then 2 seconds."""
+    """The delays are 1/4, 1/2, 1 and then 2 seconds."""
     backoff = RetryBackoff()
     assert [wait_after(backoff, NO_RESPONDERS) for _ in range(6)] == [0.25, 0.5, 1, 2, 2, 2]
 
 
 def test_the_limit_may_be_shorter() -> None:
-    """With short heartbeats the intervals are no longer than those."""
+    """With short heartbeats the delays are not longer than those."""
     backoff = RetryBackoff(0.5)
     assert [wait_after(backoff, NO_RESPONDERS) for _ in range(4)] == [0.25, 0.5, 0.5, 0.5]
 
 
-def test_who_says_that_it_leads_now_is_asked_at_once() -> None:
-    """After a change of leaders the new one is asked at once, and again only with a wait."""
+def test_a_new_leader_is_asked_at_once() -> None:
+    """After a change of leaders the new one is asked at once, and then with a delay."""
     backoff = RetryBackoff()
     assert [wait_after(backoff, ANOTHER) for _ in range(3)] == [0, 0.25, 0.5]
     backoff.reset()
     assert [wait_after(backoff, each) for each in (NO_RESPONDERS, ANOTHER)] == [0.25, 0.5]
 
 
-def test_only_the_first_is_news() -> None:
-    """One failure is reported once, whatever the errors; after a success it is reported again."""
+def test_only_the_first_failure_is_reported() -> None:
+    """A failure is reported once, whatever the errors; after a success it is reported again."""
     backoff = RetryBackoff()
     assert [backoff.record(each) for each in (ANOTHER, NO_RESPONDERS, ANOTHER)] == [
         True,

@@ -1,4 +1,4 @@
-"""The headers that the arguments of a publish make."""
+"""The headers of the arguments of a publish."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jetstream_sync.errors import (
 from jetstream_sync.headers import Headers, encode_headers
 from jetstream_sync.jetstream.publish import publish_headers
 
-# The arguments in order, and the header that each makes (ADR-22, ADR-43, nats-server/stream.go).
+# The arguments in order, and the header of each (ADR-22, ADR-43, nats-server/stream.go).
 MADE = {
     "stream": ("S", "Nats-Expected-Stream", "S"),
     "msg_id": ("x y", "Nats-Msg-Id", "x y"),
@@ -39,13 +39,13 @@ def made(headers: Any = None, **arguments: Any) -> Any:
 
 @pytest.mark.parametrize("argument", MADE)
 def test_each_argument_makes_its_header(argument: str) -> None:
-    """An argument makes one header, and no other."""
+    """Each argument sets its header, and no other."""
     value, name, text = MADE[argument]
     assert made(**{argument: value}) == {name: text}
 
 
 def test_all_together() -> None:
-    """All arguments make all headers, beside those of the user."""
+    """All arguments set their headers, beside those of the user."""
     headers = {"Own": ["1", "2"]}
     got = made(headers, **{argument: value for argument, (value, _, _) in MADE.items()})
     block = encode_headers(got).decode()
@@ -57,7 +57,7 @@ def test_all_together() -> None:
 
 
 def test_without_arguments_the_headers_are_the_users() -> None:
-    """Nothing is made, checked or copied then."""
+    """The user's headers are used without a copy or a check."""
     headers = {"a": "b"}
     assert made() is None
     assert made(headers) is headers
@@ -65,7 +65,7 @@ def test_without_arguments_the_headers_are_the_users() -> None:
 
 @pytest.mark.parametrize("headers", [{"nats-msg-id": "theirs"}, Headers({"NATS-MSG-ID": "theirs"})])
 def test_an_argument_comes_before_a_header_of_its_name(headers: Any) -> None:
-    """One message has one id, however the header's name was written."""
+    """One message has one id, whatever the case of the header's name."""
     assert list(made(headers, msg_id="ours").pairs()) == [("Nats-Msg-Id", "ours")]
 
 
@@ -82,7 +82,7 @@ def test_an_argument_comes_before_a_header_of_its_name(headers: Any) -> None:
     ],
 )
 def test_a_ttl_is_exact(ttl: float | timedelta, text: str) -> None:
-    """Whole seconds are a number, all else is a duration as Go reads it."""
+    """Whole seconds are a number, other values are a Go duration."""
     assert made(msg_ttl=ttl) == {"Nats-TTL": text}
 
 
@@ -115,7 +115,7 @@ def test_invalid_values_are_refused_by_the_client(argument: str, value: object) 
 
 @pytest.mark.parametrize("subject", ["a.b", "a.*", "a.>"])
 def test_a_sequence_may_be_expected_of_another_subject(subject: str) -> None:
-    """The subject goes with the sequence, in a header of its own; it may have wildcards."""
+    """The subject is sent with the sequence, in its own header; it may have wildcards."""
     headers = made(expected_last_subject_sequence=3, expected_last_subject=subject)
     assert headers == {"Nats-Expected-Last-Subject-Sequence": "3", SUBJECT: subject}
 
@@ -128,13 +128,13 @@ def test_the_subject_of_an_expectation_is_checked(subject: str) -> None:
 
 
 def test_a_stream_has_a_streams_name() -> None:
-    """The expected stream is checked as any other."""
+    """The expected stream is checked like any stream name."""
     with pytest.raises(InvalidNameError):
         made(stream="a.b")
 
 
 @pytest.mark.parametrize("headers", [None, {"a": "b"}])
 def test_an_id_cannot_add_headers(headers: Any) -> None:
-    """A line break in an id is refused, and not sent."""
+    """A line break in an id is refused, and nothing is sent."""
     with pytest.raises(InvalidHeaderError):
         encode_headers(made(headers, msg_id="a\r\nNats-Rollup: all"))

@@ -1,4 +1,4 @@
-"""The heartbeat monitor: one timer, which looks at a stamp."""
+"""The heartbeat monitor: one timer, which checks a time stamp."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jetstream_sync.jetstream.heartbeat import HeartbeatMonitor, HeartbeatTimeou
 
 
 class FakeTimers:
-    """A clock that is moved by hand, and timers that run when it reaches them."""
+    """A clock that is set by the test, and timers that run when it reaches them."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -70,7 +70,7 @@ def test_the_alarm_comes_after_three_intervals(timers: FakeTimers) -> None:
 
 
 def test_whatever_comes_puts_it_off(timers: FakeTimers) -> None:
-    """With a word now and then there is no alarm; after the last one it is three intervals."""
+    """Occasional deliveries prevent the report; after the last one it takes three intervals."""
     last = 100.0
 
     def seen() -> float:
@@ -85,7 +85,7 @@ def test_whatever_comes_puts_it_off(timers: FakeTimers) -> None:
 
 
 def test_it_is_armed_at_most_once_for_each_interval(timers: FakeTimers) -> None:
-    """However busy a consumer is, the timer looks once in two intervals or so."""
+    """However busy a consumer is, the timer runs about once in two intervals."""
     _, alarms = monitor(timers, lambda: timers.now - 0.001)
     timers.until(200)
     assert alarms == []
@@ -94,7 +94,7 @@ def test_it_is_armed_at_most_once_for_each_interval(timers: FakeTimers) -> None:
 
 
 def test_an_irregular_word_does_not_arm_it_more_often(timers: FakeTimers) -> None:
-    """Also where it would have to look again very soon, it waits for an interval."""
+    """A timer that would have to run again very soon waits for an interval."""
     stamps = [100.0, 100.5, 114.0, 116.0, 129.0]
     _, _ = monitor(timers, lambda: max(stamp for stamp in stamps if stamp <= timers.now))
     timers.until(140)
@@ -102,7 +102,7 @@ def test_an_irregular_word_does_not_arm_it_more_often(timers: FakeTimers) -> Non
 
 
 def test_stopped_is_stopped(timers: FakeTimers) -> None:
-    """After the end there is no alarm and no timer, also where one is just looking."""
+    """After the end there is no report and no timer, also if one is just running."""
     watching, alarms = monitor(timers, lambda: 100.0)
     watching.stop()
     watching.stop()
@@ -121,7 +121,7 @@ def test_stopped_is_stopped(timers: FakeTimers) -> None:
 
 
 def test_in_a_forked_child_no_lock_of_the_parent_is_taken(timers: FakeTimers) -> None:
-    """A thread that is not there may have held the lock."""
+    """A missing thread may have held the lock."""
     watching, _ = monitor(timers, lambda: 100.0)
     watching._lock.acquire()
     watching.forked()
@@ -130,7 +130,7 @@ def test_in_a_forked_child_no_lock_of_the_parent_is_taken(timers: FakeTimers) ->
 
 
 def test_the_timer_is_a_daemon_with_a_name() -> None:
-    """It is a `threading.Timer` that keeps no program alive."""
+    """It is a `threading.Timer` that does not keep the program alive."""
     watching = HeartbeatMonitor("C", HeartbeatTimeout(100.0, 3), lambda: 0.0, lambda: None)
     timer = watching._timer
     assert isinstance(timer, threading.Timer)
@@ -143,7 +143,7 @@ def test_the_timer_is_a_daemon_with_a_name() -> None:
 
 @pytest.mark.parametrize(("interval", "intervals", "limit"), [(5, 3, 15), (0.5, 2, 1), (2, 1.5, 3)])
 def test_patience_is_a_number_of_intervals(interval: float, intervals: float, limit: float) -> None:
-    """How long a consumer may be silent is decided in one place."""
+    """The number of silent intervals is defined in one place."""
     patience = HeartbeatTimeout(interval, intervals)
     assert patience.limit == limit
     error = patience.error("C")

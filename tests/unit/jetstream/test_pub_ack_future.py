@@ -1,4 +1,4 @@
-"""The future of an acknowledgement: the standard one, as far as anybody can see."""
+"""Futures of acknowledgements behave like standard ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def future(core):
 
 @pytest.fixture(params=[False, True], ids=["not looked at", "looked at"])
 def looked_at(request, future):
-    """Whether the future is inspected before it completes, which creates its event."""
+    """Whether the future is inspected before it completes, which creates its standard part."""
     if request.param:
         with pytest.raises(builtins.TimeoutError):
             future.result(0)
@@ -50,7 +50,7 @@ def looked_at(request, future):
 
 
 def test_a_future_that_is_not_settled(future):
-    """It is running, and waiting for it ends when the time is up, with the built-in error."""
+    """It is running, and waiting for it raises the built-in error after the timeout."""
     assert isinstance(future, concurrent.futures.Future)
     assert (future.done(), future.running(), future.cancelled()) == (False, True, False)
     for wait in (future.result, future.exception):
@@ -62,7 +62,7 @@ def test_a_future_that_is_not_settled(future):
 
 @pytest.mark.usefixtures("looked_at")
 def test_an_acknowledged_message(future):
-    """The result is the stream's acknowledgement, as often as it is asked for."""
+    """The result is the stream's acknowledgement, however often it is read."""
     future.acknowledged(STORED)
     assert (future.done(), future.running(), future.cancelled()) == (True, False, False)
     assert future.exception(0) is None
@@ -72,7 +72,7 @@ def test_an_acknowledged_message(future):
 
 @pytest.mark.usefixtures("looked_at")
 def test_a_message_that_the_stream_refused(future):
-    """The server's error is raised as its class, as often as it is asked for."""
+    """The server's error is raised with its class, however often it is read."""
     future.acknowledged(REFUSED)
     assert future.done()
     for _ in range(2):
@@ -84,7 +84,7 @@ def test_a_message_that_the_stream_refused(future):
 @pytest.mark.usefixtures("looked_at")
 @pytest.mark.parametrize("answer", [b"", b"+OK", b"[]", b"{}", b'{"stream":"","seq":1}', b"\xff"])
 def test_an_answer_that_makes_no_sense(future, answer):
-    """It is an error, and never an acknowledgement."""
+    """An invalid answer is an error, and never an acknowledgement."""
     future.acknowledged(answer)
     with pytest.raises(InvalidResponseError):
         future.result(0)
@@ -92,7 +92,7 @@ def test_an_answer_that_makes_no_sense(future, answer):
 
 @pytest.mark.usefixtures("looked_at")
 def test_a_message_that_no_stream_took(future):
-    """The error is raised, as often as it is asked for."""
+    """The error is raised, however often it is read."""
     error = NoStreamResponseError("a.b")
     future.failed(error)
     assert (future.done(), future.running()) == (True, False)
@@ -105,7 +105,7 @@ def test_a_message_that_no_stream_took(future):
 
 @pytest.mark.parametrize("answer", [None, STORED])
 def test_a_sent_message_cannot_be_cancelled(future, answer):
-    """Cancelling does nothing and says so."""
+    """Cancelling does nothing and returns false."""
     if answer:
         future.acknowledged(answer)
     assert future.cancel() is False
@@ -117,7 +117,7 @@ def test_a_sent_message_cannot_be_cancelled(future, answer):
 
 @pytest.mark.usefixtures("looked_at")
 def test_a_future_is_settled_once(future):
-    """What comes later is refused, and the first outcome stays."""
+    """Later results are refused, and the first one stays."""
     future.failed(NoStreamResponseError("a.b"))
     with pytest.raises(InvalidStateError):
         future.acknowledged(STORED)
@@ -129,7 +129,7 @@ def test_a_future_is_settled_once(future):
 
 @pytest.mark.usefixtures("looked_at")
 def test_an_error_after_an_acknowledgement_is_refused(future):
-    """A time-out that comes too late changes nothing."""
+    """A timeout after the acknowledgement changes nothing."""
     future.acknowledged(STORED)
     with pytest.raises(InvalidStateError):
         future.failed(NoStreamResponseError("a.b"))
@@ -138,7 +138,7 @@ def test_an_error_after_an_acknowledgement_is_refused(future):
 
 @pytest.mark.parametrize("answer", [STORED, REFUSED])
 def test_callbacks(future, answer):
-    """A callback is called with the future once it is settled, at once where it is."""
+    """A callback is called with the future when it is settled, or at once."""
     called = []
     future.add_done_callback(called.append)
     future.add_done_callback(lambda done: called.append(done.exception(0)))
@@ -169,7 +169,7 @@ def test_a_callback_of_a_failure(future):
 @pytest.mark.usefixtures("looked_at")
 @pytest.mark.parametrize("answer", [STORED, REFUSED, None])
 def test_the_standard_class_has_the_outcome_too(future, answer):
-    """What reads the state of the standard part, as asyncio does from Python 3.14 on, sees the outcome."""
+    """Code that reads the state of the standard part, as asyncio does, sees the result."""
     standard = concurrent.futures.Future
     if answer is None:
         future.failed(NoStreamResponseError("a.b"))
@@ -183,7 +183,7 @@ def test_the_standard_class_has_the_outcome_too(future, answer):
 
 
 def test_no_private_name_of_the_standard_class_is_used():
-    """A future depends on no attribute of the standard class that may change."""
+    """A future depends on no private attribute of the standard class."""
     private = {name for name in vars(concurrent.futures.Future()) if name.startswith("_")}
     assert {"_state", "_condition"} <= private
     tree = ast.parse(inspect.getsource(pub_ack_future))
@@ -193,7 +193,7 @@ def test_no_private_name_of_the_standard_class_is_used():
 
 
 def test_threads_that_meet_in_a_new_future(core):
-    """A future that threads wait for while it is being settled is settled for each of them."""
+    """A future that is settled while threads begin to wait wakes each of them."""
     for _ in range(300):
         future = PubAckFuture("a", b"", 0, None, core)
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
@@ -209,7 +209,7 @@ def test_threads_that_meet_in_a_new_future(core):
 
 
 def test_waiting_for_several(core):
-    """`concurrent.futures.wait` knows which are settled, seen or unseen."""
+    """`concurrent.futures.wait` accepts settled and pending ones."""
     futures = [PubAckFuture("a", b"", 0, None, core) for _ in range(4)]
     futures[0].acknowledged(STORED)
     done, open_ = concurrent.futures.wait(futures, 0, FIRST_COMPLETED)
@@ -258,8 +258,8 @@ def test_from_asyncio(core, settled_first):
 
 
 @pytest.mark.parametrize("wait", ["result", "exception"])
-def test_who_waits_sends_what_is_buffered(core, wait):
-    """The message may still be in the out-buffer, and its answer would never come."""
+def test_waiting_flushes_the_buffer(core, wait):
+    """The message may still be in the buffer, so waiting flushes it."""
     stream = MemoryStream([])
     core._writer.attach(stream, b"")
     future = PubAckFuture("a", b"PUB a 0\r\n\r\n", 0, None, core)
@@ -271,13 +271,13 @@ def test_who_waits_sends_what_is_buffered(core, wait):
 
 
 def test_repr(future):
-    """It says what the state is, as the standard one does."""
+    """It has the state, as in the standard class."""
     assert "state=running" in repr(future).lower()
     future.acknowledged(STORED)
     assert "state=finished" in repr(future).lower()
 
 
-def test_it_has_nothing_else(future):
-    """A name that is not there is not there."""
+def test_unknown_attributes(future):
+    """An unknown attribute raises AttributeError."""
     assert not hasattr(future, "nothing")
     assert not hasattr(future, "_nothing")

@@ -1,4 +1,4 @@
-"""Deadlines: made once from a timeout, and asked again and again what is left."""
+"""Deadlines: made from a timeout once, and queried for the remaining time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jetstream_sync.net.clock import FOREVER, Deadline, seconds
 
 
 class Time:
-    """A monotonic clock that stands still until it is told to move."""
+    """A monotonic clock that is set by the test."""
 
     def __init__(self):
         self.now = 1000.0
@@ -31,7 +31,7 @@ def time(monkeypatch):
 
 @pytest.mark.parametrize("timeout", [2, 2.0, timedelta(seconds=2)])
 def test_a_deadline_comes_when_the_time_is_over(time, timeout):
-    """What is left shrinks with the clock, and is never below 0."""
+    """The remaining time decreases with the clock, and is never below 0."""
     deadline = Deadline(timeout)
     assert (deadline.left(), deadline.lock_timeout(), deadline.expired()) == (2.0, 2.0, False)
     time.now += 1.5
@@ -45,14 +45,14 @@ def test_a_deadline_comes_when_the_time_is_over(time, timeout):
 @pytest.mark.usefixtures("time")
 @pytest.mark.parametrize("timeout", [0, 0.0, -1, -0.5, timedelta(0), timedelta(-1), float("-inf")])
 def test_zero_or_less_has_come(timeout):
-    """Such a timeout means: look once."""
+    """Such a timeout means: do not wait."""
     deadline = Deadline(timeout)
     assert (deadline.left(), deadline.lock_timeout(), deadline.expired()) == (0.0, 0.0, True)
 
 
 @pytest.mark.parametrize("deadline", [Deadline(None), FOREVER])
 def test_none_never_comes(time, deadline):
-    """There is no limit then; a lock spells that -1."""
+    """There is no limit; for a lock that is -1."""
     time.now += 1e12
     assert (deadline.left(), deadline.lock_timeout(), deadline.expired()) == (None, -1, False)
 
@@ -60,7 +60,7 @@ def test_none_never_comes(time, deadline):
 @pytest.mark.usefixtures("time")
 @pytest.mark.parametrize("timeout", [float("inf"), 1e300, timedelta.max])
 def test_a_lock_can_wait_for_any_timeout(timeout):
-    """A timeout above what a lock takes is as long as a lock takes."""
+    """A timeout above the maximum of a lock becomes that maximum."""
     left = Deadline(timeout).lock_timeout()
     assert 200 * 365 * 86400 < left <= threading.TIMEOUT_MAX
     assert threading.Lock().acquire(timeout=left)
@@ -68,7 +68,7 @@ def test_a_lock_can_wait_for_any_timeout(timeout):
 
 @pytest.mark.parametrize("timeout", [True, False, float("nan"), "1", b"1", 1j, []])
 def test_what_is_no_time_is_refused(timeout):
-    """The error names the option that the time was given as."""
+    """The error names the option of the time."""
     with pytest.raises(InvalidOptionError) as caught:
         Deadline(timeout)
     assert caught.value.option == "timeout"
@@ -79,7 +79,7 @@ def test_what_is_no_time_is_refused(timeout):
 
 @pytest.mark.parametrize("timeout", [1, 0, -2.5])
 def test_seconds_are_what_was_given(timeout):
-    """A number of seconds is left as it is, a `timedelta` converted."""
+    """A number of seconds is unchanged, a `timedelta` is converted."""
     assert seconds(timeout) == timeout
     assert seconds(timedelta(milliseconds=1500)) == 1.5
 

@@ -1,4 +1,4 @@
-"""What TLS and WebSocket have in common: what is said arrives once and in order, whatever happens."""
+"""Common behaviour of TLS and WebSocket: bytes arrive once and in order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BIG = bytes(range(256)) * 1000
 
 
 def send_all(layer: Layer, data: bytes, wire: Wire, refill: int) -> int:
-    """Send as a writer does: what does not count as sent comes again; return how often it blocked."""
+    """Send like a writer, which repeats uncounted bytes; return the number of full sockets."""
     blocked = 0
     rest = memoryview(data)
     while rest:
@@ -37,7 +37,7 @@ def send_all(layer: Layer, data: bytes, wire: Wire, refill: int) -> int:
 
 @each_kind
 def test_it_is_a_stream(kind: str) -> None:
-    """It has everything that a `ByteStream` has."""
+    """It has the interface of a `ByteStream`."""
     layer, _ = opened(kind)
     for name in ("peer", *(each for each in vars(ByteStream) if not each.startswith("_"))):
         assert hasattr(layer, name)
@@ -46,7 +46,7 @@ def test_it_is_a_stream(kind: str) -> None:
 
 @each_kind
 def test_what_is_sent_arrives(kind: str) -> None:
-    """Also when it is larger than what is encoded at a time."""
+    """Also if it is larger than one encoded block."""
     layer, wire = opened(kind)
     assert send_all(layer, BIG, wire, 0) == 0
     wire.deliver()
@@ -62,7 +62,7 @@ def test_what_is_sent_arrives(kind: str) -> None:
 def test_a_full_socket_has_nothing_sent_twice(
     kind: str, messages: list[bytes], refill: int
 ) -> None:
-    """What was encoded and did not leave completely is not encoded again when it comes again."""
+    """Encoded bytes that were not sent completely are not encoded again."""
     layer, wire = opened(kind)
     wire.room = 0
     for message in messages:
@@ -73,8 +73,8 @@ def test_a_full_socket_has_nothing_sent_twice(
 
 
 @each_kind
-def test_nothing_counts_before_it_has_left(kind: str) -> None:
-    """With one byte of the encoded form left behind, no byte counts as sent."""
+def test_nothing_counts_before_it_is_sent(kind: str) -> None:
+    """While one byte of the encoded form is unsent, no byte counts as sent."""
     layer, wire = opened(kind)
     sent: list[int] = []
     layer.send(memoryview(b"x" * 1000), sent)
@@ -97,7 +97,7 @@ def test_nothing_counts_before_it_has_left(kind: str) -> None:
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="tracing opcodes may crash it")
 @pytest.mark.parametrize("room", [None, 50], ids=["room", "full"])
 def test_a_ctrl_c_loses_and_repeats_nothing(kind: str, room: int | None) -> None:
-    """Wherever Ctrl-C strikes in a send, the bytes that count as sent have left, once."""
+    """Wherever Ctrl-C interrupts a send, the counted bytes have been sent, once."""
     layer, wire = opened(kind)
     interrupted(lambda: send_all(layer, b"warm", wire, 50), 10**9)
     expected = bytearray(b"warm")
@@ -129,7 +129,7 @@ def test_a_ctrl_c_loses_and_repeats_nothing(kind: str, room: int | None) -> None
 @each_kind
 @pytest.mark.parametrize("piece", [1, 7, 1000, 1 << 20])
 def test_however_bytes_come_they_are_decoded(kind: str, piece: int) -> None:
-    """Cut anywhere, down to single bytes, they give the same; no piece of the result is empty."""
+    """However the bytes are divided, the result is the same, without empty pieces."""
     layer, wire = opened(kind)
     wire.piece = piece
     wire.bring(wire.server.say(b"first") + wire.server.say(b"x" * 20_000))
@@ -143,7 +143,7 @@ def test_however_bytes_come_they_are_decoded(kind: str, piece: int) -> None:
 
 @each_kind
 def test_one_receive_returns_all_that_is_there(kind: str) -> None:
-    """Many records or frames that came with one read are one result."""
+    """Several records or frames of one read are one result."""
     layer, wire = opened(kind)
     wire.bring(b"".join(wire.server.say(b"%03d" % number) for number in range(100)))
     assert layer.receive() == b"".join(b"%03d" % number for number in range(100))
@@ -151,7 +151,7 @@ def test_one_receive_returns_all_that_is_there(kind: str) -> None:
 
 @each_kind
 def test_the_time_is_for_all_of_a_receive(kind: str) -> None:
-    """A trickle that completes nothing does not stretch the time that receive() may take."""
+    """Bytes that complete nothing do not extend the time limit of receive()."""
     layer, wire = opened(kind)
     layer.set_timeout(0.05)
     endless = wire.server.say(b"x" * 16_000)[:-1]
@@ -164,7 +164,7 @@ def test_the_time_is_for_all_of_a_receive(kind: str) -> None:
     def slow() -> bytes:
         nonlocal reads
         reads += 1
-        # What a system does: its own limit is for one read.
+        # Like the system, whose limit is for one read.
         assert wire.timeout is not None
         assert wire.timeout <= 0.05
         if reads > 20:
@@ -178,7 +178,7 @@ def test_the_time_is_for_all_of_a_receive(kind: str) -> None:
 
 
 def threading_free_wait(seconds: float) -> None:
-    """Let the clock go on."""
+    """Advance the clock."""
     from jetstream_sync.net.clock import Deadline
 
     until = Deadline(seconds)
@@ -187,8 +187,8 @@ def threading_free_wait(seconds: float) -> None:
 
 
 @each_kind
-def test_goodbye_ends_the_stream(kind: str) -> None:
-    """What came before the server's goodbye is returned first, then the end, again and again."""
+def test_a_close_notification_ends_the_stream(kind: str) -> None:
+    """Bytes before the server's close notification are returned first, then the end, repeatedly."""
     layer, wire = opened(kind)
     wire.bring(wire.server.say(b"last words") + wire.server.say_goodbye())
     assert layer.receive() == b"last words"
@@ -197,8 +197,8 @@ def test_goodbye_ends_the_stream(kind: str) -> None:
 
 
 @each_kind
-def test_the_end_of_the_wire_is_the_end(kind: str) -> None:
-    """A server that hangs up without a goodbye has ended, too."""
+def test_the_end_of_the_socket_is_the_end(kind: str) -> None:
+    """A server that closes without a notification has ended, too."""
     layer, wire = opened(kind)
     wire.bring(wire.server.say(b"a"))
     wire.ended = True
@@ -217,8 +217,8 @@ def test_garbage_is_a_broken_link(kind: str) -> None:
 
 
 @each_kind
-def test_shutdown_says_goodbye_and_ends_the_wire(kind: str) -> None:
-    """The server hears it once, behind all that was sent; doing it again does no harm."""
+def test_shutdown_notifies_the_server(kind: str) -> None:
+    """The server gets the notification once, after all bytes; a second call does nothing."""
     layer, wire = opened(kind)
     sent: list[int] = []
     layer.send(memoryview(b"all"), sent)
@@ -247,7 +247,7 @@ def test_shutdown_does_not_wait(kind: str) -> None:
 
 @each_kind
 def test_closing_sends_nothing_and_takes_no_lock(kind: str) -> None:
-    """In a forked child, whose locks may be held for ever, the copy is closed without a byte."""
+    """In a forked child, whose locks may be held, the copy is closed without a byte."""
     layer, wire = opened(kind)
     sends = wire.sends
     with layer._sending, layer._lock:
@@ -258,7 +258,7 @@ def test_closing_sends_nothing_and_takes_no_lock(kind: str) -> None:
 
 @each_kind
 def test_the_locks_are_free_while_the_network_waits(kind: str) -> None:
-    """The lock that decoding needs is not held while bytes are sent or awaited."""
+    """The lock for decoding is not held while bytes are sent or awaited."""
     layer, wire = opened(kind)
     held = []
     for name in ("send", "receive"):
@@ -278,7 +278,7 @@ def test_the_locks_are_free_while_the_network_waits(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["TLS 1.2", "TLS 1.3"])
 def test_a_broken_record_is_an_ssl_error(kind: str) -> None:
-    """Encrypted bytes that were changed on the way are refused."""
+    """Encrypted bytes that were changed in transit are refused."""
     layer, wire = opened(kind)
     record = bytearray(wire.server.say(b"pay 10"))
     record[-1] ^= 1

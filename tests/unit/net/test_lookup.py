@@ -12,7 +12,7 @@ from jetstream_sync.net.lookup import numeric, resolve
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "10.1.2.3"])
 def test_a_number_is_an_address(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A literal address needs no look-up."""
+    """A literal address needs no lookup."""
     really = socket.getaddrinfo
 
     def only_numbers(*args: Any) -> Any:
@@ -33,13 +33,13 @@ def test_a_name_is_none(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64])
 def test_what_can_be_neither_is_an_error(host: str) -> None:
-    """Empty and long parts are refused before anybody is asked."""
+    """Empty and too long parts are refused without a lookup."""
     with pytest.raises(UnicodeError):
         numeric(host, 4222)
 
 
 def test_all_addresses_of_a_name_in_random_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients spread over the servers behind one name, unless the order is to be kept."""
+    """Clients spread over the servers of one name, unless the order is to be kept."""
     numbers = [f"10.0.0.{number}" for number in range(20)]
 
     def found(host: str, port: int, *_: Any) -> Any:

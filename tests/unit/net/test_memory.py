@@ -1,4 +1,4 @@
-"""The stream that plays back a script."""
+"""The stream that returns scripted bytes."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from jetstream_sync.net.stream import ByteStream
 
 
 def test_it_is_a_stream():
-    """It has everything that a `ByteStream` has."""
+    """It has the interface of a `ByteStream`."""
     stream = MemoryStream([])
     for name in ("peer", *(each for each in vars(ByteStream) if not each.startswith("_"))):
         assert hasattr(stream, name)
 
 
 def test_the_script_comes_piece_by_piece():
-    """Then the stream has ended."""
+    """After the script the stream has ended."""
     stream = MemoryStream([b"a", b"bc"])
     stream.set_timeout(0.0)
     assert [stream.receive() for _ in range(4)] == [b"a", b"bc", b"", b""]
 
 
 def test_what_was_sent_is_remembered():
-    """Everything that is sent is taken at once, and counted."""
+    """Everything is accepted at once, and recorded."""
     stream = MemoryStream([])
     sent = []
     stream.send(memoryview(b"ab"), sent)
@@ -34,7 +34,7 @@ def test_what_was_sent_is_remembered():
 
 @pytest.mark.parametrize("end", ["shutdown", "close"])
 def test_after_the_end_there_is_nothing(end):
-    """A stream that was shut down gives no more bytes and takes none."""
+    """A stream that was shut down returns no bytes and accepts none."""
     stream = MemoryStream([b"a"])
     getattr(stream, end)()
     assert stream.receive() == b""

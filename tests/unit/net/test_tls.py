@@ -1,4 +1,4 @@
-"""TLS as a stream: the handshake, and the moments that are its own."""
+"""TLS as a stream: the handshake, and its errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def certified(*names: str, **how: Any) -> ssl.SSLContext:
 
 
 def test_the_certificate_has_to_name_the_server() -> None:
-    """By its name or by its address; another name is refused in plain words."""
+    """By its name or by its address; the error for another name is readable."""
     handshake("localhost")
     handshake("127.0.0.1")
     for name, word in (("other.example", "name"), ("127.0.0.2", "address")):
@@ -50,7 +50,7 @@ def test_the_certificate_has_to_name_the_server() -> None:
 
 
 def test_an_unknown_authority_is_refused() -> None:
-    """A certificate of an unknown signer is not trusted."""
+    """A certificate of an unknown authority is not trusted."""
     with pytest.raises(ssl.SSLCertVerificationError) as caught:
         handshake(context=ssl.create_default_context())
     error = explain(caught.value, "localhost")
@@ -71,7 +71,7 @@ def test_an_expired_certificate_is_refused() -> None:
 
 
 def test_a_self_signed_certificate_is_refused() -> None:
-    """So is one that only signs itself."""
+    """A self-signed certificate is not trusted."""
     alone = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     alone.issue_cert("localhost").configure_cert(context)
@@ -82,7 +82,7 @@ def test_a_self_signed_certificate_is_refused() -> None:
 
 
 def test_the_server_gets_the_reason() -> None:
-    """A refused server gets an alert, and not just a link that ends."""
+    """A refused server gets an alert before the end."""
     peer = TLSPeer()
     wire = Wire(peer)
     stream = TLSStream(wire, client_context(), "other.example", threading.Lock)
@@ -96,7 +96,7 @@ def test_the_server_gets_the_reason() -> None:
     "said", [b'INFO {"server_id":"S"}\r\n', b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00" * 50]
 )
 def test_a_server_that_does_not_speak_tls(said: bytes) -> None:
-    """It is found out with its first bytes."""
+    """It is detected by its first bytes."""
 
     class Plain(TLSPeer):
         def react(self, data: bytes) -> bytes:
@@ -110,7 +110,7 @@ def test_a_server_that_does_not_speak_tls(said: bytes) -> None:
 
 
 def test_a_server_that_hangs_up() -> None:
-    """It is said when that was."""
+    """The error says that the handshake was in progress."""
 
     class Gone(TLSPeer):
         def react(self, data: bytes) -> bytes:
@@ -120,12 +120,12 @@ def test_a_server_that_hangs_up() -> None:
     wire = Wire(Gone())
     stream = TLSStream(wire, client_context(), "localhost", threading.Lock)
     with pytest.raises(SecureConnectionError, match="in the TLS handshake"):
-        # The hello is sent before the end comes.
+        # The hello is sent before the end.
         stream.handshake(soon())
 
 
 def test_a_handshake_has_a_deadline() -> None:
-    """Also where the socket takes nothing, and where a trickle never ends."""
+    """Also with a full socket, and with bytes that arrive one by one."""
 
     class Silent(Wire):
         def wait_writable(self, timeout: float) -> bool:
@@ -144,7 +144,7 @@ def test_a_handshake_has_a_deadline() -> None:
 
 @pytest.mark.parametrize("piece", [1, 100])
 def test_a_handshake_in_pieces(piece: int) -> None:
-    """A slow network, and a socket that is full now and then, change nothing."""
+    """A slow network, and a socket that is full sometimes, change nothing."""
     wire = Wire(TLSPeer())
     wire.piece = piece
     wire.room = 0
@@ -159,7 +159,7 @@ def test_a_handshake_in_pieces(piece: int) -> None:
 
 
 def test_a_server_that_speaks_first() -> None:
-    """What comes together with the end of the handshake is not lost."""
+    """Bytes that arrive together with the end of the handshake are not lost."""
 
     class Eager(TLSPeer):
         def react(self, data: bytes) -> bytes:
@@ -168,7 +168,7 @@ def test_a_server_that_speaks_first() -> None:
             return answer if before == self._through else answer + self.say(b"INFO {}\r\n")
 
     context = client_context()
-    context.maximum_version = ssl.TLSVersion.TLSv1_2  # here the server has the last word
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # here the server sends the last bytes
     wire = Wire(Eager())
     stream = TLSStream(wire, context, "localhost", threading.Lock)
     stream.handshake(soon())
@@ -177,7 +177,7 @@ def test_a_server_that_speaks_first() -> None:
 
 @pytest.mark.parametrize("done", [True, False], ids=["after", "before"])
 def test_a_ctrl_c_within_the_encryption(done: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it strikes in the standard library, what was encrypted is known to be."""
+    """Wherever it interrupts the standard library, encrypted bytes are recorded."""
     layer, wire = opened("TLS 1.3")
     assert isinstance(layer, TLSStream)
     really = layer._ssl
@@ -209,10 +209,10 @@ def test_a_ctrl_c_within_the_encryption(done: bool, monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_names_are_as_certificates_have_them(host: str, name: str) -> None:
-    """Without the dot of a full name, or the zone of a local address."""
+    """Without the final dot of a name, or the zone of a local address."""
     assert server_name(host) == name
 
 
 def test_other_errors_are_not_of_tls() -> None:
-    """A link that broke is not a matter of trust."""
+    """A broken link is not an error of TLS."""
     assert explain(ConnectionResetError("reset"), "localhost") is None

@@ -1,4 +1,4 @@
-"""The context of TLS: files that are there, files that are not, and passwords."""
+"""The TLS context: existing and missing files, and passwords."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def files(tmp_path: Path) -> Path:
 
 
 def test_without_options_the_system_is_trusted() -> None:
-    """And the name of the server is checked."""
+    """The name of the server is checked."""
     for tls in (None, True):
         context = make_context(tls)
         assert context.verify_mode is ssl.CERT_REQUIRED
@@ -51,7 +51,7 @@ def test_without_options_the_system_is_trusted() -> None:
 
 
 def test_a_context_is_used_as_it_is() -> None:
-    """Whatever it trusts."""
+    """A given context is used unchanged."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     assert make_context(context) is context
 
@@ -70,7 +70,7 @@ def test_own_authorities_replace_those_of_the_system(files: Path) -> None:
         {"cert_file": "both.pem"},
         {"cert_file": "cert.pem", "key_file": "locked.pem", "key_password": PASSWORD},
         {"cert_file": "cert.pem", "key_file": "locked.pem", "key_password": lambda: PASSWORD},
-        # Where the key is not encrypted, the password is not needed, and does no harm.
+        # If the key is not encrypted, the password is ignored.
         {"cert_file": "both.pem", "key_password": "unused"},
     ],
     ids=["two files", "one file", "password", "function", "unused"],

@@ -1,4 +1,4 @@
-"""A WebSocket as a stream: its handshake, and the frames that carry no messages."""
+"""A WebSocket as a stream: its handshake, and frames without messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ URL = "ws://nats.example:8080/messages"
 
 
 class Scripted:
-    """A server that has one answer, whatever it is asked."""
+    """A server with one answer to any request."""
 
     def __init__(self, answer: bytes) -> None:
         self.heard = bytearray()
@@ -57,7 +57,7 @@ def opened() -> tuple[WebSocketStream, Wire, WebSocketPeer]:
 
 
 def asked(url: str = URL, headers: Any = None) -> list[bytes]:
-    """Return the lines of the request that a server gets."""
+    """Return the lines of the request that a server receives."""
     peer = Scripted(b"HTTP/1.1 404 Not Found\r\n\r\n")
     with pytest.raises(ServerRefusedError):
         stream_on(Wire(peer), url, headers).handshake(Deadline(10))
@@ -75,13 +75,13 @@ def test_the_request_is_for_the_path_of_the_url() -> None:
 
 
 def test_a_login_stays_out_of_the_request() -> None:
-    """It is for CONNECT, which comes later."""
+    """The login is in CONNECT, which follows later."""
     lines = asked("ws://worker:open-sesame@nats.example")
     assert not any(b"sesame" in line or line.startswith(b"Authorization") for line in lines)
 
 
 def test_headers_are_added() -> None:
-    """One or several of a name; what is needed anyway can be replaced."""
+    """One or several of a name; required ones can be replaced."""
     headers = {"Authorization": "Bearer abc", "X-Way": ["one", "two"], "Host": "front.example"}
     lines = asked(headers=headers)
     for line in (
@@ -95,7 +95,7 @@ def test_headers_are_added() -> None:
 
 
 def test_headers_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Not even where everything is: a login may be in them."""
+    """They may contain a login, so no log level shows them."""
     with caplog.at_level(logging.DEBUG):
         asked(headers={"Authorization": "Bearer abc"})
     assert "abc" not in caplog.text
@@ -110,7 +110,7 @@ def test_headers_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     ],
 )
 def test_another_answer_is_quoted(answer: bytes) -> None:
-    """As soon as its head is there, however long the rest takes."""
+    """As soon as its head has arrived, however long the rest takes."""
     with pytest.raises(ServerRefusedError, match="HTTP 404 Not Found"):
         stream_on(Wire(Scripted(answer))).handshake(Deadline(10))
 
@@ -131,13 +131,13 @@ def test_another_answer_is_quoted(answer: bytes) -> None:
     ids=["NATS", "TLS", "no number", "no headers", "wrong key", "endless"],
 )
 def test_what_is_no_websocket_is_refused(answer: bytes) -> None:
-    """A server that does not speak HTTP, or something else than WebSocket, is found out at once."""
+    """A server that does not speak HTTP, or not WebSocket, is detected at once."""
     with pytest.raises(ProtocolError):
         stream_on(Wire(Scripted(answer))).handshake(Deadline(10))
 
 
 def test_a_server_that_hangs_up() -> None:
-    """It is a lost connection."""
+    """The error is a lost connection."""
     wire = Wire(Scripted(b"HTTP/1.1 10"))
     wire.ended = False
     stream = stream_on(wire)
@@ -153,13 +153,13 @@ def test_a_server_that_hangs_up() -> None:
 
 
 def test_a_handshake_has_a_deadline() -> None:
-    """A server that does not answer is not waited for any longer."""
+    """A server that does not answer is given up."""
     with pytest.raises(TimeoutError):
         stream_on(Wire(Scripted(b""))).handshake(Deadline(0))
 
 
 def test_what_comes_right_behind_the_handshake_is_kept() -> None:
-    """A server says INFO at once."""
+    """A server sends INFO at once."""
 
     class Eager(WebSocketPeer):
         def react(self, data: bytes) -> bytes:
@@ -171,7 +171,7 @@ def test_what_comes_right_behind_the_handshake_is_kept() -> None:
 
 
 def test_what_is_sent_is_binary_and_masked() -> None:
-    """The server refuses anything else."""
+    """The server refuses other frames."""
     stream, wire, _ = opened()
     stream.send(memoryview(b"PING\r\n"), [])
     frame = bytes(wire._out)
@@ -182,7 +182,7 @@ def test_what_is_sent_is_binary_and_masked() -> None:
 
 
 def test_a_ping_is_answered_with_what_is_sent_next() -> None:
-    """The reader only puts the answer in line."""
+    """The reader only queues the pong."""
     stream, wire, peer = opened()
     peer.protocol.send_ping(b"are you there?")
     wire.bring(b"".join(peer.protocol.data_to_send()) + peer.say(b"data"))
@@ -207,7 +207,7 @@ def test_a_ping_is_answered_with_what_is_sent_next() -> None:
 
 
 def test_fragments_and_text_are_bytes_like_any() -> None:
-    """Where a message of WebSocket ends means nothing here."""
+    """The boundaries of WebSocket messages have no meaning here."""
     stream, wire, _ = opened()
     parts = [
         Frame(Opcode.BINARY, b"PI", fin=False),
@@ -221,7 +221,7 @@ def test_fragments_and_text_are_bytes_like_any() -> None:
 
 
 def test_frames_without_data_do_not_end_the_stream() -> None:
-    """An empty frame, or only a pong, is nothing yet."""
+    """An empty frame, or a pong, contains no bytes."""
     stream, wire, peer = opened()
     wire.bring(Frame(Opcode.BINARY, b"").serialize(mask=False))
     wire.piece = 2
@@ -230,7 +230,7 @@ def test_frames_without_data_do_not_end_the_stream() -> None:
 
 
 def test_a_masked_frame_breaks_the_rules() -> None:
-    """So does anything else that RFC 6455 forbids a server; it is no NATS."""
+    """Like anything else that RFC 6455 forbids a server, it is a protocol error."""
     stream, wire, _ = opened()
     wire.bring(Frame(Opcode.BINARY, b"x").serialize(mask=True))
     with pytest.raises(ProtocolError, match="rules of WebSocket"):
@@ -238,7 +238,7 @@ def test_a_masked_frame_breaks_the_rules() -> None:
 
 
 def test_close_is_answered_with_close() -> None:
-    """The server's goodbye ends the stream, and gets its answer if something is sent."""
+    """The server's close frame ends the stream, and is answered by the next send."""
     stream, wire, peer = opened()
     wire.bring(peer.say_goodbye())
     assert stream.receive() == b""

@@ -23,7 +23,7 @@ from jetstream_sync.protocol.auth import (
 )
 
 JWT = "eyJ0eXAi.eyJqdGki-_.c2ln"
-# Made of the bytes 0 to 31 by the nkeys package.
+# Made from the bytes 0 to 31 with the nkeys package.
 SEED = nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_USER)
 CREDS = f"""-----BEGIN NATS USER JWT-----
 {JWT}

@@ -16,7 +16,7 @@ from jetstream_sync.subjects import check_publish_subject, check_queue, check_su
 
 
 def read(data):
-    """Read commands like a server: words up to a line end, then a payload of the given size."""
+    """Read commands like a server: arguments up to a line end, then a payload of the given size."""
     found = []
     while data:
         line, end, data = data.partition(b"\r\n")
@@ -74,7 +74,7 @@ def test_connect_is_one_line_of_json(fields):
     assert json.loads(command.removeprefix(b"CONNECT ")) == fields
 
 
-# Words that may pass, and words that try to be more than one, in the ways that a server could take for that.
+# Arguments that may pass, and arguments that a server could take for more than one.
 CUNNING = st.lists(
     st.sampled_from(["a", ".", "*", ">", " ", "\t", "\r", "\n", "\r\nPUB x 0\r\n\r\n", " 5", "\0"])
     | st.characters(),

@@ -26,7 +26,7 @@ from jetstream_sync.protocol.parser import (
 BLOCK = b"NATS/1.0\r\nA: 1\r\n\r\n"
 
 
-# --- the other side: what a server writes, made without the package --------------------------------
+# --- the server's bytes, made without the package -------------------------------------------------
 
 
 def message(sid, subject, payload=b"", reply=b"", header=b""):
@@ -54,7 +54,7 @@ def fed(*pieces, max_payload=MAX_PAYLOAD):
     return [operation for piece in pieces for operation in flat(parser.feed(piece))]
 
 
-# What a server may say, and what it means. Every kind of payload that line ends could spoil.
+# Operations of a server and their results, with payloads that contain line ends.
 PAYLOADS = [
     b"",
     b"x",
@@ -91,7 +91,7 @@ SCRIPT = b"".join(text for text, _ in MEANT)
 OPERATIONS = [operation for _, operation in MEANT]
 
 
-# --- what is said -----------------------------------------------------------------------------------
+# --- valid bytes ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("text", "operation"), MEANT)
@@ -250,7 +250,7 @@ def test_complete_operations_are_not_kept():
     ]
 
 
-# --- what is not understood -------------------------------------------------------------------------
+# --- invalid bytes ----------------------------------------------------------------------------------
 
 # Control lines that nats-server never sends. Every one is refused wherever it is cut.
 GARBLED = [
@@ -495,9 +495,9 @@ def test_one_message_of_other_bytes(pieces):
     [
         b"HMSG a 1 9 2\r\nxx\r\n",  # a header larger than the message
         b"HMSG a 1 +1 2\r\nxx\r\n",  # a sign
-        b"MSG a 1 02\r\nxx\r\n",  # a zero in front
-        b"MSG a 1 r r 2\r\nxx\r\n",  # too many words
-        b"MSG a 1\r\nxx\r\n",  # too few words
+        b"MSG a 1 02\r\nxx\r\n",  # a leading zero
+        b"MSG a 1 r r 2\r\nxx\r\n",  # too many arguments
+        b"MSG a 1\r\nxx\r\n",  # too few arguments
         b"MSG a 1 2",
         b"PUB a 1 2\r\nxx\r\n",
         b"",

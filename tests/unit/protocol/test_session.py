@@ -259,10 +259,10 @@ def test_every_subscription_is_sent_to_a_new_server():
     assert session.resubscribe() == first + second + b"UNSUB 2 1\r\n"
 
 
-# --- what the server complains about --------------------------------------------------------------
+# --- errors of the server -------------------------------------------------------------------------
 
 # Every text that nats-server 2.15 sends to a client as -ERR (client.go, server.go, accounts.go,
-# parser.go, route.go, leafnode.go, gateway.go), what it means, and whether a close follows.
+# parser.go, route.go, leafnode.go, gateway.go), its meaning, and whether a close follows.
 TEXTS = [
     ("Authorization Violation", AuthorizationError, True),
     ("Authentication Timeout", AuthorizationError, True),
@@ -292,7 +292,7 @@ TEXTS = [
     ("maximum subscriptions exceeded", SubscriptionError, False),
     ("Invalid Subject", SubscriptionError, False),
     ("Invalid Publish Subject", SubscriptionError, False),
-    # What a newer server may add.
+    # A possible addition of a newer server.
     ("Something New", ServerRefusedError, True),
 ]
 

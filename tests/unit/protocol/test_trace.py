@@ -17,7 +17,7 @@ def lines_of(data: bytes, mark: str = SENT) -> list[str]:
     return LineCutter(mark).feed(data)
 
 
-# --- what a line shows --------------------------------------------------------------------------
+# --- readable lines -----------------------------------------------------------------------------
 
 
 def test_commands_without_a_payload_are_shown_as_they_are() -> None:
@@ -170,7 +170,7 @@ def test_logins_in_urls_are_masked() -> None:
     assert '"nonce":"abc"' in lines[0]
 
 
-# --- whatever comes -----------------------------------------------------------------------------
+# --- any bytes ----------------------------------------------------------------------------------
 
 pieces = st.lists(
     st.one_of(
