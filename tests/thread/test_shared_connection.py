@@ -468,7 +468,7 @@ def test_a_call_costs_next_to_nothing(listener: Listener) -> None:
         return (time.perf_counter() - started) / 1000
 
     best = min(measure(lambda: shared_connection(listener.url, **options)) for _ in range(5))  # type: ignore[arg-type]
-    assert best < 20e-6 * SCALE
+    assert best < 100e-6 * SCALE  # a tenth of the time of connecting
 
 
 def test_its_options_can_be_pickled_as_a_dict() -> None:
