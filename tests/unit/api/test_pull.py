@@ -507,4 +507,4 @@ class Pulling(RuleBasedStateMachine):
 
 
 TestPulling = Pulling.TestCase
-TestPulling.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+TestPulling.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
