@@ -79,7 +79,8 @@ class Verifier:
         if row.reads or row.direct:
             self.fill(job.subject, 1, job.count if row.reads else 1, job.size)
         if row.pulls:
-            self.make_consumer(job.stream, job.consumer)
+            # This row acknowledges after it has read everything.
+            self.make_consumer(job.stream, job.consumer, unlimited=job.row == "ack_sync")
         self._received_before = self._received_bytes()
 
     def verify(self, row: Row, job: Job) -> None:
@@ -116,9 +117,11 @@ class Verifier:
         if "error" in answer and answer["error"]["err_code"] != _STREAM_NOT_FOUND:
             raise NotDoneError(f"stream {name}: {answer['error']}")
 
-    def make_consumer(self, stream: str, name: str) -> None:
-        """Create a durable pull consumer with explicit acks and the server's defaults."""
-        config = {"durable_name": name, "ack_policy": "explicit"}
+    def make_consumer(self, stream: str, name: str, *, unlimited: bool = False) -> None:
+        """Create a durable pull consumer with explicit acks; ``unlimited``: any number may be pending."""
+        config: dict[str, object] = {"durable_name": name, "ack_policy": "explicit"}
+        if unlimited:
+            config["max_ack_pending"] = -1
         body = {"stream_name": stream, "config": config}
         self.api(f"CONSUMER.DURABLE.CREATE.{stream}.{name}", body)
 
