@@ -9,8 +9,8 @@ that runs the user's callbacks.
 Rules:
 
 1. Each message that awaits its ack has an entry in ``_pending``. The thread that removes the entry
-   settles the future: the reader or the ack thread. Each future is therefore settled once: by an ack, a refusal, its timeout, a
-   lost connection, or the close of the connection.
+   settles the future: the reader or the ack thread. Each future is therefore settled once: by an ack,
+   a refusal, its timeout, a lost connection, or the close of the connection.
 2. ``_room`` only serves waiting: publishers wait on it for room in the window, and
    `publish_async_completed` for an empty window.
 3. The thread checks for overdue acks while any are pending. After a while without pending acks it

@@ -263,7 +263,7 @@ class Settlements:
         self._forget(token)
         if pending.absent:
             log.warning(
-                "%s: %r was not settled: its consumer is away or deleted",
+                "%s: %r was not settled: its consumer has no leader, or is deleted",
                 pending.delivery.handler,
                 pending.delivery,
             )

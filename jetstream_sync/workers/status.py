@@ -83,7 +83,7 @@ class StopOnce:
     Passes on the first request to stop, and those to stop at once, for a supervised worker.
 
     A supervisor and its workers may all get the same signal, from a terminal or a service manager, and
-    the supervisor asks its workers to stop, too. A second request does not mean impatience here.
+    the supervisor asks its workers to stop, too. So a second request does not mean "at once" here.
     """
 
     def __init__(self, events: queue.SimpleQueue[Event]) -> None:

@@ -207,16 +207,16 @@ class HandlerThreads:
             )
 
     def delivered_if_empty(self) -> int | None:
-        """Return how many messages the consumer has delivered; ``None``: it is not empty, or away."""
+        """Return how many messages the consumer has delivered; ``None``: it is not empty, or not reachable."""
         with self._lock:
             if self._held:
                 return None
         try:
-            info = self._consumer.info()
+            info = self._consumer.info(_INFO_TIMEOUT_S)
         except Error:
             return None
-        waits = info.num_pending or info.num_ack_pending
-        return None if waits else info.delivered.consumer_seq
+        is_empty = not (info.num_pending or info.num_ack_pending)
+        return info.delivered.consumer_seq if is_empty else None
 
     def _check_order(self, others: int) -> None:
         """Warn once if other processes pull from a consumer whose messages are ordered by key."""
@@ -270,7 +270,7 @@ class HandlerThreads:
         if pin is None:
             return
         with contextlib.suppress(Error):
-            states = self._consumer.info().priority_groups or ()
+            states = self._consumer.info(_INFO_TIMEOUT_S).priority_groups or ()
             if any(state.pinned_client_id == pin for state in states if state.group == group):
                 # No message fits into one byte, so that nothing is delivered.
                 self._consumer.fetch_no_wait(1, max_bytes=1, group=group)
@@ -299,7 +299,7 @@ class HandlerThreads:
         if group is None or pin is None:
             return
         with contextlib.suppress(Error):
-            states = self._consumer.info().priority_groups or ()
+            states = self._consumer.info(_INFO_TIMEOUT_S).priority_groups or ()
             if any(state.pinned_client_id == pin for state in states if state.group == group):
                 stream = self._shared.js.get_stream(self.handler.stream)
                 stream.unpin_consumer(self.handler.consumer, group)
