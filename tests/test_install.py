@@ -6,11 +6,13 @@ import importlib.metadata
 import os
 import pkgutil
 import re
+import sysconfig
 from pathlib import Path
 
 import pytest
 
 import jetstream_sync
+from jetstream_sync import speedups
 
 ROOT = Path(__file__).parents[1]
 #: The modules of this folder are installed beside the package.
@@ -32,8 +34,21 @@ def test_the_wheel_holds_the_files_of_the_package() -> None:
     """No module, marker or data file is missing from the wheel, and none is left over."""
     expected = files_below(ROOT / "jetstream_sync")
     assert Path("py.typed") in expected
-    expected = {path for path in expected if path.parts[0] != TOP_LEVEL.name}
-    assert files_below(Path(jetstream_sync.__file__).parent) == expected
+    # The C extension is in the wheel, and its source is not; a checkout may have built it, too.
+    expected = {
+        path
+        for path in expected
+        if path.parts[0] != TOP_LEVEL.name and path.suffix not in {".c", ".so"}
+    }
+    extension = Path("_speedups" + sysconfig.get_config_var("EXT_SUFFIX"))
+    assert files_below(Path(jetstream_sync.__file__).parent) == {*expected, extension}
+
+
+@needs_installation
+def test_the_extension_is_in_use_unless_it_is_turned_off() -> None:
+    """The wheel was built with a C compiler, and the environment variable selects Python."""
+    turned_off = os.environ.get("JETSTREAM_SYNC_SPEEDUPS") == "0"
+    assert speedups.IN_USE is not turned_off
 
 
 @needs_installation

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import Error
 from ..headers import Headers, HeadersLike, Status, parse_headers, parse_status
-from ..protocol.parser import Delivery
+from ..speedups import MessageFields
 
 if TYPE_CHECKING:
     from .core import ConnectionCore
@@ -17,22 +17,21 @@ __all__ = ["Msg"]
 _WITHOUT_STATUS = b"NATS/1.0\r\n"
 
 
-class Msg:
+class Msg(MessageFields):
     """
     A received message.
 
     Subject, reply and headers are decoded on access. Any thread may use a message.
     """
 
-    __slots__ = ("_core", "_header", "_reply", "_subject", "data")
+    __slots__ = ()
 
     data: bytes
     """The payload."""
 
-    def __init__(self, delivery: Delivery, core: ConnectionCore) -> None:
-        self._header: bytes | Headers | None
-        self._subject, self._reply, self._header, self.data = delivery
-        self._core = core
+    # The header block, or the decoded headers.
+    _header: bytes | Headers | None
+    _core: ConnectionCore
 
     @property
     def subject(self) -> str:

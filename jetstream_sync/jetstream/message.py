@@ -20,7 +20,6 @@ from ..protocol import commands
 
 if TYPE_CHECKING:
     from ..client.core import ConnectionCore
-    from ..protocol.parser import Delivery
 
 __all__ = ["JetStreamMsg", "send_in_progress"]
 
@@ -53,20 +52,13 @@ class JetStreamMsg(Msg):
     Acknowledging is buffered like a publish, and any thread may do it.
     """
 
-    __slots__ = ("_settled",)
+    __slots__ = ()
 
     data: bytes
     """The payload."""
 
-    def __init__(
-        self, delivery: Delivery, core: ConnectionCore, settled: bool | None = False
-    ) -> None:
-        # Repeats Msg.__init__ to save a call: this runs once per message.
-        self._subject, self._reply, self._header, self.data = delivery
-        self._core = core
-        # False: not acknowledged; True, or _NAKED: it is; None: the consumer wants no
-        # acknowledgements.
-        self._settled: bool | int | None = settled
+    # False: not acknowledged; True, or _NAKED: it is; None: the consumer wants no acknowledgements.
+    _settled: bool | int | None
 
     @property
     def metadata(self) -> Metadata:

@@ -11,9 +11,10 @@ The rules, from the NATS client protocol (ADR-4 for headers, ``server/parser.go`
 3. Anything else raises a `ProtocolError` that quotes the start of the invalid bytes. After that the
    parser is unusable, because it cannot know where the next operation starts.
 
-This is the hottest code of the package. A read is split into lines with one ``split``; then a message
-costs a ``split`` of its control line and one tuple. Subject, reply and headers stay bytes until they
-are accessed. Only payloads that contain line ends are joined again.
+This is the hottest code of the package. The C extension, if it is in use, takes the complete messages at
+the start of a read. In Python, a read is split into lines with one ``split``; then a message costs a
+``split`` of its control line and one tuple. Subject, reply and headers stay bytes until they are
+accessed. Only payloads that contain line ends are joined again.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from ..codec import loads
 from ..errors import InvalidResponseError, ProtocolError
+from ..speedups import read_messages
 
 __all__ = [
     "Delivery",
@@ -132,10 +134,14 @@ class Parser:
         self._missing = 0
 
         operations: list[Operation] = []
-        if data.startswith(b"HMSG "):
+        if read_messages is not None:
+            operations, end, size = read_messages(data, self._max_payload, Messages)
+            self.message_bytes += size
+            data = data[end:]
+        elif data.startswith(b"HMSG "):
             data = self._run_with_headers(data, operations)
-            if not data:
-                return operations
+        if not data:
+            return operations
         # Split at every line end at once: for a message without headers, and without line ends in its
         # payload, this gives its control line and its payload. The last piece is not complete.
         lines = data.split(b"\r\n")

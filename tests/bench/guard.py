@@ -7,7 +7,8 @@ Run it from the project's root, with git::
     python -m tests.bench.guard v0.1 main           # two commits
     python -m tests.bench.guard main --rounds 200 --workloads 'ordered consumer'
 
-Each workload runs in two processes, one for each commit, each against a fake server in another process that
+Both are installed into temporary directories, with the C extension if there is a C compiler. Each workload
+runs in two processes, one for each commit, each against a fake server in another process that
 holds its answers in memory: no time of a real server, no disk and no other client is in the numbers. The two
 take turns every few thousand messages, so that a slow phase of the machine hits both; the ratio is the median
 of the ratios of these pairs. Rates say nothing on a busy machine; these ratios repeat to a few percent.
@@ -21,6 +22,7 @@ import argparse
 import io
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -57,8 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     slower = False
     with ExitStack() as trees:
-        old = trees.enter_context(_tree(options.old))
-        new = _ROOT if options.new is None else trees.enter_context(_tree(options.new))
+        old = trees.enter_context(_installed(options.old))
+        new = trees.enter_context(_installed(options.new))
         print(f"{'processor time per message, us':32}{'before':>8}{'after':>8}{'ratio':>8}")
         for workload in options.workloads:
             before, after = _compare(old, new, workload, options.rounds)
@@ -83,14 +85,24 @@ def _compare(old: Path, new: Path, workload: str, rounds: int) -> tuple[list[flo
 
 
 @contextmanager
-def _tree(commit: str) -> Iterator[Path]:
-    """Provide a directory with the files of a commit for the duration of a block."""
-    git = ["git", "-C", str(_ROOT), "archive", commit, "jetstream_sync"]
-    archive = subprocess.run(git, stdout=subprocess.PIPE, check=True).stdout
+def _installed(commit: str | None) -> Iterator[Path]:
+    """Install a commit, or the checkout, into a directory for the duration of a block."""
     with tempfile.TemporaryDirectory() as directory:
-        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-            files.extractall(directory, filter="data")
-        yield Path(directory)
+        source, target = Path(directory, "source"), Path(directory, "target")
+        if commit is None:
+            # A copy, because setuptools leaves files beside what it builds.
+            shutil.copytree(_ROOT / "jetstream_sync", source / "jetstream_sync")
+            for path in _ROOT.iterdir():
+                if path.is_file():
+                    shutil.copy(path, source)
+        else:
+            git = ["git", "-C", str(_ROOT), "archive", commit]
+            archive = subprocess.run(git, stdout=subprocess.PIPE, check=True).stdout
+            with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+                files.extractall(source, filter="data")
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+        subprocess.run([*pip, "--target", str(target), str(source)], check=True)
+        yield target
 
 
 class _Child:

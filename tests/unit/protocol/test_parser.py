@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 from fix_cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jetstream_sync import speedups
 from jetstream_sync.errors import ProtocolError
 from jetstream_sync.protocol import parser as parser_module
 from jetstream_sync.protocol.parser import (
@@ -24,6 +27,17 @@ from jetstream_sync.protocol.parser import (
 )
 
 BLOCK = b"NATS/1.0\r\nA: 1\r\n\r\n"
+
+
+@pytest.fixture(autouse=True, scope="module", params=["extension", "python"])
+def reader(request):
+    """Run every test with the C extension and without it."""
+    if request.param == "extension" and not speedups.IN_USE:
+        pytest.skip("the C extension is not in use")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "python":
+            patch.setattr(parser_module, "read_messages", None)
+        yield
 
 
 # --- the server's bytes, made without the package -------------------------------------------------
@@ -451,6 +465,32 @@ def test_any_bytes_are_operations_or_refused(data, cut, valid_first):
         assert refused.excerpt in whole
     else:
         assert operations == fed(data), "what was understood depends on the cut"
+
+
+@pytest.mark.skipif(not speedups.IN_USE, reason="the C extension is not in use")
+@given(
+    st.lists(st.one_of(st.binary(max_size=30), LOOKS_RIGHT, SPOKEN.map(operator.itemgetter(0)))),
+    st.integers(0, 60),
+)
+def test_the_extension_parses_as_python_does(pieces, max_payload):
+    """The same operations, counts, remains and errors, for any bytes cut anywhere."""
+
+    def outcome():
+        parser = Parser(max_payload)
+        outcomes = []
+        for piece in pieces:
+            try:
+                operations = list(flat(parser.feed(piece)))
+            except ProtocolError as error:
+                return [*outcomes, str(error)]
+            outcomes.append((operations, parser.message_bytes, b"".join(parser._rest)))
+        return outcomes
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parser_module, "read_messages", speedups.read_messages)
+        in_c = outcome()
+        patch.setattr(parser_module, "read_messages", None)
+        assert outcome() == in_c
 
 
 def test_the_limits_are_what_the_documents_say():

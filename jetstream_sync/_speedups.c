@@ -1,0 +1,361 @@
+/*
+ * The optional C extension: the two functions that run for every received message.
+ *
+ * `read_messages` parses messages; it is the fast path of `jetstream_sync.protocol.parser.Parser`. It takes
+ * complete, ordinary messages from the start of a buffer, and stops at anything else: another operation, an
+ * incomplete message, an unusual or invalid control line. The parser continues there in Python, so that one
+ * implementation decides what is an error.
+ *
+ * `MessageFields` holds the fields of `jetstream_sync.Msg`, with the constructor.
+ *
+ * `jetstream_sync/speedups.py` selects this module or its twin in Python.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stddef.h>
+#include <string.h>
+#include "structmember.h"
+
+/* --- parsing ------------------------------------------------------------------------------------------- */
+
+/* The most words of a control line, without its kind: subject, sid, reply, header size, size. */
+#define MAX_WORDS 5
+/* A number with so many digits fits into a long long. */
+#define MAX_DIGITS 18
+
+typedef struct {
+    const char *start;
+    Py_ssize_t length;
+} Word;
+
+/* A message in the buffer. */
+typedef struct {
+    Word subject, reply, header, payload;
+    long long sid;
+    const char *end;
+} Message;
+
+/* Split a line at its spaces. Return the number of words; 0: a word is empty, or there are too many. */
+static int
+split(const char *line, const char *line_end, Word *words)
+{
+    for (int count = 0; count < MAX_WORDS; count++) {
+        const char *space = memchr(line, ' ', (size_t)(line_end - line));
+        const char *end = space != NULL ? space : line_end;
+        if (end == line) {
+            return 0;
+        }
+        words[count].start = line;
+        words[count].length = end - line;
+        if (space == NULL) {
+            return count + 1;
+        }
+        line = space + 1;
+    }
+    return 0;
+}
+
+/* Return the number that a word is; -1: it has another character than a digit, or too many digits. */
+static long long
+number(Word word)
+{
+    long long value = 0;
+    if (word.length > MAX_DIGITS) {
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < word.length; i++) {
+        char digit = word.start[i];
+        if (digit < '0' || digit > '9') {
+            return -1;
+        }
+        value = value * 10 + (digit - '0');
+    }
+    return value;
+}
+
+/* Find the message at the start of the bytes. Return 0 if these are anything else, or not complete. */
+static int
+find_message(const char *at, const char *end, long long limit, Message *message)
+{
+    if (end - at < 5) {
+        return 0;
+    }
+    int has_header = at[0] == 'H';
+    const char *line = at + has_header;
+    if (memcmp(line, "MSG ", 4) != 0) {
+        return 0;
+    }
+    line += 4;
+    const char *line_end = memchr(line, '\r', (size_t)(end - line));
+    if (line_end == NULL || end - line_end < 2 || line_end[1] != '\n') {
+        return 0;
+    }
+    Word words[MAX_WORDS];
+    int count = split(line, line_end, words);
+    int has_reply = count == 4 + has_header;
+    if (!has_reply && count != 3 + has_header) {
+        return 0;
+    }
+    long long size = number(words[count - 1]);
+    long long header_size = has_header ? number(words[count - 2]) : 0;
+    const char *body = line_end + 2;
+    message->sid = number(words[1]);
+    if (message->sid < 0 || header_size < 0 || header_size > size || size > limit
+        || size > end - body - 2 || body[size] != '\r' || body[size + 1] != '\n') {
+        return 0;
+    }
+    message->subject = words[0];
+    message->reply = has_reply ? words[2] : (Word){body, 0};
+    message->header = (Word){body, (Py_ssize_t)header_size};
+    message->payload = (Word){body + header_size, (Py_ssize_t)(size - header_size)};
+    message->end = body + size + 2;
+    return 1;
+}
+
+/*
+ * Return a message as a tuple of bytes, a `Delivery`.
+ *
+ * Most messages in a row have the same subject, so the bytes of the last one are used again.
+ */
+static PyObject *
+make_delivery(const Message *message, PyObject **last_subject)
+{
+    Word subject = message->subject;
+    if (*last_subject == NULL || PyBytes_GET_SIZE(*last_subject) != subject.length
+        || memcmp(PyBytes_AS_STRING(*last_subject), subject.start, (size_t)subject.length) != 0) {
+        PyObject *bytes = PyBytes_FromStringAndSize(subject.start, subject.length);
+        if (bytes == NULL) {
+            return NULL;
+        }
+        Py_XSETREF(*last_subject, bytes);
+    }
+    PyObject *delivery = PyTuple_New(4);
+    if (delivery == NULL) {
+        return NULL;
+    }
+    PyTuple_SET_ITEM(delivery, 0, Py_NewRef(*last_subject));
+    const Word others[] = {message->reply, message->header, message->payload};
+    for (int i = 0; i < 3; i++) {
+        PyObject *bytes = PyBytes_FromStringAndSize(others[i].start, others[i].length);
+        if (bytes == NULL) {
+            Py_DECREF(delivery);
+            return NULL;
+        }
+        PyTuple_SET_ITEM(delivery, i + 1, bytes);
+    }
+    return delivery;
+}
+
+/* Append a run without messages to the operations. Return its list, borrowed. */
+static PyObject *
+add_run(PyObject *operations, PyObject *run_type, long long sid)
+{
+    PyObject *deliveries = PyList_New(0);
+    if (deliveries == NULL) {
+        return NULL;
+    }
+    PyObject *run = PyObject_CallFunction(run_type, "LO", sid, deliveries);
+    int added = run != NULL && PyList_Append(operations, run) == 0;
+    Py_XDECREF(run);
+    Py_DECREF(deliveries);
+    return added ? deliveries : NULL;
+}
+
+PyDoc_STRVAR(read_messages_doc,
+"read_messages(data, limit, run_type, /)\n"
+"--\n"
+"\n"
+"Parse the complete messages at the start of the data.\n"
+"\n"
+"Return the runs, ``run_type(sid, deliveries)``; how many bytes of the data they take; and how many of\n"
+"these are headers and payloads. A message of more than ``limit`` bytes is not parsed.");
+
+static PyObject *
+read_messages(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *data, *run_type;
+    long long limit;
+    if (!PyArg_ParseTuple(args, "SLO:read_messages", &data, &limit, &run_type)) {
+        return NULL;
+    }
+    const char *start = PyBytes_AS_STRING(data);
+    const char *end = start + PyBytes_GET_SIZE(data);
+    PyObject *operations = PyList_New(0);
+    if (operations == NULL) {
+        return NULL;
+    }
+    const char *at = start;
+    long long message_bytes = 0, run_sid = -1;
+    PyObject *deliveries = NULL; /* of the current run, borrowed */
+    PyObject *last_subject = NULL;
+    Message message;
+    while (find_message(at, end, limit, &message)) {
+        if (message.sid != run_sid) {
+            deliveries = add_run(operations, run_type, message.sid);
+            if (deliveries == NULL) {
+                goto failed;
+            }
+            run_sid = message.sid;
+        }
+        PyObject *delivery = make_delivery(&message, &last_subject);
+        if (delivery == NULL) {
+            goto failed;
+        }
+        int status = PyList_Append(deliveries, delivery);
+        Py_DECREF(delivery);
+        if (status < 0) {
+            goto failed;
+        }
+        message_bytes += message.header.length + message.payload.length;
+        at = message.end;
+    }
+    Py_XDECREF(last_subject);
+    return Py_BuildValue("NnL", operations, (Py_ssize_t)(at - start), message_bytes);
+
+failed:
+    Py_XDECREF(last_subject);
+    Py_DECREF(operations);
+    return NULL;
+}
+
+/* --- the fields of a message ----------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *subject, *reply, *header, *data, *core, *settled;
+} MessageFields;
+
+static PyMemberDef fields_members[] = {
+    {"_subject", T_OBJECT_EX, offsetof(MessageFields, subject), 0, NULL},
+    {"_reply", T_OBJECT_EX, offsetof(MessageFields, reply), 0, NULL},
+    {"_header", T_OBJECT_EX, offsetof(MessageFields, header), 0, NULL},
+    {"data", T_OBJECT_EX, offsetof(MessageFields, data), 0, NULL},
+    {"_core", T_OBJECT_EX, offsetof(MessageFields, core), 0, NULL},
+    {"_settled", T_OBJECT_EX, offsetof(MessageFields, settled), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static int
+fields_init(MessageFields *self, PyObject *args, PyObject *kwargs)
+{
+    PyObject *delivery, *core, *settled = Py_False;
+    if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
+        PyErr_SetString(PyExc_TypeError, "a message takes no keyword arguments");
+        return -1;
+    }
+    if (!PyArg_UnpackTuple(args, "message", 2, 3, &delivery, &core, &settled)) {
+        return -1;
+    }
+    if (!PyTuple_Check(delivery) || PyTuple_GET_SIZE(delivery) != 4) {
+        PyErr_SetString(PyExc_TypeError, "a delivery is a tuple of subject, reply, header and payload");
+        return -1;
+    }
+    Py_XSETREF(self->subject, Py_NewRef(PyTuple_GET_ITEM(delivery, 0)));
+    Py_XSETREF(self->reply, Py_NewRef(PyTuple_GET_ITEM(delivery, 1)));
+    Py_XSETREF(self->header, Py_NewRef(PyTuple_GET_ITEM(delivery, 2)));
+    Py_XSETREF(self->data, Py_NewRef(PyTuple_GET_ITEM(delivery, 3)));
+    Py_XSETREF(self->core, Py_NewRef(core));
+    Py_XSETREF(self->settled, Py_NewRef(settled));
+    return 0;
+}
+
+static int
+fields_traverse(MessageFields *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->subject);
+    Py_VISIT(self->reply);
+    Py_VISIT(self->header);
+    Py_VISIT(self->data);
+    Py_VISIT(self->core);
+    Py_VISIT(self->settled);
+    return 0;
+}
+
+static int
+fields_clear(MessageFields *self)
+{
+    Py_CLEAR(self->subject);
+    Py_CLEAR(self->reply);
+    Py_CLEAR(self->header);
+    Py_CLEAR(self->data);
+    Py_CLEAR(self->core);
+    Py_CLEAR(self->settled);
+    return 0;
+}
+
+static void
+fields_dealloc(MessageFields *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    (void)fields_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyType_Slot fields_slots[] = {
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, fields_init},
+    {Py_tp_traverse, fields_traverse},
+    {Py_tp_clear, fields_clear},
+    {Py_tp_dealloc, fields_dealloc},
+    {Py_tp_members, fields_members},
+    {0, NULL},
+};
+
+static PyType_Spec fields_spec = {
+    .name = "jetstream_sync._speedups.MessageFields",
+    .basicsize = sizeof(MessageFields),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = fields_slots,
+};
+
+/* --- the module ------------------------------------------------------------------------------------------ */
+
+static int
+add_fields_type(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &fields_spec, NULL);
+    if (type == NULL) {
+        return -1;
+    }
+    /* As a class in Python has it: copy.copy() finds the fields in it. */
+    PyObject *names = Py_BuildValue("(ssssss)", "_subject", "_reply", "_header", "data", "_core", "_settled");
+    int status = names == NULL ? -1 : PyObject_SetAttrString(type, "__slots__", names);
+    if (status == 0) {
+        status = PyModule_AddObjectRef(module, "MessageFields", type);
+    }
+    Py_XDECREF(names);
+    Py_DECREF(type);
+    return status;
+}
+
+static PyMethodDef module_functions[] = {
+    {"read_messages", read_messages, METH_VARARGS, read_messages_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot module_slots[] = {
+    {Py_mod_exec, add_fields_type},
+#ifdef Py_mod_gil
+    /* There is no shared state, and the fields are read and set through member descriptors. */
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+    {0, NULL},
+};
+
+static struct PyModuleDef module_definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_speedups",
+    .m_size = 0,
+    .m_methods = module_functions,
+    .m_slots = module_slots,
+};
+
+PyMODINIT_FUNC
+PyInit__speedups(void)
+{
+    return PyModuleDef_Init(&module_definition);
+}

@@ -1,0 +1,59 @@
+"""
+The code that runs for every received message: in C if possible, otherwise in Python.
+
+The installation builds the extension if there is a C compiler. Without it everything works the same, with
+more processor time per message. The environment variable ``JETSTREAM_SYNC_SPEEDUPS=0``, set before the
+first import of the package, selects Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+__all__ = ["IN_USE", "MessageFields", "PythonMessageFields", "ReadMessages", "read_messages"]
+
+#: Arguments: the data, the largest message in bytes, and the type of a run. Returns the runs at the start
+#: of the data, how many bytes they take, and how many bytes of headers and payloads are in them.
+ReadMessages: TypeAlias = Callable[[bytes, int, type[Any]], tuple[list[Any], int, int]]
+
+
+class PythonMessageFields:
+    """
+    The fields of a message, in Python.
+
+    Args:
+        delivery: subject, reply, header block and payload.
+        core: the connection.
+        settled: see `JetStreamMsg`.
+
+    """
+
+    __slots__ = ("_core", "_header", "_reply", "_settled", "_subject", "data")
+
+    data: bytes
+
+    def __init__(
+        self, delivery: tuple[bytes, bytes, bytes, bytes], core: Any, settled: Any = False, /
+    ) -> None:
+        self._header: Any
+        self._subject, self._reply, self._header, self.data = delivery
+        self._core = core
+        self._settled = settled
+
+
+#: The base class of a message.
+MessageFields = PythonMessageFields
+
+#: Parses the complete, ordinary messages at the start of received data; ``None``: the extension is not
+#: in use. The parser contains the same in Python.
+read_messages: ReadMessages | None = None
+
+if not TYPE_CHECKING and os.environ.get("JETSTREAM_SYNC_SPEEDUPS") != "0":
+    with contextlib.suppress(ImportError):
+        from ._speedups import MessageFields, read_messages
+
+IN_USE: Final[bool] = read_messages is not None
+"""Whether the C extension is in use."""

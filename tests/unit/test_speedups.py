@@ -1,0 +1,171 @@
+"""The C extension and its twin in Python are interchangeable, and the extension leaks nothing."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import subprocess
+import sys
+import tracemalloc
+import weakref
+
+import pytest
+
+from jetstream_sync import speedups
+from jetstream_sync.protocol.parser import Messages
+
+needs_extension = pytest.mark.skipif(
+    not speedups.IN_USE, reason="the C extension is not in use: JETSTREAM_SYNC_SPEEDUPS=0"
+)
+both = pytest.mark.parametrize(
+    "fields", [speedups.PythonMessageFields, speedups.MessageFields], ids=["python", "in use"]
+)
+
+DELIVERY = (b"subject", b"reply", b"header", b"data")
+MESSAGE = b"MSG a.subject 7 a.reply 7\r\npayload\r\nHMSG a.subject 7 2 3\r\nabc\r\n"
+
+
+@pytest.mark.parametrize(("value", "expected"), [("0", "False"), ("1", str(speedups.IN_USE))])
+def test_the_environment_variable_turns_the_extension_off(value: str, expected: str) -> None:
+    """`JETSTREAM_SYNC_SPEEDUPS=0` selects Python."""
+    if value == "1" and not speedups.IN_USE:
+        pytest.skip("this run is without the extension")
+    program = "import jetstream_sync.speedups as s; print(s.IN_USE)"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"JETSTREAM_SYNC_SPEEDUPS": value},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [expected]
+
+
+# --- the fields of a message ------------------------------------------------------------------------
+
+
+@both
+def test_a_message_has_the_fields_of_its_delivery(fields) -> None:
+    """The fields are those of the delivery, and may be set."""
+    core = object()
+    message = fields(DELIVERY, core)
+    taken = (message._subject, message._reply, message._header, message.data)
+    assert taken == DELIVERY
+    assert (message._core, message._settled) == (core, False)
+    message.data = b"other"
+    message._settled = True
+    assert (message.data, message._settled) == (b"other", True)
+    assert fields(DELIVERY, core, None)._settled is None
+
+
+@both
+def test_a_message_without_its_constructor_has_no_fields(fields) -> None:
+    """An unset field is an `AttributeError`, and such a message can be deleted."""
+    message = fields.__new__(fields)
+    with pytest.raises(AttributeError):
+        message.data  # noqa: B018
+    del message
+
+
+@both
+@pytest.mark.parametrize(
+    "arguments", [(), (DELIVERY,), (DELIVERY, 1, 2, 3), ((b"three", b"", b""), 1), (b"", 1), (7, 1)]
+)
+def test_a_message_of_something_else_is_refused(fields, arguments) -> None:
+    """Other arguments than a delivery and its connection are an error."""
+    with pytest.raises((TypeError, ValueError)):
+        fields(*arguments)
+    with pytest.raises(TypeError):
+        fields(DELIVERY, core=1)
+
+
+@both
+def test_a_message_can_be_copied_and_has_no_other_attributes(fields) -> None:
+    """`copy.copy` copies the fields; a message has no dict and is no target of a weak reference."""
+    message = copy.copy(fields(DELIVERY, 1, None))
+    assert (message._subject, message._core, message._settled) == (b"subject", 1, None)
+    with pytest.raises(AttributeError):
+        message.other = 1
+    with pytest.raises(TypeError):
+        weakref.ref(message)
+
+
+@both
+def test_a_cycle_through_a_message_is_collected(fields) -> None:
+    """The garbage collector sees what a message refers to."""
+
+    class Core:
+        message: object
+
+    class Message(fields):
+        __slots__ = ()
+
+    core = Core()
+    core.message = Message(DELIVERY, core)
+    gone = weakref.ref(core)
+    del core
+    gc.collect()
+    assert gone() is None
+
+
+# --- parsing ----------------------------------------------------------------------------------------
+
+
+@needs_extension
+def test_complete_messages_are_read() -> None:
+    """The messages come in runs, with the bytes that they take."""
+    assert speedups.read_messages is not None
+    data = MESSAGE + MESSAGE.replace(b" 7 ", b" 8 ") + MESSAGE[:-1]
+    deliveries = [(b"a.subject", b"a.reply", b"", b"payload"), (b"a.subject", b"", b"ab", b"c")]
+    runs, end, size = speedups.read_messages(data, 100, Messages)
+    assert runs[:2] == [Messages(7, deliveries), Messages(8, deliveries)]
+    assert runs[2:] == [Messages(7, deliveries[:1])]
+    assert end == 2 * len(MESSAGE) + MESSAGE.index(b"HMSG")
+    assert size == 2 * (7 + 3) + 7
+
+
+@needs_extension
+@pytest.mark.parametrize(
+    "arguments", [(), (b"",), ("", 1, Messages), (bytearray(), 1, Messages), (b"", "", Messages)]
+)
+def test_other_arguments_are_refused(arguments) -> None:
+    """The extension refuses other types than it was written for."""
+    assert speedups.read_messages is not None
+    with pytest.raises(TypeError):
+        speedups.read_messages(*arguments)
+
+
+@needs_extension
+def test_nothing_is_leaked() -> None:
+    """Memory does not grow with the number of calls, also of those that fail."""
+    read, fields = speedups.read_messages, speedups.MessageFields
+    assert read is not None
+
+    def refuse(*_: object) -> None:
+        raise KeyError
+
+    def work(count: int) -> None:
+        for _ in range(count):
+            runs, _, _ = read(MESSAGE * 3 + MESSAGE[:20], 100, Messages)
+            for delivery in runs[0].deliveries:
+                message = fields(delivery, object())
+                message.__init__(delivery, object(), None)
+            with pytest.raises(KeyError):
+                read(MESSAGE, 100, refuse)
+            with pytest.raises(TypeError):
+                fields((), 1)
+
+    work(10)
+    tracemalloc.start()
+    try:
+        work(10)
+        gc.collect()
+        before, _ = tracemalloc.get_traced_memory()
+        work(300)
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # One leaked object for each call would be 300 times at least 33 bytes.
+    assert after - before < 8000
