@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["JetStreamMsg", "send_in_progress"]
 
 _ACK: Final = b"+ACK"
+#: The whole command of an acknowledgement, but for its subject.
+_ACK_COMMAND: Final = b"PUB %b 4\r\n+ACK\r\n"
 _NAK: Final = b"-NAK"
 _IN_PROGRESS: Final = b"+WPI"
 _TERM: Final = b"+TERM"
@@ -105,8 +107,8 @@ class JetStreamMsg(Msg):
 
         """
         if self._settled is False and self._reply:
-            # Repeats _settle() to save calls: this runs once per message.
-            self._core.send_deferred(commands.publish(self._reply, b"", _ACK), 4)
+            # Repeats _settle() to save calls and formatting: this runs once per message.
+            self._core.send_deferred(_ACK_COMMAND % self._reply, 4)
             self._settled = True
         else:
             self._settle(_ACK)
