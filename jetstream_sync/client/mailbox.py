@@ -24,12 +24,28 @@ from ..errors import ForkedConnectionError, TimeoutError
 from ..net.clock import Deadline
 from .result_slot import copy_exception
 
-__all__ = ["Mailbox"]
+__all__ = ["Mailbox", "first_items"]
 
 T = TypeVar("T")
 
 # Not `threading.Lock.release`: gevent may replace the class after this import.
 _release: Final[Callable[[threading.Lock], None]] = methodcaller("release")
+
+
+def first_items(items: Iterable[T], count: int | None = None) -> list[T]:
+    """
+    Return the first items of a queue or set that other threads change, without removing them.
+
+    Args:
+        items: the queue or set; not an iterator.
+        count: the maximum number of items; ``None``: all.
+
+    """
+    while True:
+        try:
+            return list(islice(items, count))
+        except RuntimeError:  # another thread added or took something meanwhile
+            continue
 
 
 class Mailbox(Generic[T]):

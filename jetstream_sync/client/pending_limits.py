@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from itertools import islice
 
 from ..protocol.parser import Delivery
+from .mailbox import first_items
 
 __all__ = ["PendingLimits"]
 
@@ -87,8 +87,7 @@ class PendingLimits:
         left = self._first + count - (self._put - waiting)
         if left >= count:
             return self.pending_bytes
-        # Runs in C, so no other thread changes the queue during it.
-        half_read = list(islice(items, left))
+        half_read = first_items(items, left)
         return self.pending_bytes - size + sum([len(each[2]) + len(each[3]) for each in half_read])
 
     def _cut(self, deliveries: list[Delivery]) -> tuple[int, int]:

@@ -32,6 +32,7 @@ from ..api.pull import ContinuousPull, PullLedger
 from ..api.reply import consumer_sequence
 from ..api.status import PullStatus, PullStatusKind, parse_pull_status
 from ..client.core import ConnectionCore, is_deliberate_close
+from ..client.mailbox import first_items
 from ..client.threads import after_fork
 from ..errors import (
     ConnectionClosedError,
@@ -57,7 +58,6 @@ from .pull import (
     PullRequester,
     RetryBackoff,
     arrived_messages,
-    first_deliveries,
 )
 
 if TYPE_CHECKING:
@@ -435,9 +435,9 @@ class MessagePuller:
     def _buffer_state(self) -> tuple[list[Delivery], int, bool]:
         """Return the buffered deliveries, the number of taken messages, and whether it is closed."""
         with self._lock:
-            ready = first_deliveries(self._ready, _MAX_RUN)
+            ready = first_items(self._ready, _MAX_RUN)
             taken = self._ledger.delivered + self._uncounted - len(ready)
-            buffered = ready + first_deliveries(self._arrived, len(self._arrived))
+            buffered = ready + first_items(self._arrived)
             return buffered, taken, self._inbox.mailbox.closed
 
     def _wait(self, deadline: Deadline) -> None:

@@ -24,7 +24,7 @@ from ..api.gaps import DeliverySequence
 from ..api.pull import PullRequest
 from ..api.status import PullStatus, PullStatusKind, parse_pull_status
 from ..client.core import ConnectionCore
-from ..client.mailbox import Mailbox
+from ..client.mailbox import Mailbox, first_items
 from ..client.receiver import MessageReceiver
 from ..errors import (
     BadSubscriptionError,
@@ -59,7 +59,6 @@ __all__ = [
     "PullRequester",
     "RetryBackoff",
     "arrived_messages",
-    "first_deliveries",
 ]
 
 #: Enqueued when the connection is lost: open requests are lost with it. Both markers look like a
@@ -73,18 +72,9 @@ _header_of: Final = itemgetter(2)
 _payload_of: Final = itemgetter(3)
 
 
-def first_deliveries(deliveries: deque[Delivery], count: int) -> list[Delivery]:
-    """Return the first ``count`` deliveries of a queue, without removing them."""
-    while True:
-        try:
-            return list(islice(deliveries, count))
-        except RuntimeError:  # another thread added or took something meanwhile
-            continue
-
-
 def arrived_messages(deliveries: deque[Delivery], count: int) -> list[Delivery]:
     """Return the first deliveries of a queue, up to ``count`` or to one that may be a status."""
-    run = first_deliveries(deliveries, count)
+    run = first_items(deliveries, count)
     if not all(map(_payload_of, run)) and any(map(_header_of, run)):
         for index, (_, _, header, payload) in enumerate(run):
             if header and not payload:
