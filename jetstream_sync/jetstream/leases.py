@@ -34,6 +34,7 @@ from ..api.consumer import ConsumerConfig
 from ..api.enums import AckPolicy
 from ..api.reply import ack_tokens
 from ..client.core import ConnectionCore
+from ..client.mailbox import first_items
 from ..client.threads import start_timer
 from ..errors import Error, NotJSMessageError
 from ..net.clock import Deadline, monotonic
@@ -230,7 +231,7 @@ class Leases:
         if len(last_taken) > _MAX_REMEMBERED_THREADS:
             for ident in set(last_taken).difference(_running()):
                 last_taken.pop(ident, None)
-        for msg in tuple(last_taken.values()):
+        for msg in last_taken.copy().values():  # other threads add to it
             numbers = _numbers(msg.ack_subject)
             if numbers is not None:
                 self._late[numbers[1]] = msg
@@ -287,7 +288,8 @@ class Leases:
             horizon = self._run.first if live else _ALWAYS
             if live:
                 self._run.received = now
-            for index, (reply, received) in enumerate(tuple(self.times.runs)):
+            # The reader may append a run meanwhile; it has just received its first lease.
+            for index, (reply, received) in enumerate(first_items(self.times.runs)):
                 if now < received + self._shortest:
                     horizon = min(horizon, _position(reply))
                     self.times.runs[index] = (reply, now)
@@ -404,7 +406,7 @@ class LeaseRenewer:
         """Return the messages that are being handled."""
         running = _running()
         since: dict[int, tuple[JetStreamMsg, float]] = {}
-        for ident, msg in tuple(self._leases.last_taken.items()):
+        for ident, msg in self._leases.last_taken.copy().items():
             if ident not in running:
                 self._leases.last_taken.pop(ident, None)
                 self._left.pop(ident, None)
