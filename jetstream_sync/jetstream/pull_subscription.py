@@ -13,6 +13,7 @@ from ..api.consumer import ConsumerConfig
 from ..api.pull import PullRequest
 from ..api.status import PullStatus, PullStatusKind
 from ..api.subscribing import SubscribeRequest
+from ..client.mailbox import first_items
 from ..client.result_slot import copy_exception
 from ..durations import duration, duration_to_ns
 from ..errors import BadSubscriptionError, Error
@@ -110,7 +111,7 @@ class PullSubscription(ConsumerAccessors):
         return self._ended is None and self._api.core.closed_reason is None
 
     def _pending(self) -> list[tuple[bytes, bytes]]:
-        waiting = [item for inbox in tuple(self._busy) for item in tuple(inbox.mailbox.items)]
+        waiting = [item for inbox in self._busy.copy() for item in first_items(inbox.mailbox.items)]
         # An item without a reply subject is a status or a connection marker.
         return [(header, payload) for _, reply, header, payload in waiting if reply]
 
@@ -228,7 +229,7 @@ class PullSubscription(ConsumerAccessors):
 
         """
         self._end("the subscription was ended by unsubscribe()")
-        for inbox in tuple(self._busy):
+        for inbox in self._busy.copy():
             self._stop(inbox)
             inbox.close()  # before the consumer is deleted, so that the fetch does not see that
         if self._delete is not None:
@@ -254,10 +255,10 @@ class PullSubscription(ConsumerAccessors):
         deadline = Deadline(core.options.drain_timeout if timeout is None else timeout)
         self._end("the subscription was drained")
         try:
-            for inbox in tuple(self._busy):
+            for inbox in self._busy.copy():
                 inbox.drain(deadline)
         finally:
-            for inbox in tuple(self._busy):
+            for inbox in self._busy.copy():
                 self._stop(inbox)
                 inbox.close()
         if self._delete is not None:
