@@ -21,6 +21,7 @@ from weakref import WeakSet
 
 from ..api.consumer import ConsumerInfo
 from ..api.pull import ContinuousPull, PullRequest
+from ..client.mailbox import first_items
 from ..client.result_slot import copy_exception
 from ..errors import (
     BadRequestStatusError,
@@ -572,7 +573,7 @@ class OrderedConsumer:
         inbox = self._inbox
         if inbox is not None:
             inbox.mailbox.close(self._closed)
-        for puller in tuple(self._pullers):
+        for puller in first_items(self._pullers):
             puller.stop()
         self._cursor.drop()
 
