@@ -162,7 +162,10 @@ class Tracer:
 
     def _drop(self, count: int) -> None:
         """Count lines as dropped, at the end of the queue; the lock is held."""
-        last = self._places.items[-1] if len(self._places) else None
+        try:
+            last: _Place | None = self._places.items[-1]
+        except IndexError:  # the trace thread has taken it
+            last = None
         if count and last is not None and last.dropped and not last.taken:
             last.dropped += count
         elif count:
