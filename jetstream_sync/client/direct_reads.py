@@ -25,7 +25,7 @@ Rules:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from ..net.clock import Deadline
@@ -69,7 +69,7 @@ class DirectReads:
 
     def __init__(
         self,
-        subscriptions: Mapping[int, SubscriptionState[MessageReceiver]],
+        subscriptions: dict[int, SubscriptionState[MessageReceiver]],
         pong_awaited: Callable[[], bool],
     ) -> None:
         self._subscriptions = subscriptions
@@ -128,7 +128,10 @@ class DirectReads:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
-        return self._received.pop() if self._received else None
+        try:
+            return self._received.pop()
+        except IndexError:  # also if a caller took it that has kept its turn for too long
+            return None
 
     def _leave_to_callers(self, allowed: bool) -> None:
         """Sleep if that is allowed, and end the pause."""
@@ -165,13 +168,14 @@ class DirectReads:
 
     def _all_awaited(self) -> bool:
         subscriptions = self._subscriptions
+        # A copy, because other threads change the table. Only `dict.copy()` is one step without the GIL.
         return len(subscriptions) <= _MAX_SUBSCRIPTIONS and all(
-            each.receiver.awaited for each in tuple(subscriptions.values())
+            each.receiver.awaited for each in subscriptions.copy().values()
         )
 
     def _caller_waits(self) -> bool:
         return self._pong_awaited() or any(
-            each.receiver.caller_waits() for each in tuple(self._subscriptions.values())
+            each.receiver.caller_waits() for each in self._subscriptions.copy().values()
         )
 
     # --- callers --------------------------------------------------------------------------------
@@ -203,16 +207,17 @@ class DirectReads:
             The reply; ``None``: the reader continues and will deliver it.
 
         """
-        stream, parser = self._stream, self._parser
         turn, received = self._turn, self._received
         # As with `call_and_record`, but without its call: this runs for each request.
         has_turn: list[bool] = []
         reply: Delivery | None = None
         try:
             has_turn.extend(map(turn.acquire, _NO_WAIT))
-            if has_turn[0] and self.paused and stream is not None:
-                # Until this thread releases the turn, the reader cannot deliver the reply meanwhile.
-                if slot.is_set:
+            if has_turn[0] and self.paused:
+                # Until this thread releases the turn, the reader cannot deliver the reply meanwhile, nor
+                # pause on another stream.
+                stream, parser = self._stream, self._parser
+                if slot.is_set or stream is None or parser is None:
                     return None
                 left = deadline.left()
                 timeout = _WAIT_S if left is None or left > _WAIT_S else left
@@ -222,6 +227,11 @@ class DirectReads:
                     reply = only_message(data, subject, subscription.sid)
                     if reply is not None:
                         received.pop()
+                if reply is not None:
+                    # Counted before the turn is released, because the next thread counts, too.
+                    self.count += 1
+                    subscription.delivered += 1
+                    parser.message_bytes += len(reply[2]) + len(reply[3])
         except IndexError:
             return None  # the reader did not wait any longer for this thread, and took it
         finally:
@@ -230,10 +240,6 @@ class DirectReads:
         if reply is None:
             self.end()
             return None
-        self.count += 1
-        subscription.delivered += 1
-        if parser is not None:
-            parser.message_bytes += len(reply[2]) + len(reply[3])
         return reply
 
     def _receive(self, stream: TCPStream, received: list[bytes]) -> None:

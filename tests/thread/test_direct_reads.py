@@ -270,7 +270,7 @@ def test_a_flush_meanwhile(nc: Connection, service: Service, pool: ThreadPoolExe
 
 
 def test_many_threads_by_turns(nc: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each request gets its own reply soon, however many threads make requests at a time."""
+    """Each request gets its own reply soon, however many threads make requests at a time, and counts."""
     # A caller that waits for bytes which the reader has read would wait as long as this.
     monkeypatch.setattr(direct_reads, "_WAIT_S", 10 * SCALE)
     monkeypatch.setattr(direct_reads, "_TURN_S", 20 * SCALE)
@@ -288,9 +288,11 @@ def test_many_threads_by_turns(nc: Connection, monkeypatch: pytest.MonkeyPatch) 
             if dice.random() < 0.02:
                 nc.flush(20 * SCALE)
 
+    received = nc.stats["in_msgs"]
     for threads in (1, 2, 1, 3):
         with ThreadPoolExecutor() as pool:
             list(pool.map(ask, range(threads)))
+    assert nc.stats["in_msgs"] - received == len(slowest) == 7 * 300
     slowest.sort()
     assert slowest[len(slowest) // 2] < 0.05 * SCALE
     assert slowest[-1] < 5 * SCALE
