@@ -300,13 +300,14 @@ def info_subject(bucket: str, name: str) -> str:
 # --- infos --------------------------------------------------------------------------------------
 
 
-def decode_info(data: bytes, time: datetime) -> ObjectInfo:
+def decode_info(data: bytes, time: datetime, name: str | None = None) -> ObjectInfo:
     """
     Return the info in a message.
 
     Args:
         data: the payload.
         time: when the message was stored. The payload has no valid time.
+        name: the name in the subject of the message; ``None``: that in the payload.
 
     Raises:
         InvalidResponseError: the payload is not an info.
@@ -315,6 +316,13 @@ def decode_info(data: bytes, time: datetime) -> ObjectInfo:
     found = loads(data)
     if isinstance(found, dict):
         found["mtime"] = time_to_text(time)
+        if name is not None:
+            found["name"] = name
+        headers = found.get("headers")
+        if isinstance(headers, dict):  # nats-py stores a single value without a list
+            found["headers"] = {
+                key: [value] if isinstance(value, str) else value for key, value in headers.items()
+            }
     info = decode(ObjectInfo, found)
     if not _NUID.fullmatch(info.nuid):
         raise InvalidResponseError(f"ObjectInfo.nuid: {info.nuid!r:.60} is not valid in a subject")

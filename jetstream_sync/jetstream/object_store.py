@@ -16,6 +16,7 @@ from ..api.object_store import (
     ObjectMeta,
     ObjectMetaOptions,
     ObjectStoreStatus,
+    check_bucket,
     decode_info,
     info_subject,
     infos_subject,
@@ -26,6 +27,7 @@ from ..api.reply import metadata_of
 from ..codec import encode
 from ..errors import (
     Error,
+    InvalidNameError,
     InvalidOptionError,
     ObjectDeletedError,
     ObjectExistsError,
@@ -275,7 +277,8 @@ class ObjectStore(ForeignNames):
         Write the data of an object to a file. Links are followed.
 
         The data is written to a temporary file beside it, which is renamed when the digest was checked.
-        If the call raises, also at a Ctrl-C, the path is unchanged.
+        If the call raises, also at a Ctrl-C, the path is unchanged. A device or a named pipe is written
+        to directly.
 
         Args:
             name: the name.
@@ -297,7 +300,13 @@ class ObjectStore(ForeignNames):
         target = Path(os.path.realpath(path))
         if target.is_dir():
             raise IsADirectoryError(f"{str(target)!r} is a directory: give the path of a file")
-        part = target.with_name(f".{target.name[:100]}.{os.urandom(6).hex()}.part")
+        if target.exists() and not target.is_file():
+            with ObjectReader(self._download(name, progress, timeout)) as reader:
+                with target.open("wb") as file:
+                    file.writelines(iter(reader.read_chunk, b""))
+                return reader.info
+        # A part of the name: file systems allow 255 bytes, and a character has up to four.
+        part = target.with_name(f".{target.name[:50]}.{os.urandom(6).hex()}.part")
         try:
             with (
                 ObjectReader(self._download(name, progress, timeout)) as reader,
@@ -331,6 +340,10 @@ class ObjectStore(ForeignNames):
                 reason = f"it leads through more than {_MAX_LINKS} links"
             if link.name is None or reason:
                 raise ObjectLinkError(self.bucket, info.name, reason)
+            try:
+                info_subject(check_bucket(link.bucket), link.name)
+            except InvalidNameError as error:
+                raise ObjectLinkError(self.bucket, info.name, f"its target: {error}") from None
             name = link.name
             if link.bucket != bucket.name:
                 bucket = ObjectBucket(self._api, self._publisher, link.bucket)

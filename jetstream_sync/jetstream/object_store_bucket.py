@@ -152,7 +152,7 @@ class ObjectBucket:
         except MessageNotFoundError:
             return None, 0
         try:
-            return decode_info(msg.data, msg.time), msg.seq
+            return decode_info(msg.data, msg.time, name), msg.seq
         except InvalidResponseError:
             if not to_replace:
                 raise

@@ -100,23 +100,23 @@ class Download:
             APIError, ConnectionClosedError: the consumer could not be created.
 
         """
-        if self._chunks == self.info.chunks:
-            return b""
-        msg = self._next_message()
-        data = msg.data
-        self._chunks += 1
-        self._size += len(data)
-        self._hash.update(data)
-        metadata = msg.metadata
-        self._last_seq = metadata.stream_seq
-        if self._chunks == self.info.chunks or self._size > self.info.size:
-            self._verify()
-            self.close()
-        elif not metadata.num_pending:
-            raise self._missing(Deadline(self._timeout))
-        if self._progress is not None:
-            self._progress(self._size, self.info.size)
-        return data or self.next_chunk()
+        data = b""
+        while not data and self._chunks != self.info.chunks:
+            msg = self._next_message()
+            data = msg.data
+            self._chunks += 1
+            self._size += len(data)
+            self._hash.update(data)
+            metadata = msg.metadata
+            self._last_seq = metadata.stream_seq
+            if self._chunks == self.info.chunks or self._size > self.info.size:
+                self._verify()
+                self.close()
+            elif not metadata.num_pending:
+                raise self._missing(Deadline(self._timeout))
+            if self._progress is not None:
+                self._progress(self._size, self.info.size)
+        return data
 
     def close(self) -> None:
         """Delete the consumer; a second call does nothing."""

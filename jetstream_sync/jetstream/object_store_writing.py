@@ -33,7 +33,6 @@ from ..api.object_store import (
 )
 from ..errors import (
     APIError,
-    ConnectionClosedError,
     ConnectionLostError,
     Error,
     InvalidOptionError,
@@ -305,8 +304,20 @@ class Upload:
 
     def drop(self) -> None:
         """Request the purge of the chunks without waiting for it."""
-        if not self._ended:
-            self._ended = True
+        if self._ended:
+            return
+        self._ended = True
+        if not self._chunks:
+            return
+        self._bucket.mark_dead(self._nuid)
+        if self._pending:
+            # The server may process a request before the chunks that were sent earlier.
+            self._pending[-1][0].add_done_callback(self._request_purge)
+        else:
+            self._request_purge()
+
+    def _request_purge(self, _: object = None) -> None:
+        with suppress(Error):
             self._bucket.request_purge(self._subject)
 
     def _abandon(self) -> None:
@@ -576,5 +587,4 @@ class ObjectWriter(io.RawIOBase):
         # The base class would call close(), which would store half of the data after an exception.
         if not self.closed:
             super().close()
-            with suppress(ConnectionClosedError):
-                self._upload.drop()
+            self._upload.drop()

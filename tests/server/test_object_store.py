@@ -425,6 +425,31 @@ def test_get_file_that_fails(store: ObjectStore, stream: Stream, tmp_path: Path)
     assert target.read_bytes() == b"before"
 
 
+@each_case("name", ["\u65e5" * 85, "\U0001f600" * 63, "a" * 255])
+def test_get_file_with_the_longest_names(store: ObjectStore, tmp_path: Path, name: str) -> None:
+    """A file name may have all the 255 bytes that file systems allow, in any characters."""
+    store.put("a", b"data")
+    path = tmp_path / name
+    store.get_file("a", path)
+    assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [(name, b"data")]
+    path.unlink()
+
+
+def test_get_file_to_a_pipe(store: ObjectStore, tmp_path: Path) -> None:
+    """A named pipe or a device is written to; it is not replaced by a file."""
+    store.put(small("a"), b"0123456789" * 10)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    store.get_file("a", pipe)
+    assert pipe.is_fifo()
+    reader.join(10 * SCALE)
+    assert received == [b"0123456789" * 10]
+    assert [each.name for each in tmp_path.iterdir()] == ["pipe"]
+
+
 def test_readable_file(store: ObjectStore, stream: Stream) -> None:
     """An object is read like a binary file, in any portions; the consumer ends with it."""
     data = bytes(range(256)) * 4
@@ -605,6 +630,39 @@ def test_infos_of_other_programs(
     assert store.get_bytes("b") == b"stays"
 
 
+def test_headers_of_nats_py(store: ObjectStore) -> None:
+    """A header with a text instead of a list, as nats-py stores it, is a header with one value."""
+    store.put("a", b"hello")
+    rewrite(store, "a", headers={"one": "1", "two": ["2", "3"]})
+    assert store.info("a").headers == {"one": ["1"], "two": ["2", "3"]}
+    assert [info.headers for info in store.list()] == [{"one": ["1"], "two": ["2", "3"]}]
+    assert store.get_bytes("a") == b"hello"
+
+
+@each_case("name", ["other", "", None, 5])
+def test_an_info_with_another_name(store: ObjectStore, stream: Stream, name: object) -> None:
+    """The subject of an info names the object, whatever name the info has."""
+    store.put("a", b"hello")
+    rewrite(store, "a", name=name)
+    assert store.get_bytes("a") == b"hello"
+    assert store.info("a").name == "a"
+    store.delete("a", timeout=2)
+    store.put("b", b"")
+    assert messages(stream) == 2  # the marker of "a" and the info of "b"
+
+
+def test_empty_chunks(store: ObjectStore, js: JetStream) -> None:
+    """Any number of empty chunks of another program may precede the data."""
+    info = store.put("a", b"hello")
+    for _ in range(2_000):
+        js.publish_async("$O.FILES.C.empty")
+    js.publish_async("$O.FILES.C.empty", b"hello")
+    js.publish_async_completed(30)
+    rewrite(store, "a", nuid="empty", chunks=2_001)
+    assert store.get_bytes("a") == b"hello"
+    assert info.chunks == 1
+
+
 @each_case("change", [str.lower, lambda text: text.rstrip("=")])
 def test_digests_in_other_forms(store: ObjectStore, change: Callable[[str], str]) -> None:
     """The name of the algorithm in lower case and a digest without padding are accepted."""
@@ -619,7 +677,7 @@ def test_digests_in_other_forms(store: ObjectStore, change: Callable[[str], str]
     assert store.get_bytes("a") == b"hello"
 
 
-def rewrite(store: ObjectStore, name: str, **changes: Any) -> None:
+def rewrite(store: ObjectStore, name: str, /, **changes: Any) -> None:
     """Change fields in the stored info of an object."""
     from jetstream_sync.codec import dumps, loads
 
@@ -792,6 +850,10 @@ def test_links_that_cannot_be_followed(store: ObjectStore) -> None:
         )
     with pytest.raises(ObjectLinkError, match="more than 8"):
         store.get_bytes("l0")
+    for bucket, name in (("a.b", "end"), ("", "end"), ("*", "end"), ("FILES", "")):
+        rewrite(store, "one", options={"link": {"bucket": bucket, "name": name}})
+        with pytest.raises(ObjectLinkError, match="must"):
+            store.get_bytes("one")
 
 
 # --- listing, watching, the bucket ---------------------------------------------------------------

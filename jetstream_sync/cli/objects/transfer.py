@@ -200,9 +200,6 @@ def get(
         with _shown_progress(settings, title, total, on=progress) as show:
             if target is None:
                 info = _copy(store, name, _stdout_writer(settings), show)
-            elif target.exists() and not target.is_file():  # a device or a pipe cannot be replaced
-                with target.open("wb") as file:
-                    info = _copy(store, name, file.write, show)
             else:
                 info = store.get_file(name, target, progress=show)
     if target is None:
