@@ -673,7 +673,12 @@ class KeyValueEntry:
         """Time after which it is removed, counted from `created`; ``None``: it has no TTL of its own."""
         headers = self.headers
         text = None if headers is None else headers.get(_TTL)
-        return None if text is None or text == "never" else duration_from_text(text)
+        if text is None:
+            return None
+        try:
+            return duration_from_text(text) or None
+        except (ValueError, OverflowError):
+            return None  # "never"; servers before 2.11 store any text
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, KeyValueEntry):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -64,6 +64,7 @@ _FIRST_CONFLICT_DELAY_S: Final = 0.001
 _MAX_CONFLICT_DELAY_S: Final = 0.1
 #: Attempts to read many keys while they change between two pages.
 _READ_ATTEMPTS: Final = 3
+_MAX_REVISION: Final = 2**64 - 1
 _NO_TTL: Final = (
     "only create() and purge() take a TTL: after that of a later revision, the revision before it would"
     " be the value again"
@@ -182,6 +183,8 @@ class KeyValue(ForeignNames):
 
         """
         subject = self._subjects.read + self._subjects.encoded(key)
+        if revision is not None:
+            _check_revision("revision", revision, 1)
         entry = self._read(subject, revision, consistent=consistent)
         if entry is None or not entry.has_value:
             raise KeyNotFoundError(self.bucket, key, revision)
@@ -251,7 +254,9 @@ class KeyValue(ForeignNames):
             Error: otherwise as `get()`.
 
         """
-        patterns = [keys] if isinstance(keys, str) else list(keys)
+        patterns = _patterns(keys)
+        if up_to_revision is not None:
+            _check_revision("up_to_revision", up_to_revision, 1)
         if not patterns:
             return {}
         subjects = [self._subjects.read + self._subjects.pattern(each) for each in patterns]
@@ -569,6 +574,8 @@ class KeyValue(ForeignNames):
         ttl: float | timedelta | None = None,
     ) -> int:
         stored = check_writable(self._subjects.encoded(key))
+        if last is not None:
+            _check_revision("last", last, 0)
         try:
             return self._write(stored, value, headers, last, ttl, self._api.deadline())
         except WrongLastSequenceError as error:
@@ -661,7 +668,7 @@ class KeyValue(ForeignNames):
 
         Raises:
             InvalidNameError: a key or pattern is malformed.
-            InvalidOptionError: two options exclude each other.
+            InvalidOptionError: two options exclude each other, or a value is invalid.
             BucketNotFoundError: the bucket does not exist.
             APIError: the server rejected the consumer.
             TimeoutError: the server did not reply in time.
@@ -674,8 +681,7 @@ class KeyValue(ForeignNames):
             if callback is not None:
                 check_callback(name, callback)
         options = _start_options(history, updates_only, resume_from_revision)
-        patterns = [keys] if isinstance(keys, str) else keys
-        filters, select = merge_patterns(self._subjects.pattern(each) for each in patterns)
+        filters, select = merge_patterns(self._subjects.pattern(each) for each in _patterns(keys))
         options["filter_subjects"] = [self._subjects.read + each for each in filters]
         options["headers_only"] = meta_only
         watch = Watch(
@@ -717,16 +723,28 @@ class KeyValue(ForeignNames):
         return f"<{type(self).__name__} {bucket_of(self._stream.name)!r}>"
 
 
+def _patterns(keys: str | Sequence[str]) -> list[str]:
+    """Return keys or patterns as a list; a value of another type is refused as a key."""
+    if isinstance(keys, str) or not isinstance(keys, Iterable):
+        return [keys]
+    return list(keys)
+
+
+def _check_revision(option: str, revision: int, least: int) -> None:
+    """Raise `InvalidOptionError` if a revision is not a number that a server can have."""
+    if isinstance(revision, bool) or not isinstance(revision, int):
+        raise InvalidOptionError(option, revision, "must be an int")
+    if not least <= revision <= _MAX_REVISION:
+        raise InvalidOptionError(option, revision, f"must be from {least} to {_MAX_REVISION}")
+
+
 def _start_options(history: bool, updates_only: bool, revision: int | None) -> OrderedOptions:
     """Return the deliver policy of a watch."""
     if updates_only and (history or revision is not None):
         other = "history" if history else "resume_from_revision"
         raise InvalidOptionError("updates_only", True, f"cannot be combined with {other}")
     if revision is not None:
-        if isinstance(revision, bool) or not isinstance(revision, int) or revision < 1:
-            raise InvalidOptionError(
-                "resume_from_revision", revision, "must be an int of at least 1"
-            )
+        _check_revision("resume_from_revision", revision, 1)
         return {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": revision}
     if updates_only:
         return {"deliver_policy": DeliverPolicy.NEW}

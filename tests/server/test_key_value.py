@@ -8,8 +8,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from fix_cases import each_case
 from fix_threads import SCALE, wait_until
 
 import jetstream_sync
@@ -198,6 +200,37 @@ def test_get_what_is_not_there(kv: KeyValue) -> None:
         kv["c"]
     with pytest.raises(InvalidOptionError):
         kv.get("a", revision=0)
+
+
+@each_case("revision", [0, -1, 2**64, True, 1.5, "1"])
+def test_revisions_that_are_refused(nc: Connection, kv: KeyValue, revision: Any) -> None:
+    """A revision that is not an int from 1 on is refused before a request, by its argument's name."""
+    sent = nc.stats["out_msgs"]
+    for call in (
+        lambda: kv.get("a", revision=revision),
+        lambda: kv.get("a", revision=revision, consistent=True),
+        lambda: kv.get_many("a", up_to_revision=revision),
+        lambda: kv.watch("a", resume_from_revision=revision),
+    ):
+        with pytest.raises(InvalidOptionError, match="revision="):
+            call()
+    if revision != 0:
+        for change in (
+            lambda: kv.update("a", b"", revision),
+            lambda: kv.delete("a", revision),
+            lambda: kv.purge("a", revision),
+        ):
+            with pytest.raises(InvalidOptionError, match="last="):
+                change()
+    assert nc.stats["out_msgs"] == sent
+
+
+def test_keys_of_a_wrong_type(kv: KeyValue) -> None:
+    """Keys that are neither a str nor a sequence are refused as malformed."""
+    for wrong in (None, 5):
+        for call in (kv.watch, kv.get_many):
+            with pytest.raises(InvalidNameError):
+                call(wrong)  # type: ignore[operator]
 
 
 def test_values_are_bytes(kv: KeyValue) -> None:

@@ -262,6 +262,13 @@ def test_operation_of_an_entry(headers: str, operation: KeyValueOperation) -> No
     assert entry.created_ns == 1_700_000_000_000_000_001
 
 
+@pytest.mark.parametrize("ttl", ["0", "0s", "never", "soon", "", "9" * 30])
+def test_a_ttl_that_does_not_expire(ttl: str) -> None:
+    """The TTL 0 is none, and neither is a text that is not a TTL, which old servers store."""
+    block = f"NATS/1.0\r\nNats-TTL: {ttl}\r\n\r\n".encode()
+    assert KeyValueEntry(SUBJECTS, (b"$KV.B.a", b"", block, b""), 1).ttl is None
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"), [("5", 5), ("5s", 5), ("1m30s", 90), ("1.5h", 5400), ("20ms", 0.02)]
 )
