@@ -4,8 +4,9 @@ Read objects: the download of chunks, and readable file objects.
 The chunks come from an ordered consumer. A download is complete when the number of chunks, the size and
 the digest are those of the info. The last bytes are not returned before that was checked.
 
-If no chunk arrives for a moment, the download looks for the next chunk in the stream. If it is not there,
-another writer has replaced or deleted the object, and the download ends at once.
+If no chunk arrives for a moment, or the consumer has none left, the download looks for the next chunk in
+the stream. If it is not there, another writer has replaced or deleted the object, and the download ends at
+once.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class Download:
                 self._verify()
                 self.close()
             elif not metadata.num_pending:
-                raise self._missing(Deadline(self._timeout))
+                self._check_next(self.bucket.api.deadline(self._timeout))
             if self._progress is not None:
                 self._progress(self._size, self.info.size)
         return data
@@ -158,9 +159,19 @@ class Download:
             messages = self._consumer.messages(max_bytes=max(_BUFFERED_BYTES, 2 * largest))
         created = self._consumer.cached_info
         if created is not None and not created.num_pending and not created.delivered.consumer_seq:
-            raise self._missing(deadline)
+            self._check_next(deadline)
         self._messages = messages
         return messages
+
+    def _check_next(self, deadline: Deadline) -> None:
+        """
+        Raise the error for a missing chunk, unless the leader has the next one.
+
+        A consumer on a replica that is behind reports that nothing is pending.
+        """
+        with suppress(TimeoutError):
+            if not self._is_next_stored(deadline):
+                raise self._missing(deadline)
 
     def _is_next_stored(self, deadline: Deadline) -> bool:
         """Return whether the stream has a chunk after the last received one."""

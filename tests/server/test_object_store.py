@@ -561,6 +561,32 @@ def test_changed_bytes(store: ObjectStore, stream: Stream, read: str) -> None:
     wait_until(lambda: stream.consumer_names() == [])
 
 
+def test_a_replica_that_is_behind(
+    nats_server: NatsServer, js: JetStream, store: ObjectStore, stream: Stream
+) -> None:
+    """Chunks that the leader has are not missing, although the consumer's replica has none yet."""
+    data = b"x" * 10 + b"y" * 10
+    subject = f"$O.FILES.C.{store.put(small(), data).nuid}"
+    stream.purge(subject)
+    chunks = [data[:10], data[10:]]
+    with (
+        jetstream_sync.connect(nats_server.url) as leader,
+        jetstream_sync.connect(nats_server.url) as nc,
+    ):
+
+        def forward(msg: jetstream_sync.Msg) -> None:
+            # As if the consumer's replica receives a chunk just after the leader is asked for it.
+            if b"next_by_subj" in msg.data:
+                js.publish(subject, chunks.pop(0))
+            leader.publish(msg.subject.replace("BEHIND", "$JS.API", 1), msg.data, msg.reply)
+
+        forwarding = leader.subscribe("BEHIND.>", cb=forward)
+        leader.flush()
+        behind = nc.jetstream(prefix="BEHIND").object_store("FILES")
+        assert behind.get_bytes("a") == data
+        forwarding.unsubscribe()
+
+
 @pytest.mark.parametrize("position", [0, 1, 2, "all", "extra"])
 def test_missing_chunks(store: ObjectStore, stream: Stream, position: int | str) -> None:
     """A missing or additional chunk is an error at once."""
