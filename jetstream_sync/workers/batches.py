@@ -24,24 +24,26 @@ class BatchProcessor(Processor):
         batch: list[Context] = []
         payloads: list[object] = []
         held: list[Delivery] = []
+        now = lease_clock()
         for delivery in deliveries:
-            context = self._context(delivery)
+            context = self._context(delivery, now)
             if context is None:
                 continue
             try:
                 payloads.append(self.handler.decoded(delivery.msg.data))
             except DecodeError as error:
-                self._failed(delivery, context.id, error)
+                self._failed(delivery, error)
                 continue
             batch.append(context)
             held.append(delivery)
         if not batch:
             return
-        give_up_at = lease_clock() + self.handler.timeout
+        now = lease_clock()
+        give_up_at = now + self.handler.timeout
         for delivery in held:
             delivery.thread = threading.get_ident()
             delivery.give_up_at = give_up_at
-            self._observer.started(delivery)
+            self._observer.started(delivery, now)
         log_context.set(held[0])
         failed: Mapping[int, BaseException] = {}
         alone = True
@@ -64,6 +66,6 @@ class BatchProcessor(Processor):
             log_context.set(delivery)
             cause = failed.get(index)
             if cause is not None:
-                self._failed(delivery, context.id, cause, traceback=alone)
+                self._failed(delivery, cause, traceback=alone)
             elif self._ack(delivery) or context.acked:
                 self._observer.settled(delivery, "ack")

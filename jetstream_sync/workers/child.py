@@ -207,10 +207,10 @@ class _Child:
         delivery = _RemoteDelivery(self, request, self._handler.name)
         context = Context(
             delivery,
-            request.message_id,
+            lambda _: request.message_id,
             cast("JetStream", _RemoteJetStream(self)),
             lambda: bool(self.ask("is_stopping")),
-            lambda: bool(self.ask("ack")),
+            lambda _: bool(self.ask("ack")),
         )
         context.maybe_done = request.maybe_done
         log_context.set(delivery)
@@ -257,18 +257,13 @@ class _Child:
 class _RemoteDelivery(Delivery):
     """A delivery whose lease is kept by the worker."""
 
-    __slots__ = ("_child", "_deadline")
-
     def __init__(self, child: _Child, request: HandlerRequest, handler: str) -> None:
         self._child = child
         self._deadline = request.deadline
         self.msg = _RemoteMessage(child, request)
-        self.metadata = request.metadata
         self.attempt = request.attempt
         self.claimed = request.claimed
         self.handler = handler
-        self.given_up = False
-        self.trace_id = ""
 
     @property
     def give_up_at(self) -> float:
@@ -280,8 +275,9 @@ class _RemoteDelivery(Delivery):
         self._child.ask("extend", value)
         self._deadline = value
 
-    def is_lost(self) -> bool:
+    def is_lost(self, now: float | None = None) -> bool:
         """Return whether the lease is over."""
+        del now
         return bool(self._child.ask("is_lost"))
 
 

@@ -28,17 +28,13 @@ class Context:
     __slots__ = (
         "_ack",
         "_delivery",
+        "_id",
         "_is_stopping",
         "_js",
         "_published",
         "acked",
-        "id",
         "maybe_done",
     )
-
-    id: str
-    """``stream/consumer/sequence/creation time of the stream``, after the domain if there is one: the same
-    in each attempt, and unique. Use it as the idempotency key for calls to other systems."""
 
     maybe_done: bool
     """With ``once``: whether an earlier run may have had its effect, because its worker died or lost the
@@ -47,10 +43,10 @@ class Context:
     def __init__(
         self,
         delivery: Delivery,
-        message_id: str,
+        message_id: Callable[[Delivery], str],
         js: JetStream,
         is_stopping: Callable[[], bool],
-        ack: Callable[[], bool] = lambda: True,
+        ack: Callable[[Delivery], bool],
     ) -> None:
         self._delivery = delivery
         self._ack = ack
@@ -58,8 +54,18 @@ class Context:
         self._js = js
         self._is_stopping = is_stopping
         self._published = itertools.count(1)
-        self.id = message_id
+        self._id = message_id
         self.maybe_done = False
+
+    @property
+    def id(self) -> str:
+        """
+        ``stream/consumer/sequence/creation time of the stream``, after the domain if there is one.
+
+        It is the same in each attempt, and unique. Use it as the idempotency key for calls to other
+        systems.
+        """
+        return self._id(self._delivery)
 
     @property
     def message(self) -> JetStreamMsg:
@@ -115,7 +121,7 @@ class Context:
 
         """
         self.check()
-        if not self.acked and not self._ack():
+        if not self.acked and not self._ack(self._delivery):
             raise LeaseLostError(f"{self._delivery!r} was returned: the worker is stopping")
         self.acked = True
 

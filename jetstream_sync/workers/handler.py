@@ -148,6 +148,7 @@ class Handler:
     max_wait: float = 1.0
     """Seconds after which a batch is handled though it is not full."""
     _arity: str = field(init=False, repr=False, default="both")
+    _decode: Callable[[bytes], Any] = field(init=False, repr=False, default=bytes)
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -195,6 +196,8 @@ class Handler:
             raise InvalidOptionError(
                 "decode", self.decode, f"must be a function or one of {sorted(DECODERS)}"
             )
+        decode = self.decode if callable(self.decode) else DECODERS[self.decode]
+        object.__setattr__(self, "_decode", decode)
 
     def _check_batch(self, size: int) -> None:
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
@@ -265,28 +268,32 @@ class Handler:
             DecodeError: it cannot be decoded.
 
         """
-        decode = self.decode if callable(self.decode) else DECODERS[self.decode]
         try:
-            return decode(data)
+            return self._decode(data)
         except Exception as error:
             raise DecodeError(f"the payload cannot be decoded: {error}") from error
 
     def run(self, context: Context, middleware: Sequence[Middleware]) -> object:
         """Run the function for a message, inside the middleware; return and raise what they do."""
+        if not middleware:
+            return self._call(context)
 
         def call() -> object:
-            if self._arity == "none":
-                return self.function()
-            if self._arity == "context":
-                return self.function(context)
-            payload = self.decoded(context.message.data)
-            if self._arity == "payload":
-                return self.function(payload)
-            return self.function(payload, context)
+            return self._call(context)
 
         for each in reversed(middleware):
             call = _wrapped(each, call, context)
         return call()
+
+    def _call(self, context: Context) -> object:
+        if self._arity == "none":
+            return self.function()
+        if self._arity == "context":
+            return self.function(context)
+        payload = self.decoded(context.message.data)
+        if self._arity == "payload":
+            return self.function(payload)
+        return self.function(payload, context)
 
     def run_batch(
         self, payloads: list[Any], contexts: list[Context], middleware: Sequence[Middleware]

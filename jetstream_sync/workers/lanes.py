@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Generic, TypeVar
 
 __all__ = ["Lanes"]
@@ -42,6 +42,16 @@ class Lanes(Generic[T]):
             self._lanes[key] = deque()
         self.ready.append((item, key))
         return True
+
+    def add_run(self, run: Iterable[tuple[T, Hashable]]) -> int:
+        """Add received messages with their keys; return how many of them are ready."""
+        before = len(self.ready)
+        for item, key in run:
+            if key is None:
+                self.ready.append((item, key))
+            else:
+                self.add(item, key)
+        return len(self.ready) - before
 
     def release(self, key: Hashable) -> bool:
         """End the message of a key; return whether the next one of its lane is ready now."""

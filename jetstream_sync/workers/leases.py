@@ -24,6 +24,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from .. import Error
@@ -55,6 +56,10 @@ _LOST_FRACTION: Final = 0.9
 #: Timeout of the ping behind renewals, as a fraction of the shortest renewed lease.
 _PING_FRACTION: Final = 0.25
 
+#: Number of tokens of a reply subject without a domain (ADR-15), in which the number of the delivery
+#: and the time of the message have fixed places.
+_SHORT_FORM: Final = 9
+
 #: The fractions of the next renewals: a list that repeats is cheaper than a random number per message.
 _RENEWALS: Final = itertools.cycle(
     _RENEWAL_FRACTION * random.uniform(1 - _RENEWAL_JITTER, 1 + _RENEWAL_JITTER)  # noqa: S311
@@ -64,9 +69,10 @@ _RENEWALS: Final = itertools.cycle(
 _BOOTTIME: Final = getattr(time, "CLOCK_BOOTTIME", None)
 
 
-def lease_clock() -> float:
-    """Return a monotonic time in seconds that also advances while the machine is suspended."""
-    return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
+#: Returns a monotonic time in seconds that also advances while the machine is suspended.
+lease_clock: Final[Callable[[], float]] = (
+    time.monotonic if _BOOTTIME is None else partial(time.clock_gettime, _BOOTTIME)
+)
 
 
 class LeaseLostError(Exception):
@@ -120,31 +126,34 @@ class Delivery:
         times: the lengths of the leases of its consumer.
         handler: the name of its handler, for log records.
         observer: counts what happens to it.
+        now: the time by the lease clock; ``None``: it is read.
 
     """
 
-    __slots__ = (
-        "attempt",
-        "claimed",
-        "delivered",
-        "due",
-        "failure",
-        "give_up_at",
-        "given_up",
-        "handler",
-        "leased_at",
-        "metadata",
-        "msg",
-        "observer",
-        "received_at",
-        "reported",
-        "size",
-        "slept",
-        "started_at",
-        "thread",
-        "times",
-        "trace_id",
-    )
+    # Attributes of the class are the values at the receipt, which few messages change: creating a
+    # delivery is a hot path.
+    size: int = 0
+    """In bytes, if the handler has ``max_bytes``."""
+    slept: float = 0.0
+    """Total delay of the retries in place, in seconds."""
+    failure: BaseException | None = None
+    """The error of the handler's ``key`` function; ``None``: there was none."""
+    claimed: bool = False
+    """Whether ack, nak or term was chosen; guarded by the lock of `Settlements`."""
+    thread: int = 0
+    """The thread that runs the handler; 0: the handler does not run."""
+    give_up_at: float = math.inf
+    """Time by the lease clock at which the handler's timeout is over."""
+    given_up: bool = False
+    """Whether the timeout is over."""
+    reported: bool = False
+    """Whether the loss of the lease was reported."""
+    trace_id: str = ""
+    """The trace of the handler; empty: it is not traced."""
+    started_at: float = 0.0
+    """Time of the last start of the handler by the lease clock."""
+    generation: str = ""
+    """The creation time of the stream when the handler started, for the id of the message."""
 
     def __init__(
         self,
@@ -152,48 +161,41 @@ class Delivery:
         times: LeaseTimes,
         handler: str,
         observer: DeliveryObserver = _IGNORED,
+        now: float | None = None,
     ) -> None:
         self.msg: JetStreamMsg = msg
         self.observer: DeliveryObserver = observer
-        self.metadata: Metadata = msg.metadata
+        tokens = msg.ack_subject.split(b".")
+        if len(tokens) == _SHORT_FORM:
+            delivered, self.stored_ns = int(tokens[4]), int(tokens[7])
+        else:
+            delivered, self.stored_ns = self.metadata.num_delivered, self.metadata.timestamp_ns
         #: The number of the delivery, which determines the length of the lease.
-        self.delivered: int = self.metadata.num_delivered
+        self.delivered: int = delivered
         #: The number of the attempt: the same, plus the retries in place.
-        self.attempt: int = self.delivered
-        #: In bytes, if the handler has ``max_bytes``.
-        self.size: int = 0
-        #: Total delay of the retries in place, in seconds.
-        self.slept: float = 0.0
-        #: The error of the handler's ``key`` function; ``None``: there was none.
-        self.failure: BaseException | None = None
+        self.attempt: int = delivered
         self.times: LeaseTimes = times
         self.handler: str = handler
-        #: Whether ack, nak or term was chosen; guarded by the lock of `Settlements`.
-        self.claimed: bool = False
-        #: The thread that runs the handler; 0: the handler does not run.
-        self.thread: int = 0
-        #: Time by the lease clock at which the handler's timeout is over.
-        self.give_up_at: float = math.inf
-        self.given_up: bool = False
-        self.reported: bool = False
-        #: The trace of the handler; empty: it is not traced.
-        self.trace_id: str = ""
-        #: Begin of the lease, and time of the next renewal, by the lease clock.
-        self.leased_at: float = 0.0
-        self.due: float = 0.0
-        self.renewed(lease_clock())
-        #: Times of the receipt, and of the last start of the handler, by the lease clock.
+        #: Begin of the lease, and time of the receipt, by the lease clock.
+        self.leased_at: float = lease_clock() if now is None else now
         self.received_at: float = self.leased_at
-        self.started_at: float = self.leased_at
+        #: Time of the next renewal.
+        self.due: float = self.leased_at + times.of(delivered) * next(_RENEWALS)
+
+    @property
+    def metadata(self) -> Metadata:
+        """The metadata of the message, parsed on each access."""
+        return self.msg.metadata
 
     def renewed(self, now: float) -> None:
         """Record that the lease began at ``now``."""
         self.leased_at = now
         self.due = now + self.times.of(self.delivered) * next(_RENEWALS)
 
-    def is_lost(self) -> bool:
-        """Return whether the lease is over."""
-        return lease_clock() - self.leased_at >= self.times.of(self.delivered) * _LOST_FRACTION
+    def is_lost(self, now: float | None = None) -> bool:
+        """Return whether the lease is over; ``now`` is a time by the lease clock."""
+        now = lease_clock() if now is None else now
+        return now - self.leased_at >= self.times.of(self.delivered) * _LOST_FRACTION
 
     def __repr__(self) -> str:
         """Return the position of the message, for log records."""
@@ -219,15 +221,16 @@ class LeaseKeeper:
         self.reconnects: int = 0
         #: Time of the last tick, by the lease clock.
         self.checked_at: float = lease_clock()
-        self._held: dict[int, Delivery] = {}
+        # Changed in single steps, by any thread.
+        self._held: set[Delivery] = set()
 
     def add(self, delivery: Delivery) -> None:
         """Renew the lease of a message from now on."""
-        self._held[id(delivery)] = delivery
+        self._held.add(delivery)
 
     def remove(self, delivery: Delivery) -> None:
         """Stop renewing; a second call does nothing."""
-        self._held.pop(id(delivery), None)
+        self._held.discard(delivery)
 
     def tick(self) -> None:
         """Renew the leases that are due; give up those of handlers over their timeout."""
@@ -237,7 +240,7 @@ class LeaseKeeper:
             self._on_reconnect()
         due: list[Delivery] = []
         now = self.checked_at = lease_clock()
-        for delivery in tuple(self._held.values()):
+        for delivery in self._held.copy():
             # Most are not due. A renewal is due long before the lease is lost.
             if now < delivery.due and now < delivery.give_up_at:
                 continue

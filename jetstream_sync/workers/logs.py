@@ -38,10 +38,13 @@ class _Delivery(Protocol):
     """What is logged of a `Delivery`."""
 
     msg: JetStreamMsg
-    metadata: Metadata
     handler: str
     attempt: int
     trace_id: str
+
+    @property
+    def metadata(self) -> Metadata:
+        """The metadata of the message."""
 
 
 LOGGER_NAME: Final = "jetstream_sync.worker"

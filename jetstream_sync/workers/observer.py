@@ -110,7 +110,7 @@ class Observer:
         defer: Callable[[Callable[[], object]], object],
     ) -> None:
         self._worker = worker
-        self._hooks = hooks
+        self.hooks = hooks
         self._failed: set[Hook] = set()
         self.defer = defer
         self.handlers: list[HandlerObserver] = []
@@ -125,11 +125,11 @@ class Observer:
 
     def wants(self, kind: EventKind) -> bool:
         """Return whether there are hooks of this kind."""
-        return bool(self._hooks.get(kind))
+        return bool(self.hooks.get(kind))
 
     def emit(self, kind: EventKind, **fields: Any) -> None:
         """Call the hooks of this kind; their errors are logged."""
-        for hook in self._hooks.get(kind, ()):
+        for hook in self.hooks.get(kind, ()):
             try:
                 hook(WorkerEvent(kind=kind, worker=self._worker, **fields))
             except BaseException as error:
@@ -187,6 +187,8 @@ class HandlerObserver(DeliveryObserver):
     def __init__(self, handler: Handler, observer: Observer) -> None:
         self.handler = handler
         self._observer = observer
+        # The functions to call: functions may be added while the worker runs.
+        self._hooks = observer.hooks
         self._own = threading.local()
         self._all: list[Counters] = []
         self._lock = threading.Lock()
@@ -204,19 +206,40 @@ class HandlerObserver(DeliveryObserver):
 
     # --- events ---------------------------------------------------------------------------------
 
-    def started(self, delivery: Delivery) -> None:
-        """Record that the handler is about to run for a message."""
+    def started(self, delivery: Delivery, now: float) -> None:
+        """Record that the handler is about to run for a message, at this time by the lease clock."""
         counters = self._counters()
-        now = delivery.started_at = lease_clock()
+        delivery.started_at = now
         counters.wait.add(now - delivery.received_at)
-        age = now + self._clock_offset - delivery.metadata.timestamp_ns / 1e9
-        counters.age.add(max(0.0, age))
-        if self._observer.wants("message"):
+        age = now + self._clock_offset - delivery.stored_ns / 1e9
+        counters.age.add(age if age > 0 else 0.0)
+        if "message" in self._hooks:
             self._emit("message", delivery)
 
     def returned(self, delivery: Delivery) -> None:
         """Record that the handler has returned or raised."""
         self._counters().duration.add(lease_clock() - delivery.started_at)
+
+    def handled(self, delivery: Delivery, *, acked: bool) -> None:
+        """
+        Record that the handler has returned; as `returned` and `settled`, in one step.
+
+        Args:
+            delivery: the message.
+            acked: whether it was acknowledged; false: it was settled before, or returned.
+
+        """
+        counters = self._counters()
+        now = lease_clock()
+        counters.duration.add(now - delivery.started_at)
+        if not acked:
+            return
+        counters.counts["ack"] += 1
+        counters.last_success = now
+        if outcome_log.logger.isEnabledFor(logging.INFO):
+            outcome_log.info("%s: %r: %s", self.handler.name, delivery, "ack")
+        if "success" in self._hooks:
+            self._emit("success", delivery)
 
     def settled(
         self,

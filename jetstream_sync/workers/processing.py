@@ -118,56 +118,56 @@ class Processor:
             delay in seconds.
 
         """
-        context = self._context(delivery)
+        now = lease_clock()
+        context = self._context(delivery, now)
         if context is None:
             return None
         delivery.thread = threading.get_ident()
-        delivery.give_up_at = lease_clock() + self.handler.timeout
-        self._observer.started(delivery)
+        delivery.give_up_at = now + self.handler.timeout
+        self._observer.started(delivery, now)
         try:
-            if self._once is None:
-                result = self._run(delivery, context)
-            else:
+            if self._once is not None:
                 result = self._run_once(self._once, delivery, context)
+            elif self._processes is not None:
+                result = self._run_in_process(self._processes, delivery, context)
+            else:
+                result = self.handler.run(context, self._shared.middleware)
             if isinstance(result, Reply):
                 self._reply(delivery, result)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the attempt has failed
             delivery.give_up_at = math.inf
             self._observer.returned(delivery)
-            return self._failed(delivery, context.id, error)
+            return self._failed(delivery, error)
         delivery.give_up_at = math.inf
-        self._observer.returned(delivery)
-        if self._ack(delivery) or context.acked:
-            self._observer.settled(delivery, "ack")
+        acked = self._ack(delivery) or context.acked
+        self._observer.handled(delivery, acked=acked)
         return None
 
-    def _context(self, delivery: Delivery) -> Context | None:
+    def _context(self, delivery: Delivery, now: float) -> Context | None:
         """Return the context of a run; ``None``: the message is not run, and settled or lost."""
         log_context.set(delivery)
-        if delivery.is_lost():
+        delivery.generation = self.generation
+        if delivery.is_lost(now):
             self._observer.settled(delivery, "lost")
             return None  # it is delivered again
         handler, shared = self.handler, self._shared
         if handler.park_after is not None:
             delivery.attempt += parked_attempts(delivery)
-        message_id = self._message_id(delivery)
         if delivery.attempt > handler.retry.attempts:
             # Its last attempt ended without an answer: the process was killed, or the lease was lost.
-            if self._once is not None and self._once.is_done(message_id):
+            if self._once is not None and self._once.is_done(self._message_id(delivery)):
                 if self._ack(delivery):
                     self._observer.settled(delivery, "ack")
                 return None
             reason = f"no result after {handler.retry.attempts} attempts"
-            self._bury(delivery, message_id, reason, None)
+            self._bury(delivery, reason, None)
             return None
         if delivery.failure is not None:
-            self._failed(delivery, message_id, delivery.failure)  # never retried in place
+            self._failed(delivery, delivery.failure)  # never retried in place
             return None
         if handler.ack == "before" and not self._ack_before(delivery):
             return None
-        return Context(
-            delivery, message_id, shared.js, shared.is_stopping, lambda: self._ack(delivery)
-        )
+        return Context(delivery, self._message_id, shared.js, shared.is_stopping, self._ack_early)
 
     def _run_once(self, once: Once, delivery: Delivery, context: Context) -> object:
         """Run the handler unless it has succeeded for the message before."""
@@ -177,24 +177,25 @@ class Processor:
             return None
         context.maybe_done = start is Start.AGAIN
         try:
-            result = self._run(delivery, context)
+            if self._processes is None:
+                result = self.handler.run(context, self._shared.middleware)
+            else:
+                result = self._run_in_process(self._processes, delivery, context)
         except BaseException:
             once.failed(context.id)
             raise
         once.done(context.id)
         return result
 
-    def _run(self, delivery: Delivery, context: Context) -> object:
-        """Run the handler with the middleware, here or in a process; return and raise what it does."""
-        if self._processes is None:
-            return self.handler.run(context, self._shared.middleware)
-
+    def _run_in_process(
+        self, processes: ProcessPool, delivery: Delivery, context: Context
+    ) -> object:
         def ack() -> bool:
-            acked = self._ack(delivery)
+            acked = self._ack_early(delivery)
             context.acked = context.acked or acked
             return acked
 
-        return self._processes.run(delivery, context, ack)
+        return processes.run(delivery, context, ack)
 
     def _ack(self, delivery: Delivery) -> bool:
         """Acknowledge a message; return whether it was not settled before."""
@@ -203,10 +204,16 @@ class Processor:
             self._shared.settlements.ack(delivery, confirm=self.handler.confirm)
         return claimed
 
+    def _ack_early(self, delivery: Delivery) -> bool:
+        """Acknowledge a message whose handler goes on; as `_ack`."""
+        acked = self._ack(delivery)
+        self._shared.settlements.send_acks()
+        return acked
+
     def _ack_before(self, delivery: Delivery) -> bool:
         """Acknowledge a message before its handler runs; return whether it may run."""
         if not self.handler.confirm:
-            return self._ack(delivery)
+            return self._ack_early(delivery)
         if not self._shared.settlements.claim(delivery):
             return False
         self._shared.keeper.remove(delivery)
@@ -246,10 +253,10 @@ class Processor:
             return origin
         where = delivery.metadata
         domain = f"{where.domain}/" if where.domain else ""
-        return f"{domain}{where.stream}/{where.consumer}/{where.stream_seq}/{self.generation}"
+        return f"{domain}{where.stream}/{where.consumer}/{where.stream_seq}/{delivery.generation}"
 
     def _failed(
-        self, delivery: Delivery, message_id: str, error: BaseException, *, traceback: bool = True
+        self, delivery: Delivery, error: BaseException, *, traceback: bool = True
     ) -> float | None:
         """Retry a failed message, or give it up; return the delay of a retry in place."""
         logged = error if traceback else None
@@ -271,7 +278,7 @@ class Processor:
         if fatal or delivery.attempt >= retry.attempts:
             logged = None if isinstance(error, (Reject, Retry, DecodeError)) else logged
             log.error("%s: %r is given up: %s", what, delivery, one_line(error), exc_info=logged)
-            self._bury(delivery, message_id, one_line(error), error, rejected=fatal)
+            self._bury(delivery, one_line(error), error, rejected=fatal)
             return None
         delay = retry.delay(delivery.attempt)
         if isinstance(error, Retry):
@@ -289,7 +296,7 @@ class Processor:
         if in_place:
             self._observer.settled(delivery, "retry", error, delay)
             return delay
-        parked = self._park(delivery, message_id, delay)
+        parked = self._park(delivery, delay)
         if self._shared.settlements.claim(delivery):
             if parked:
                 self._shared.settlements.ack(delivery, confirm=True)
@@ -298,13 +305,13 @@ class Processor:
             self._observer.settled(delivery, "retry", error, delay)
         return None
 
-    def _park(self, delivery: Delivery, message_id: str, delay: float) -> bool:
+    def _park(self, delivery: Delivery, delay: float) -> bool:
         """Have the server publish the message again after a long delay; return whether it will."""
         limit = self.handler.park_after
         if limit is None or delay <= limit:
             return False
         try:
-            park(self._shared.js, delivery, message_id, delay)
+            park(self._shared.js, delivery, self._message_id(delivery), delay)
         except Error as error:
             text = "%s: %r is not parked, it waits in the consumer: %s"
             log.warning(text, self.handler.name, delivery, error)
@@ -314,7 +321,6 @@ class Processor:
     def _bury(
         self,
         delivery: Delivery,
-        message_id: str,
         reason: str,
         error: BaseException | None,
         *,
@@ -326,7 +332,7 @@ class Processor:
         else:
             try:
                 name = "" if error is None else type(error).__name__
-                self._dead_letters.write(delivery, message_id, reason, name)
+                self._dead_letters.write(delivery, self._message_id(delivery), reason, name)
             except Exception as failure:  # noqa: BLE001 - also one of the function for the subject
                 retry = self.handler.retry
                 too_large = isinstance(failure, DeadLetterTooLargeError)

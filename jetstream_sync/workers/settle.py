@@ -4,10 +4,12 @@ Settlement: how ack, nak and term leave the worker, and their confirmation by th
 Rules:
 
 1. Exactly one of ack, nak and term is chosen for a delivery: see `Settlements.claim`.
-2. Settlements are sent with a reply subject and confirmed by the server. Handler threads do not wait:
-   they enqueue settlements, and one thread sends them, under load many in one write. Acks that wait at
-   the same time form a run: they have one reply subject, and the run is confirmed when the server has
-   confirmed each of them.
+2. Settlements are sent with a reply subject and confirmed by the server. Handler threads do not wait for
+   the confirmations. Acks that wait at the same time form a run, which is sent in one write: they have one
+   reply subject, and the run is confirmed when the server has confirmed each of them. A handler thread
+   that goes on with the next message leaves its ack to the thread of `Settlements.run`, which collects
+   them for a millisecond; one that has nothing else to do sends all acks that wait. So a busy worker does
+   not wake a thread for each message, and an idle one does not delay an ack.
 3. While the connection is down, settlements are kept here, not in the output buffer of the
    connection: a nak or term must not be sent after its lease is lost.
 4. A settlement is sent again after a reconnect, and when it is not confirmed in time. An ack may be
@@ -24,6 +26,8 @@ import itertools
 import math
 import queue
 import threading
+import time
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from .. import Error
@@ -40,6 +44,10 @@ __all__ = ["Settlements"]
 _ACK: Final = b"+ACK"
 #: Seconds after which an unconfirmed settlement is sent again.
 _CONFIRM_TIMEOUT_S: Final = 5.0
+#: Enqueued for the acks that wait.
+_ACKS: Final = ""
+#: Seconds for which acks are collected.
+_COLLECT_S: Final = 0.001
 #: Largest number of acks in a run.
 _MAX_RUN: Final = 100
 #: Seconds after which a settlement is sent again that nothing has received, and how often it is sent then.
@@ -111,13 +119,17 @@ class Settlements:
         self._keeper = keeper
         self._inbox = nc.new_inbox()
         self._tokens = itertools.count(1)
-        # Acks, and the tokens of other settlements; None ends the thread that sends them.
-        self._outbox: queue.SimpleQueue[Delivery | str | None] = queue.SimpleQueue()
+        self._reply = f"{self._inbox}."
+        # Tokens of settlements, `_ACKS` for the acks that wait; None ends the thread that sends them.
+        self._outbox: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        # The acks that wait, and whether the thread that sends them knows.
+        self._unsent: deque[Delivery] = deque()
+        self._collecting = False
         self._lock = threading.Lock()
         self._confirmed_all = threading.Condition(self._lock)
-        # Changed in single steps, by any thread. Acks are in the second one only, until they are sent.
+        # Changed in single steps, by any thread. Acks are in the second one until they are confirmed.
         self._pending: dict[str, _Pending] = {}
-        self._acks: dict[int, Delivery] = {}
+        self._acks: set[Delivery] = set()
         # Not limited: a dropped confirmation would only cause another send.
         self._subscription = nc.subscribe(
             f"{self._inbox}.*", cb=self._on_confirmed, pending_msgs_limit=0, pending_bytes_limit=0
@@ -132,7 +144,11 @@ class Settlements:
             return True
 
     def ack(self, delivery: Delivery, *, confirm: bool) -> None:
-        """Acknowledge a claimed delivery, also after its lease was lost."""
+        """
+        Acknowledge a claimed delivery, also after its lease was lost.
+
+        Call `send_acks` or `send_acks_soon` next.
+        """
         self._keeper.remove(delivery)
         if delivery.msg.is_acked:
             return  # the handler did
@@ -142,8 +158,21 @@ class Settlements:
             except Error as error:
                 log.warning("%r was handled but not acknowledged: %s", delivery, error)
             return
-        self._acks[id(delivery)] = delivery
-        self._outbox.put(delivery)
+        self._acks.add(delivery)
+        self._unsent.append(delivery)
+
+    def send_acks(self) -> None:
+        """Send the acks that wait."""
+        while run := self._next_run():
+            token = str(next(self._tokens))
+            self._pending[token] = pending = _Pending(run, _ACK)
+            self._transmit(token, pending)
+
+    def send_acks_soon(self) -> None:
+        """Have the acks that wait sent within about a millisecond, together with later ones."""
+        if self._unsent and not self._collecting:
+            self._collecting = True
+            self._outbox.put(_ACKS)
 
     def nak(self, delivery: Delivery, delay: float) -> None:
         """Have the server deliver a claimed delivery again after a delay in seconds; 0: at once."""
@@ -175,30 +204,33 @@ class Settlements:
 
     def run(self) -> None:
         """Send new settlements until `stop`; the function of a thread."""
-        outbox = self._outbox
-        item = outbox.get()
-        while item is not None:
-            if isinstance(item, Delivery):
-                run, item = self._next_run(item)
-                token = str(next(self._tokens))
-                self._pending[token] = pending = _Pending(run, _ACK)
-                self._transmit(token, pending)
+        while (item := self._outbox.get()) is not None:
+            if item is _ACKS:
+                self._collect()
                 continue
             repeated = self._pending.get(item)
             if repeated is not None and (not repeated.sends or self._is_due(repeated)):
                 self._transmit(item, repeated)
-            item = outbox.get()
+        self.send_acks()
 
-    def _next_run(self, first: Delivery) -> tuple[list[Delivery], Delivery | str | None]:
-        """Return the acks that wait now, and what comes after them; an empty text: nothing."""
-        run = [first]
-        outbox = self._outbox
-        while len(run) < _MAX_RUN and not outbox.empty():
-            item = outbox.get()
-            if not isinstance(item, Delivery):
-                return run, item
-            run.append(item)
-        return run, ""
+    def _collect(self) -> None:
+        """Send the acks that wait and those that follow, as long as there are some."""
+        while self._unsent and self._outbox.empty():
+            self.send_acks()
+            time.sleep(_COLLECT_S)
+        # In this order: an ack that is added after the check causes another call.
+        self._collecting = False
+        self.send_acks()
+
+    def _next_run(self) -> list[Delivery]:
+        """Remove and return acks that wait; several threads may do so at a time."""
+        run: list[Delivery] = []
+        try:
+            while len(run) < _MAX_RUN:
+                run.append(self._unsent.popleft())
+        except IndexError:
+            pass
+        return run
 
     def stop(self) -> None:
         """End `run` when it has sent everything."""
@@ -240,19 +272,21 @@ class Settlements:
         if pending.sends > 1:
             pending.delivery.observer.count("settle_retries")
         try:
-            reply = f"{self._inbox}.{token}"
+            reply = self._reply + token
+            publish, payload = self._nc.publish, pending.payload
             for delivery in pending.deliveries:
-                self._nc.publish(delivery.msg.reply, pending.payload, reply)
+                publish(delivery.msg.reply, payload, reply)
         except Error as error:
             log.debug("%r was not settled: %s", pending.delivery, error)
             pending.waits = True
 
     def _on_confirmed(self, msg: Msg) -> None:
-        token = msg.subject.rpartition(".")[2]
+        token = msg.subject[len(self._reply) :]
         pending = self._pending.get(token)
         if pending is None:
             return
-        pending.absent = pending.absent or msg.status is not None
+        if msg.status is not None:
+            pending.absent = True
         pending.missing -= 1
         if pending.missing:
             return
@@ -272,7 +306,7 @@ class Settlements:
         pending = self._pending.pop(token, None)
         if pending is not None and pending.payload is _ACK:
             for delivery in pending.deliveries:
-                self._acks.pop(id(delivery), None)
+                self._acks.discard(delivery)
         if not self._pending:
             with self._lock:
                 self._confirmed_all.notify_all()
@@ -300,5 +334,6 @@ class Settlements:
 
     def wait_confirmed(self, timeout: float) -> bool:
         """Wait until all settlements are confirmed; return whether they are."""
+        self.send_acks()
         with self._lock:
             return self._confirmed_all.wait_for(lambda: not (self._pending or self._acks), timeout)

@@ -147,6 +147,9 @@ class _Settlements:
         """Acknowledge, unless the handler did."""
         self._settle(delivery, "ack")
 
+    def send_acks(self) -> None:
+        """Send nothing: acknowledgements do not wait."""
+
     def nak(self, delivery: Delivery, delay: float) -> None:
         """Have the message delivered again, unless the handler settled it."""
         self._settle(delivery, "retry", delay)

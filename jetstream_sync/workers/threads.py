@@ -471,11 +471,13 @@ class HandlerThreads:
         self._full_at = 0
         if self.handler.exclusive and _pin_of(found[0]) != self._pin:
             self._on_pin(_pin_of(found[0]))
-        self._enqueue([self._held_message(msg) for msg in found])
+        now = lease_clock()
+        self._enqueue([self._held_message(msg, now) for msg in found])
         size -= message_size(found[0])
         if room > 1 and size > 0:
             more = self._consumer.fetch_no_wait(room - 1, size, **group)
-            self._enqueue([self._held_message(msg) for msg in more])
+            now = lease_clock()
+            self._enqueue([self._held_message(msg, now) for msg in more])
 
     def _receive(self, messages: MessageIterator) -> None:
         """Wait for a message, and enqueue it with those that have arrived meanwhile."""
@@ -487,13 +489,15 @@ class HandlerThreads:
             return
         self.pull_error = ""
         run: list[tuple[Delivery, Hashable]] = []
+        now = lease_clock()
+        exclusive = self.handler.exclusive
         try:
             while True:
-                if self.handler.exclusive and _pin_of(msg) != self._pin:
+                if exclusive and _pin_of(msg) != self._pin:
                     self._enqueue(run)
                     run = []
                     self._on_pin(_pin_of(msg))
-                run.append(self._held_message(msg))
+                run.append(self._held_message(msg, now))
                 if len(run) >= _MAX_RUN:
                     break
                 msg = messages.next(0)
@@ -502,13 +506,13 @@ class HandlerThreads:
         finally:
             self._enqueue(run)
 
-    def _held_message(self, msg: JetStreamMsg) -> tuple[Delivery, Hashable]:
-        """Return a received message, whose lease is renewed from now on, with its key."""
-        delivery = Delivery(msg, self._times, self._name, self._observer)
+    def _held_message(self, msg: JetStreamMsg, now: float) -> tuple[Delivery, Hashable]:
+        """Return a message received by ``now``, whose lease is renewed from now on, with its key."""
+        delivery = Delivery(msg, self._times, self._name, self._observer, now)
         self._shared.keeper.add(delivery)
         if self.handler.max_bytes is not None:
             delivery.size = message_size(msg)
-        return delivery, self._key_of(delivery)
+        return delivery, None if self.handler.key is None else self._key_of(delivery)
 
     def _enqueue(self, run: list[tuple[Delivery, Hashable]]) -> None:
         """Hand received messages to the handler threads, or return them if the worker is stopping."""
@@ -516,11 +520,9 @@ class HandlerThreads:
             stopping = self._stopping
             if not stopping:
                 self._held += len(run)
-                ready = 0
-                for delivery, key in run:
-                    self._held_bytes += delivery.size
-                    ready += self._lanes.add(delivery, key)
-                self._work.notify(ready)
+                if self.handler.max_bytes is not None:
+                    self._held_bytes += sum(delivery.size for delivery, _ in run)
+                self._work.notify(self._lanes.add_run(run))
         if stopping:
             for delivery, _ in run:
                 self._give_back(delivery)
@@ -564,16 +566,20 @@ class HandlerThreads:
 
     def _run_single(self) -> None:
         taken = None
-        while (taken := self._take(taken)) is not None:
-            self._handle(taken[0])
-            self._shared.keeper.remove(taken[0])
-            log_context.set(None)
+        try:
+            while (taken := self._take(taken)) is not None:
+                self._handle(taken[0])
+                self._shared.keeper.remove(taken[0])
+                log_context.set(None)
+        finally:
+            self._shared.settlements.send_acks()
 
     def _run_batches(self, size: int) -> None:
         while batch := self._take_batch(size):
             try:
                 self._processor.process_batch(batch)
             finally:
+                self._shared.settlements.send_acks()
                 log_context.set(None)
                 self._release(batch)
 
@@ -641,7 +647,7 @@ class HandlerThreads:
             done: the message that this thread has handled, with its key; ``None``: there is none.
 
         """
-        ready = self._lanes.ready
+        settlements = self._shared.settlements
         with self._lock:
             if done is not None:
                 self._held -= 1
@@ -650,15 +656,25 @@ class HandlerThreads:
                 self._running.discard(done[0])
                 if self._lanes.release(done[1]):
                     self._work.notify()
-            while not ready:
-                self._wake_puller()
-                if self._stopping:
-                    return None
-                self._work.wait()
-            taken = ready.popleft()
-            self._running.add(taken[0])
-            self._wake_puller()
+            taken = self._next_ready()
+        if taken is not None:
+            settlements.send_acks_soon()
             return taken
+        settlements.send_acks()
+        with self._lock:
+            while (taken := self._next_ready()) is None and not self._stopping:
+                self._work.wait()
+            return taken
+
+    def _next_ready(self) -> tuple[Delivery, Hashable] | None:
+        """Take a waiting message, if there is one, and wake the puller; ``_lock`` is held."""
+        ready = self._lanes.ready
+        taken = ready.popleft() if ready else None
+        if taken is not None:
+            self._running.add(taken[0])
+        if self._pull_waits:
+            self._wake_puller()
+        return taken
 
     def _wake_puller(self) -> None:
         """Wake the thread that pulls if it has something to do; ``_lock`` is held."""

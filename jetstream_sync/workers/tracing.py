@@ -40,7 +40,9 @@ _HeadersLike = Headers | Mapping[str, str] | Mapping[str, list[str]] | None
 class _Context(Protocol):
     """What is traced of a `Context`."""
 
-    id: str
+    @property
+    def id(self) -> str:
+        """The id of the message."""
 
     @property
     def message(self) -> JetStreamMsg:
