@@ -152,8 +152,10 @@ def test_a_bucket_that_is_away_fails_the_attempt(
     def handle(ctx: Context) -> None:
         runs.append(ctx.maybe_done)
 
+    ready = threading.Event()
+    worker.on("ready")(lambda _: ready.set())
     with running(worker):
-        wait_until(lambda: "KV_ONCE" in js.stream_names() and "C" in stream.consumer_names())
+        assert ready.wait(30)
         js.delete_key_value("ONCE")
         js.publish(f"{stream.name}.a", b"x")
         wait_until(lambda: stream.consumer_info("C").delivered.consumer_seq > 1)
