@@ -62,8 +62,8 @@ def handle(data):
     if data == b"1":
         os.kill(os.getpid(), signal.SIGKILL)
 """
-    js.publish(f"{stream.name}.a", b"1")
     with WorkerProgram(code, nats_server.url, tmp_path) as first:
+        js.publish(f"{stream.name}.a", b"1")
         assert first.ended() == -signal.SIGKILL
     js.publish(f"{stream.name}.a", b"2")
     with WorkerProgram(code, nats_server.url, tmp_path) as second:

@@ -95,8 +95,8 @@ def handle(ctx: Context):
     if ctx.attempt == 2:
         raise OSError("busy")
 """
-    js.publish(f"{stream.name}.a", b"x")
     with WorkerProgram(code, nats_server.url, tmp_path) as first:
+        js.publish(f"{stream.name}.a", b"x")
         assert first.ended() == -signal.SIGKILL
     with WorkerProgram(code, nats_server.url, tmp_path) as second:
         wait_until(lambda: is_settled(stream, "C"), 10)

@@ -105,8 +105,8 @@ def handle(ctx: Context):
     record(f"attempt {{ctx.attempt}}")
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    publish(js, stream, 1)
     with WorkerProgram(code, nats_server.url, tmp_path) as worker:
+        publish(js, stream, 1)  # not before: the worker would be killed before it says that it is ready
         assert worker.ended() == -signal.SIGKILL
     with WorkerProgram(code, nats_server.url, tmp_path) as last:
         wait_until(lambda: stream.info().state.messages == 0, 10)
