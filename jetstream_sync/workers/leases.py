@@ -91,7 +91,7 @@ class LeaseTimes:
         self.adopt(config)
 
     def adopt(self, config: ConsumerConfig) -> None:
-        """Use the lengths of this config from now on, also for held messages."""
+        """Use the lengths of this config from now on; `LeaseKeeper.adopt` renews held messages in time."""
         waits = [wait.total_seconds() for wait in config.backoff or ()]
         if not waits:
             waits = [config.ack_wait.total_seconds() if config.ack_wait else _DEFAULT_WAIT_S]
@@ -190,7 +190,14 @@ class Delivery:
     def renewed(self, now: float) -> None:
         """Record that the lease began at ``now``."""
         self.leased_at = now
-        self.due = now + self.times.of(self.delivered) * next(_RENEWALS)
+        self.due = self._next_renewal()
+
+    def shortened(self) -> None:
+        """Bring the next renewal forward if the lease has become shorter."""
+        self.due = min(self.due, self._next_renewal())
+
+    def _next_renewal(self) -> float:
+        return self.leased_at + self.times.of(self.delivered) * next(_RENEWALS)
 
     def is_lost(self, now: float | None = None) -> bool:
         """Return whether the lease is over; ``now`` is a time by the lease clock."""
@@ -231,6 +238,15 @@ class LeaseKeeper:
     def remove(self, delivery: Delivery) -> None:
         """Stop renewing; a second call does nothing."""
         self._held.discard(delivery)
+
+    def adopt(self, times: LeaseTimes, config: ConsumerConfig) -> None:
+        """Use the lengths of this config for the leases with these times, held messages included."""
+        before = times.waits
+        times.adopt(config)
+        if times.waits != before:
+            for delivery in self._held.copy():
+                if delivery.times is times:
+                    delivery.shortened()
 
     def tick(self) -> None:
         """Renew the leases that are due; give up those of handlers over their timeout."""

@@ -192,7 +192,7 @@ class HandlerThreads:
         """Read the state of the consumer again; an unreachable server changes nothing."""
         with contextlib.suppress(Error):
             info = self.info = self._consumer.info(_INFO_TIMEOUT_S)
-            self._times.adopt(info.config)
+            self._shared.keeper.adopt(self._times, info.config)
             self._check_order(info.num_waiting - 1)  # without the own request
 
     def state(self) -> PoolState:
@@ -392,7 +392,7 @@ class HandlerThreads:
         with self._lock:
             self._consumer = consumer
         self._processor.generation = generation
-        self._times.adopt(consumer.cached_info.config)
+        self._shared.keeper.adopt(self._times, consumer.cached_info.config)
 
     def _wait_for_room(self, delay: float) -> int:
         """Wait until messages should be requested, and return how many; 0: stop."""

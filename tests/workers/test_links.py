@@ -7,6 +7,8 @@ import signal
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ import jetstream_sync
 from jetstream_sync import Error, JetStream, Stream
 from jetstream_sync.server import NatsCluster, NatsServer
 from jetstream_sync.workers import Backoff, Context, Reject, Worker
+from jetstream_sync.workers.leases import Delivery, LeaseKeeper, LeaseTimes
 from jetstream_sync.workers.metrics import Snapshot
 
 RECONNECT = {"reconnect_time_wait": 0.05, "max_reconnect_attempts": -1}
@@ -378,3 +381,24 @@ def publish_until_stored(js: JetStream, subject: str, number: int) -> None:
         return True
 
     wait_until(stored, 30)
+
+
+def test_leases_that_become_shorter_are_renewed_in_time(
+    nc: jetstream_sync.Connection, js: JetStream, stream: Stream
+) -> None:
+    """A held message whose ack_wait is reduced is renewed by its new length, not by the former one."""
+    consumer = stream.create_consumer(durable_name="C", ack_wait=60)
+    js.publish(f"{stream.name}.a", b"x")
+    times = LeaseTimes(consumer.cached_info.config)
+    delivery = Delivery(consumer.next(), times, "handler")
+    keeper = LeaseKeeper(nc, lambda: None)
+    keeper.add(delivery)
+    with nc.subscribe("$JS.ACK.>") as acks:
+        keeper.tick()
+        shorter = replace(consumer.cached_info.config, ack_wait=timedelta(seconds=3))
+        keeper.adopt(times, stream.update_consumer(shorter).cached_info.config)
+        begin = delivery.leased_at
+        wait_until(lambda: keeper.tick() or delivery.leased_at > begin, 3 / SCALE)
+        assert acks.next_msg(5).data == b"+WPI"
+    assert not delivery.is_lost()
+    assert consumer.info().num_redelivered == 0
