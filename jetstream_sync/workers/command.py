@@ -270,6 +270,7 @@ def _run_supervisor(options: RunOptions, program: Sequence[str]) -> int:
         reload=options.reload,
         on_report=processes.report,
         on_end=processes.end,
+        on_stop=processes.stop,
     )
     if options.http is None:
         return supervisor.run()

@@ -190,6 +190,10 @@ class Processes:
             self._systemd.notify("READY=1")
         self._systemd.watchdog(lambda: not self.not_live())
 
+    def stop(self) -> None:
+        """Report to systemd that the supervisor is stopping."""
+        self._systemd.notify("STOPPING=1")
+
     def end(self, number: int) -> None:
         """Keep only the counters of a process."""
         with self._lock:

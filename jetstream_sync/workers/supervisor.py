@@ -172,6 +172,7 @@ class Supervisor:
         on_report: called in the thread of `run` with the number of a process and what its
             `SupervisorLink.report` returned. Numbers are not used again.
         on_end: called with the number of a process that has ended, after its last report.
+        on_stop: called once, before the processes are stopped.
 
     Raises:
         InvalidOptionError: ``processes`` is not a number above 0, or the system is not POSIX.
@@ -188,6 +189,7 @@ class Supervisor:
         reload: bool = False,
         on_report: Callable[[int, Any], object] | None = None,
         on_end: Callable[[int], object] | None = None,
+        on_stop: Callable[[], object] | None = None,
     ) -> None:
         if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
             raise InvalidOptionError("processes", processes, "must be a whole number, 1 or above")
@@ -199,6 +201,7 @@ class Supervisor:
         self._reload = reload
         self._on_report = on_report
         self._on_end = on_end
+        self._on_stop = on_stop
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._slots = [_Slot() for _ in range(processes)]
         #: All processes that have not ended, also those that are being stopped.
@@ -303,6 +306,8 @@ class Supervisor:
         """Stop all processes; at the second time, at once."""
         self._stops += 1
         log.info("supervisor: stopping%s: %s", " at once" if self._stops > 1 else "", why)
+        if self._stops == 1 and self._on_stop is not None:
+            self._on_stop()
         for process in self._alive:
             if self._stops == 1:
                 process.stop()
