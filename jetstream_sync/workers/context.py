@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +33,12 @@ class Context:
         "_js",
         "_published",
         "acked",
+        "batch",
         "maybe_done",
     )
+
+    batch: Sequence[JetStreamMsg]
+    """For middleware of `Worker.batch`: the messages of the batch. Empty: the message is handled by itself."""
 
     maybe_done: bool
     """With ``once``: whether an earlier run may have had its effect, because its worker died or lost the
@@ -56,6 +60,7 @@ class Context:
         self._published = itertools.count(1)
         self._id = message_id
         self.maybe_done = False
+        self.batch = ()
 
     @property
     def id(self) -> str:

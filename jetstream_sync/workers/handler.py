@@ -309,6 +309,7 @@ class Handler:
             }
             return self.function(*arguments[self._arity])
 
+        contexts[0].batch = [context.message for context in contexts]
         for each in reversed(middleware):
             call = _wrapped(each, call, contexts[0])
         return call()

@@ -5,6 +5,7 @@ Rules:
 
 1. A handler runs in a span of its own. It has a link to the span that published the message, because a
    message can be handled long after it, and several times; with ``"parent"`` it continues that trace.
+   The span of a batch has a link to each publisher of its messages.
 2. What `Context.publish` stores has the span of the publication in its headers, as the configured
    propagator writes it. A dead letter keeps the headers of its message.
 3. An error of the tracer is logged once. It changes nothing for the message.
@@ -16,7 +17,7 @@ The conventions for messaging are in development: all names are in `_process_att
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -25,7 +26,8 @@ from .. import Error, Headers
 from .logs import log, log_context
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Span
+    from opentelemetry.context import Context as OriginContext
+    from opentelemetry.trace import Span, SpanContext
 
     from .. import JetStreamMsg
 
@@ -39,6 +41,8 @@ _HeadersLike = Headers | Mapping[str, str] | Mapping[str, list[str]] | None
 
 class _Context(Protocol):
     """What is traced of a `Context`."""
+
+    batch: Sequence[JetStreamMsg]
 
     @property
     def id(self) -> str:
@@ -56,7 +60,10 @@ class _Context(Protocol):
 def _process_attributes(context: _Context) -> dict[str, str | int]:
     """Return the attributes of the span of a handler."""
     message, where = context.message, context.message.metadata
-    return {
+    batch: dict[str, str | int] = {}
+    if context.batch:
+        batch["messaging.batch.message_count"] = len(context.batch)
+    return batch | {
         "messaging.system": "nats",
         "messaging.operation.name": "process",
         "messaging.operation.type": "process",
@@ -137,14 +144,15 @@ class _Tracer:
 
     def _start(self, context: _Context) -> tuple[Span, Any]:
         trace = self._trace
-        headers = context.message.headers
-        origin = self._propagate.extract({} if headers is None else headers)
-        publisher = trace.get_current_span(origin).get_span_context()
-        links = []
-        if not self._parent:
+        origin, publisher = self._origin(context.message)
+        publishers = [self._origin(each)[1] for each in context.batch] or [publisher]
+        if self._parent:
+            # Of a batch, the publisher of the first message is the parent.
+            del publishers[0]
+        else:
             origin = trace.set_span_in_context(trace.INVALID_SPAN, origin)
-            if publisher.is_valid:
-                links.append(trace.Link(publisher))
+        distinct = {(each.trace_id, each.span_id): each for each in publishers if each.is_valid}
+        links = [trace.Link(each) for each in distinct.values()]
         span = self._tracer.start_span(
             f"process {context.message.metadata.consumer}",
             context=origin,
@@ -156,6 +164,12 @@ class _Tracer:
         if delivery is not None and span.get_span_context().is_valid:
             delivery.trace_id = trace.format_trace_id(span.get_span_context().trace_id)
         return span, self._context.attach(trace.set_span_in_context(span, origin))
+
+    def _origin(self, message: JetStreamMsg) -> tuple[OriginContext, SpanContext]:
+        """Return the context in the headers of a message, and its span."""
+        headers = message.headers
+        origin = self._propagate.extract({} if headers is None else headers)
+        return origin, self._trace.get_current_span(origin).get_span_context()
 
     def publish(self, subject: str, payload: bytes, headers: Headers, msg_id: str) -> Span:
         """Start the span of a publication, and add it to the headers."""

@@ -106,7 +106,9 @@ def handle(ctx: Context):
     os.kill(os.getpid(), signal.SIGKILL)
 """
     with WorkerProgram(code, nats_server.url, tmp_path) as worker:
-        publish(js, stream, 1)  # not before: the worker would be killed before it says that it is ready
+        publish(
+            js, stream, 1
+        )  # not before: the worker would be killed before it says that it is ready
         assert worker.ended() == -signal.SIGKILL
     with WorkerProgram(code, nats_server.url, tmp_path) as last:
         wait_until(lambda: stream.info().state.messages == 0, 10)

@@ -145,6 +145,33 @@ def test_a_handler_can_continue_the_trace_of_the_producer(
         Worker(trace="child")
 
 
+@pytest.mark.parametrize("mode", ["link", "parent"])
+def test_the_span_of_a_batch_refers_to_all_publishers(
+    js: JetStream, stream: Stream, nats_server: NatsServer, spans: InMemorySpanExporter, mode: str
+) -> None:
+    """Each publisher of a message of the batch has one link; with "parent", the first one is the parent."""
+    worker = Worker(nats_server.url, trace=mode)
+    worker.batch(stream=stream.name, consumer="C", max_messages=4, max_wait=60)(list)
+    first = publish_traced(js, f"{stream.name}.a")
+    second = publish_traced(js, f"{stream.name}.a")
+    js.publish(f"{stream.name}.a", b"not traced")
+    headers: dict[str, str] = {}
+    propagate.inject(headers, trace.set_span_in_context(trace.NonRecordingSpan(second)))
+    js.publish(f"{stream.name}.a", b"of the same span", headers=headers)
+    with running(worker):
+        wait_until(lambda: is_settled(stream, "C"))
+    (span,) = named(spans, "process C")
+    assert span.attributes is not None
+    assert span.attributes["messaging.batch.message_count"] == 4
+    links = [ids(link.context) for link in span.links]
+    if mode == "parent":
+        assert ids(span.parent) == ids(first)
+        assert links == [ids(second)]
+    else:
+        assert span.parent is None
+        assert links == [ids(first), ids(second)]
+
+
 def test_a_tracer_that_raises_changes_nothing(
     js: JetStream,
     stream: Stream,
