@@ -7,7 +7,8 @@ Rules:
 2. A schedule is published at the start of a worker only if it differs from the stored one: to publish
    the same one again would begin its interval again. A header has the digest to compare.
 3. Schedules of the worker that its code no longer has are deleted, from the streams of its handlers and
-   of its other schedules.
+   of its other schedules. Another program may have a worker of the same name: a schedule is deleted only
+   if its header names a module that this worker has, or none.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from .. import (
@@ -30,7 +33,7 @@ from .. import (
 from .handler import Handler
 
 if TYPE_CHECKING:
-    from .. import JetStream, StreamConfig
+    from .. import JetStream, Stream, StreamConfig
 
 __all__ = [
     "AT_LEVEL",
@@ -46,6 +49,8 @@ log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
 #: The header with the digest of a schedule; the messages have it, too.
 _DIGEST: Final = "Worker-Schedule"
+#: The header with the module that defines a schedule.
+_MODULE: Final = "Worker-Schedule-Module"
 _TOKEN: Final = re.compile(r"[-\w]+")
 #: Levels of the API from which the server knows ``@at``, and the other rules.
 AT_LEVEL: Final = 2
@@ -84,6 +89,20 @@ class Schedule:
         rule = (self.subject, self.cron, self.every, self.at, self.time_zone, payload)
         return hashlib.sha256(repr(rule).encode()).hexdigest()[:16]
 
+    @property
+    def module(self) -> str:
+        """The module that defines the schedule."""
+        return _module(self.function.__module__)
+
+
+def _module(name: str) -> str:
+    """Return the name of a module; for a script, that of its file."""
+    if name != "__main__":
+        return name
+    main = sys.modules[name]
+    spec = getattr(main, "__spec__", None)
+    return PurePath(getattr(main, "__file__", name)).name if spec is None else str(spec.name)
+
 
 def _prefix(stream: str, worker: str) -> str:
     if not _TOKEN.fullmatch(worker):
@@ -116,6 +135,7 @@ def apply_schedules(
         subject = f"{_prefix(stream, worker)}.{schedule.name}"
         defined[subject] = stream
         _store(js, schedule, stream, subject)
+    modules = {each.module for each in schedules} | {_module(each.module) for each in handlers}
     for stream in {*defined.values(), *(each.stream for each in handlers)}:
         found = js.get_stream(stream)
         if not found.cached_info.config.allow_msg_schedules:
@@ -123,8 +143,22 @@ def apply_schedules(
         filters = f"schedules.{stream}.{worker}.*"
         for subject in found.info(subjects_filter=filters).state.subjects or ():
             if subject not in defined:
-                log.info("worker %r: schedule %s is deleted", worker, subject)
-                found.purge(subject=subject)
+                _delete(found, worker, subject, modules)
+
+
+def _delete(stream: Stream, worker: str, subject: str, modules: set[str]) -> None:
+    """Delete a schedule that the worker does not have, unless it is of another program."""
+    try:
+        headers = stream.get_msg(last_by_subject=subject).headers
+    except MessageNotFoundError:
+        return
+    module = None if headers is None else headers.get(_MODULE)
+    if module is None or module in modules:
+        log.info("worker %r: schedule %s is deleted", worker, subject)
+        stream.purge(subject=subject)
+    else:
+        text = "worker %r: schedule %s is of module %s, which this worker does not have; it is kept"
+        log.warning(text, worker, subject, module)
 
 
 def _store(js: JetStream, schedule: Schedule, stream: str, subject: str) -> None:
@@ -137,7 +171,8 @@ def _store(js: JetStream, schedule: Schedule, stream: str, subject: str) -> None
             log.info("schedule %s is over: it is due at %s", schedule.name, schedule.at)
             return
     else:
-        if stored.headers is not None and stored.headers.get(_DIGEST) == digest:
+        headers = stored.headers
+        if headers is not None and headers.get(_DIGEST) == digest and _MODULE in headers:
             return
     js.schedule(
         subject,
@@ -147,7 +182,7 @@ def _store(js: JetStream, schedule: Schedule, stream: str, subject: str) -> None
         every=schedule.every,
         cron=schedule.cron,
         time_zone=schedule.time_zone,
-        headers={_DIGEST: digest},
+        headers={_DIGEST: digest, _MODULE: schedule.module},
     )
     log.info("schedule %s is stored in stream %s", schedule.name, stream)
 

@@ -373,7 +373,8 @@ class Worker:
 
         The function returns the payload; it is called when the worker starts. The server keeps the
         schedule, also while no worker runs. A worker that starts replaces a schedule that differs, and
-        deletes those of its name that its code no longer has; with ``ensure="none"`` it leaves them alone.
+        deletes those of its name and its modules that its code no longer has; with ``ensure="none"`` it
+        leaves them alone.
         The stream needs ``allow_msg_schedules`` and the subject ``schedules.<stream>.>``, and handlers of
         that stream need filters without it.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 
 import pytest
 from fix_threads import wait_until
@@ -78,6 +80,33 @@ def test_schedules_are_kept_by_the_server(jobs: Stream, nats_server: NatsServer)
     assert after["schedules.JOBS.other.old"] == before["schedules.JOBS.other.old"]
     with running(make_worker(nats_server, done)):  # without any
         wait_until(lambda: stored(jobs).keys() == {"schedules.JOBS.other.old"})
+
+
+@pytest.mark.server(">=2.14")
+def test_schedules_of_another_program_are_kept(
+    js: JetStream, jobs: Stream, nats_server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker of the same name in another module deletes neither schedule; one of this module does."""
+
+    def of_module(module: str, *names: str) -> Worker:
+        worker = make_worker(nats_server, [])
+        worker.handlers[0] = replace(worker.handlers[0], module=module)
+        for name in names:
+            payload = partial(bytes, name, "ascii")
+            payload.__module__ = module
+            worker.schedule(name, subject=f"jobs.{name}", every=3600)(payload)
+        return worker
+
+    prefix = "schedules.JOBS.shop."
+    # Stored by an earlier version, which named no module: deleted as it always was.
+    js.schedule(f"{prefix}older", b"", target="jobs.older", every=3600)
+    with running(of_module("bills", "bill", "reminder")):
+        wait_until(lambda: stored(jobs).keys() == {f"{prefix}bill", f"{prefix}reminder"})
+    with running(of_module("reports", "report")):
+        wait_until(lambda: "reminder is of module bills" in caplog.text)
+    assert stored(jobs).keys() == {f"{prefix}bill", f"{prefix}reminder", f"{prefix}report"}
+    with running(of_module("bills", "bill")):
+        wait_until(lambda: stored(jobs).keys() == {f"{prefix}bill", f"{prefix}report"})
 
 
 @pytest.mark.server(">=2.12")
