@@ -7,6 +7,7 @@ A NULL map costs Spark several times as much as an empty one, so the headers are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -16,9 +17,10 @@ from ...headers import MSG_ID, parse_headers
 from ..connections import connection
 from ..options import ReadOptions
 from ..schema import arrow_schema
-from .chunks import Chunk
+from .chunks import MAX_REQUEST_ROWS, Chunk
 from .range_reader import ReadPlan, read_chunks
 from .ranges import SequenceRange
+from .times import MessageTimes
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
@@ -50,11 +52,10 @@ def to_batch(
         "subject": lambda kind: _string_array(chunk.subjects, kind),
         "data": lambda kind: pa.array(chunk.data, kind),
         "headers": lambda kind: _headers_array(headers, len(chunk), kind),
-        # PyArrow converts a list several times faster than a range.
-        "sequence": lambda kind: pa.array([*chunk.sequences], kind),
+        "sequence": lambda kind: _sequence_array(chunk.sequences, kind),
         "timestamp": lambda kind: _timestamp_array(chunk.times_ns, kind),
         "stream": lambda kind: _constant_array(chunk.stream, len(chunk), kind),
-        "time_ns": lambda kind: pa.array(chunk.times_ns, kind),
+        "time_ns": lambda kind: _times_array(chunk.times_ns).cast(kind),
         "msg_id": lambda kind: _msg_id_array(headers, len(chunk), kind),
         "size": lambda kind: pa.array(chunk.sizes, kind),
         "domain": lambda kind: _constant_array(domain, len(chunk), kind),
@@ -75,8 +76,26 @@ def _constant_array(value: str | None, count: int, kind: pa.DataType) -> pa.Arra
     return pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)
 
 
+def _sequence_array(sequences: Sequence[int], kind: pa.DataType) -> pa.Array:
+    count = len(sequences)
+    if not isinstance(sequences, range) or count > MAX_REQUEST_ROWS:
+        return pa.array([*sequences], kind)
+    return pc.add(_first_numbers().slice(0, count), sequences.start).cast(kind)
+
+
+@cache
+def _first_numbers() -> pa.Array:
+    return pa.array([*range(MAX_REQUEST_ROWS)], pa.int64())
+
+
+def _times_array(times_ns: Sequence[int]) -> pa.Array:
+    if isinstance(times_ns, MessageTimes):
+        return times_ns.to_arrow()
+    return pa.array(times_ns, pa.int64())
+
+
 def _timestamp_array(times_ns: Sequence[int], kind: pa.DataType) -> pa.Array:
-    return pc.divide(pa.array(times_ns, pa.int64()), 1000).cast(kind)
+    return pc.divide(_times_array(times_ns), 1000).cast(kind)
 
 
 def _parse_header_blocks(chunk: Chunk) -> list[dict[str, list[str]]]:
@@ -120,6 +139,11 @@ def _headers_array(
     headers: Sequence[dict[str, list[str]]], count: int, kind: pa.DataType
 ) -> pa.Array:
     """Return a map of names to values for each message, assembled from flat arrays."""
+    if not headers:
+        nothing = pa.array([], pa.struct([kind.key_field, kind.item_field]))
+        return pa.Array.from_buffers(
+            kind, count, [None, pa.py_buffer(bytes(4 * (count + 1)))], children=[nothing]
+        )
     names: list[str] = []
     values: list[str] = []
     name_ends, value_ends = [0], [0]
@@ -129,8 +153,6 @@ def _headers_array(
             values += several
             value_ends.append(len(values))
         name_ends.append(len(names))
-    if not headers:
-        name_ends *= count + 1
     lists = pa.Array.from_buffers(
         kind.item_type,
         len(names),

@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from itertools import compress
 from typing import Any, Final, NamedTuple
 
 from ...api.enums import RetentionPolicy
 from ...client.replies import ReplyCollector
 from ...codec import dumps
-from ...durations import time_from_text, time_to_ns
 from ...errors import APIError, InvalidResponseError, NoRespondersError, NotFoundError
 from ...headers import parse_headers, parse_status
 from ...jetstream.api_requests import APIRequests
@@ -33,43 +32,9 @@ from ...protocol.parser import Delivery
 from ..connections import api_requests
 from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask
 from .ranges import DirectGetRefusedError
+from .times import HeaderTimes
 
-__all__ = ["DirectReader", "count_from", "own_headers", "parse_times_ns"]
-
-
-def parse_times_ns(lines: Iterable[bytes], start: int) -> list[int]:
-    """
-    Parse times such as ``2026-01-31T12:00:00.123456789Z``.
-
-    It is fast because consecutive messages share most of the text.
-
-    Args:
-        lines: header lines, each with a time at its end.
-        start: the index of the time in a line.
-
-    Returns:
-        The times, in nanoseconds since 1970.
-
-    Raises:
-        InvalidResponseError: a line has no such time.
-
-    """
-    times: list[int] = []
-    second: bytes | None = None
-    second_ns = 0
-    second_end = start + len("2026-01-31T12:00:00")
-    try:
-        for line in lines:
-            if line[start:second_end] != second:
-                second = line[start:second_end]
-                second_ns = time_to_ns(time_from_text(second.decode() + "Z"))
-            # The server omits trailing zeros, and the dot if there are only zeros.
-            fraction = line[second_end + 1 : -1]
-            times.append(second_ns + int(fraction.ljust(9, b"0")))
-    except ValueError:
-        raise InvalidResponseError("a direct get response has an invalid Nats-Time-Stamp") from None
-    return times
-
+__all__ = ["DirectReader", "count_from", "own_headers"]
 
 _PLAIN: Final = b"NATS/1.0"
 _SEQUENCE: Final = b"Nats-Sequence: "
@@ -168,8 +133,13 @@ class DirectReader:
     def _chunk(self, items: list[Delivery], server_headers: _ServerHeaders) -> Chunk:
         """Return the columns of messages, given their parsed server headers."""
         server_headers = server_headers.before(self._task.range.end_seq)
-        data = [item[3] for item in items[: len(server_headers.sequences)]]
-        subjects = [line[_SUBJECT_AT:] for line in server_headers.subjects]
+        fields = self._task.fields
+        data: list[bytes] = []
+        if fields.data or fields.sizes:
+            data = [item[3] for item in items[: len(server_headers.sequences)]]
+        subjects: list[bytes] = []
+        if fields.subjects or self._matches is not None:
+            subjects = [line[_SUBJECT_AT:] for line in server_headers.subjects]
         if self._matches is not None:
             fits = [self._matches(subject) is not None for subject in subjects]
             subjects, data = list(compress(subjects, fits)), list(compress(data, fits))
@@ -179,14 +149,13 @@ class DirectReader:
                 list(compress(server_headers.subjects, fits)),
                 list(compress(server_headers.times, fits)),
             )
-        fields = self._task.fields
         return Chunk(
             stream=self._task.range.stream,
             sequences=server_headers.sequences,
             subjects=subjects if fields.subjects else (),
             data=data if fields.data else (),
             headers=[own_headers(each) for each in server_headers.own] if fields.headers else (),
-            times_ns=parse_times_ns(server_headers.times, _TIME_AT) if fields.times else (),
+            times_ns=HeaderTimes(server_headers.times, _TIME_AT) if fields.times else (),
             sizes=list(map(len, data)) if fields.sizes else (),
         )
 

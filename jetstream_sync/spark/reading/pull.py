@@ -45,6 +45,7 @@ from ...jetstream.consumer_api import CREATE, add_consumer, consumer_info, delet
 from ...protocol.parser import Delivery
 from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask
 from .ranges import RangeStalledError
+from .times import ReplyTimes
 
 __all__ = ["MIN_SKIPPED_PAYLOAD_BYTES", "PullReader"]
 
@@ -108,10 +109,9 @@ class _ConsumerState:
         parts = 4 + self._extra_tokens
         return [int(reply.rsplit(b".", parts)[1]) for reply in replies]
 
-    def times_ns(self, replies: Sequence[bytes]) -> list[int]:
+    def times_ns(self, replies: Sequence[bytes]) -> ReplyTimes:
         """Return the message times, in nanoseconds since 1970."""
-        parts = 2 + self._extra_tokens
-        return [int(reply.rsplit(b".", parts)[1]) for reply in replies]
+        return ReplyTimes(replies, self._extra_tokens)
 
 
 class PullReader:
@@ -254,7 +254,9 @@ class PullReader:
     ) -> Chunk:
         """Return the columns of messages, without those after the end of the range."""
         fields = self._task.fields
-        headers: Sequence[bytes] = [item[2] for item in items]
+        headers: Sequence[bytes] = ()
+        if fields.headers or self._headers_only:
+            headers = [item[2] for item in items]
         sizes: Sequence[int] = ()
         if self._headers_only:
             headers, sizes = _without_size(headers)

@@ -18,8 +18,8 @@ from jetstream_sync.spark.reading.direct import (
     _remaining_messages,
     _subject_matcher,
     own_headers,
-    parse_times_ns,
 )
+from jetstream_sync.spark.reading.times import parse_times_ns
 from jetstream_sync.subjects import subject_matches
 
 ADDED = [

@@ -39,7 +39,7 @@ def test_reply_subjects_contain_sequences_and_times(
     assert known.remaining == len(sequences) + 5
     came = replies(form, sequences, left=5)
     assert list(known.accept(came)) == sequences
-    assert known.times_ns(came) == [10**18 + seq for seq in sequences]
+    assert list(known.times_ns(came)) == [10**18 + seq for seq in sequences]
     assert known.remaining == 5
     assert list(known.accept(replies(form, [10**13], number=len(came) + 1))) == [10**13]
 
