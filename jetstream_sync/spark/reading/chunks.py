@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Final
 
@@ -39,7 +40,7 @@ class FieldSelection:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Chunk:
     """
     Messages as columns of equal length, in sequence order.
@@ -109,6 +110,10 @@ class Chunk:
 
     def total_bytes(self) -> int:
         """Return an upper estimate of the size of the messages in Arrow, in bytes."""
+        return self._total_bytes
+
+    @cached_property
+    def _total_bytes(self) -> int:
         total = len(self) * self._row_overhead
         total += sum(map(len, self.subjects)) + sum(map(len, self.data))
         return total + _HEADER_FACTOR * sum(map(len, self.headers))

@@ -8,6 +8,7 @@ are at the same place in each text. Everything else, and every error, is left to
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, overload
 
 from ...durations import time_from_text, time_to_ns
@@ -23,6 +24,8 @@ __all__ = ["HeaderTimes", "MessageTimes", "ReplyTimes", "parse_times_ns"]
 _DIGITS: Final = 19
 #: More bytes than a time has.
 _LONGEST: Final = 64
+#: Fewer texts than this are not divided further to find those of the usual form.
+_MIN_ARROW_ROWS: Final = 512
 
 
 class MessageTimes(Sequence[int]):
@@ -44,7 +47,7 @@ class MessageTimes(Sequence[int]):
         Return the times.
 
         Raises:
-            InvalidResponseError: a text has no time.
+            InvalidResponseError, NotJSMessageError: a text has no time.
 
         """
         raise NotImplementedError
@@ -61,12 +64,16 @@ class MessageTimes(Sequence[int]):
         import pyarrow as pa  # noqa: PLC0415 - the other methods work without it
 
         made = None
-        if self._texts:
-            try:
+        count = len(self._texts)
+        if count:
+            with suppress(ValueError):  # also pa.ArrowInvalid
                 made = self._parse_in_arrow()
-            except pa.ArrowInvalid:
-                pass
-        return pa.array(self.parse(), pa.int64()) if made is None else made
+        if made is not None:
+            return made
+        if count < _MIN_ARROW_ROWS:
+            return pa.array(self.parse(), pa.int64())
+        # Usually the place changes once: where the number after the time loses a digit.
+        return pa.concat_arrays([self[: count // 2].to_arrow(), self[count // 2 :].to_arrow()])
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -104,6 +111,7 @@ class ReplyTimes(MessageTimes):
         return type(self)(texts, self._extra_tokens)
 
     def parse(self) -> list[int]:
+        """Return the times; raise `NotJSMessageError` if a reply subject has none."""
         parts = 2 + self._extra_tokens
         try:
             return [int(reply.rsplit(b".", parts)[1]) for reply in self._texts]
@@ -147,6 +155,7 @@ class HeaderTimes(MessageTimes):
         return type(self)(texts, self._start)
 
     def parse(self) -> list[int]:
+        """Return the times; raises like `parse_times_ns`."""
         return parse_times_ns(self._texts, self._start)
 
     def _parse_in_arrow(self) -> pa.Array:
