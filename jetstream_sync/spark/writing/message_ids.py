@@ -13,6 +13,7 @@ from binascii import b2a_base64
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
+from struct import iter_unpack
 from typing import Final, Protocol
 
 from .rows import EncodedRows
@@ -22,6 +23,8 @@ __all__ = ["ColumnIds", "ContentIds", "MessageIds", "PositionIds", "WriteTaskId"
 #: Hash sizes in bytes, of a row and of a write task; as multiples of 3 they need no base64 padding.
 _ROW_HASH: Final = 12
 _ORIGIN_HASH: Final = 9
+#: An id by content, for `struct`: base64 has 4 characters for 3 bytes.
+_ID_FORMAT: Final = f"{(_ORIGIN_HASH + _ROW_HASH) // 3 * 4}s"
 #: Maximum number of cached subject hashers.
 _MAX_CACHED: Final = 4096
 
@@ -46,9 +49,12 @@ class WriteTaskId:
 
     def prefix(self) -> bytes:
         """Return the unique prefix of the ids of these rows; short, to save memory on the server."""
+        return b2a_base64(self.digest(), newline=False)
+
+    def digest(self) -> bytes:
+        """Return the bytes that `prefix()` encodes."""
         text = f"{self.batch} {self.partition} {self.name}"
-        digest = blake2b(text.encode(), digest_size=_ORIGIN_HASH).digest()
-        return b2a_base64(digest, newline=False)
+        return blake2b(text.encode(), digest_size=_ORIGIN_HASH).digest()
 
 
 class _SubjectHashers(dict[bytes, Callable[[], blake2b]]):
@@ -134,6 +140,7 @@ class ContentIds:
 
     def __init__(self, task_id: WriteTaskId) -> None:
         self._prefix = task_id.prefix()
+        self._task_digest = task_id.digest()
         self._seen: set[bytes] = set()
         # How often a repeated content was seen after the first time.
         self._repeat_counts: dict[bytes, int] = {}
@@ -142,18 +149,24 @@ class ContentIds:
         """Return an id for each row; an id of the column takes precedence."""
         if rows.ids is not None and all(rows.ids):
             return rows.ids
-        prefix, seen = self._prefix, self._seen
+        seen = self._seen
         hashes = row_digests(rows)
         expected = len(seen) + len(hashes)
         if seen.isdisjoint(hashes):
             seen.update(hashes)
             if len(seen) == expected:
-                made = [prefix + b2a_base64(each, newline=False) for each in hashes]
+                made = self._encode(hashes)
                 return made if rows.ids is None else _prefer_own(rows.ids, made)
             # These rows contain repetitions, so count them one by one.
             seen.difference_update(hashes)
         made = [self._counted(each) for each in hashes]
         return made if rows.ids is None else _prefer_own(rows.ids, made)
+
+    def _encode(self, hashes: list[bytes]) -> list[bytes]:
+        """Return the ids of different rows, all encoded at once."""
+        task = self._task_digest
+        text = b2a_base64(task + task.join(hashes), newline=False)
+        return [made for (made,) in iter_unpack(_ID_FORMAT, text)]
 
     def _counted(self, digest: bytes) -> bytes:
         made = self._prefix + b2a_base64(digest, newline=False)
