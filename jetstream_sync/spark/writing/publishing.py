@@ -52,7 +52,15 @@ from ...protocol.state import ConnectionStatus
 from .rows import EncodedRows, RowEncoder
 from .write_errors import ID_IN_PROCESS, RowError, is_retriable
 
-__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "AckWindow", "WriteStats", "check_sizes", "chunk_commands", "commands"]
+__all__ = [
+    "CHUNK_BYTES",
+    "CHUNK_ROWS",
+    "AckWindow",
+    "WriteStats",
+    "check_sizes",
+    "chunk_commands",
+    "commands",
+]
 
 #: Maximum rows of a chunk, and maximum bytes for large rows.
 CHUNK_ROWS: Final = 512
@@ -99,10 +107,14 @@ def commands(rows: EncodedRows, common: bytes, replies: Iterable[bytes]) -> list
     ids = rows.ids
     start = b"NATS/1.0\r\n" + common
     name = b"%b: " % MSG_ID.encode()
-    if ids is not None and rows.header_lines is None and len(set(map(len, ids))) == 1 and ids[0]:
+    if rows.header_lines is None and (ids is None or len(set(map(len, ids))) == 1):
         # The usual case: everything except the payload sizes is known in advance.
-        start += name
-        head = len(start) + len(ids[0]) + 4
+        if ids is not None and ids[0]:
+            start += name
+            head = len(start) + len(ids[0]) + 4
+        else:
+            start, ids = start[:-2], [b""] * len(rows)
+            head = len(start) + 4
         return [
             b"HPUB %b %b %d %d\r\n%b%b\r\n\r\n%b\r\n"
             % (subject, reply, head, head + len(data), start, each, data)
@@ -145,9 +157,7 @@ def chunk_commands(rows: EncodedRows, common: bytes, reply: bytes) -> bytes:
     head = len(start) + len(ids[0]) + 4
     sizes = list(map(len, data))
     # The part between subject and id, by payload size.
-    middles = {
-        size: b" %b %d %d\r\n%b" % (reply, head, head + size, start) for size in set(sizes)
-    }
+    middles = {size: b" %b %d %d\r\n%b" % (reply, head, head + size, start) for size in set(sizes)}
     # Joining the parts of all rows is much faster than to format each row.
     parts = [b"\r\n\r\n"] * (6 * count)
     parts[0::6] = [b"\r\nHPUB "] * count

@@ -198,7 +198,7 @@ class RowColumns:
 
     def data_size(self) -> int:
         """Return the size of the payloads, in bytes or characters."""
-        return sum([len(each) for each in self.values["data"] if each is not None])
+        return sum(map(len, filter(None, self.values["data"])))
 
 
 class EncodedRows:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from base64 import b64encode
+from hashlib import blake2b
 
 import pytest
 from hypothesis import given
@@ -52,6 +54,19 @@ def test_ids_by_content_do_not_depend_on_the_order(
     mixed = chance.sample(pairs, len(pairs))
     before = sorted(zip(pairs, content_ids(pairs), strict=True))
     assert sorted(zip(mixed, content_ids(mixed, size), strict=True)) == before
+
+
+def test_ids_by_content_are_those_of_earlier_versions() -> None:
+    """A batch that is repeated after an upgrade has the same ids, so its rows are not stored twice."""
+    pairs = [(b"a", b"x"), (b"a.b", b""), (b"a", b"y"), (b"a", b"x"), (b"a", b"x")]
+    task = blake2b(b"7 3 query", digest_size=9).digest()
+    expected = []
+    for number, (subject, data) in enumerate(pairs):
+        text = b"%d %b%b" % (len(subject), subject, data)
+        made = b64encode(task) + b64encode(blake2b(text, digest_size=12).digest())
+        before = pairs[:number].count(pairs[number])
+        expected.append(made + (b"-%d" % before if before else b""))
+    assert content_ids(pairs, 3) == content_ids(pairs) == expected
 
 
 def test_everything_that_is_stored_affects_the_id() -> None:

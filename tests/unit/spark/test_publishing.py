@@ -6,6 +6,8 @@ import pickle
 from itertools import repeat
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jetstream_sync.errors import (
     APIError,
@@ -14,7 +16,12 @@ from jetstream_sync.errors import (
     TimeoutError,
     WrongLastSequenceError,
 )
-from jetstream_sync.spark.writing.publishing import WriteStats, check_sizes, commands
+from jetstream_sync.spark.writing.publishing import (
+    WriteStats,
+    check_sizes,
+    chunk_commands,
+    commands,
+)
 from jetstream_sync.spark.writing.rows import EncodedRows, RowEncoder
 from jetstream_sync.spark.writing.write_errors import RowError, SinkError, is_retriable
 
@@ -61,6 +68,35 @@ def test_a_command_contains_the_whole_row(
         if header_lines is not None and header_lines[number]:
             lines.append(b"K: v")
         assert header.split(b"\r\n") == [*lines, b""]
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=200), st.binary(max_size=9)), min_size=1, max_size=20),
+    st.sampled_from(["ids of one length", "ids of any length", "header lines"]),
+)
+def test_a_chunk_contains_the_command_of_each_row(
+    pairs: list[tuple[bytes, bytes]], kind: str
+) -> None:
+    """The buffer of a chunk contains every row completely, in order, with the reply subject of the chunk."""
+    data = [payload for payload, _ in pairs]
+    subjects = [b"s.%d" % len(each) for _, each in pairs]
+    ids = [each.hex().encode() + b"-" for _, each in pairs]
+    if kind == "ids of one length":
+        ids = [b"%06d" % number for number in range(len(pairs))]
+    lines = [b"K: %b\r\n" % each for each in ids] if kind == "header lines" else None
+    rows = EncodedRows(range(len(pairs)), subjects, data, lines, ids)
+    rest = chunk_commands(rows, ENCODER.common, b"reply.-1")
+    for number, payload in enumerate(data):
+        line, _, rest = rest.partition(b"\r\n")
+        size = int(line.rsplit(b" ", 1)[1]) + 2
+        command, rest = line + b"\r\n" + rest[:size], rest[size:]
+        subject, reply, header, found = taken_apart(command)
+        assert (subject, reply, found) == (subjects[number], b"reply.-1", payload)
+        expected = [b"Nats-Expected-Stream: STREAM", b"Nats-Msg-Id: " + ids[number]]
+        if lines is not None:
+            expected.append(b"K: " + ids[number])
+        assert header.split(b"\r\n") == [*expected, b""]
+    assert not rest
 
 
 def test_a_row_above_the_size_limit_is_not_sent() -> None:
