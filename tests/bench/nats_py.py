@@ -208,6 +208,7 @@ if __name__ == "__main__":
             "fetch500": _in_a_loop(_fetch),
             "fetch1": _in_a_loop(_fetch),
             "messages": _in_a_loop(_fetch),  # it has no continuous pull
+            "worker": _in_a_loop(_fetch),
             "ack_sync": _in_a_loop(_ack_sync),
             "request": _in_a_loop(_request),
             "pull_subscribe500": _in_a_loop(_fetch),

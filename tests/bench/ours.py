@@ -9,6 +9,7 @@ from itertools import islice
 
 import jetstream_sync
 from jetstream_sync import Connection, ConsumerConfig, JetStreamMsg, PubAck
+from jetstream_sync.workers import Worker
 
 from .job import (
     BLOCK,
@@ -98,6 +99,30 @@ def _messages(nc: Connection, job: Job) -> Timing:
         timing = watch.stop()
     check_read(last, received, job)
     return timing
+
+
+def _worker(job: Job) -> Result:
+    worker = Worker(job.url)
+    received = 0
+    last = b""
+    timing: Timing | None = None
+
+    @worker.handler(stream=job.stream, consumer=job.consumer, prefetch=job.batch)
+    def handle(data: bytes) -> None:
+        nonlocal last, received, timing
+        if data <= last:
+            raise WrongReadError(f"{data!r} after {last!r}")
+        last = data
+        received += 1
+        if received == job.count:
+            timing = watch.stop()
+            worker.stop()
+
+    watch = Stopwatch()
+    worker.run()
+    check_read(last, received, job)
+    assert timing is not None
+    return Result.of(job, timing, jetstream_sync.__version__)
 
 
 def _ack_sync(nc: Connection, job: Job) -> Timing:
@@ -233,6 +258,7 @@ if __name__ == "__main__":
             "fetch500": _connected(_fetch),
             "fetch1": _connected(_fetch),
             "messages": _connected(_messages),
+            "worker": _worker,
             "ack_sync": _connected(_ack_sync),
             "request": _connected(_request),
             "pull_subscribe500": _connected(_pull_subscribe),

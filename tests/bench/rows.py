@@ -154,6 +154,15 @@ ROWS: Mapping[str, Row] = {
             title="messages(), ack each",
             rates={OURS: 250_000, "nats-py": 49_000, "c": 260_000},
         ),
+        # A worker has retries and leases, and waits until the server has stored its acks; the others are
+        # loops without these.
+        replace(
+            _FETCH500,
+            name="worker",
+            title="worker, one thread",
+            rates={OURS: 100_000, "nats-py": 49_000, "c": 260_000},
+            aims={},
+        ),
         Row(
             name="ack_sync",
             title="ack_sync",

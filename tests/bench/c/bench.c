@@ -350,7 +350,7 @@ main(int argc, char **argv)
         seconds = request(nc, &j);
     else if (strcmp(j.row, "core_read") == 0)
         seconds = core_read(nc, &j);
-    else if (strcmp(j.row, "messages") == 0 || strcmp(j.row, "fetch500") == 0 || strcmp(j.row, "fetch1") == 0 ||
+    else if (strcmp(j.row, "messages") == 0 || strcmp(j.row, "worker") == 0 || strcmp(j.row, "fetch500") == 0 || strcmp(j.row, "fetch1") == 0 ||
              strncmp(j.row, "pull_subscribe", strlen("pull_subscribe")) == 0)
         seconds = fetch(nc, js, &j);
     else if (strcmp(j.row, "ordered") == 0 || strncmp(j.row, "push", strlen("push")) == 0)
