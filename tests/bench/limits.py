@@ -81,7 +81,7 @@ def _run_probe(probe: str, url: str, scale: float) -> subprocess.CompletedProces
             capture_output=True,
             text=True,
             cwd=ROOT,
-            timeout=_PROBE_SECONDS_LIMIT,
+            timeout=_PROBE_SECONDS_LIMIT * max(1.0, scale),
             check=False,
         )
     except subprocess.TimeoutExpired:

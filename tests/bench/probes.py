@@ -12,13 +12,14 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jetstream_sync
 from jetstream_sync import AckPolicy, Connection, ConsumerConfig, JetStream, PullConsumer
@@ -29,6 +30,9 @@ from jetstream_sync.server.runtime import reserve_port
 from .clients import ROOT
 from .rows import MESSAGE_BYTES
 from .verifier import NotDoneError, Verifier
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection as PipeConnection
 
 __all__ = ["PROBES", "SCALING", "Measure"]
 
@@ -41,6 +45,9 @@ _BLOCK = 100_000
 """Messages that are put into a stream at a time."""
 _WINDOW = 10_000
 """Messages that one cost per message is measured over."""
+_PER_BLOCK = _BLOCK // _WINDOW
+_COMPARED_BLOCKS = 3
+"""Blocks that an old and a new process read in turn."""
 
 _MIB = 1024 * 1024
 
@@ -351,8 +358,19 @@ def _make_filled_consumer(verifier: Verifier, nc: Connection, count: int) -> Pul
 
 def _flat_ordered(url: str, scale: float) -> Sequence[Measure]:
     """Read a million messages through one ordered consumer's iterator."""
-    with Verifier(url) as verifier, jetstream_sync.connect(url) as nc:
-        _make_rolling_stream(verifier)
+    return _flat("ordered read", _ordered_reader, url, scale)
+
+
+def _flat_fetch(url: str, scale: float) -> Sequence[Measure]:
+    """Read a million messages through one consumer's ``fetch``, acking each."""
+    return _flat("fetch(500), ack each", _fetching_reader, url, scale)
+
+
+@contextmanager
+def _ordered_reader(url: str, name: str) -> Iterator[Callable[[], None]]:
+    """Provide a function that reads one window of messages through an iterator."""
+    del name
+    with jetstream_sync.connect(url) as nc:
         stream = nc.jetstream().get_stream(_STREAM)
         with stream.ordered_consumer().messages() as messages:
 
@@ -360,17 +378,16 @@ def _flat_ordered(url: str, scale: float) -> Sequence[Measure]:
                 for _ in islice(messages, _WINDOW):
                     pass
 
-            measures = _flat("ordered read", verifier, read, scale)
-        verifier.delete_stream(_STREAM)
-    return measures
+            yield read
 
 
-def _flat_fetch(url: str, scale: float) -> Sequence[Measure]:
-    """Read a million messages through one consumer's ``fetch``, acking each."""
-    with Verifier(url) as verifier, jetstream_sync.connect(url) as nc:
-        _make_rolling_stream(verifier)
-        verifier.make_consumer(_STREAM, _CONSUMER)
-        consumer = nc.jetstream().get_consumer(_STREAM, _CONSUMER)
+@contextmanager
+def _fetching_reader(url: str, name: str) -> Iterator[Callable[[], None]]:
+    """Provide a function that fetches one window of messages of a new consumer, and acks each."""
+    with Verifier(url) as verifier:
+        verifier.make_consumer(_STREAM, name)
+    with jetstream_sync.connect(url) as nc:
+        consumer = nc.jetstream().get_consumer(_STREAM, name)
 
         def read() -> None:
             left = _WINDOW
@@ -380,28 +397,43 @@ def _flat_fetch(url: str, scale: float) -> Sequence[Measure]:
                     msg.ack()
                 left -= len(messages)
 
-        measures = _flat("fetch(500), ack each", verifier, read, scale)
-        verifier.delete_stream(_STREAM)
-    return measures
+        yield read
 
 
-def _flat(
-    title: str, verifier: Verifier, read: Callable[[], None], scale: float
-) -> Sequence[Measure]:
+_Reader = Callable[[str, str], AbstractContextManager[Callable[[], None]]]
+
+
+def _flat(title: str, reader: _Reader, url: str, scale: float) -> Sequence[Measure]:
     blocks = max(3, int(1_000_000 * scale) // _BLOCK)
     costs: list[list[float]] = []
     resident: list[float] = []
-    for block in range(blocks):
-        verifier.fill(_SUBJECT, block * _BLOCK + 1, (block + 1) * _BLOCK, MESSAGE_BYTES)
-        costs.append([_cost_per_message(read, _WINDOW) for _ in range(_BLOCK // _WINDOW)])
-        resident.append(_resident_bytes())
+    ratios: list[float] = []
+    with Verifier(url) as verifier:
+        _make_rolling_stream(verifier)
+        with reader(url, _CONSUMER) as read:
+            for _ in range(blocks):
+                verifier.fill(_SUBJECT, 1, _BLOCK, MESSAGE_BYTES)
+                costs.append([_cost_per_message(read, _WINDOW) for _ in range(_PER_BLOCK)])
+                resident.append(_resident_bytes())
+            with _new_process(reader, url) as cost_in_new_process:
+                for _ in range(_COMPARED_BLOCKS):
+                    verifier.fill(_SUBJECT, 1, _BLOCK, MESSAGE_BYTES)
+                    for number in range(_PER_BLOCK):
+                        if number % 2:  # the order changes, because the machine does, too
+                            new, old = cost_in_new_process(), _cost_per_message(read, _WINDOW)
+                        else:
+                            old, new = _cost_per_message(read, _WINDOW), cost_in_new_process()
+                        ratios.append(old / new)
+        verifier.delete_stream(_STREAM)
     # The first 10,000 warm up the interpreter and the allocator.
     first, last = median(costs[0][1:]), median(costs[-1])
     total = f"{blocks * _BLOCK:,}"
     return [
         Measure(f"{title}: cost after 10,000 messages", first, "us", digits=2),
         Measure(f"{title}: cost after {total} messages", last, "us", digits=2),
-        Measure(f"{title}: last / first", last / first, "", 1.1, digits=2),
+        Measure(
+            f"{title}: cost after {total} / in a new process", median(ratios), "", 1.1, digits=2
+        ),
         Measure(
             f"{title}: memory grown since {2 * _BLOCK:,} messages",
             (resident[-1] - resident[1]) / _MIB,
@@ -409,6 +441,42 @@ def _flat(
             8,
         ),
     ]
+
+
+@contextmanager
+def _new_process(reader: _Reader, url: str) -> Iterator[Callable[[], float]]:
+    """
+    Provide a function that reads a window in another process, and returns its cost per message.
+
+    That process has read the messages in the stream before, as a warm-up.
+    """
+    context = get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_read_on_request, args=(reader, url, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    ours.recv()
+
+    def cost() -> float:
+        ours.send(None)
+        return float(ours.recv())
+
+    try:
+        yield cost
+    finally:
+        ours.close()
+        process.join(_TIMEOUT)
+
+
+def _read_on_request(reader: _Reader, url: str, pipe: PipeConnection[Any, Any]) -> None:
+    with reader(url, f"{_CONSUMER}-new") as read:
+        for _ in range(_PER_BLOCK):
+            read()
+        pipe.send(None)
+        with suppress(EOFError):
+            while True:
+                pipe.recv()
+                pipe.send(_cost_per_message(read, _WINDOW))
 
 
 def _subscriptions(url: str, scale: float) -> Sequence[Measure]:
