@@ -1,0 +1,338 @@
+"""
+One run of a worker: its threads, and the events of the thread that called `Worker.run`.
+
+Rules:
+
+1. The calling thread waits for events in a queue; everything else happens on other threads. Signal
+   handlers only add an event, which `queue.SimpleQueue` permits.
+2. Stopping: pulls end, waiting messages are returned, running handlers may finish, settlements are
+   confirmed, the connection is drained. After the drain timeout, or at a second signal, the running
+   messages are returned and the threads are left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Protocol
+
+from .. import Error, NoRespondersError, TimeoutError
+from .consumers import ensure_consumer
+from .dead_letters import DeadLetterWriter
+from .handler import Handler, Middleware
+from .health import Monitor, SystemdNotifier
+from .heartbeat import SupervisorLink
+from .leases import LeaseKeeper
+from .limits import Limit
+from .logs import log
+from .observer import Observer
+from .once import ensure_bucket
+from .parking import check_parking
+from .processing import Shared
+from .schedules import Schedule, apply_schedules
+from .settle import Settlements
+from .spawn import spawn
+from .status import Event, ExitStatus, exit_status
+from .threads import HandlerThreads
+from .tracing import tracing_middleware
+
+if TYPE_CHECKING:
+    from .. import Connection, JetStream, PullConsumer
+
+__all__ = ["WorkerRun"]
+
+#: Interval at which the lengths of the leases are read again, in seconds.
+_REFRESH_S: Final = 60.0
+#: The same with `Worker.http`, because the state of the consumers is among the metrics.
+_SAMPLE_S: Final = 5.0
+#: Delays between attempts to start while the server is unreachable, in seconds.
+_FIRST_START_DELAY_S: Final = 0.25
+_MAX_START_DELAY_S: Final = 5.0
+#: Interval of the checks whether the connection is open, or all threads have ended, in seconds.
+_POLL_S: Final = 0.1
+#: Longest wait of the main thread, in seconds. A signal that the system delivers to another thread does
+#: not interrupt the wait, and its handler runs afterwards.
+_SIGNAL_POLL_S: Final = 0.5
+#: Interval at which a worker that ends when its consumers are empty reads their state, in seconds.
+_BURST_POLL_S: Final = 0.2
+#: Longest interval at which leases and unconfirmed settlements are checked, in seconds.
+_MAX_TICK_S: Final = 0.25
+#: Timeouts of the last flush, in seconds: after a clean stop, and after the drain timeout.
+_LAST_DRAIN_S: Final = 5.0
+_LAST_FLUSH_S: Final = 1.0
+
+
+class _Worker(Protocol):
+    """What is run of a `Worker`; see its arguments."""
+
+    name: str
+    handlers: list[Handler]
+    limits: dict[str, int]
+    schedules: list[Schedule]
+    middleware: Sequence[Middleware]
+    drain_timeout: float
+    ensure: str
+    trace: str | None
+    http: str | None
+
+    def on_thread_end(self) -> None:
+        """Called at the end of each thread that runs handlers."""
+
+
+class WorkerRun:
+    """
+    One run of a worker.
+
+    Args:
+        worker: the worker.
+        nc: its connection.
+        events: the events for the calling thread.
+        observer: counts what happens, and calls hooks.
+        monitor: reports health and numbers.
+        link: the link to the supervisor; ``None``: there is none.
+
+    """
+
+    def __init__(
+        self,
+        worker: _Worker,
+        nc: Connection,
+        events: queue.SimpleQueue[Event],
+        observer: Observer,
+        monitor: Monitor,
+        link: SupervisorLink | None,
+    ) -> None:
+        self._worker = worker
+        self._monitor = monitor
+        self._systemd = SystemdNotifier(os.environ if link is None else {})
+        self._observer = observer
+        self._nc = nc
+        self._events = events
+        self._link = link
+        self._js: JetStream = nc.jetstream()
+        self._stopping = False
+        self._status = ExitStatus.OK
+        self._ended = threading.Event()
+        self._pools: list[HandlerThreads] = []
+        self._keeper = LeaseKeeper(nc, lambda: events.put(Event("reconnected")))
+        self._settlements = Settlements(nc, self._keeper)
+        self._shared = Shared(
+            self._js,
+            self._keeper,
+            self._settlements,
+            (*tracing_middleware(worker.trace), *worker.middleware),
+            observer,
+            lambda: self._stopping,
+            lambda error: events.put(Event("fatal", error=error)),
+            lambda: events.put(Event("changed")),
+            worker.on_thread_end,
+            {name: Limit(count) for name, count in worker.limits.items()},
+        )
+
+    def run(self, *, burst: bool) -> int:
+        """Run the worker, with ``burst`` only until its consumers are empty; return the exit status."""
+        if not self._start():
+            return self._status
+        self._wait_for_stop(burst=burst)
+        self._stopping = True
+        self._monitor.phase = "stopping"
+        self._systemd.notify("STOPPING=1")
+        self._observer.emit("drain")
+        clean = self._drain(time.monotonic() + self._worker.drain_timeout)
+        self._ended.set()
+        if not clean:
+            self._status = self._status or ExitStatus.FAILED
+        log.info("worker %r has stopped with status %d", self._worker.name, self._status)
+        return self._status
+
+    # --- starting -------------------------------------------------------------------------------
+
+    def _start(self) -> bool:
+        """Prepare the consumers and start the threads; return whether the worker runs."""
+        name = self._worker.name
+        delay = _FIRST_START_DELAY_S
+        while True:
+            if not self._wait_connected():
+                return False
+            try:
+                self._pools = [self._prepare(handler) for handler in self._worker.handlers]
+                if self._worker.ensure != "none":
+                    worker = self._worker
+                    apply_schedules(self._js, worker.name, worker.schedules, worker.handlers)
+                break
+            except (TimeoutError, NoRespondersError) as error:
+                log.warning("worker %r waits for the server: %s", name, error)
+                if self._stopped_within(delay):
+                    return False
+                delay = min(2 * delay, _MAX_START_DELAY_S)
+            except Error as error:
+                log.error("worker %r cannot start: %s", name, error)  # noqa: TRY400
+                self._status = exit_status(error)
+                return False
+        shortest = min(pool.shortest_wait for pool in self._pools)
+        interval = min(shortest / 12, _MAX_TICK_S)
+        fatal = self._shared.on_fatal
+        services = {
+            "renews leases": spawn("worker-leases", lambda: self._maintain(interval), fatal),
+            "sends acknowledgements": spawn("worker-settle", self._settlements.run, fatal),
+        }
+        for pool in self._pools:
+            pool.start()
+        self._monitor.attach(self._nc, self._keeper, self._pools, services)
+        return True
+
+    def _wait_connected(self) -> bool:
+        """Wait until the connection is open or has failed; return whether the worker may start."""
+        if not self._nc.is_connected:
+            log.warning("worker %r waits for the server", self._worker.name)
+        while not (self._nc.is_connected or self._nc.is_closed):
+            if self._stopped_within(_POLL_S):
+                return False
+        return True
+
+    def _prepare(self, handler: Handler) -> HandlerThreads:
+        may_change = self._worker.ensure != "none"
+        consumer, generation = ensure_consumer(self._js, handler, may_change=may_change)
+        if handler.park_after is not None:
+            check_parking(self._js, handler)
+        if handler.once is not None:
+            ensure_bucket(self._js, handler.once, may_change=may_change)
+        writer = None
+        if handler.dead_letters is not None:
+            writer = DeadLetterWriter(self._js, handler.dead_letters, self._worker.name)
+            if may_change:
+                writer.ensure_stream()
+        return HandlerThreads(
+            handler, self._shared, consumer, generation, writer, self._recreate_consumer
+        )
+
+    def _recreate_consumer(self, handler: Handler) -> tuple[PullConsumer, str]:
+        may_change = self._worker.ensure != "none"
+        return ensure_consumer(self._js, handler, may_change=may_change)
+
+    def _maintain(self, interval: float) -> None:
+        """Renew leases and repeat settlements until the worker has stopped."""
+        while not self._ended.wait(interval):
+            self._keeper.tick()
+            self._settlements.tick()
+
+    # --- running --------------------------------------------------------------------------------
+
+    def _stopped_within(self, seconds: float) -> bool:
+        """Wait for a request to stop; return whether there is one."""
+        event = self._next_event(seconds)
+        return event is not None and event.kind == "stop"
+
+    def _next_event(self, seconds: float) -> Event | None:
+        self._systemd.watchdog(lambda: not self._monitor.not_live())
+        try:
+            event = self._events.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        if event.call is not None:
+            event.call()
+        return event
+
+    def _announce_ready(self) -> None:
+        log.info("worker %r is ready: %d handlers", self._worker.name, len(self._pools))
+        self._monitor.phase = "running"
+        self._systemd.notify("READY=1")
+        self._observer.emit("ready")
+        if self._link is not None:
+            self._link.handled = lambda: sum(pool.handled for pool in self._pools)
+            self._link.processes = lambda: [pid for pool in self._pools for pid in pool.pids]
+            self._link.ready()
+
+    def _is_drained(self, before: list[int | None]) -> tuple[bool, list[int | None]]:
+        """Return whether all consumers are empty since the last check, and the state for the next one."""
+        delivered = [pool.delivered_if_empty() for pool in self._pools]
+        # Twice the same: a handler may publish for a consumer that was found empty before.
+        return None not in delivered and delivered == before, delivered
+
+    def _wait_for_stop(self, *, burst: bool) -> None:
+        """Return when the worker has to stop."""
+        interval = _REFRESH_S if self._worker.http is None else _SAMPLE_S
+        refresh_at = time.monotonic() + interval
+        ready = False
+        delivered: list[int | None] = []
+        while True:
+            if not ready and all(pool.is_prepared for pool in self._pools):
+                ready = True
+                self._announce_ready()
+            event = self._next_event(_BURST_POLL_S if burst else _SIGNAL_POLL_S)
+            if burst and event is None:
+                empty, delivered = self._is_drained(delivered)
+                if empty:
+                    log.info("worker %r is stopping: all consumers are empty", self._worker.name)
+                    return
+            if event is not None and event.kind == "stop":
+                why = f"signal {event.signal_number}" if event.signal_number else "stop()"
+                log.info("worker %r is stopping: %s", self._worker.name, why)
+                return
+            if (
+                event is not None
+                and isinstance(event.error, MemoryError)
+                and self._link is not None
+            ):
+                self._link.recycle("MemoryError in a handler")
+                continue
+            if event is not None and event.error is not None:
+                log.error("worker %r is stopping: %s", self._worker.name, event.error)
+                self._status = exit_status(event.error)
+                return
+            for pool in self._pools:
+                pool.keep_pin()
+            due = time.monotonic() >= refresh_at
+            if due or (event is not None and event.kind == "reconnected"):
+                refresh_at = time.monotonic() + interval
+                for pool in self._pools:
+                    if self._nc.is_connected:
+                        pool.refresh()
+
+    # --- stopping -------------------------------------------------------------------------------
+
+    def _drain(self, deadline: float) -> bool:
+        """Stop the handlers; return whether all messages are settled."""
+        for pool in self._pools:
+            pool.stop_pulling()
+        clean = self._wait_idle(deadline)
+        if clean:
+            clean = self._settlements.wait_confirmed(max(0.0, deadline - time.monotonic()))
+        abandoned = sum(pool.abandon() for pool in self._pools)
+        if abandoned:
+            log.error("%d handlers did not end in time; their messages are returned", abandoned)
+            self._settlements.wait_confirmed(_LAST_FLUSH_S)
+        self._monitor.phase = "stopped"
+        for pool in self._pools:
+            pool.close()
+        self._settlements.stop()
+        if clean:
+            for pool in self._pools:
+                pool.release_pin()
+        with suppress(Error):
+            if clean:
+                self._nc.drain(_LAST_DRAIN_S)
+            else:
+                self._nc.flush(_LAST_FLUSH_S)
+        self._nc.close()
+        self._finish_events()
+        return clean
+
+    def _finish_events(self) -> None:
+        """Make the calls that are left in the queue."""
+        with suppress(queue.Empty):
+            while (event := self._events.get_nowait()).kind != "stop":
+                if event.call is not None:
+                    event.call()
+
+    def _wait_idle(self, deadline: float) -> bool:
+        """Wait until all threads have ended; a second request to stop ends the wait."""
+        while not all(pool.idle for pool in self._pools):
+            left = deadline - time.monotonic()
+            if left <= 0 or self._stopped_within(min(left, _POLL_S)):
+                return False
+        return True
