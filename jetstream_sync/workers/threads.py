@@ -22,7 +22,6 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from .. import (
@@ -42,6 +41,7 @@ from .lanes import Lanes
 from .leases import Delivery, LeaseTimes, lease_clock
 from .limits import Pace, rate_interval
 from .logs import log, log_context
+from .pin import Pin
 from .processes import ProcessPool
 from .processing import Shared
 from .spawn import spawn
@@ -69,8 +69,6 @@ _HEARTBEAT_S: Final = 5.0
 _REFUSED_WITHIN_S: Final = 2.0
 #: Timeout of a pull with a limit in bytes, which cannot be interrupted, in seconds.
 _BYTES_TIMEOUT_S: Final = 1.0
-#: The server's default for ``priority_timeout``, in seconds.
-_DEFAULT_PIN_S: Final = 120.0
 #: Largest number of messages that are handed to the handler threads in one step.
 _MAX_RUN: Final = 64
 #: Timeout for messages in flight when pulling stops, in seconds.
@@ -105,11 +103,6 @@ def message_size(msg: JetStreamMsg) -> int:
     return size
 
 
-def _pin_of(msg: JetStreamMsg) -> str | None:
-    headers = msg.headers
-    return headers.get("Nats-Pin-Id") if headers else None
-
-
 class HandlerThreads:
     """
     The threads of one handler.
@@ -142,6 +135,7 @@ class HandlerThreads:
             self._processes = ProcessPool(handler, shared.js, shared.is_stopping)
         self._processor = BatchProcessor(handler, shared, generation, dead_letters, self._processes)
         self._recreate = recreate
+        self._pin = Pin() if handler.exclusive else None
         self._limit = None if handler.limit is None else shared.limits[handler.limit]
         self._pace = None if handler.rate is None else Pace(rate_interval(handler.rate))
         limited = self._limit is not None or self._pace is not None
@@ -173,11 +167,8 @@ class HandlerThreads:
         # Interrupts retries in place, and waits for the rate.
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
-        # The pin id of the last message, of an exclusive handler.
-        self._pin: str | None = None
-        # --- used by the thread of `start`, `refresh` and `keep_pin` ---
+        # --- used by the thread of `start` and `refresh` ---
         self._warned = False
-        self._keep_pin_at = 0.0
 
     def start(self) -> None:
         """Start the threads."""
@@ -248,41 +239,23 @@ class HandlerThreads:
 
     # --- the pin of an exclusive handler --------------------------------------------------------
 
-    @property
-    def _group(self) -> str | None:
-        groups = self._consumer.cached_info.config.priority_groups
-        return groups[0] if self.handler.exclusive and groups else None
-
     def keep_pin(self) -> None:
-        """
-        Keep the pin of an exclusive handler, or return its waiting messages if it is lost.
+        """Keep the pin of an exclusive handler, or return its waiting messages if it is lost; call it often."""
+        if self._pin is not None and not self._pin.keep(self._consumer):
+            self._return_waiting()
 
-        Only a request keeps a pin, and while all threads are busy none is sent. It is due rarely; call
-        this often.
-        """
-        group = self._group
-        if group is None or time.monotonic() < self._keep_pin_at:
-            return
-        timeout = self._consumer.cached_info.config.priority_timeout
-        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else _DEFAULT_PIN_S
-        self._keep_pin_at = time.monotonic() + seconds / 4
-        pin = self._pin
-        if pin is None:
-            return
-        with contextlib.suppress(Error):
-            states = self._consumer.info(_INFO_TIMEOUT_S).priority_groups or ()
-            if any(state.pinned_client_id == pin for state in states if state.group == group):
-                # No message fits into one byte, so that nothing is delivered.
-                self._consumer.fetch_no_wait(1, max_bytes=1, group=group)
-            else:
-                self._on_pin(None)
+    def release_pin(self) -> None:
+        """Let another process take over at once; after the end of all threads."""
+        if self._pin is not None:
+            self._pin.release(self._consumer, self._shared.js)
 
-    def _on_pin(self, pin: str | None) -> None:
-        """Apply the pin of a message, ``None``: it is lost; return the messages of another pin."""
+    def _follow_pin(self, msg: JetStreamMsg) -> None:
+        """Return the waiting messages if a message that follows them has another pin."""
+        if self._pin is not None and not self._pin.follow(msg):
+            self._return_waiting()
+
+    def _return_waiting(self) -> None:
         with self._lock:
-            known, self._pin = self._pin, pin
-            if known is None or known == pin:
-                return
             waiting = self._take_waiting()
             self._wake_puller()
         log.warning(
@@ -293,16 +266,9 @@ class HandlerThreads:
         for delivery in waiting:
             self._give_back(delivery)
 
-    def release_pin(self) -> None:
-        """Let another process take over at once; after the end of all threads."""
-        group, pin = self._group, self._pin
-        if group is None or pin is None:
-            return
-        with contextlib.suppress(Error):
-            states = self._consumer.info(_INFO_TIMEOUT_S).priority_groups or ()
-            if any(state.pinned_client_id == pin for state in states if state.group == group):
-                stream = self._shared.js.get_stream(self.handler.stream)
-                stream.unpin_consumer(self.handler.consumer, group)
+    @property
+    def _group(self) -> str | None:
+        return None if self._pin is None else self._pin.group(self._consumer)
 
     # --- stopping -------------------------------------------------------------------------------
 
@@ -462,15 +428,15 @@ class HandlerThreads:
         try:
             found = self._consumer.fetch(1, _BYTES_TIMEOUT_S, size, **group)
         except PinIDMismatchError:
-            self._on_pin(None)
+            if self._pin is not None and self._pin.lose():
+                self._return_waiting()
             return
         if not found:
             if time.monotonic() < until:
                 self._full_at = held  # the next one does not fit until another one is settled
             return
         self._full_at = 0
-        if self.handler.exclusive and _pin_of(found[0]) != self._pin:
-            self._on_pin(_pin_of(found[0]))
+        self._follow_pin(found[0])
         now = lease_clock()
         self._enqueue([self._held_message(msg, now) for msg in found])
         size -= message_size(found[0])
@@ -490,13 +456,13 @@ class HandlerThreads:
         self.pull_error = ""
         run: list[tuple[Delivery, Hashable]] = []
         now = lease_clock()
-        exclusive = self.handler.exclusive
+        pin = self._pin
         try:
             while True:
-                if exclusive and _pin_of(msg) != self._pin:
+                if pin is not None and pin.differs(msg):
                     self._enqueue(run)
                     run = []
-                    self._on_pin(_pin_of(msg))
+                    self._follow_pin(msg)
                 run.append(self._held_message(msg, now))
                 if len(run) >= _MAX_RUN:
                     break
