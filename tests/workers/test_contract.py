@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,31 @@ def test_a_message_can_be_acknowledged_before_its_handler(
     assert pending == [(0, 1, False)]
     assert stream.consumer_info("C").delivered.consumer_seq == 1
     assert js.get_stream("DEAD").cached_info.state.messages == 0
+
+
+@pytest.mark.parametrize("confirm", [True, False])
+def test_an_ack_does_not_wait_for_the_next_handler(
+    js: JetStream, stream: Stream, worker: Worker, *, confirm: bool
+) -> None:
+    """A message is acknowledged while its thread is busy with the next one, or goes on itself."""
+    release = threading.Semaphore(0)
+
+    @worker.handler(stream=stream.name, consumer="C", prefetch=5, confirm=confirm)
+    def handle(data: bytes, ctx: Context) -> None:
+        if data == b"early":
+            ctx.ack()
+        if data != b"short":
+            release.acquire(timeout=30)
+
+    for data in (b"short", b"short", b"long", b"early"):
+        js.publish(f"{stream.name}.a", data)
+    with running(worker):
+        wait_until(lambda: "C" in stream.consumer_names())
+        wait_until(lambda: stream.consumer_info("C").ack_floor.stream_seq == 2)
+        release.release()
+        wait_until(lambda: is_settled(stream, "C"))  # before the last handler ends
+        release.release()
+    assert stream.consumer_info("C").num_redelivered == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX signals")
