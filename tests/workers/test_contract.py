@@ -59,6 +59,7 @@ def test_an_ack_does_not_wait_for_the_next_handler(
     @worker.handler(stream=stream.name, consumer="C", prefetch=5, confirm=confirm)
     def handle(data: bytes, ctx: Context) -> None:
         if data == b"early":
+            wait_until(lambda: stream.consumer_info("C").ack_floor.stream_seq == 3)
             ctx.ack()
         if data != b"short":
             release.acquire(timeout=30)
