@@ -1,0 +1,181 @@
+"""Columns of many messages that are read or written at once, with a real server; needs no Java."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from fix_spark_streams import fill
+
+from jetstream_sync.spark import plan_ranges, publish_partition, read_range, read_range_batches
+from jetstream_sync.spark.schema import READ_TYPES
+from jetstream_sync.spark.writing.write_errors import RowError
+
+if TYPE_CHECKING:
+    from jetstream_sync import JetStream, Stream
+    from jetstream_sync.jetstream.direct_get import StoredMsg
+    from jetstream_sync.server import NatsServer
+
+pytestmark = pytest.mark.spark
+
+ALL = tuple(READ_TYPES)
+#: So that the numbers of remaining messages lose a digit three times.
+COUNT = 1200
+
+
+@pytest.fixture
+def stream(js: JetStream, stream_name: str) -> Stream:
+    return js.create_stream(
+        name=stream_name,
+        subjects=[f"{stream_name}.>"],
+        storage="memory",
+        allow_direct=True,
+        duplicate_window=600,
+    )
+
+
+def options(server: NatsServer, stream: Stream, **more: str) -> dict[str, str]:
+    return {"servers": server.url, "stream": stream.name, **more}
+
+
+def read(
+    server: NatsServer, stream: Stream, columns: tuple[str, ...] = ALL, **more: str
+) -> list[pa.RecordBatch]:
+    """Return the batches of all messages."""
+    given = options(server, stream, **more)
+    (part,) = plan_ranges(given)
+    found = list(read_range_batches(part, given, columns))
+    for batch in found:
+        batch.validate(full=True)
+    return found
+
+
+def stored(stream: Stream) -> list[StoredMsg]:
+    """Return all messages, with requests to the leader for one message each."""
+    state = stream.info(deleted_details=True).state
+    gone = set(state.deleted or ())
+    return [
+        stream.get_msg(seq)
+        for seq in range(max(1, state.first_seq), state.last_seq + 1)
+        if seq not in gone
+    ]
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_bytes", ["4096", "4000000"])
+@pytest.mark.parametrize("mode", ["direct", "pull"])
+def test_a_long_range(
+    nats_server: NatsServer, js: JetStream, stream: Stream, mode: str, batch_bytes: str
+) -> None:
+    """All columns of a range with gaps, empty payloads and a few headers, in one batch or in many."""
+    fill(js, lambda number: f"{stream.name}.{number % 7}", COUNT - 4)
+    js.publish(f"{stream.name}.empty", b"")
+    js.publish(f"{stream.name}.headers", b"", headers={"A": "b"})
+    js.publish(f"{stream.name}.id", b"last", msg_id="id")
+    js.publish(f"{stream.name}.empty", b"")
+    for seq in (2, 500, 501, COUNT - 20):
+        stream.delete_msg(seq)
+    expected = stored(stream)
+    batches = read(nats_server, stream, readMode=mode, batchBytes=batch_bytes)
+    assert len(batches) == 1 or batch_bytes == "4096"
+    table = pa.Table.from_batches(batches)
+    assert table["sequence"].to_pylist() == [each.seq for each in expected]
+    assert table["subject"].to_pylist() == [each.subject for each in expected]
+    assert table["data"].to_pylist() == [each.data for each in expected]
+    times_ns = [each.time_ns for each in expected]
+    assert table["time_ns"].to_pylist() == times_ns
+    micros = table["timestamp"].cast(pa.int64()).to_pylist()
+    assert micros == [time_ns // 1000 for time_ns in times_ns]
+    assert table["size"].to_pylist() == [len(each.data) for each in expected]
+    assert table["headers"].to_pylist()[-5:] == [
+        *([], [], [("A", ["b"])], [("Nats-Msg-Id", ["id"])]),
+        [],
+    ]
+    assert table["msg_id"].to_pylist()[-3:] == [None, "id", None]
+
+
+@pytest.mark.parametrize("mode", ["direct", "pull"])
+def test_any_selection_of_columns(
+    nats_server: NatsServer, js: JetStream, stream: Stream, mode: str
+) -> None:
+    """A column has the same values whichever other columns are selected, as tuples and in Arrow."""
+    fill(js, lambda number: f"{stream.name}.{number}", 30)
+    js.publish(f"{stream.name}.x", b"", headers={"A": "b"})
+    stream.delete_msg(9)
+    (whole,) = read(nats_server, stream, readMode=mode)
+    given = options(nats_server, stream, readMode=mode)
+    (part,) = plan_ranges(given)
+    for name in ALL:
+        (alone,) = read(nats_server, stream, (name,), readMode=mode)
+        assert alone.column(0).equals(whole[name])
+    pair = ("time_ns", "sequence")
+    expected = zip(*(whole[name].to_pylist() for name in pair), strict=True)
+    assert list(read_range(part, given, pair)) == list(expected)
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def batch(**columns: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+@pytest.mark.parametrize(
+    "more", [{"delivery": "at-least-once"}, {"ids": "content"}, {"ids": "position"}]
+)
+def test_columns_with_null_and_empty_values(
+    nats_server: NatsServer, stream: Stream, more: dict[str, str]
+) -> None:
+    """NULL in each optional column, empty payloads and equal rows are written; NULL payloads are refused."""
+    subject = f"{stream.name}.default"
+    texts = pa.string()
+    rows = batch(
+        data=pa.array([b"", b"same", b"same", b"x" * 3000], pa.binary()),
+        subject=pa.array([None, f"{stream.name}.a", f"{stream.name}.a", None], texts),
+        msg_id=pa.array([None, None, None, "own"], texts),
+        headers=pa.array([None, [], [], [("A", ["b", "c"])]], pa.map_(texts, pa.list_(texts))),
+    )
+    written = publish_partition(
+        [rows], options(nats_server, stream, subject=subject, jobId="j", **more)
+    )
+    assert (written.rows, written.duplicates, written.bytes) == (4, 0, 3008)
+    found = stored(stream)
+    assert [each.data for each in found] == [b"", b"same", b"same", b"x" * 3000]
+    assert [each.subject.rpartition(".")[2] for each in found] == ["default", "a", "a", "default"]
+    headers = found[3].headers
+    assert headers is not None
+    assert (headers.get_all("A"), headers["Nats-Msg-Id"]) == (["b", "c"], "own")
+    with pytest.raises(RowError, match="row 1 of partition 0.*data is NULL"):
+        publish_partition(
+            [batch(data=pa.array([b"a", None], pa.binary()))],
+            options(nats_server, stream, subject=subject),
+        )
+
+
+@pytest.mark.parametrize("ids", [["a", "b", "c"], ["a", "bb", "ccc"]])
+def test_a_row_above_the_size_limit_in_a_chunk(
+    nats_server: NatsServer, stream: Stream, ids: list[str]
+) -> None:
+    """Rows that exceed the size limit only together are written; a row that exceeds it alone is named."""
+    given = options(nats_server, stream, subject=f"{stream.name}.a")
+    most = 1024 * 1024
+    rows = batch(data=[b"x" * (most // 2)] * 3, msg_id=ids)
+    assert publish_partition([rows], given).rows == 3
+    rows = batch(data=[b"x", b"x" * most, b"x"], msg_id=[each + "2" for each in ids])
+    with pytest.raises(RowError, match=r"row 1 of partition 0.*max_payload"):
+        publish_partition([rows], given)
+
+
+def test_some_rows_of_a_chunk_are_duplicates(nats_server: NatsServer, stream: Stream) -> None:
+    """Rows that are repeated with other rows between them are counted as duplicates, and stored once."""
+    given = options(nats_server, stream, subject=f"{stream.name}.a", jobId="j")
+    first = batch(data=[b"%d" % number for number in range(0, 1500, 3)])
+    every = batch(data=[b"%d" % number for number in range(1500)])
+    assert publish_partition([first], given).duplicates == 0
+    written = publish_partition([every], given)
+    assert (written.rows, written.duplicates) == (1500, 500)
+    assert (written.first_seq, written.last_seq) == (1, 1500)
+    assert sorted(int(each.data) for each in stored(stream)) == list(range(1500))
