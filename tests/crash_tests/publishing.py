@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from concurrent.futures import Future
@@ -33,12 +34,18 @@ class Publisher:
         self._rng = random.Random(f"payloads {seed}")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+        #: The number of messages after which it waits; see `limit_backlog`.
+        self._limit: float = math.inf
         self.failure: BaseException | None = None
         #: The number of messages in the source if none is removed.
         self.acknowledged: list[bytes] = []
 
     def start(self) -> None:
         self._thread.start()
+
+    def limit_backlog(self, count: float = math.inf) -> None:
+        """Publish at most this many messages from now on, until the next call."""
+        self._limit = len(self.acknowledged) + count
 
     def stop(self) -> None:
         """Stop publishing, after all published messages are acknowledged."""
@@ -54,6 +61,8 @@ class Publisher:
                 js = nc.jetstream(timeout=5)
                 number = 0
                 while not self._stop.wait(self._rest):
+                    if number >= self._limit:
+                        continue
                     crowd = {number + each: self._payload(number + each) for each in range(_CROWD)}
                     number += _CROWD
                     self._publish(js, crowd)

@@ -63,6 +63,8 @@ _PARTS = {
 _DRIVER = 120
 #: Published messages per second; fewer leave a smaller backlog on a busy machine.
 _RATE = 400 / SCALE
+#: Messages published while a driver starts: on a busy machine the rate would pile up minutes of work.
+_BACKLOG = 2_000
 #: Seconds without output, after the last crash, until the run fails.
 _PATIENCE = 120 * SCALE
 
@@ -222,6 +224,7 @@ class _Run:
         self.close()
         (self._folder / STOP).unlink(missing_ok=True)
         self.outcome.starts += 1
+        self._publisher.limit_backlog(_BACKLOG)
         code = f"from crash_tests.job import main\nmain(home, {str(self._plan)!r})\n"
         self._driver = driver = Driver(code, self._folder, self._server.url).__enter__()
         give_up = time.monotonic() + _DRIVER * SCALE
@@ -229,6 +232,7 @@ class _Run:
             assert self._runs, f"the driver ended:\n{driver.output[-5000:]}"
             assert time.monotonic() < give_up, f"the query does not run:\n{driver.output[-5000:]}"
             time.sleep(0.05)
+        self._publisher.limit_backlog()
         self._told("running")
 
     def _stop(self) -> None:
