@@ -11,6 +11,7 @@ pytest_plugins = [
     "fix_server",
     "fix_faults",
     "fix_jsm",
+    "fix_order",
     "fix_orders",
     "fix_raw",
     "fix_reruns",
