@@ -1,7 +1,8 @@
-"""Streaming queries whose rows a test inspects, batch by batch."""
+"""Streaming queries whose rows a test inspects, batch by batch, with Spark and without."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,13 +11,17 @@ import pytest
 from fix_threads import SCALE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
     from jetstream_sync import Connection, JetStream
     from jetstream_sync.server import NatsServer
+    from jetstream_sync.spark.options import ReadOptions
+    from jetstream_sync.spark.reading.ranges import SequenceRange
 
-__all__ = ["Collected", "fill"]
+__all__ = ["Collected", "InProcess", "fill"]
 
 
 def fill(
@@ -128,6 +133,72 @@ class Collected:
         for _ in range(count):
             requests.next_msg(20 * SCALE)
         requests.unsubscribe()
+
+
+class InProcess:
+    """
+    Consecutive runs of a query with one checkpoint, without Spark: its plans, and the rows of each batch.
+
+    The offsets pass through JSON, as in Spark. It is for tests of the options, which take effect in Python.
+
+    Args:
+        url: the URL of the server.
+
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._end: str | None = None
+        #: The stream and the sequence of each row of each batch.
+        self.rows: list[list[tuple[str, int]]] = []
+
+    def another(self) -> InProcess:
+        """Return an instance with another checkpoint."""
+        return InProcess(self._url)
+
+    def run(self, **options: object) -> None:
+        """Read the available messages, in batches of the configured size."""
+        from jetstream_sync.spark.options import ReadOptions
+        from jetstream_sync.spark.streaming.query import QueryPlanner
+
+        texts = {name: str(value) for name, value in options.items()}
+        parsed = ReadOptions.from_options({"servers": self._url, **texts})
+        query = QueryPlanner(parsed)
+        try:
+            end = json.dumps(query.initial()) if self._end is None else self._end
+            query.prepare_available_now()
+            while True:
+                start, self._end = end, end
+                end = json.dumps(query.latest(json.loads(start), unlimited=False))
+                if end == start:
+                    return
+                plan = query.partitions(json.loads(start), json.loads(end))
+                self.rows.append([row for part in plan for row in _rows(parsed, part)])
+        finally:
+            query.close()
+
+    def sizes(self) -> list[int]:
+        """Return the number of rows of each batch."""
+        return [len(rows) for rows in self.rows]
+
+    def sequences(self, first_batch: int = 0) -> list[int]:
+        """Return the sequences of all rows, sorted and with duplicates."""
+        return sorted(sequence for rows in self.rows[first_batch:] for _, sequence in rows)
+
+
+def _rows(options: ReadOptions, part: SequenceRange) -> Iterator[tuple[str, int]]:
+    from jetstream_sync.spark.connections import connection
+    from jetstream_sync.spark.reading.range_reader import ReadPlan, read_chunks
+
+    plan = ReadPlan(fail_on_data_loss=options.fail_on_data_loss)
+    for chunk in read_chunks(connection(options.connection), part, frozenset({"sequence"}), plan):
+        yield from ((part.stream, sequence) for sequence in chunk.sequences)
+
+
+@pytest.fixture
+def in_process(nats_server: NatsServer) -> InProcess:
+    """Return streaming queries that run without Spark."""
+    return InProcess(nats_server.url)
 
 
 @pytest.fixture

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fix_spark import Driver, batches, forget_commit, offsets_of
-from fix_spark_streams import Collected, fill
+from fix_spark import batches, forget_commit, offsets_of
+from fix_spark_streams import Collected, InProcess, fill
 from fix_threads import wait_until
 
 import jetstream_sync
+from jetstream_sync.spark.planning.data_loss import DataLossError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,21 +47,21 @@ def test_a_new_query_starts_at_the_end_by_default(
     [("earliest", 1), ('{"%s": 7}', 7), ('{"%s": -2}', 1), ('{"%s": -1}', 21)],
 )
 def test_starting_offsets_of_a_new_query(
-    js: JetStream, stream: Stream, collected: Collected, start: str, first: int
+    js: JetStream, stream: Stream, in_process: InProcess, start: str, first: int
 ) -> None:
     """``startingOffsets`` sets the start of the first batch."""
     fill(js, f"{stream.name}.a", 20)
-    collected.run(stream=stream.name, startingOffsets=start.replace("%s", stream.name))
-    assert collected.sequences() == list(range(first, 21))
+    in_process.run(stream=stream.name, startingOffsets=start.replace("%s", stream.name))
+    assert in_process.sequences() == list(range(first, 21))
 
 
-def test_a_new_query_starts_at_a_time(js: JetStream, stream: Stream, collected: Collected) -> None:
+def test_a_new_query_starts_at_a_time(js: JetStream, stream: Stream, in_process: InProcess) -> None:
     """``startingTimestamp`` starts with the first message at that time."""
     fill(js, f"{stream.name}.a", 20)
     time = stream.get_msg(12).time
     wanted = [seq for seq in range(1, 21) if stream.get_msg(seq).time >= time]
-    collected.run(stream=stream.name, startingTimestamp=time.isoformat())
-    assert collected.sequences() == wanted
+    in_process.run(stream=stream.name, startingTimestamp=time.isoformat())
+    assert in_process.sequences() == wanted
 
 
 # --- batch sizes --------------------------------------------------------------------------------
@@ -91,7 +92,7 @@ def test_once_reads_everything_in_one_batch(
 
 
 def test_a_limit_counts_matching_messages(
-    js: JetStream, stream: Stream, collected: Collected
+    js: JetStream, stream: Stream, in_process: InProcess
 ) -> None:
     """A batch has the configured number of messages despite filters and deleted messages."""
     fill(js, lambda number: f"{stream.name}.{'even' if number % 2 == 0 else 'odd'}", 400)
@@ -99,34 +100,34 @@ def test_a_limit_counts_matching_messages(
     for seq in gone:
         stream.delete_msg(seq)
     wanted = [seq for seq in range(2, 401, 2) if seq not in gone]
-    collected.run(
+    in_process.run(
         stream=stream.name,
         subjects=f"{stream.name}.even",
         startingOffsets="earliest",
         maxOffsetsPerTrigger=40,
     )
-    assert collected.sizes() == [40, 40, 40, 30]
-    assert collected.sequences() == wanted
+    assert in_process.sizes() == [40, 40, 40, 30]
+    assert in_process.sequences() == wanted
 
 
-def test_a_limit_in_bytes(js: JetStream, stream: Stream, collected: Collected) -> None:
+def test_a_limit_in_bytes(js: JetStream, stream: Stream, in_process: InProcess) -> None:
     """A batch has about the configured size, by the average message size of the stream."""
     fill(js, f"{stream.name}.a", 100, payload=b"x" * 1000)
     size = stream.info().state.bytes / 100
-    collected.run(
+    in_process.run(
         stream=stream.name, startingOffsets="earliest", maxBytesPerTrigger=int(size * 25.5)
     )
-    assert collected.sizes() == [25, 25, 25, 25]
+    assert in_process.sizes() == [25, 25, 25, 25]
 
 
-def test_both_limits_hold(js: JetStream, stream: Stream, collected: Collected) -> None:
+def test_both_limits_hold(js: JetStream, stream: Stream, in_process: InProcess) -> None:
     """If both limits are set, the smaller one applies."""
     fill(js, f"{stream.name}.a", 60, payload=b"x" * 1000)
     size = int(stream.info().state.bytes / 60)
     options = {"stream": stream.name, "startingOffsets": "earliest"}
-    collected.run(**options, maxOffsetsPerTrigger=20, maxBytesPerTrigger=size * 1000)
-    assert collected.sizes() == [20, 20, 20]
-    other = collected.another()
+    in_process.run(**options, maxOffsetsPerTrigger=20, maxBytesPerTrigger=size * 1000)
+    assert in_process.sizes() == [20, 20, 20]
+    other = in_process.another()
     other.run(**options, maxOffsetsPerTrigger=50, maxBytesPerTrigger=size * 30 + 10)
     assert other.sizes() == [30, 30]
 
@@ -167,15 +168,15 @@ def test_max_trigger_delay_ends_the_wait(
     wait_until(lambda: collected.sizes() == [10, 6], 30)
 
 
-def test_streams_share_a_batch(js: JetStream, stream_name: str, collected: Collected) -> None:
+def test_streams_share_a_batch(js: JetStream, stream_name: str, in_process: InProcess) -> None:
     """A small stream does not wait for a large one."""
     names = [f"{stream_name}_{which}" for which in "AB"]
     for name, count in zip(names, (100, 5), strict=True):
         js.create_stream(name=name, subjects=[f"{name}.>"], storage="memory")
         fill(js, f"{name}.a", count)
-    collected.run(stream=",".join(names), startingOffsets="earliest", maxOffsetsPerTrigger=20)
-    assert collected.sizes() == [20, 20, 20, 20, 20, 5]
-    assert Counter(row["stream"] for row in collected.rows[0]) == {names[0]: 15, names[1]: 5}
+    in_process.run(stream=",".join(names), startingOffsets="earliest", maxOffsetsPerTrigger=20)
+    assert in_process.sizes() == [20, 20, 20, 20, 20, 5]
+    assert Counter(stream for stream, _ in in_process.rows[0]) == {names[0]: 15, names[1]: 5}
 
 
 # --- restarts -----------------------------------------------------------------------------------
@@ -243,48 +244,28 @@ def test_a_repeated_batch_is_shuffled_alike(
     assert sink.info().state.messages == 100
 
 
-@pytest.mark.timeout(300)
 def test_a_crash_in_the_first_batch_loses_nothing(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
+    js: JetStream, stream: Stream, collected: Collected
 ) -> None:
     """With ``latest`` the first batch is read again from its own start, not from the new end."""
     fill(js, f"{stream.name}.a", 5)
-    # In a batch with rows the sink hangs until a file exists.
-    code = f"""
-import time
-from pathlib import Path
-spark = session(home)
-
-def sink(frame, batch):
-    rows = [row.sequence for row in frame.select("sequence").collect()]
-    print("BATCH", batch, sorted(rows), flush=True)
-    while rows and not Path("go").exists():
-        time.sleep(0.02)
-    with open("stored", "a") as stored:
-        stored.writelines(f"{{row}}\\n" for row in rows)
-
-frame = spark.readStream.format("jetstream").option("stream", {stream.name!r}).load()
-query = frame.writeStream.foreachBatch(sink).option("checkpointLocation", "checkpoint").start()
-while not query.isActive or query.lastProgress is None:
-    time.sleep(0.02)
-print("STARTED", flush=True)
-query.awaitTermination()
-"""
-    with Driver(code, tmp_path, nats_server.url) as first:
-        first.wait_for("STARTED", 90)
-        fill(js, f"{stream.name}.a", 10)
-        first.wait_for("[6, ", 90)
-        first.kill()
+    query = collected.start(stream=stream.name)
+    wait_until(lambda: batches(collected.checkpoint), 30)
+    query.stop()
+    forget_commit(collected.checkpoint, 0)
     fill(js, f"{stream.name}.a", 10)
-    (tmp_path / "go").touch()
-    stored = tmp_path / "stored"
 
-    def sequences() -> list[int]:
-        return sorted(int(line) for line in stored.read_text().split()) if stored.exists() else []
+    def fail(_: int) -> None:
+        raise RuntimeError("the sink is broken")
 
-    with Driver(code, tmp_path, nats_server.url):
-        wait_until(lambda: len(sequences()) >= 20, 90)
-    assert sequences() == list(range(6, 26))
+    # The first batch with rows fails, too.
+    collected.during_batch = fail
+    with pytest.raises(Exception, match="the sink is broken"):
+        collected.run(stream=stream.name)
+    collected.during_batch = None
+    fill(js, f"{stream.name}.a", 10)
+    collected.run(stream=stream.name)
+    assert collected.sequences() == list(range(6, 26))
 
 
 # --- streams that change ------------------------------------------------------------------------
@@ -332,18 +313,29 @@ def deleted(js: JetStream, stream: Stream) -> None:
 def test_data_loss_is_an_error_or_skipped(
     js: JetStream,
     stream: Stream,
-    collected: Collected,
+    in_process: InProcess,
     change: Callable[[JetStream, Stream], None],
     left: list[int],
 ) -> None:
     """A re-created, purged or deleted stream ends the query, unless ``failOnDataLoss`` is false."""
     fill(js, f"{stream.name}.a", 10)
-    collected.run(stream=stream.name, startingOffsets="earliest")
+    in_process.run(stream=stream.name, startingOffsets="earliest")
     change(js, stream)
+    with pytest.raises(DataLossError):
+        in_process.run(stream=stream.name)
+    in_process.run(stream=stream.name, failOnDataLoss="false")
+    assert in_process.sequences(1) == left
+
+
+def test_data_loss_ends_a_query(js: JetStream, stream: Stream, collected: Collected) -> None:
+    """Spark shows the error, and the query can continue with ``failOnDataLoss`` set to false."""
+    fill(js, f"{stream.name}.a", 10)
+    collected.run(stream=stream.name, startingOffsets="earliest")
+    recreated(js, stream)
     with pytest.raises(Exception, match="DataLossError"):
         collected.run(stream=stream.name)
     collected.run(stream=stream.name, failOnDataLoss="false")
-    assert collected.sequences(1) == left
+    assert collected.sequences(1) == [1, 2, 3, 4]
 
 
 def test_a_purged_stream_that_is_idle_makes_no_batches(
