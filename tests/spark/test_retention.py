@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fix_spark import batches, forget_commit
-from fix_spark_streams import Collected, fill
+from fix_spark_streams import Collected, InProcess, fill
 from fix_threads import wait_until
 
-from jetstream_sync import BadRequestError
+from jetstream_sync import BadRequestError, Error
+from jetstream_sync.errors import InvalidOptionError
 from jetstream_sync.spark import ReadOptions
 from jetstream_sync.spark.streaming.commit import QueueInUseError
 from jetstream_sync.spark.streaming.query import QueryPlanner
@@ -211,14 +212,14 @@ def test_simultaneous_queries_do_not_share_a_queue(
 
 
 def test_a_used_consumer_is_refused_as_a_guard(
-    js: JetStream, queue: Stream, collected: Collected
+    js: JetStream, queue: Stream, in_process: InProcess
 ) -> None:
     """A consumer that has delivered messages is refused as the guard of a query."""
     worker = queue.create_consumer(durable_name="worker")
     fill(js, f"{queue.name}.a", 3)
     assert len(worker.fetch(1, timeout=5)) == 1
-    with pytest.raises(Exception, match="InvalidOptionError: consumer"):
-        collected.run(stream=queue.name, consumer="worker")
+    with pytest.raises(InvalidOptionError, match="^consumer"):
+        in_process.run(stream=queue.name, consumer="worker")
     assert held(queue) == [1, 2, 3]
 
 
@@ -227,38 +228,38 @@ def test_a_used_consumer_is_refused_as_a_guard(
     [{"startingOffsets": "latest"}, {"startingOffsets": '{"%s": 2}'}, {"startingTimestamp": "1"}],
 )
 def test_a_queue_is_read_from_its_start(
-    js: JetStream, queue: Stream, collected: Collected, options: dict[str, str]
+    js: JetStream, queue: Stream, in_process: InProcess, options: dict[str, str]
 ) -> None:
     """A start after the first message is refused, since skipped messages would be removed unread."""
     fill(js, f"{queue.name}.a", 3)
     named = {key: value.replace("%s", queue.name) for key, value in options.items()}
-    with pytest.raises(Exception, match="InvalidOptionError: starting"):
-        collected.run(stream=queue.name, **named)
+    with pytest.raises(InvalidOptionError, match="^starting"):
+        in_process.run(stream=queue.name, **named)
     assert held(queue) == [1, 2, 3]
 
 
 def test_other_subjects_need_another_checkpoint(
-    js: JetStream, queue: Stream, collected: Collected
+    js: JetStream, queue: Stream, in_process: InProcess
 ) -> None:
     """Changed subjects are refused, since unread messages of the new subjects would be removed."""
     fill(js, lambda number: f"{queue.name}.{'ab'[number % 2]}", 10)
-    collected.run(stream=queue.name, subjects=f"{queue.name}.a")
+    in_process.run(stream=queue.name, subjects=f"{queue.name}.a")
     fill(js, f"{queue.name}.a", 5)
-    with pytest.raises(Exception, match="InvalidOptionError"):
-        collected.run(stream=queue.name, subjects=f"{queue.name}.b")
+    with pytest.raises(InvalidOptionError):
+        in_process.run(stream=queue.name, subjects=f"{queue.name}.b")
     assert len(held(queue)) == 10
     assert len(queue.consumer_names()) == 1
 
 
 @pytest.mark.parametrize("setting", ["deny_purge", "allow_direct"])
 def test_an_unsuitable_queue_is_refused(
-    js: JetStream, stream_name: str, collected: Collected, setting: str
+    js: JetStream, stream_name: str, in_process: InProcess, setting: str
 ) -> None:
     """The error names the unsuitable setting of the stream."""
     settings = {"allow_direct": setting != "allow_direct", "deny_purge": setting == "deny_purge"}
     js.create_stream(name=stream_name, storage="memory", retention="workqueue", **settings)
-    with pytest.raises(Exception, match=setting):
-        collected.run(stream=stream_name)
+    with pytest.raises(Error, match=setting):
+        in_process.run(stream=stream_name)
 
 
 def test_a_re_created_queue_keeps_its_messages(
@@ -377,13 +378,13 @@ def test_the_durable_determines_the_subjects(
 
 @pytest.mark.parametrize("consumer", [None, "absent", "fresh"])
 def test_an_interest_stream_needs_a_resettable_durable(
-    wanted: Stream, collected: Collected, consumer: str | None
+    wanted: Stream, in_process: InProcess, consumer: str | None
 ) -> None:
     """The query needs an existing durable that starts at the beginning of the stream."""
     wanted.create_consumer(durable_name="fresh", deliver_policy="new")
     options = {"consumer": consumer} if consumer else {}
-    with pytest.raises(Exception, match="InvalidOptionError: consumer"):
-        collected.run(stream=wanted.name, **options)
+    with pytest.raises(InvalidOptionError, match="^consumer"):
+        in_process.run(stream=wanted.name, **options)
 
 
 # --- limits retention ---------------------------------------------------------------------------
