@@ -89,17 +89,20 @@ def spark_environment() -> dict[str, str]:
     Return the environment variables of a Spark driver, which its workers inherit.
 
     The workers use this interpreter, and can import the package under test and the test helpers. They do
-    not inherit the warning filters of pytest.
+    not inherit the warning filters of pytest. The JVMs, none of which lives for long, compile in the cheapest
+    way.
     """
     environment = dict(os.environ)
     for name in ("PYTHONWARNINGS", "SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS"):
         environment.pop(name, None)
     paths = [str(_TESTS), *environment.get("PYTHONPATH", "").split(os.pathsep)]
     if not any(part in {"site-packages", "dist-packages"} for part in _PACKAGE.parts):
-        paths.insert(0, str(_PACKAGE))
+        # As an installation has them.
+        paths[:0] = [str(_PACKAGE), str(_PACKAGE / "jetstream_sync" / "top_level")]
     environment.update(
         PYSPARK_PYTHON=sys.executable,
         PYSPARK_DRIVER_PYTHON=sys.executable,
+        JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         PYTHONPATH=os.pathsep.join(dict.fromkeys(filter(None, paths))),
         SPARK_LOCAL_IP="127.0.0.1",
     )
@@ -131,6 +134,8 @@ class SparkHome:
         self.folder = folder
         #: The log of the JVM.
         self.log = folder / "spark.log"
+        #: What the JVM of the shared session and its Python processes print.
+        self.output = folder / "output.txt"
         #: The event logs, if ``spark.eventLog.enabled`` is set.
         self.events = folder / "events"
         self.events.mkdir()
@@ -141,8 +146,7 @@ class SparkHome:
     def settings(self) -> dict[str, str]:
         """Settings for a small and quiet Spark: no web UI, and no files outside the folder."""
         java = (
-            f"-Dlog4j2.configurationFile={self._log4j.as_uri()}"
-            f" -Dderby.system.home={self.folder} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+            f"-Dlog4j2.configurationFile={self._log4j.as_uri()} -Dderby.system.home={self.folder}"
         )
         return {
             "spark.driver.bindAddress": "127.0.0.1",
@@ -190,6 +194,19 @@ def spark_home(tmp_path_factory: pytest.TempPathFactory) -> SparkHome:
     return SparkHome(tmp_path_factory.mktemp("spark"))
 
 
+@contextlib.contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Give processes that are started in the block a file as their standard error."""
+    before = os.dup(2)
+    try:
+        with path.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
 @pytest.fixture(scope="session")
 def _shared_spark(spark_home: SparkHome) -> Iterator[SparkSession]:
     need_java()
@@ -198,7 +215,8 @@ def _shared_spark(spark_home: SparkHome) -> Iterator[SparkSession]:
     os.environ.update(ours)
     # The JVM inherits the variables when it starts, once in a process.
     try:
-        spark = session(spark_home)
+        with _stderr_to(spark_home.output):
+            spark = session(spark_home)
         yield spark
         process = spark.sparkContext._gateway.proc
         spark.stop()
@@ -211,17 +229,20 @@ def _shared_spark(spark_home: SparkHome) -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def spark(_shared_spark: SparkSession) -> Iterator[SparkSession]:
+def spark(_shared_spark: SparkSession, spark_home: SparkHome) -> Iterator[SparkSession]:
     """
     Yield the shared session: ``local[2]``, workers with this interpreter and the package.
 
     The data source ``jetstream`` is registered. A test that needs settings of the JVM or another
     master starts a `Driver`. Streaming queries that a test has not stopped are stopped afterwards.
     """
+    printed = spark_home.output.stat().st_size
     yield _shared_spark
     for query in _shared_spark.streams.active:
         query.stop()
     _shared_spark.catalog.clearCache()
+    # Shown by pytest if the test fails.
+    sys.stderr.write(spark_home.output.read_bytes()[printed:].decode(errors="replace"))
 
 
 class Driver(Program):

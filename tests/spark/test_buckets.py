@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jetstream_sync import JetStream, KeyValue
     from jetstream_sync.server import NatsServer
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 
 Load = Callable[..., "DataFrame"]
 

@@ -24,11 +24,12 @@ def _held(outcome: Outcome) -> None:
     assert outcome.published > 0
 
 
+# Each start of Spark takes seconds, so the other modes of delivery and retention policies are left to
+# `tox -e spark-soak`, and to the repeated tasks and batches in test_sink.py.
 @pytest.mark.parametrize(
     ("delivery", "retention", "cluster"),
     [
-        ("transaction", "limits", False),
-        ("window", "workqueue", False),
+        ("transaction", "workqueue", False),
         # There the executors are separate processes, which are killed, too.
         ("scan", "interest", True),
     ],

@@ -120,13 +120,22 @@ def run_code(code: str, variables: dict[str, str], folder: Path) -> str:
     return done.stdout
 
 
-def test_spark_finds_the_installed_data_source(url: str, tmp_path: Path) -> None:
+def test_spark_finds_the_installed_data_source(url: str, spark: SparkSession) -> None:
     """An installed package needs no registration."""
-    variables = variables_for(tmp_path)
-    if not INSTALLED:
-        # Simulate an installation.
-        variables["PYTHONPATH"] += os.pathsep + str(TOP_LEVEL)
-    assert "read: s.1 one" in driver(tmp_path, READ, url, variables)
+    from pyspark.sql.datasource import DataSource
+
+    class Registered(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "registered"
+
+    spark.dataSource.register(Registered)
+    # It has the installed data sources, and none of those that are registered in another session.
+    other = spark.newSession()
+    with pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND"):
+        other.read.format("registered").load()
+    rows = other.read.format("jetstream").options(servers=url, stream="S").load().collect()
+    assert [(row.subject, bytes(row.data)) for row in rows] == [("s.1", b"one")]
 
 
 def packed(folder: Path) -> Path:

@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 MESSAGES = 40_000
+#: Seconds after which the server closes a connection that does not read.
+DEADLINE = 2
 #: Seconds that the first rows are processed.
-PAUSE = 15
+PAUSE = 3 * DEADLINE
 
 
 def test_a_slow_consumer_does_not_lose_the_connection(spark: SparkSession) -> None:
-    """Rows that are processed for 15 seconds do not end the connection, and none is lost or duplicated."""
-    with NatsServer(config='write_deadline: "2s"\n') as server:
+    """Rows that are processed for seconds do not end the connection, and none is lost or duplicated."""
+    with NatsServer(config=f'write_deadline: "{DEADLINE}s"\n') as server:
         with jetstream_sync.connect(server.url) as nc:
             js = nc.jetstream()
             js.create_stream(name="SLOW", subjects=["slow"], storage="memory", allow_direct=True)
