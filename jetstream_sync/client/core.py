@@ -119,6 +119,8 @@ class ConnectionCore:
         self._probed: list[SubscriptionState[MessageReceiver]] | None = None
         #: Cache of `jetstream.server_age`: API prefix -> (number of reconnects, API level).
         self.api_levels: dict[str, tuple[int, int]] = {}
+        #: Inboxes that `jetstream.pull` keeps for the next fetch: subject of the requests -> inbox.
+        self.idle_inboxes: dict[bytes, MessageReceiver] = {}
         # --- parts with their own synchronization ---
         self._encoder = MessageEncoder()
         self._events = Events(self.name, options)
@@ -382,7 +384,8 @@ class ConnectionCore:
             self._check_open_for(receiver)
             subscription, command = self._session.subscribe(subject, queue, receiver)
             self._writer.append(command)
-        self._end_direct_reads(receiver)
+        if not receiver.awaited:
+            self.end_direct_reads()
         return subscription
 
     def add_subscription_deferred(
@@ -395,12 +398,13 @@ class ConnectionCore:
             if limit:
                 command += self._session.unsubscribe(subscription, limit)
             self._writer.enqueue_deferred(command)
-        self._end_direct_reads(receiver)
+        if not receiver.awaited:
+            self.end_direct_reads()
         return subscription
 
-    def _end_direct_reads(self, receiver: MessageReceiver) -> None:
-        """Make the reader continue if messages may come that no caller reads."""
-        if self.direct.paused and not receiver.awaited:
+    def end_direct_reads(self) -> None:
+        """Make the reader continue, because messages may come that no caller reads."""
+        if self.direct.paused:
             self.direct.end()
 
     def remove_subscription(
@@ -467,8 +471,7 @@ class ConnectionCore:
 
     def flush(self, deadline: Deadline) -> None:
         """Wait until the server has processed everything sent before; see `KeepAlive.flush`."""
-        if self.direct.paused:
-            self.direct.end()
+        self.end_direct_reads()
         try:
             self._keepalive.flush(deadline)
         except TimeoutError as error:

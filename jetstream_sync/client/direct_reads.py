@@ -18,14 +18,16 @@ Rules:
    by itself ``_TICK_S`` after the last direct read. After useless pauses, it pauses less often.
 4. The reader continues after the caller that has the turn, which would otherwise wait for bytes that
    are gone. It waits ``_TURN_S`` at most: a signal handler may run in the caller's thread.
-5. A KeyboardInterrupt releases both locks. It leaves the received bytes in ``_received``, or drops the
-   reply of the call that it ends.
+5. A KeyboardInterrupt releases both locks. The received bytes are in ``_received`` or their message in
+   the list of the caller: a request drops it, a fetch keeps its inbox if the server redelivers nothing.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
+from itertools import chain
 from typing import Final
 
 from ..net.clock import Deadline
@@ -33,12 +35,11 @@ from ..net.tcp import TCPStream
 from ..protocol.parser import Delivery, Parser, only_message
 from ..protocol.session import SubscriptionState
 from .receiver import MessageReceiver
-from .result_slot import ResultSlot
 
 __all__ = ["DirectReads"]
 
 #: Seconds after the last direct read at which the reader continues.
-_TICK_S: Final = 0.001
+_TICK_S: Final = 0.005
 #: Maximum time in seconds that a caller waits for the socket, before it waits for the reader.
 _WAIT_S: Final = 0.02
 #: Maximum time in seconds that the reader waits for the caller that has the turn.
@@ -190,21 +191,23 @@ class DirectReads:
     def read(
         self,
         subscription: SubscriptionState[MessageReceiver],
-        subject: bytes,
-        slot: ResultSlot[Delivery],
+        messages: list[Delivery] | deque[Delivery],
+        delivered: Callable[[], object],
         deadline: Deadline,
-    ) -> Delivery | None:
+        subject: bytes | None = None,
+    ) -> bool:
         """
-        Read a reply, while the reader pauses.
+        Read the next message of a reply inbox, while the reader pauses.
 
         Args:
-            subscription: the subscription of the reply inbox.
-            subject: the subject of the reply.
-            slot: the slot in which the reader puts the reply.
+            subscription: the subscription of the inbox.
+            messages: the message is appended here.
+            delivered: returns whether the reader has delivered something to the caller.
             deadline: when to stop waiting.
+            subject: the subject of the message; ``None``: any.
 
         Returns:
-            The reply; ``None``: the reader continues and will deliver it.
+            Whether there is one; if not, the reader continues and will deliver it.
 
         """
         turn, received = self._turn, self._received
@@ -217,30 +220,32 @@ class DirectReads:
                 # Until this thread releases the turn, the reader cannot deliver the reply meanwhile, nor
                 # pause on another stream.
                 stream, parser = self._stream, self._parser
-                if slot.is_set or stream is None or parser is None:
-                    return None
+                if delivered() or stream is None or parser is None:
+                    return False
                 left = deadline.left()
                 timeout = _WAIT_S if left is None or left > _WAIT_S else left
                 if not received and stream.wait_readable(timeout):
                     self._receive(stream, received)
-                for data in received.copy():
-                    reply = only_message(data, subject, subscription.sid)
+                if received:
+                    data = received[0]
+                    reply = only_message(data, subject or _subject_of(data), subscription.sid)
                     if reply is not None:
-                        received.pop()
-                if reply is not None:
-                    # Counted before the turn is released, because the next thread counts, too.
-                    self.count += 1
-                    subscription.delivered += 1
-                    parser.message_bytes += len(reply[2]) + len(reply[3])
-        except IndexError:
-            return None  # the reader did not wait any longer for this thread, and took it
+                        # One call, so that a KeyboardInterrupt finds the message in one place.
+                        taken = map(received.remove, (data,))
+                        messages.extend(filter(None, chain(taken, (reply,))))
+                        # Counted before the turn is released, because the next thread counts, too.
+                        self.count += 1
+                        subscription.delivered += 1
+                        parser.message_bytes += len(reply[2]) + len(reply[3])
+        except (IndexError, ValueError):
+            return False  # the reader did not wait any longer for this thread, and took it
         finally:
             if True in has_turn:
                 turn.release()
         if reply is None:
             self.end()
-            return None
-        return reply
+            return False
+        return True
 
     def _receive(self, stream: TCPStream, received: list[bytes]) -> None:
         """Receive what is there."""
@@ -265,3 +270,8 @@ class DirectReads:
         self._turn = threading.Lock()
         self._reading = threading.Lock()
         self._reading.acquire()
+
+
+def _subject_of(data: bytes) -> bytes:
+    """Return the first argument of an operation."""
+    return data[: data.find(b"\r\n")].partition(b" ")[2].partition(b" ")[0]

@@ -25,8 +25,10 @@ class MessageReceiver:
     """Whether the messages are replies to requests: a drain of the connection keeps such a
     subscription until all others have ended."""
 
-    awaited: ClassVar[bool] = False
-    """Whether every message is a reply to a waiting caller, which may read it; see `DirectReads`."""
+    @property
+    def awaited(self) -> bool:
+        """Whether every message is a reply to a waiting caller, which may read it; see `DirectReads`."""
+        return False
 
     def caller_waits(self) -> bool:
         """Return whether a caller waits for a reply; only for receivers that are ``awaited``."""

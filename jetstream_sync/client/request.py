@@ -150,10 +150,12 @@ class RequestMux(MessageReceiver):
             )
             self._core.send(command, 1, size, deadline)
             subscription, direct = self._subscription, self._core.direct
-            delivery = None
+            replies: list[Delivery] = []
             if direct.paused and subscription is not None:
-                delivery = direct.read(subscription, self._reply_prefix + token, slot, deadline)
-            if delivery is None and not slot.arrived(deadline):
+                direct.read(
+                    subscription, replies, slot.is_set, deadline, self._reply_prefix + token
+                )
+            if not replies and not slot.arrived(deadline):
                 if self._waiting.pop(token, None) is not None:
                     raise self._core.timed_out(f"no reply on {subject.decode()!r} in time")
                 # Another thread has just removed the request and is about to settle it.
@@ -161,8 +163,7 @@ class RequestMux(MessageReceiver):
         finally:
             self._waiting.pop(token, None)
             self._fail_on_disconnect.discard(token)
-        if delivery is None:
-            delivery = slot.result()
+        delivery = replies[0] if replies else slot.result()
         if delivery[2] and not delivery[3]:
             status = parse_status(delivery[2])
             if status is not None and status.code == 503:

@@ -50,9 +50,8 @@ class ResultSlot(Generic[T]):
         self._error = error
         self._gate.release()
 
-    @property
     def is_set(self) -> bool:
-        """Whether there is a result or an error."""
+        """Return whether there is a result or an error."""
         return not self._gate.locked()
 
     def arrived(self, deadline: Deadline) -> bool:

@@ -59,6 +59,9 @@ _ASLEEP = 2  # sleeps until its schedule or until it is woken
 _STREAM_CHECK_S = 0.5
 
 
+_NOTHING = memoryview(b"")
+
+
 class SendFunction(Protocol):
     """The type of `Writer.send`."""
 
@@ -97,7 +100,7 @@ class Writer:
         self.closed: BaseException | None = None
         # --- under _sending ---
         self._sending = threading.Lock()
-        self._batch = memoryview(b"")
+        self._batch = _NOTHING
         self._sent: list[int] = []  # bytes of the batch that were sent, one entry per send
         self._sender = 0  # id of the thread that holds _sending and sends
         # The flusher sleeps on this lock; released means that there is work.
@@ -394,6 +397,9 @@ class Writer:
         """Take the buffer as the next batch if the last one was sent; return whether there is one."""
         if sum(self._sent) < len(self._batch):
             return True
+        if not self._size:
+            self._batch, self._sent = _NOTHING, []
+            return False
         with self._lock:
             # Checked under the lock: commands appended after `pause()` are for the next stream.
             if self._stream is not stream:
@@ -428,7 +434,7 @@ class Writer:
         """
         self.pause()
         with self._sending, self._lock:
-            self._batch, self._sent = memoryview(b""), []
+            self._batch, self._sent = _NOTHING, []
             self._chunks = [
                 chunk for chunk in self._chunks if chunk is not PING and chunk is not PONG
             ]
@@ -451,7 +457,7 @@ class Writer:
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._stream = None
-        self._chunks, self._size, self._batch = [], 0, memoryview(b"")
+        self._chunks, self._size, self._batch = [], 0, _NOTHING
 
     def close(self, reason: ConnectionClosedError) -> None:
         """Refuse all commands from now on with ``reason``, and end the flusher."""

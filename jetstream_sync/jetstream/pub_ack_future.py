@@ -101,6 +101,8 @@ class PubAckFuture(Future[PubAck]):
             self.__standard = True
             if not self._settled():
                 _watched.add(self)
+                # A callback, or a thread that waits, needs the ack from the reader.
+                self._core.end_direct_reads()
                 return
         self.__settle_standard()
 

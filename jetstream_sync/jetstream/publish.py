@@ -351,6 +351,7 @@ class Publisher(MessageReceiver):
         self._core.check_not_forked()
         if threading.current_thread() is self._thread and self._pending:
             raise TimeoutError("a callback of a future cannot wait for other messages")
+        self._core.end_direct_reads()
         self._core.send_buffered()
         with self._room:
             self._waiting += 1
@@ -364,6 +365,7 @@ class Publisher(MessageReceiver):
 
     def _wait_for_room(self, deadline: Deadline) -> None:
         self._core.check_not_forked()
+        self._core.end_direct_reads()
         self._core.send_buffered()
         with self._room:
             self._waiting += 1
@@ -396,6 +398,15 @@ class Publisher(MessageReceiver):
             self._subscribed = True
 
     # --- called by the reader; see `MessageReceiver` ------------------------------------------------
+
+    @property
+    def awaited(self) -> bool:
+        """Whether no ack is expected; others arrive unexpectedly for callers that read directly."""
+        return not self._pending
+
+    def caller_waits(self) -> bool:
+        """Return false: no thread reads acks from the socket."""
+        return False
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Settle the futures of acks; enqueue the other acks for the ack thread."""

@@ -7,6 +7,7 @@ is shared by fetches and continuous pulls. `Fetch` is one `fetch()`, `fetch_no_w
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import deque
 from collections.abc import Callable
@@ -111,12 +112,14 @@ class PullInbox(MessageReceiver):
         "_disconnects",
         "_disconnects_read",
         "_subscription",
+        "awaited",
         "callback_finished",
         "connected",
         "last_seen",
         "mailbox",
         "reply",
         "request_subject",
+        "waiting",
     )
 
     def __init__(self, core: ConnectionCore) -> None:
@@ -133,6 +136,10 @@ class PullInbox(MessageReceiver):
         self.last_seen: float = monotonic()
         #: Waits until the callback has handled the last message; ``None``: there is no callback.
         self.callback_finished: Callable[[Deadline], bool] | None = None
+        #: Whether a fetch of one message uses the inbox, or none does; see `read_directly()`.
+        self.awaited: bool = False
+        #: Whether a fetch is running.
+        self.waiting: bool = False
         subject = core.new_inbox()
         #: The reply subject of requests.
         self.reply: bytes = subject.encode()
@@ -177,6 +184,24 @@ class PullInbox(MessageReceiver):
         known, self.connected = self.connected, True
         return not known
 
+    def caller_waits(self) -> bool:
+        """Return whether a fetch waits for messages or statuses."""
+        return self.waiting and not self.mailbox.items
+
+    def read_directly(self, deadline: Deadline) -> bool:
+        """Read messages from the socket if the reader pauses; return whether there are any."""
+        direct = self._core.direct
+        if not direct.paused:
+            return False
+        if not self.awaited:
+            direct.end()
+            return False
+        arrived = self.mailbox.items
+        if not direct.read(self._subscription, arrived, arrived.__len__, deadline):
+            return False
+        self.last_seen = monotonic()
+        return True
+
     def drain(self, deadline: Deadline) -> None:
         """
         Remove the subscription after everything that is in flight has arrived.
@@ -206,7 +231,9 @@ class PullInbox(MessageReceiver):
         """Close if the server does not permit the request or this inbox; a retry would fail too."""
         if self.mailbox.closed:
             return False
-        if error.operation != "subscribe" and subject not in (self.request_subject, self.reply):
+        # The reply subject of a request begins with that of the inbox.
+        mine = subject == self.request_subject or subject.startswith(self.reply)
+        if error.operation != "subscribe" and not mine:
             return False
         self.mailbox.close(error)
         self.close(deferred=True)
@@ -240,9 +267,9 @@ class AnswerInbox(PullInbox):
     """
     A reusable inbox: each request has its own reply subject below a wildcard subscription.
 
-    It saves a subscription for each fetch of a single message ("Pull Optimization" of ADR-13), and
-    receives messages that arrive after a fetch has ended. One fetch uses it at a time. A status can be
-    matched to its request; a message cannot.
+    It saves a subscription for each fetch of few messages ("Pull Optimization" of ADR-13), and
+    receives messages that arrive after a fetch has ended. One fetch uses it at a time, and only fetches
+    from one consumer. A status can be matched to its request; a message cannot.
     """
 
     _suffix: ClassVar[str] = ".*"
@@ -269,6 +296,14 @@ class AnswerInbox(PullInbox):
         """Return whether a status belongs to the last request."""
         return status[0] == self._reply
 
+    def reset(self) -> None:
+        """Prepare for the next fetch; drop messages, which the server redelivers."""
+        arrived = self.mailbox.items
+        while arrived:
+            delivery = arrived.popleft()
+            if delivery is DISCONNECTED or delivery is RECONNECTED:
+                self.apply_connection_change(delivery)
+
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Enqueue messages and statuses."""
         super().deliver(deliveries)
@@ -284,6 +319,10 @@ class AnswerInbox(PullInbox):
             self.close(deferred=True)
 
 
+#: Maximum batch of a fetch that reuses an inbox.
+_MAX_SMALL_BATCH: Final = 16
+#: Maximum number of inboxes that a connection keeps for later fetches.
+_MAX_IDLE_INBOXES: Final = 4
 #: Seconds of silence after which the existence of the consumer is checked.
 CONSUMER_CHECK_DELAY_S: Final = 0.5
 #: Delay before a request to a consumer without a leader is repeated, in seconds: first and maximum.
@@ -358,6 +397,8 @@ class PullRequester:
         #: The position that each message has to follow; ``None``: gaps are allowed.
         self.sequence: DeliverySequence | None = None
         self._pin_id: str | None = None
+        # The last request and its JSON: programs repeat the same request.
+        self._encoded: tuple[PullRequest, bytes] | None = None
         # Without acknowledgements the server redelivers nothing. Messages that an exception kept from
         # the caller, and inboxes that may still receive messages, are kept for the next fetch.
         self._unread: deque[JetStreamMsg] = deque()
@@ -402,7 +443,10 @@ class PullRequester:
         inbox.request_subject = self._subject
         if self._pin_id is not None:
             request = replace(request, pin_id=self._pin_id)
-        command, size = self.core.encode_command(self._subject, request.encode(), reply)
+        encoded = self._encoded
+        if encoded is None or encoded[0] is not request:
+            encoded = self._encoded = request, request.encode()
+        command, size = self.core.encode_command(self._subject, encoded[1], reply)
         if deferred:
             self.core.send_deferred(command, size)
         else:
@@ -423,10 +467,10 @@ class PullRequester:
         """Return the leases of this consumer's messages; an ordered consumer has none."""
         return Leases(self._api, self.stream, lambda: self.consumer, self.config)
 
-    # --- kept by earlier fetches without acknowledgements ------------------------------------------
+    # --- kept by earlier fetches --------------------------------------------------------------------
 
     def take_inbox(self) -> AnswerInbox:
-        """Return an inbox of an earlier fetch that may still receive messages, or a new one."""
+        """Return an inbox of an earlier fetch, or a new one."""
         while self._open:
             try:
                 inbox = self._open.pop()
@@ -435,10 +479,29 @@ class PullRequester:
             if not inbox.mailbox.closed:
                 inbox.last_seen = monotonic()
                 return inbox
-        return AnswerInbox(self.core)
+        idle = self.core.idle_inboxes.pop(self._subject, None)
+        if not isinstance(idle, AnswerInbox) or idle.mailbox.closed:
+            return AnswerInbox(self.core)
+        if not self.without_acks:
+            idle.reset()
+        idle.last_seen = monotonic()
+        return idle
+
+    def keep_idle(self, inbox: AnswerInbox) -> None:
+        """Keep an inbox without an open request for the next fetch, instead of an earlier one."""
+        inbox.request_subject = b""  # an idle inbox ignores permission errors of requests
+        idle = self.core.idle_inboxes
+        dropped = [idle.pop(self._subject, None)]
+        idle[self._subject] = inbox  # the last one
+        if len(idle) > _MAX_IDLE_INBOXES:
+            with contextlib.suppress(KeyError, RuntimeError):  # another thread changed the dict
+                dropped.append(idle.pop(next(iter(idle))))
+        for each in dropped:
+            if isinstance(each, AnswerInbox):
+                each.close(deferred=True)
 
     def keep_inbox(self, inbox: AnswerInbox) -> None:
-        """Keep an inbox for the next fetch."""
+        """Keep an inbox that may still receive messages for the next fetch, without acknowledgements."""
         inbox.owner = ref(self)
         if inbox not in self._open:
             self._open.append(inbox)
@@ -527,10 +590,14 @@ class Fetch:
         self._requester = requester
         self._request = request
         self._end = Deadline(expires)
-        self._patience = Deadline(None if expires is None else expires + _REPLY_MARGIN_S)
+        self._patience = Deadline(None)
+        if self._end.at is not None:
+            self._patience.at = self._end.at + _REPLY_MARGIN_S
         self._heartbeats = pull_heartbeat_timeout(request.heartbeat_ns)
         self._messages: list[JetStreamMsg] = []
         self._bytes = 0
+        # With a limit in bytes, it is not certain when the request has ended.
+        self._is_small = request.batch <= _MAX_SMALL_BATCH and not request.max_bytes
         #: Whether the request has ended: the batch is complete, or a status ended it. If not, more
         #: messages may be in flight to the inbox.
         self.answered: bool = False
@@ -539,7 +606,7 @@ class Fetch:
         self._retries = not (request.no_wait or fail_fast)
         self._backoff: RetryBackoff | None = None  # only while unavailable
         # Whether nothing has arrived yet, which may mean that the consumer does not exist.
-        self._check_pending = requester.silent_when_deleted()
+        self._check_pending = True
 
     def run(self) -> list[JetStreamMsg]:
         """
@@ -550,29 +617,33 @@ class Fetch:
             ConnectionClosedError: the connection was closed before the first message.
 
         """
-        if self._requester.without_acks and not self._fail_fast:
-            return self._run_without_acks()
-        inbox = PullInbox(self._requester.core)
+        requester = self._requester
+        if not (self._is_small or requester.without_acks):
+            inbox = PullInbox(requester.core)
+            try:
+                return self.run_in(inbox)
+            finally:
+                inbox.close(deferred=self.answered)
+        kept = requester.take_inbox()
         try:
-            return self.run_in(inbox)
+            return self.run_in(kept)
         finally:
-            inbox.close(deferred=self.answered)
-
-    def _run_without_acks(self) -> list[JetStreamMsg]:
-        """Pull as `run()` does, and drop no message: the server does not redeliver any."""
-        inbox = self._requester.take_inbox()
-        try:
-            messages = self.run_in(inbox)
-        finally:
-            if self.answered and inbox.owner is None:
-                inbox.close(deferred=True)
+            if self.answered and kept.owner is None:
+                if self._is_small:
+                    requester.keep_idle(kept)
+                else:
+                    kept.close(deferred=True)
+            elif requester.without_acks:
+                # This fetch or an earlier one may have an open request. The server redelivers nothing.
+                requester.keep_inbox(kept)
             else:
-                # This fetch or an earlier one may have an open request.
-                self._requester.keep_inbox(inbox)
-        return messages
+                kept.close()
 
     def run_in(self, inbox: PullInbox) -> list[JetStreamMsg]:
         """Pull as `run()` does, into an inbox that the caller closes."""
+        # More messages arrive in several reads, which cost less in the reader.
+        inbox.awaited = self._request.batch == 1
+        inbox.waiting = True
         try:
             if self._requester.without_acks and self._take_kept(inbox):
                 self.answered = True  # no request was sent
@@ -590,6 +661,9 @@ class Fetch:
             if self._requester.without_acks:
                 self._requester.keep_unread(self._messages)
             raise
+        finally:
+            inbox.waiting = False
+            inbox.awaited = True  # an inbox that is kept: no message is expected
         return self._messages
 
     def _take_kept(self, inbox: PullInbox) -> bool:
@@ -672,7 +746,9 @@ class Fetch:
                 if not self._request_again(inbox):
                     assert backoff.error is not None
                     raise backoff.error from None
-        if self._check_pending:
+        if inbox.read_directly(self._patience):
+            return inbox.mailbox.items.popleft()
+        if self._check_pending and self._requester.silent_when_deleted():
             try:
                 return inbox.mailbox.get(self._patience.sooner(CONSUMER_CHECK_DELAY_S))
             except TimeoutError:
@@ -728,7 +804,7 @@ class Fetch:
         self.answered = False
         if self._backoff is not None:
             self._backoff.retry_at = None
-        self._check_pending = self._requester.silent_when_deleted()
+        self._check_pending = True
         self._requester.send(self._missing(left), inbox)
         return True
 

@@ -192,10 +192,11 @@ def test_answers_that_may_not_come_in(strict):
     with NatsServer(config=config) as server, connected(server, "u") as (nc, _):
         js = nc.jetstream()
         js.create_stream(name="S", subjects=["S.*"])
-        # Requests use "_INBOX.<unique>.*", which is permitted; pulls use "_INBOX.<unique>".
+        # Requests and small fetches use "_INBOX.<unique>.*", which is permitted; other pulls use
+        # "_INBOX.<unique>".
         consumer = js.create_consumer("S", durable_name="C")
         with denied("_INBOX.", "subscribe"):
-            consumer.fetch(1, timeout=LONG)
+            consumer.fetch(100, timeout=LONG)
         with consumer.messages() as messages, denied("_INBOX.", "subscribe"):
             messages.next(timeout=LONG)
         future = js.publish_async("S.x", b"x")

@@ -39,8 +39,10 @@ def break_link(nc: Connection) -> None:
 
 
 def subscriptions(nc: Connection) -> int:
-    """Return the number of subscriptions without the one for all requests."""
-    return len([i for i in nc._core.subscriptions() if not i.subject.endswith(".*")])
+    """Return the number of subscriptions of running pulls."""
+    idle = list(nc._core.idle_inboxes.values())
+    receivers = [each.receiver for each in nc._core.subscriptions()]
+    return len([each for each in receivers if not each.is_reply_inbox and each not in idle])
 
 
 @pytest.fixture

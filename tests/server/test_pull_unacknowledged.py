@@ -54,7 +54,12 @@ def read_to(fetch: Fetching, last: int, got: list[int]) -> list[int]:
 
 
 def inboxes(nc: Connection) -> int:
-    return sum(isinstance(each.receiver, PullInbox) for each in nc._core.subscriptions())
+    """Return the number of inboxes without those that any later fetch may use."""
+    idle = list(nc._core.idle_inboxes.values())
+    return sum(
+        isinstance(each.receiver, PullInbox) and each.receiver not in idle
+        for each in nc._core.subscriptions()
+    )
 
 
 def test_what_a_stall_held_back_comes_later(

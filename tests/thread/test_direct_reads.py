@@ -11,7 +11,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from fix_ctrl_c import interrupted
@@ -22,16 +24,28 @@ from fix_tls import Certificates
 
 import jetstream_sync
 from jetstream_sync import (
+    AckPolicy,
     Connection,
     ConnectionClosedError,
+    ConsumerConfig,
+    ConsumerInfo,
     ForkedConnectionError,
+    JetStreamMsg,
     Msg,
     NoRespondersError,
     PermissionsError,
+    PubAck,
+    PullConsumer,
+    SequenceInfo,
     TimeoutError,
 )
+from jetstream_sync.api.routes import Routes
 from jetstream_sync.client import direct_reads
+from jetstream_sync.durations import time_from_ns
 from jetstream_sync.errors import ConnectionLostError
+from jetstream_sync.jetstream.api_requests import APIRequests
+from jetstream_sync.jetstream.pull import AnswerInbox
+from jetstream_sync.net.clock import Deadline
 from jetstream_sync.server import NatsServer
 
 by_opcodes = pytest.mark.skipif(sys.version_info >= (3, 12), reason="not every opcode is traced")
@@ -46,6 +60,10 @@ class Service:
         self.others: list[tuple[bytes, bytes]] = []
         self.pongs = 0
         self.sids: dict[bytes, bytes] = {}
+        #: Whether each pull request gets the next message; otherwise the test answers.
+        self.answers_pulls = True
+        self.inboxes: list[bytes] = []
+        self.delivered = self.stored = self.subs = 0
 
     def _serve(self, peer: ScriptedPeer) -> None:
         peer.handshake()
@@ -54,6 +72,7 @@ class Service:
             words = line.split()
             if words[0] == b"SUB":
                 self.sids[words[1]] = words[-1]
+                self.subs += 1
             elif words[0] == b"PING":
                 peer.send(b"PONG\r\n")
             elif words[0] == b"PONG":
@@ -62,6 +81,15 @@ class Service:
                 payload = peer.read(int(words[-1]) + 2)[:-2]
                 if words[1] == b"echo":
                     peer.send(self.reply(words[2], payload))
+                elif words[1] == b"stored":
+                    self.stored += 1
+                    peer.send(self.reply(words[2], b'{"stream":"S","seq":%d}' % self.stored))
+                elif b".MSG.NEXT." in words[1] and self.answers_pulls:
+                    self.inboxes.append(words[2])
+                    self.delivered += 1
+                    peer.send(self.message(words[2], self.delivered))
+                elif words[1].startswith(b"$JS.ACK."):
+                    pass
                 else:
                     self.others.append((words[2] if len(words) == 4 else b"", payload))
         peer._input.close()
@@ -71,6 +99,18 @@ class Service:
         """Return the bytes of a reply."""
         inbox = reply.rpartition(b".")[0] + b".*"
         return b"MSG %b %b %d\r\n%b\r\n" % (reply, self.sids[inbox], len(payload), payload)
+
+    def message(self, reply: bytes, number: int) -> bytes:
+        """Return the bytes of a message for a pull request."""
+        sid = self.sids[reply.rpartition(b".")[0] + b".*"]
+        ack = b"$JS.ACK.S.C.1.%d.%d.1.0" % (number, number)
+        return b"MSG s %b %b %d\r\n%d\r\n" % (sid, ack, len(str(number)), number)
+
+    def status(self, reply: bytes, line: bytes) -> bytes:
+        """Return the bytes of a status for a pull request."""
+        block = b"NATS/1.0 %b\r\n\r\n" % line
+        sid = self.sids[reply.rpartition(b".")[0] + b".*"]
+        return b"HMSG %b %b %d %d\r\n%b\r\n" % (reply, sid, len(block), len(block), block)
 
     def send(self, data: bytes) -> None:
         assert self.peer is not None
@@ -452,3 +492,312 @@ def test_threads_that_are_left(nc: Connection) -> None:
     start_reading_directly(nc)
     names = [each.name for each in threading.enumerate() if each.name.startswith("nats-")]
     assert len(names) == 2
+
+
+# --- fetches ----------------------------------------------------------------------------------------
+
+
+def consumer_of(
+    nc: Connection, name: str = "C", policy: AckPolicy = AckPolicy.EXPLICIT
+) -> PullConsumer:
+    """Return a consumer object without any request to the server."""
+    nowhere = SequenceInfo(consumer_seq=0, stream_seq=0)
+    info = ConsumerInfo(
+        stream_name="S",
+        name=name,
+        created=time_from_ns(0),
+        config=ConsumerConfig(durable_name=name, ack_policy=policy),
+        delivered=nowhere,
+        ack_floor=nowhere,
+        num_ack_pending=0,
+        num_redelivered=0,
+        num_waiting=0,
+        num_pending=0,
+    )
+    return PullConsumer(APIRequests(nc._core, Routes.of(None, None), 5), info)
+
+
+def start_fetching_directly(nc: Connection, consumer: PullConsumer) -> None:
+    """Fetch until the caller reads its messages itself."""
+    nc._core.direct._skip = nc._core.direct._penalty = 0
+
+    def read_directly() -> bool:
+        before = nc._core.direct.count
+        consumer.fetch(1, timeout=5 * SCALE)
+        return nc._core.direct.count > before
+
+    wait_until(read_directly)
+    wait_until(read_directly)
+
+
+def waiting_fetch(
+    nc: Connection,
+    service: Service,
+    pool: ThreadPoolExecutor,
+    consumer: PullConsumer,
+    timeout: float = 20,
+) -> tuple[Future[list[JetStreamMsg]], bytes]:
+    """Start a fetch that the test answers, and return it when its caller waits for the socket."""
+    start_fetching_directly(nc, consumer)
+    service.answers_pulls = False
+    service.others.clear()
+    fetched = pool.submit(consumer.fetch, 1, timeout)
+    wait_until(lambda: service.others)
+    return fetched, service.others[0][0]
+
+
+def numbers(messages: list[JetStreamMsg]) -> list[int]:
+    return [int(msg.data) for msg in messages]
+
+
+def test_a_thread_with_many_fetches_reads_them_itself(nc: Connection, service: Service) -> None:
+    """Nearly all messages are read by the caller, in order, and one subscription serves all fetches."""
+    consumer = consumer_of(nc)
+    start_fetching_directly(nc, consumer)
+    before, received, first = nc._core.direct.count, nc.stats["in_msgs"], service.delivered + 1
+    subs = service.subs
+    got: list[int] = []
+    for _ in range(300):
+        for msg in consumer.fetch(1, timeout=5 * SCALE):
+            got.append(int(msg.data))
+            msg.ack()
+    assert got == list(range(first, first + 300))
+    assert nc._core.direct.count - before > 150
+    assert nc.stats["in_msgs"] - received == 300
+    assert service.subs == subs
+    assert consumer.next(timeout=5 * SCALE).data == b"%d" % (first + 300)
+
+
+@pytest.mark.usefixtures("slow_ticks")
+@pytest.mark.parametrize("name", ["with a ping before it", "with a ping behind it", "in two parts"])
+def test_a_message_among_other_data(
+    nc: Connection, service: Service, pool: ThreadPoolExecutor, name: str
+) -> None:
+    """The fetch gets its message, and the reader processes the rest."""
+    fetched, inbox = waiting_fetch(nc, service, pool, consumer_of(nc))
+    pongs = service.pongs
+    for piece in OTHER_DATA[name](service, service.message(inbox, 7)):
+        service.send(piece)
+        time.sleep(0.002)
+    assert numbers(fetched.result(10 * SCALE)) == [7]
+    wait_until(lambda: service.pongs > pongs)
+
+
+@pytest.mark.usefixtures("slow_ticks")
+def test_a_heartbeat_and_a_status(
+    nc: Connection, service: Service, pool: ThreadPoolExecutor
+) -> None:
+    """A heartbeat is skipped; a status ends the fetch, and its inbox is used again."""
+    consumer = consumer_of(nc)
+    fetched, inbox = waiting_fetch(nc, service, pool, consumer)
+    before = nc._core.direct.count
+    service.send(service.status(inbox, b"100 Idle Heartbeat"))
+    wait_until(lambda: nc._core.direct.count == before + 1)
+    service.send(service.status(inbox, b"408 Request Timeout"))
+    assert fetched.result(10 * SCALE) == []
+    service.answers_pulls = True
+    subs = service.subs
+    assert len(consumer.fetch(1, timeout=5 * SCALE)) == 1
+    assert service.subs == subs
+
+
+@pytest.mark.usefixtures("slow_ticks")
+def test_a_late_status_ends_no_later_fetch(
+    nc: Connection, service: Service, pool: ThreadPoolExecutor
+) -> None:
+    """A status of a fetch that has ended is ignored by the next one on the same inbox."""
+    consumer = consumer_of(nc)
+    fetched, earlier = waiting_fetch(nc, service, pool, consumer)
+    service.send(service.message(earlier, 1))
+    assert numbers(fetched.result(10 * SCALE)) == [1]
+    service.answers_pulls = True
+    fetched, inbox = waiting_fetch(nc, service, pool, consumer)
+    assert inbox.rpartition(b".")[0] == earlier.rpartition(b".")[0]
+    service.send(service.status(earlier, b"409 Consumer Deleted"))
+    time.sleep(0.002)
+    service.send(service.message(inbox, 2))
+    assert numbers(fetched.result(10 * SCALE)) == [2]
+
+
+def test_a_late_message_is_not_for_the_next_fetch(nc: Connection, service: Service) -> None:
+    """A message that comes without a request is dropped, and a fetch without its message ends its inbox."""
+    consumer, other = consumer_of(nc), consumer_of(nc, "OTHER")
+    assert numbers(consumer.fetch(1, timeout=5 * SCALE)) == [1]
+    inbox = service.inboxes[-1]
+    received = nc.stats["in_msgs"]
+    service.send(service.message(inbox, 1000))
+    wait_until(lambda: nc.stats["in_msgs"] > received)
+    assert numbers(other.fetch(1, timeout=5 * SCALE)) == [2]
+    assert numbers(consumer.fetch(1, timeout=5 * SCALE)) == [3]
+    service.answers_pulls = False
+    assert consumer.fetch(1, timeout=0.01) == []
+    service.answers_pulls = True
+    assert numbers(consumer.fetch(1, timeout=5 * SCALE)) == [4]
+    inboxes = [each.rpartition(b".")[0] for each in service.inboxes[-2:]]
+    assert inboxes[0] != inboxes[1]
+
+
+def test_the_number_of_kept_inboxes(nc: Connection) -> None:
+    """Fetches from many consumers leave few subscriptions."""
+    for number in range(20):
+        assert len(consumer_of(nc, f"C{number}").fetch(1, timeout=5 * SCALE)) == 1
+    assert len(nc._core.subscriptions()) <= 4
+    assert len(nc._core.idle_inboxes) <= 4
+
+
+@pytest.mark.usefixtures("slow_ticks")
+def test_a_fetch_that_times_out(nc: Connection, service: Service, pool: ThreadPoolExecutor) -> None:
+    """The fetch ends in time, and a message that comes later is dropped."""
+    consumer = consumer_of(nc)
+    fetched, inbox = waiting_fetch(nc, service, pool, consumer, 0.1)
+    assert fetched.result(10 * SCALE) == []
+    service.send(service.message(inbox, 1000))
+    service.answers_pulls = True
+    later = consumer.fetch(1, timeout=5 * SCALE)
+    assert numbers(later) == [service.delivered]
+
+
+@pytest.mark.usefixtures("slow_ticks")
+def test_a_request_during_a_fetch(
+    nc: Connection, service: Service, pool: ThreadPoolExecutor
+) -> None:
+    """Another thread gets its reply while a fetch waits for the socket, and the fetch its message."""
+    fetched, inbox = waiting_fetch(nc, service, pool, consumer_of(nc))
+    assert nc.request("echo", b"second", timeout=5 * SCALE).data == b"second"
+    assert not fetched.done()
+    service.send(service.message(inbox, 7))
+    assert numbers(fetched.result(10 * SCALE)) == [7]
+
+
+@pytest.mark.usefixtures("slow_ticks")
+def test_closing_during_a_fetch(nc: Connection, service: Service, pool: ThreadPoolExecutor) -> None:
+    """A close by another thread ends the fetch at once."""
+    fetched, _ = waiting_fetch(nc, service, pool, consumer_of(nc))
+    nc.close()
+    with pytest.raises(ConnectionClosedError):
+        fetched.result(0.5 * SCALE)
+
+
+@pytest.mark.usefixtures("slow_ticks")
+def test_the_connection_is_lost_during_a_fetch(
+    nc: Connection, service: Service, pool: ThreadPoolExecutor
+) -> None:
+    """The fetch asks once again after the reconnect, on a new inbox."""
+    consumer = consumer_of(nc)
+    fetched, inbox = waiting_fetch(nc, service, pool, consumer)
+    peer = service.peer
+    assert peer is not None
+    peer._socket.shutdown(socket.SHUT_RDWR)
+    wait_until(lambda: len(service.others) == 2)
+    again = service.others[1][0]
+    assert again.rpartition(b".")[0] != inbox.rpartition(b".")[0]
+    service.send(service.message(again, 7))
+    assert numbers(fetched.result(10 * SCALE)) == [7]
+    service.answers_pulls = True
+    start_fetching_directly(nc, consumer)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.usefixtures("slow_ticks")
+def test_a_fork_during_a_fetch(nc: Connection, service: Service, pool: ThreadPoolExecutor) -> None:
+    """The child's fetches fail at once; the parent is not affected."""
+    consumer = consumer_of(nc)
+    fetched, inbox = waiting_fetch(nc, service, pool, consumer)
+
+    def check() -> None:
+        with pytest.raises(ForkedConnectionError):
+            consumer.fetch(1, timeout=5)
+
+    in_child(check)
+    service.send(service.message(inbox, 7))
+    assert numbers(fetched.result(10 * SCALE)) == [7]
+
+
+@by_opcodes
+@pytest.mark.usefixtures("slow_ticks")
+def test_ctrl_c_anywhere_in_the_read_of_a_fetch(
+    nc: Connection, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever a Ctrl-C strikes, the message is received once: the server may not redeliver it."""
+    monkeypatch.setattr(direct_reads, "_WAIT_S", 10 * SCALE)
+    consumer = consumer_of(nc)
+    moment = 1
+    was_read = False
+    while not was_read:
+        start_fetching_directly(nc, consumer)
+        (inbox,) = nc._core.idle_inboxes.values()
+        assert isinstance(inbox, AnswerInbox)
+        service.send(service.message(service.inboxes[-1], moment))
+        before = nc._core.direct.count
+        inbox.waiting = True
+        went_off = interrupted(partial(inbox.read_directly, Deadline(10 * SCALE)), moment)
+        inbox.waiting = False
+        assert not nc._core.direct._turn.locked()
+        nc.flush(5 * SCALE)
+        assert [each[3] for each in inbox.mailbox.items] == [b"%d" % moment]
+        inbox.mailbox.items.clear()
+        # The reader may have ended its pause meanwhile: then this moment is tried once more.
+        was_read = not went_off and nc._core.direct.count > before
+        moment += went_off
+    assert moment > 12
+
+
+# --- after publish_async() ----------------------------------------------------------------------------
+
+
+def test_round_trips_after_publish_async(nc: Connection) -> None:
+    """While no ack is pending, callers read their replies themselves as before."""
+    js = nc.jetstream()
+    for _ in range(3):
+        future = js.publish_async("stored", b"x")
+        assert future.result(5 * SCALE).seq > 0
+        start_reading_directly(nc)
+    before = nc._core.direct.count
+    for number in range(300):
+        assert nc.request("echo", b"%d" % number, timeout=5 * SCALE).data == b"%d" % number
+    assert nc._core.direct.count - before > 150
+
+
+@pytest.mark.usefixtures("slow_ticks")
+def test_an_ack_while_the_reader_pauses(nc: Connection) -> None:
+    """A thread that waits for an ack, and a callback, get it from the reader at once."""
+    js = nc.jetstream()
+    js.publish_async("stored", b"x").result(5 * SCALE)
+    for wait in (
+        lambda future: future.result(5 * SCALE),
+        lambda future: futures.wait([future], 5 * SCALE),
+        lambda _: js.publish_async_completed(5 * SCALE),
+        callback_ran,
+    ):
+        start_reading_directly(nc)
+        assert nc._core.direct.paused
+        began = time.monotonic()
+        future = js.publish_async("stored", b"x")
+        wait(future)
+        assert time.monotonic() - began < 0.2 * SCALE
+        assert future.done()
+
+
+def callback_ran(future: Future[PubAck]) -> None:
+    """Wait until a callback has been called."""
+    ran = threading.Event()
+    future.add_done_callback(lambda _: ran.set())
+    assert ran.wait(5 * SCALE)
+
+
+def test_acks_and_replies_mixed(nc: Connection) -> None:
+    """Each future gets its ack and each request its reply, in any order of both."""
+    js = nc.jetstream()
+    dice = random.Random(5)
+    pending: list[Future[PubAck]] = []
+    published = 0
+    for number in range(1500):
+        if dice.random() < 0.4:
+            pending += [js.publish_async("stored", b"x") for _ in range(dice.randrange(1, 4))]
+        text = b"%d" % number
+        assert nc.request("echo", text, timeout=5 * SCALE).data == text
+        if dice.random() < 0.2:
+            sequences = [future.result(5 * SCALE).seq for future in pending]
+            assert sequences == list(range(published + 1, published + 1 + len(pending)))
+            published += len(pending)
+            pending.clear()

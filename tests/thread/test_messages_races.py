@@ -79,7 +79,8 @@ class Peer:
 
     def sid(self, reply: str) -> str:
         """Return the sid of the subscription that receives a reply subject."""
-        (sid,) = [sid for sid, subject in self.subs.items() if subject == reply]
+        wanted = (reply, reply.rpartition(".")[0] + ".*")
+        (sid,) = [sid for sid, subject in self.subs.items() if subject in wanted]
         return sid
 
     def deliver(self, reply: str, numbers: range) -> None:
