@@ -1,4 +1,4 @@
-"""The times of messages, as Python and as Arrow parse them."""
+"""The times of messages, as Python and as Arrow parse them; needs no Java."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from jetstream_sync.durations import time_from_ns, time_to_text
 from jetstream_sync.errors import Error
 from jetstream_sync.spark.reading.times import HeaderTimes, MessageTimes, ReplyTimes
+
+pytestmark = pytest.mark.spark
 
 USUAL_NS = 1_763_830_000_123_456_789
 #: Times of other lengths: 1970, 2001, and the last one of an int64.
