@@ -82,7 +82,8 @@ class MessageEncoder:
         size = len(payload)
         if size > self.max_payload:
             raise MaxPayloadError(size, self.max_payload)
-        return commands.publish(known, b"", payload), size
+        # Repeats commands.publish() to save a call: this runs once per message.
+        return b"PUB %b %d\r\n%b\r\n" % (known, size, payload), size
 
     def encode_command(
         self,

@@ -159,6 +159,12 @@ class Subscription:
             ('weather.oslo', b'rain')
 
         """
+        if self._callback is None:
+            try:
+                # Without a call of _next(): this runs once per message.
+                return Msg(self._mailbox.items.popleft(), self._core)
+            except IndexError:
+                pass
         self._must_be_readable()
         return self._next(Deadline(timeout))
 

@@ -127,7 +127,14 @@ class Writer:
         with self._lock:
             if self._flusher:
                 self._wake()
-            self._add(command, size)
+            # Repeats _add() to save a call: this runs once per message.
+            length = len(command)
+            if self._stream is None and self._size + length > self._pending_size:
+                raise OutboundBufferLimitError(self._pending_size)
+            self.out_msgs += 1
+            self.out_bytes += size
+            self._size += length
+            self._chunks.append(command)
         if self._size > _SEND_ABOVE_BYTES:
             self._apply_backpressure()
 
@@ -143,12 +150,19 @@ class Writer:
         with self._lock:
             if self._flusher == _ASLEEP:
                 self._wake()
-            self._add(command, size)
+            # As in publish().
+            length = len(command)
+            if self._stream is None and self._size + length > self._pending_size:
+                raise OutboundBufferLimitError(self._pending_size)
+            self.out_msgs += 1
+            self.out_bytes += size
+            self._size += length
+            self._chunks.append(command)
         if self._size > _SEND_ABOVE_BYTES:
             self._apply_backpressure()
 
-    def _add(self, command: bytes, size: int, messages: int = 1) -> None:
-        """Append the command of a message; the lock is held."""
+    def _add(self, command: bytes, size: int, messages: int) -> None:
+        """Append the commands of messages; the lock is held."""
         if self._stream is None and self._size + len(command) > self._pending_size:
             raise OutboundBufferLimitError(self._pending_size)
         self.out_msgs += messages

@@ -251,11 +251,18 @@ class PubAckFuture(Future[PubAck]):
 
         """
         ack = self.__ack
-        if ack is None and self.__answer is not None:
-            self.__decode()
-            ack = self.__ack
         if ack is not None:
             return ack
+        answer = self.__answer
+        if answer is not None:
+            # Repeats __decode() to save a call: this runs once per message.
+            try:
+                self.__ack = ack = PubAck.from_json(loads(answer))
+            except Error:
+                pass  # exception() keeps and returns it
+            else:
+                self.__answer = None
+                return ack
         error = self.exception(timeout)
         if error is not None:
             raise error
