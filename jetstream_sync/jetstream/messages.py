@@ -33,6 +33,7 @@ from ..api.reply import consumer_sequence
 from ..api.status import PullStatus, PullStatusKind, parse_pull_status
 from ..client.core import ConnectionCore, is_deliberate_close
 from ..client.mailbox import first_items
+from ..client.result_slot import copy_exception
 from ..client.threads import after_fork
 from ..errors import (
     ConnectionClosedError,
@@ -280,6 +281,9 @@ class MessagePuller:
         # The accepted run. Messages are added under _lock, and taken without it.
         self._ready: deque[Delivery] = deque()
         self._next_arrived: Iterator[Delivery] = starmap(self._arrived.popleft, repeat(()))
+        # The accepted messages that were not taken, while abandon() moves the position back.
+        self._unread: deque[Delivery] = deque()
+        self._abandoned: Error = IteratorClosedError("the iterator was stopped")
         self._dropping = False  # end() was called: messages are dropped
         # --- under _lock ---
         self._lock = threading.Lock()
@@ -318,9 +322,9 @@ class MessagePuller:
                     self._last_taken[get_ident()] = msg
                 return msg
             with self._lock:
+                if ready and monotonic() < leases.fresh_until:
+                    continue  # another thread has accepted a run meanwhile
                 if ready:
-                    if monotonic() < leases.fresh_until:
-                        continue  # another thread has accepted a run meanwhile
                     self._put_back()
                 delivery = self._next_delivery()
                 if delivery is None:
@@ -334,14 +338,15 @@ class MessagePuller:
                     self._wait(deadline)
                 finally:
                     self._waiting.discard(get_ident())
-            elif not delivery[2] or delivery[3]:
-                leases.verify()
-            elif not self._handle_status(delivery):
+                continue
+            if delivery[2] and not delivery[3]:
+                if self._handle_status(delivery):
+                    continue
                 # Headers without a payload and without a status: a message.
                 with self._lock:
                     if monotonic() < leases.fresh_until or self._is_deliverable(delivery):
                         return self._accept(delivery)
-                leases.verify()
+            leases.verify()
 
     def ready(self) -> Iterator[JetStreamMsg]:
         """Yield the messages of the accepted run while their leases last."""
@@ -367,22 +372,21 @@ class MessagePuller:
 
     def _next_delivery(self) -> Delivery | None:
         """Count the last run; remove and return the next message or status, if there is one."""
+        if self._unread:
+            raise copy_exception(self._abandoned)  # a KeyboardInterrupt ended abandon()
         if self._uncounted:
             taken, self._uncounted = self._uncounted, 0
             self._ledger.messages(taken)
         return self._arrived.popleft() if self._arrived else None
 
-    def _put_back(self) -> Delivery | None:
-        """Move the messages of the accepted run that were not taken back; return the first of them."""
-        first = None
+    def _put_back(self) -> None:
+        """Move the messages of the accepted run that were not taken back."""
         while self._ready:
             try:
-                first = self._ready.pop()
+                self._arrived.appendleft(self._ready.pop())
             except IndexError:
                 break  # another thread took it
-            self._arrived.appendleft(first)
             self._uncounted -= 1
-        return first
 
     def _accept_run(self) -> None:
         """Accept the messages that follow, as far as they need neither a check nor a request."""
@@ -644,9 +648,16 @@ class MessagePuller:
 
         """
         with self._lock:
-            unread = self._put_back()
-            if unread is not None:
-                rewind(unread[1])
+            self._abandoned = reason
+            try:  # noqa: SIM105 - without a call
+                # One call, so that a KeyboardInterrupt finds all messages in one of the two queues. From
+                # here on, every thread that takes a message gets the reason and continues here.
+                self._unread.extendleft(starmap(self._ready.pop, repeat(())))
+            except IndexError:
+                pass  # that was the last one
+            if self._unread:
+                rewind(self._unread[0][1])
+                self._unread.clear()
             self.end(reason)
 
     def drain(self, timeout: float | timedelta | None = None) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 
 import pytest
@@ -652,6 +653,27 @@ def test_a_lost_consumer_loses_no_accepted_message(js: JetStream, stream: Stream
         assert len(inner._ready) > 100
         inner.abandon(ConnectionLostError("lost"), messages._source._cursor.rewind)
         assert got + [int(msg.data) for msg in messages] == list(range(300))
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="not every opcode is traced")
+def test_a_ctrl_c_while_a_lost_consumer_is_left(js: JetStream, stream: Stream) -> None:
+    """Wherever it strikes, each accepted message is still returned, once and in order."""
+    fill(js, stream.name, 20)
+    with stream.ordered_consumer() as consumer:
+        for moment in range(1, 200):
+            with consumer.messages(stop_after=20) as messages:
+                inner = messages._source._messages
+                wait_until(lambda inner=inner: len(inner._arrived) == 20)  # type: ignore[misc]
+                got = numbers(messages, 2)
+                assert len(inner._ready) > 10
+                abandon = partial(
+                    inner.abandon, ConnectionLostError("lost"), messages._source._cursor.rewind
+                )
+                done = not interrupted(abandon, moment)
+                assert got + [int(msg.data) for msg in messages] == list(range(20)), moment
+            if done:
+                break
+        assert moment > 20
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="3.10 handles signals at a return, too")
