@@ -23,7 +23,7 @@ import jetstream_sync
 from jetstream_sync import InvalidOptionError, JetStream, Stream
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Context, Reject, Retry, Worker, WorkerCollector
-from jetstream_sync.workers import worker as worker_module
+from jetstream_sync.workers import run as run_module
 from jetstream_sync.workers.leases import LeaseKeeper
 
 FAST = Backoff(first=0.1, factor=1.0, jitter=0.0, attempts=2)
@@ -207,7 +207,7 @@ def test_the_metrics_count_what_was_handled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each outcome is counted once; the text is valid, and a registry of the user has the same."""
-    monkeypatch.setattr(worker_module, "_SAMPLE_S", 0.1)
+    monkeypatch.setattr(run_module, "_SAMPLE_S", 0.1)
     worker = Worker(nats_server.url, dead_letters="DEAD", http=endpoint.address)
 
     @worker.handler(stream=stream.name, consumer="C", retry=FAST, decode="text")
