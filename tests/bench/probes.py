@@ -12,7 +12,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -268,7 +268,8 @@ def _future_memory(url: str, scale: float) -> Sequence[Measure]:
             assert subscriber.stdout is not None
             subscriber.stdout.readline()
             for traced in (False, True):
-                with jetstream_sync.connect(url) as nc:
+                # The end of a `with` block would wait for the acknowledgements.
+                with closing(jetstream_sync.connect(url)) as nc:
                     js = nc.jetstream(timeout=_TIMEOUT, publish_async_max_pending=2 * count)
                     js.publish_async(_SUBJECT, b"")
                     with _memory(traced=traced) as memory:
