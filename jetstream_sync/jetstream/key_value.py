@@ -280,7 +280,7 @@ class KeyValue(ForeignNames):
             return {entry.key: entry for entry in entries if entry.has_value}
         found: dict[str, KeyValueEntry] = {}
         with self.watch(patterns) as watch:
-            for entry in watch.initial():
+            for entry in watch.initial(self._api.timeout):
                 if entry.has_value:
                     found[entry.key] = entry
                 else:
@@ -300,7 +300,7 @@ class KeyValue(ForeignNames):
         """
         self._subjects.encoded(key)
         with self.watch(key, history=True) as watch:
-            return list(watch.initial())
+            return list(watch.initial(self._api.timeout))
 
     def keys(self, *patterns: str) -> list[str]:
         """
@@ -329,7 +329,7 @@ class KeyValue(ForeignNames):
         """
         with self.watch(patterns or ">", ignore_deletes=True, meta_only=True) as watch:
             known: set[str] = set()
-            for entry in watch.initial():
+            for entry in watch.initial(self._api.timeout):
                 key = entry.key
                 if key not in known:  # it was changed meanwhile
                     known.add(key)
@@ -539,7 +539,7 @@ class KeyValue(ForeignNames):
         if age_s < 0:
             raise InvalidOptionError("older_than", older_than, "must be 0 or above")
         with self.watch(meta_only=True) as watch:
-            markers = [entry for entry in watch.initial() if not entry.has_value]
+            markers = [entry for entry in watch.initial(self._api.timeout) if not entry.has_value]
         if not markers:
             return 0
         now = self.status().info.ts or datetime.now(timezone.utc)

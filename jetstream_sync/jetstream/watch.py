@@ -41,7 +41,7 @@ from ..errors import (
 )
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..protocol.parser import Delivery
-from .api_requests import APIRequests
+from .api_requests import APIRequests, info_of
 from .consume import ConsumeHandle, JetStreamCallback
 from .consumer import continuous_pull
 from .consumer_api import consumer_info
@@ -69,6 +69,12 @@ _MIN_CREATE_TIMEOUT_S: Final = 1.0
 #: the first time and the maximum; the delay doubles each time.
 _FIRST_CHECK_S: Final = 0.25
 _MAX_CHECK_S: Final = 5.0
+#: Seconds within which a consumer ends at once.
+_SHORT_LIFE_S: Final = 1.0
+#: Delay in seconds before another consumer is created when the last two ended at once: the first and the
+#: maximum; the delay doubles each time.
+_FIRST_DELAY_S: Final = 0.1
+_MAX_DELAY_S: Final = 10.0
 #: Timeout of this request in seconds.
 _CHECK_TIMEOUT_S: Final = 2.0
 #: Maximum number of rounds in which replaced values are read before a watch is current.
@@ -84,6 +90,10 @@ class _WatchCursor(OrderedCursor):
 
     #: Whether the next consumer starts as the first one did.
     from_scratch = False
+    #: When the current consumer was created.
+    _created_at = 0.0
+    #: Consumers in a row that ended soon after their creation and delivered nothing.
+    _short_lives = 0
 
     @property
     def stream_seq(self) -> int | None:
@@ -93,11 +103,24 @@ class _WatchCursor(OrderedCursor):
     def renew(
         self, deadline: Deadline, deliver_to: Callable[[], str] | None = None
     ) -> ConsumerInfo:
-        """Create a consumer that continues from the position, as `OrderedCursor.renew`."""
+        """
+        Create a consumer that continues from the position, as `OrderedCursor.renew`.
+
+        If several consumers in a row end at once and without a message, there is a delay before the next.
+        """
+        if self.info is None or self.consumer_seq or monotonic() - self._created_at > _SHORT_LIFE_S:
+            self._short_lives = 0
+        else:
+            self._short_lives += 1
+        if self._short_lives > 1:
+            delay = min(_FIRST_DELAY_S * 2 ** min(self._short_lives - 2, 16), _MAX_DELAY_S)
+            self._wait(deadline.sooner(delay))
         if self.from_scratch:
             self._start = None
             self.sequence.reply = b""
-        return super().renew(deadline, deliver_to)
+        info = super().renew(deadline, deliver_to)
+        self._created_at = monotonic()
+        return info
 
     def _has_start(self, info: ConsumerInfo) -> bool:
         # Used when nothing is pending, and then true for the last messages of subjects, too.
@@ -241,29 +264,37 @@ class Watch(Generic[E]):
         """Yield entries until the watch is stopped; raise any other reason for the end."""
         return until_stopped(self._take)
 
-    def initial(self) -> Iterator[E]:
+    def initial(self, timeout: float | timedelta | None = None) -> Iterator[E]:
         """
         Yield the entries that exist, and end when the watch is current.
 
         It ends at once if they were taken already. A later iteration over the watch continues.
 
+        Args:
+            timeout: how long to wait for the next message of the server, in seconds; ``None``: no limit.
+
         Raises:
+            TimeoutError: no message arrived in time; the watch stays usable.
             IteratorClosedError: the watch was stopped before it was current.
             Error: otherwise as `next()`.
 
         """
         self._api.core.check_not_forked()
+        deadline = Deadline(timeout)
+        received = 0
         while True:
             self._taken = None
             if not self._lock.acquire(timeout=_CURRENT_POLL_S):
                 if self._current:
                     return
+                if deadline.expired():
+                    raise TimeoutError("another thread is still waiting for an entry")
                 continue  # another thread takes entries
             try:
                 try:
                     if self._current and not self._buffer:
                         return
-                    entry = self._next_entry(FOREVER)
+                    entry = self._next_entry(deadline)
                 finally:
                     self._lock.release()
             except Error:
@@ -273,6 +304,9 @@ class Watch(Generic[E]):
                 raise
             if entry is not None:
                 yield entry
+            if timeout is not None and (entry is not None or received != self._cursor.consumer_seq):
+                received = self._cursor.consumer_seq
+                deadline = Deadline(timeout)
 
     def _take(self, deadline: Deadline) -> E:
         """Return the next entry, as `next()` does, before the deadline."""
@@ -393,11 +427,11 @@ class Watch(Generic[E]):
             return
         route = self._api.routes.stream_info(self._cursor.stream)
         try:
-            state = self._api.ask(route, None, Deadline(_CHECK_TIMEOUT_S))["state"]
+            found = info_of(self._api.ask(route, None, Deadline(_CHECK_TIMEOUT_S)))
         except Error:
             return  # the connection is lost, or the check after a silence decides
         self._catch_ups += 1
-        self._target = state["last_seq"]
+        self._target = found.state.last_seq
         if self._target <= position:
             self._set_current()
 

@@ -476,3 +476,45 @@ def test_no_key_is_missing_while_values_change(js: JetStream, bucket: str) -> No
             stop.set()
         changing.result(30)
         js.publish_async_completed(30)
+
+
+_NO_PULLS = """
+accounts: {
+  A: {
+    jetstream: enabled, users: [{user: a, password: a}],
+    exports: [{service: "$JS.API.>", response: stream}]
+  }
+  B: {
+    users: [{user: b, password: b}],
+    imports: [
+      {service: {account: A, subject: "$JS.API.INFO"}}
+      {service: {account: A, subject: "$JS.API.STREAM.>"}}
+      {service: {account: A, subject: "$JS.API.CONSUMER.CREATE.>"}}
+      {service: {account: A, subject: "$JS.API.CONSUMER.DELETE.>"}}
+      {service: {account: A, subject: "$JS.API.CONSUMER.INFO.>"}}
+    ]
+  }
+}
+"""
+
+
+def test_consumers_that_end_at_once() -> None:
+    """If no consumer can be pulled from, the calls end in time and create few consumers."""
+    with (
+        NatsServer(config=_NO_PULLS) as server,
+        jetstream_sync.connect(server.url, user="a", password="a") as owner,
+        jetstream_sync.connect(server.url, user="b", password="b") as user,
+    ):
+        owner.jetstream().create_key_value(bucket="B").put("a", b"1")
+        created: list[str] = []
+        counting = owner.subscribe(
+            "$JS.API.CONSUMER.CREATE.>", cb=lambda msg: created.append(msg.subject)
+        )
+        owner.flush()
+        kv = user.jetstream(timeout=1).key_value("B")
+        for call in (kv.keys, lambda: kv.history("a"), lambda: kv.purge_deletes(0)):
+            created.clear()
+            with within(4), pytest.raises(TimeoutError):
+                call()
+            assert 1 <= len(created) <= 8
+        counting.unsubscribe()
