@@ -202,7 +202,10 @@ CORE_INTERFACE = {
     # receiving
     "add_subscription",
     "add_subscription_deferred",
+    "direct",
     "drain_subscriptions",
+    "end_direct_reads",
+    "idle_inboxes",
     "new_inbox",
     "remove_subscription",
     "remove_subscription_deferred",

@@ -29,7 +29,7 @@ from ..errors import (
     PermissionsError,
     StreamNotFoundError,
 )
-from ..net.clock import Deadline
+from ..net.clock import Deadline, monotonic
 from .api_requests import APIRequests
 from .consumer_api import CREATE, add_consumer
 
@@ -41,6 +41,12 @@ _CREATE_TIMEOUT_S: Final = 10.0
 #: Delay between two attempts, in seconds: the first and the maximum; it doubles each time.
 _FIRST_RETRY_DELAY_S: Final = 1.0
 _MAX_RETRY_DELAY_S: Final = 10.0
+#: Seconds within which a consumer ends at once.
+_SHORT_LIFE_S: Final = 1.0
+#: Delay in seconds before another consumer is created when the last two ended at once: the first and the
+#: maximum; the delay doubles each time.
+_FIRST_DELAY_S: Final = 0.1
+_MAX_DELAY_S: Final = 10.0
 #: Seconds between two checks whether the user has stopped it, during the delay.
 _STOP_CHECK_INTERVAL_S: Final = 0.25
 
@@ -101,6 +107,9 @@ class OrderedCursor:
         self._start: int | None = None  # the sequence just before the first message
         self._delivered = 0  # messages from earlier consumers
         self.info: ConsumerInfo | None = None  # the current consumer
+        # When it was created, and the number of consumers in a row that ended at once without a message.
+        self._created_at = 0.0
+        self._short_lives = 0
         self.stopping = False  # stopped by the user: a failed attempt is the last
         #: The last returned message; the next consumer starts after it.
         self.sequence: DeliverySequence = DeliverySequence()
@@ -152,6 +161,8 @@ class OrderedCursor:
         """
         Create a consumer that continues from the position, and delete the old one.
 
+        If several consumers in a row end at once and without a message, there is a delay before the next.
+
         Args:
             deadline: the deadline.
             deliver_to: called before each attempt; returns the deliver subject, or raises to stop;
@@ -166,6 +177,7 @@ class OrderedCursor:
             ConnectionClosedError: the connection is closed.
 
         """
+        self._delay_after_short_lives(deadline)
         self.drop()
         wait = _FIRST_RETRY_DELAY_S
         attempt = 0
@@ -205,12 +217,22 @@ class OrderedCursor:
                 wait = min(2 * wait, _MAX_RETRY_DELAY_S)
                 continue
             self.info = info
+            self._created_at = monotonic()
             if deliver_to is None:
                 self._delivered += self.consumer_seq
                 self.sequence.last = 0
             if self._start is None and self._has_start(info):
                 self._start = info.delivered.stream_seq
             return info
+
+    def _delay_after_short_lives(self, deadline: Deadline) -> None:
+        if self.info is None or self.consumer_seq or monotonic() - self._created_at > _SHORT_LIFE_S:
+            self._short_lives = 0
+            return
+        self._short_lives += 1
+        if self._short_lives > 1:
+            delay = min(_FIRST_DELAY_S * 2 ** min(self._short_lives - 2, 16), _MAX_DELAY_S)
+            self._wait(deadline.sooner(delay))
 
     def _wait(self, deadline: Deadline) -> bool:
         """Wait before the next attempt; return whether there is one."""

@@ -69,12 +69,6 @@ _MIN_CREATE_TIMEOUT_S: Final = 1.0
 #: the first time and the maximum; the delay doubles each time.
 _FIRST_CHECK_S: Final = 0.25
 _MAX_CHECK_S: Final = 5.0
-#: Seconds within which a consumer ends at once.
-_SHORT_LIFE_S: Final = 1.0
-#: Delay in seconds before another consumer is created when the last two ended at once: the first and the
-#: maximum; the delay doubles each time.
-_FIRST_DELAY_S: Final = 0.1
-_MAX_DELAY_S: Final = 10.0
 #: Timeout of this request in seconds.
 _CHECK_TIMEOUT_S: Final = 2.0
 #: Maximum number of rounds in which replaced values are read before a watch is current.
@@ -90,10 +84,6 @@ class _WatchCursor(OrderedCursor):
 
     #: Whether the next consumer starts as the first one did.
     from_scratch = False
-    #: When the current consumer was created.
-    _created_at = 0.0
-    #: Consumers in a row that ended soon after their creation and delivered nothing.
-    _short_lives = 0
 
     @property
     def stream_seq(self) -> int | None:
@@ -103,24 +93,11 @@ class _WatchCursor(OrderedCursor):
     def renew(
         self, deadline: Deadline, deliver_to: Callable[[], str] | None = None
     ) -> ConsumerInfo:
-        """
-        Create a consumer that continues from the position, as `OrderedCursor.renew`.
-
-        If several consumers in a row end at once and without a message, there is a delay before the next.
-        """
-        if self.info is None or self.consumer_seq or monotonic() - self._created_at > _SHORT_LIFE_S:
-            self._short_lives = 0
-        else:
-            self._short_lives += 1
-        if self._short_lives > 1:
-            delay = min(_FIRST_DELAY_S * 2 ** min(self._short_lives - 2, 16), _MAX_DELAY_S)
-            self._wait(deadline.sooner(delay))
+        """Create a consumer that continues from the position, or starts from scratch."""
         if self.from_scratch:
             self._start = None
             self.sequence.reply = b""
-        info = super().renew(deadline, deliver_to)
-        self._created_at = monotonic()
-        return info
+        return super().renew(deadline, deliver_to)
 
     def _has_start(self, info: ConsumerInfo) -> bool:
         # Used when nothing is pending, and then true for the last messages of subjects, too.

@@ -512,7 +512,14 @@ def test_consumers_that_end_at_once() -> None:
         )
         owner.flush()
         kv = user.jetstream(timeout=1).key_value("B")
-        for call in (kv.keys, lambda: kv.history("a"), lambda: kv.purge_deletes(0)):
+        ordered = user.jetstream().ordered_consumer("KV_B")
+        calls = (
+            kv.keys,
+            lambda: kv.history("a"),
+            lambda: kv.purge_deletes(0),
+            lambda: ordered.messages().next(timeout=1),
+        )
+        for call in calls:
             created.clear()
             with within(4), pytest.raises(TimeoutError):
                 call()
