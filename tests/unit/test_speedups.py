@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tracemalloc
 import weakref
+from pathlib import Path
 
 import pytest
 
@@ -27,7 +28,9 @@ MESSAGE = b"MSG a.subject 7 a.reply 7\r\npayload\r\nHMSG a.subject 7 2 3\r\nabc\
 
 
 @pytest.mark.parametrize(("value", "expected"), [("0", "False"), ("1", str(speedups.IN_USE))])
-def test_the_environment_variable_turns_the_extension_off(value: str, expected: str) -> None:
+def test_the_environment_variable_turns_the_extension_off(
+    value: str, expected: str, tmp_path: Path
+) -> None:
     """`JETSTREAM_SYNC_SPEEDUPS=0` selects Python."""
     if value == "1" and not speedups.IN_USE:
         pytest.skip("this run is without the extension")
@@ -35,6 +38,7 @@ def test_the_environment_variable_turns_the_extension_off(value: str, expected: 
     done = subprocess.run(
         [sys.executable, "-c", program],
         env=os.environ | {"JETSTREAM_SYNC_SPEEDUPS": value},
+        cwd=tmp_path,  # which is on the path of the program, before the installed package
         capture_output=True,
         text=True,
         check=True,

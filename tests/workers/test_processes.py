@@ -202,6 +202,7 @@ def handle(data, ctx: Context):
     # What was sent to the reply subjects of the first deliveries, "...<delivered>.<stream seq>...".
     sent = [line for line in trace.read_text().splitlines() if line.startswith(">")]
     first = {seq: [line for line in sent if f".1.{seq}.{seq}." in line] for seq in (1, 2)}
-    assert len(first[1]) == 1, sent
+    # Once more if the reconnect was counted after the first time.
+    assert 1 <= len(first[1]) <= 2, sent
     assert not first[2], sent
     assert stream.consumer_info("C").delivered.consumer_seq == 4
