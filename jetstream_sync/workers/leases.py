@@ -167,9 +167,11 @@ class Delivery:
         self.observer: DeliveryObserver = observer
         tokens = msg.ack_subject.split(b".")
         if len(tokens) == _SHORT_FORM:
-            delivered, self.stored_ns = int(tokens[4]), int(tokens[7])
+            delivered, stored_ns = int(tokens[4]), int(tokens[7])
         else:
-            delivered, self.stored_ns = self.metadata.num_delivered, self.metadata.timestamp_ns
+            delivered, stored_ns = self.metadata.num_delivered, self.metadata.timestamp_ns
+        #: Time when the message was stored, in nanoseconds since 1970.
+        self.stored_ns: int = stored_ns
         #: The number of the delivery, which determines the length of the lease.
         self.delivered: int = delivered
         #: The number of the attempt: the same, plus the retries in place.
