@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from itertools import islice
 
 import jetstream_sync
-from jetstream_sync import Connection, ConsumerConfig, JetStreamMsg, PubAck
+from jetstream_sync import Connection, ConsumerConfig, JetStreamMsg, PubAck, speedups
 from jetstream_sync.workers import Worker
 
 from .job import (
@@ -27,6 +27,7 @@ from .job import (
 from .stopwatch import Stopwatch, Timing
 
 _ASYNC_TIMEOUT = 60.0
+_VERSION = jetstream_sync.__version__ + ("" if speedups.IN_USE else " without its C extension")
 
 _Work = Callable[[Connection, Job], Timing]
 
@@ -122,7 +123,7 @@ def _worker(job: Job) -> Result:
     worker.run()
     check_read(last, received, job)
     assert timing is not None
-    return Result.of(job, timing, jetstream_sync.__version__)
+    return Result.of(job, timing, _VERSION)
 
 
 def _ack_sync(nc: Connection, job: Job) -> Timing:
@@ -245,7 +246,7 @@ def _connected(work: _Work) -> Callable[[Job], Result]:
     def run(job: Job) -> Result:
         with jetstream_sync.connect(job.url) as nc:
             timing = work(nc, job)
-        return Result.of(job, timing, jetstream_sync.__version__)
+        return Result.of(job, timing, _VERSION)
 
     return run
 
