@@ -451,11 +451,14 @@ def test_nothing_is_left_on_the_server() -> None:
             put(js, "s", *range(60))
             for batch in (1, 5) * 10:
                 sub.fetch(batch)
+            nc.flush()
+            assert count() == before + 1
             for batch in (1, 5):
                 with pytest.raises(TimeoutError):
                     sub.fetch(batch, timeout=0.05)
             nc.flush()
-            assert count() == before + 1
+            # None if the server's status did not arrive in time: messages could arrive late.
+            assert count() <= before + 1
             sub.unsubscribe()
             nc.flush()
             assert count() == before
