@@ -58,7 +58,6 @@ _ASLEEP = 2  # sleeps until its schedule or until it is woken
 #: Seconds after which a thread that waits for a full socket checks that the stream is still in use.
 _STREAM_CHECK_S = 0.5
 
-
 _NOTHING = memoryview(b"")
 
 
@@ -109,13 +108,14 @@ class Writer:
 
     # --- filling the buffer ---------------------------------------------------------------------
 
-    def publish(self, command: bytes, size: int) -> None:
+    def publish(self, command: bytes, size: int, wake_from: int = _TICKING) -> None:
         """
         Append the command of a message; the flusher sends it.
 
         Args:
             command: the complete command.
             size: the bytes of headers and payload, for the statistics.
+            wake_from: the state from which on the flusher is woken; see `send_deferred()`.
 
         Raises:
             ConnectionClosedError: the connection is closed; the error is the reason.
@@ -125,7 +125,7 @@ class Writer:
         if self.closed is not None:
             raise copy_exception(self.closed)
         with self._lock:
-            if self._flusher:
+            if self._flusher >= wake_from:
                 self._wake()
             # Repeats _add() to save a call: this runs once per message.
             length = len(command)
@@ -145,21 +145,7 @@ class Writer:
         This is for messages without a waiting caller, such as acknowledgements. A caller that waits
         for a reply calls `send_buffered()` first. Arguments and errors are those of `publish()`.
         """
-        if self.closed is not None:
-            raise copy_exception(self.closed)
-        with self._lock:
-            if self._flusher == _ASLEEP:
-                self._wake()
-            # As in publish().
-            length = len(command)
-            if self._stream is None and self._size + length > self._pending_size:
-                raise OutboundBufferLimitError(self._pending_size)
-            self.out_msgs += 1
-            self.out_bytes += size
-            self._size += length
-            self._chunks.append(command)
-        if self._size > _SEND_ABOVE_BYTES:
-            self._apply_backpressure()
+        self.publish(command, size, _ASLEEP)
 
     def _add(self, command: bytes, size: int, messages: int) -> None:
         """Append the commands of messages; the lock is held."""

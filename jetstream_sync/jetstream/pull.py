@@ -232,8 +232,8 @@ class PullInbox(MessageReceiver):
         if self.mailbox.closed:
             return False
         # The reply subject of a request begins with that of the inbox.
-        mine = subject == self.request_subject or subject.startswith(self.reply)
-        if error.operation != "subscribe" and not mine:
+        is_own = subject == self.request_subject or subject.startswith(self.reply)
+        if error.operation != "subscribe" and not is_own:
             return False
         self.mailbox.close(error)
         self.close(deferred=True)
@@ -492,8 +492,8 @@ class PullRequester:
         inbox.request_subject = b""  # an idle inbox ignores permission errors of requests
         idle = self.core.idle_inboxes
         dropped = [idle.pop(self._subject, None)]
-        idle[self._subject] = inbox  # the last one
-        if len(idle) > _MAX_IDLE_INBOXES:
+        idle[self._subject] = inbox
+        if len(idle) > _MAX_IDLE_INBOXES:  # the first one was added longest ago
             with contextlib.suppress(KeyError, RuntimeError):  # another thread changed the dict
                 dropped.append(idle.pop(next(iter(idle))))
         for each in dropped:
@@ -590,9 +590,7 @@ class Fetch:
         self._requester = requester
         self._request = request
         self._end = Deadline(expires)
-        self._patience = Deadline(None)
-        if self._end.at is not None:
-            self._patience.at = self._end.at + _REPLY_MARGIN_S
+        self._patience = Deadline(None if expires is None else expires + _REPLY_MARGIN_S)
         self._heartbeats = pull_heartbeat_timeout(request.heartbeat_ns)
         self._messages: list[JetStreamMsg] = []
         self._bytes = 0

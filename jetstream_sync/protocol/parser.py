@@ -123,16 +123,7 @@ class Parser:
             ProtocolError: the bytes are not the NATS protocol, or a size is over its limit.
 
         """
-        rest = self._rest
-        if rest:
-            rest.append(data)
-            if len(data) < self._missing:
-                self._missing -= len(data)
-                return []
-            data = b"".join(rest)
-            self._rest = []
-        self._missing = 0
-
+        data = self._after_rest(data)
         operations: list[Operation] = []
         if read_messages is not None:
             operations, end, size = read_messages(data, self._max_payload, Messages)
@@ -195,6 +186,19 @@ class Parser:
         if at < last or lines[last]:
             self._keep(lines, at)
         return operations
+
+    def _after_rest(self, data: bytes) -> bytes:
+        """Return the kept start of an operation with the next bytes; empty: it is still not complete."""
+        rest = self._rest
+        if rest:
+            rest.append(data)
+            if len(data) < self._missing:
+                self._missing -= len(data)
+                return b""
+            data = b"".join(rest)
+            self._rest = []
+        self._missing = 0
+        return data
 
     def _run_with_headers(self, data: bytes, operations: list[Operation]) -> bytes:
         """

@@ -49,7 +49,7 @@ class Pin:
         return _pin_of(msg) != self._pin
 
     def follow(self, msg: JetStreamMsg) -> bool:
-        """Use the pin id of a message; return whether messages with the former one are still ours."""
+        """Use the pin id of a message; return whether the former one is still valid."""
         with self._lock:
             known, self._pin = self._pin, _pin_of(msg)
             return known is None or known == self._pin

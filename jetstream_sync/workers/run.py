@@ -67,7 +67,7 @@ _LAST_FLUSH_S: Final = 1.0
 
 
 class _Worker(Protocol):
-    """What is run of a `Worker`; see its arguments."""
+    """The attributes of a `Worker` that a run needs; see its arguments."""
 
     name: str
     handlers: list[Handler]
