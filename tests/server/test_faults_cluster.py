@@ -36,21 +36,12 @@ OPTIONS: dict[str, Any] = {
 HEARTBEAT = 2.0
 
 
-@pytest.fixture(scope="module")
-def three() -> Iterator[NatsCluster]:
-    """The cluster that the tests share; complete at the start of each test."""
-    with NatsCluster(config="jetstream { sync_interval: always }\n") as cluster:
-        yield cluster
-
-
 @pytest.fixture
-def nodes(three: NatsCluster) -> Iterator[NatsCluster]:
-    three.start()
-    wait_for_peers(three)
-    yield three
-    three.start()
-    with RawClient(three.servers[0].port, 20) as raw:
-        raw.delete_all_streams()
+def nodes() -> Iterator[NatsCluster]:
+    """A cluster of this test alone: after a lost node it may answer no request for a long time."""
+    with NatsCluster(config="jetstream { sync_interval: always }\n") as cluster:
+        wait_for_peers(cluster)
+        yield cluster
 
 
 @pytest.fixture
