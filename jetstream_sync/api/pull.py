@@ -134,6 +134,8 @@ class ContinuousPull:
     """The threshold in bytes; 0 without a limit in bytes."""
     stop_after: int = 0
     """Number of messages after which the pull ends; 0: no limit."""
+    on_demand: bool = False
+    """Whether only the number of messages is requested that `PullLedger.allow` was called with."""
 
     @classmethod
     def of(
@@ -146,6 +148,7 @@ class ContinuousPull:
         expires_ns: int | None = None,
         heartbeat_ns: int | None = None,
         stop_after: int | None = None,
+        on_demand: bool = False,
         priority: PullRequest | None = None,
         largest_batch: int = UNLIMITED_BATCH,
     ) -> ContinuousPull:
@@ -161,8 +164,9 @@ class ContinuousPull:
             expires_ns: expiry of each request; default 30 s, at least 1 s.
             heartbeat_ns: default half of ``expires_ns``, from 0.5 to 30 s.
             stop_after: number of messages after which the pull ends; default: no limit.
+            on_demand: request nothing ahead; excludes ``stop_after`` and the limits and thresholds.
             priority: a request with the priority group fields to use; default: none.
-            largest_batch: batch of a request that is limited in bytes only.
+            largest_batch: batch of a request that is limited in bytes only, and largest one on demand.
 
         Raises:
             InvalidOptionError: a value is out of range, or two options cannot be combined.
@@ -170,6 +174,15 @@ class ContinuousPull:
         """
         if max_messages is not None and max_bytes is not None:
             raise InvalidOptionError("max_bytes", max_bytes, "cannot be combined with max_messages")
+        if on_demand:
+            _exclude_on_demand(
+                max_messages=max_messages,
+                max_bytes=max_bytes,
+                threshold_messages=threshold_messages,
+                threshold_bytes=threshold_bytes,
+                stop_after=stop_after,
+            )
+            max_messages = threshold_messages = largest_batch
         _positive("max_messages", max_messages)
         _positive("max_bytes", max_bytes)
         _positive("stop_after", stop_after)
@@ -198,7 +211,14 @@ class ContinuousPull:
             threshold_messages=_threshold("threshold_messages", threshold_messages, batch),
             threshold_bytes=_threshold("threshold_bytes", threshold_bytes, max_bytes or 0),
             stop_after=stop_after or 0,
+            on_demand=on_demand,
         )
+
+
+def _exclude_on_demand(**options: int | None) -> None:
+    for option, value in options.items():
+        if value is not None:
+            raise InvalidOptionError(option, value, "cannot be combined with on_demand")
 
 
 def _positive(option: str, value: int | None) -> None:
@@ -223,19 +243,37 @@ class PullLedger:
     lock.
     """
 
-    __slots__ = ("_pull", "delivered", "pending_bytes", "pending_messages")
+    __slots__ = (
+        "_limit",
+        "_limited",
+        "_pull",
+        "_request",
+        "delivered",
+        "pending_bytes",
+        "pending_messages",
+    )
 
     def __init__(self, pull: ContinuousPull) -> None:
         self._pull = pull
+        # The last request: programs repeat the same one.
+        self._request = pull.request
+        # Number of messages to request altogether, if that is limited.
+        self._limited = pull.on_demand or bool(pull.stop_after)
+        self._limit = pull.stop_after
         self.pending_messages: int = 0
         self.pending_bytes: int = 0
         self.delivered: int = 0
+
+    def allow(self, count: int) -> None:
+        """Allow a pull on demand to request ``count`` messages more than were delivered or allowed."""
+        self._limit = max(self._limit, self.delivered) + count
 
     def next_request(self) -> PullRequest | None:
         """
         Return the next request and count it as pending; ``None``: none is due.
 
-        It fills the buffer up to its limit, but requests no more messages than ``stop_after`` allows.
+        It fills the buffer up to its limit, but requests no more messages than ``stop_after`` and
+        `allow()` permit.
         """
         pull = self._pull
         limit = pull.request.max_bytes
@@ -246,16 +284,16 @@ class PullLedger:
         # A limit in bytes has to end the request; the number of pending messages is then not exact
         # (see `_clear_without_bytes`).
         batch = pull.request.batch - (0 if limit else self.pending_messages)
-        if pull.stop_after:
-            batch = min(batch, pull.stop_after - self.delivered - self.pending_messages)
+        if self._limited:
+            batch = min(batch, self._limit - self.delivered - self.pending_messages)
         size = limit - self.pending_bytes
         if batch < 1 or (limit and size < 1):
             return None
         self.pending_messages += batch
         if not limit:
-            return (
-                pull.request if batch == pull.request.batch else replace(pull.request, batch=batch)
-            )
+            if batch != self._request.batch:
+                self._request = replace(self._request, batch=batch)
+            return self._request
         self.pending_bytes += size
         return replace(pull.request, batch=batch, max_bytes=size)
 
@@ -288,8 +326,8 @@ class PullLedger:
         """Return how many messages can be counted before one that may cause a request or the end."""
         pull = self._pull
         count = self.pending_messages - pull.threshold_messages
-        if pull.stop_after:
-            left = pull.stop_after - self.delivered
+        if self._limited:
+            left = self._limit - self.delivered
             # After the last request only the end counts.
             count = left - 1 if left <= self.pending_messages else min(count, left - 1)
         return count

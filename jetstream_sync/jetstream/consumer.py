@@ -258,11 +258,16 @@ class PullConsumer:
 
     # --- continuous pulls -----------------------------------------------------------------------
 
-    def messages(self, **options: Unpack[ContinuousOptions]) -> MessageIterator:
+    def messages(
+        self, *, on_demand: bool = False, **options: Unpack[ContinuousOptions]
+    ) -> MessageIterator:
         """
         Return an iterator over the consumer's messages, which are pulled ahead.
 
         Args:
+            on_demand: pull only as many messages as `MessageIterator.request` asks for, for a program
+                that limits the number of messages it has received and not acknowledged. This excludes
+                ``stop_after``, ``max_messages``, ``max_bytes`` and the thresholds.
             **options: see `ContinuousOptions`.
 
         Raises:
@@ -278,7 +283,8 @@ class PullConsumer:
             b'order 2'
 
         """
-        return MessageIterator(self._puller(options))
+        puller = self._puller(options, on_demand=on_demand)
+        return MessageIterator(puller, puller if on_demand else None)
 
     def consume(
         self, callback: JetStreamCallback, **options: Unpack[ContinuousOptions]
@@ -312,8 +318,8 @@ class PullConsumer:
         config = self._requester.config
         return ConsumeHandle(self._api.core, self.name, self._puller(options), callback, config)
 
-    def _puller(self, options: ContinuousOptions) -> MessagePuller:
-        pull = continuous_pull(options, self._requester.config)
+    def _puller(self, options: ContinuousOptions, *, on_demand: bool = False) -> MessagePuller:
+        pull = continuous_pull(options, self._requester.config, on_demand=on_demand)
         self._requester.check(pull.request)
         renew = bool(options.get("auto_in_progress"))
         return MessagePuller(self._requester, pull, auto_in_progress=renew)
@@ -323,7 +329,7 @@ class PullConsumer:
 
 
 def continuous_pull(
-    options: ContinuousOptions, config: ConsumerConfig | None = None
+    options: ContinuousOptions, config: ConsumerConfig | None = None, *, on_demand: bool = False
 ) -> ContinuousPull:
     """
     Return the limits for these options.
@@ -331,6 +337,7 @@ def continuous_pull(
     Args:
         options: the options of the user.
         config: the config of the consumer, whose limits bound the defaults; ``None``: an ordered consumer.
+        on_demand: see `PullConsumer.messages`.
 
     Raises:
         InvalidOptionError: an option is unknown or out of range, or two exclude each other.
@@ -348,7 +355,7 @@ def continuous_pull(
     max_messages = options.get("max_messages")
     expires_ns = _ns_or_none(options.get("expires"), "expires")
     largest = (config.max_batch if config is not None else None) or UNLIMITED_BATCH
-    if max_messages is None and "max_bytes" not in options:
+    if max_messages is None and "max_bytes" not in options and not on_demand:
         max_messages = min(DEFAULT_MESSAGES, largest)
     if expires_ns is None and config is not None and config.max_expires:
         longest_ns = duration_to_ns(duration(config.max_expires))
@@ -362,6 +369,7 @@ def continuous_pull(
         expires_ns=expires_ns,
         heartbeat_ns=_ns_or_none(options.get("heartbeat"), "heartbeat"),
         stop_after=options.get("stop_after"),
+        on_demand=on_demand,
         priority=PullRequest(
             no_wait=True,
             group=options.get("group"),

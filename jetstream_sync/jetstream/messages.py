@@ -40,6 +40,7 @@ from ..errors import (
     ConnectionLostError,
     Error,
     ForkedConnectionError,
+    InvalidOptionError,
     IteratorClosedError,
     NotJSMessageError,
     OutboundBufferLimitError,
@@ -181,8 +182,32 @@ class MessageIterator:
     threads may take messages from one iterator; each message goes to one of them.
     """
 
-    def __init__(self, source: IterableSource) -> None:
+    def __init__(self, source: IterableSource, on_demand: MessagePuller | None = None) -> None:
         self._source = source
+        self._on_demand = on_demand
+
+    def request(self, count: int) -> None:
+        """
+        Request this many more messages, with the option ``on_demand`` of `PullConsumer.messages`.
+
+        A request that is lost or expires is repeated for the messages that are still missing. Any thread
+        may call this, also while another one waits in `next()`.
+
+        Args:
+            count: number of messages, at least 1.
+
+        Raises:
+            InvalidOptionError: the count is less than 1, or the iterator requests messages by itself, as
+                that of an ordered consumer always does.
+            IteratorClosedError, ConsumerDeletedError, NotFoundError, PullError, ConnectionClosedError: the
+                reason why the iterator ended, as in `next()`.
+
+        """
+        if self._on_demand is None:
+            raise InvalidOptionError("count", count, "the iterator was created without on_demand")
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise InvalidOptionError("count", count, "must be an integer of at least 1")
+        self._on_demand.request(count)
 
     def next(self, timeout: float | timedelta | None = None) -> JetStreamMsg:
         """
@@ -291,6 +316,7 @@ class MessagePuller:
         self._waiting: set[int] = set()
         self._uncounted = 0  # messages that were moved to _ready and not counted by the ledger
         self._ledger = PullLedger(pull)
+        self._on_demand = pull.on_demand
         self._draining = False
         self._backoff = RetryBackoff(min(_MAX_RETRY_DELAY_S, self._heartbeats.interval))
         self._delivered_at_failure = 0  # at the last "no leader" status
@@ -305,6 +331,18 @@ class MessagePuller:
                 requester.core, requester.consumer, self._leases, self._buffer_state
             )
             self._inbox.renewer = weakref.ref(self._renewer)
+
+    def request(self, count: int) -> None:
+        """Request more messages of a pull on demand; see `MessageIterator.request`."""
+        self._inbox.mailbox.raise_reason()
+        with self._lock:
+            self._ledger.allow(count)
+            self._pull()
+            self._expect_silence()
+            is_waiting = bool(self._waiting)
+        if is_waiting:
+            # That thread flushed before it began to wait.
+            self._requester.core.send_buffered()
 
     # --- taking messages ------------------------------------------------------------------------
 
@@ -511,6 +549,9 @@ class MessagePuller:
         if left is None or left > 0:
             return None  # another thread was faster
         late = None
+        if self._on_demand and self._ledger.empty() and self._backoff.retry_at is None:
+            self._inbox.last_seen = monotonic()  # nothing is requested, so there are no heartbeats
+            return None
         if self._retry_at is None and self._backoff.retry_at is None:
             late = self._heartbeats.error(self._requester.consumer)
         if late is not None and self._fail_fast:
@@ -525,7 +566,11 @@ class MessagePuller:
         self._backoff.retry_at = None
         self._ledger.reset()
         self._pull()
-        if self._requester.silent_when_deleted():
+        self._expect_silence()
+
+    def _expect_silence(self) -> None:
+        """Check soon whether the consumer exists, if a request to a missing one gets no reply."""
+        if self._requester.silent_when_deleted() and not self._ledger.empty():
             self._check_at = monotonic() + CONSUMER_CHECK_DELAY_S
 
     def _pull(self) -> None:

@@ -22,6 +22,7 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import queue
@@ -30,7 +31,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from .. import Error
+from .. import ConnectionClosedError, Error, TimeoutError
 from .leases import Delivery, LeaseKeeper, lease_clock
 from .logs import log
 
@@ -53,6 +54,8 @@ _MAX_RUN: Final = 100
 #: Seconds after which a settlement is sent again that nothing has received, and how often it is sent then.
 _ABSENT_DELAY_S: Final = 1.0
 _MAX_ABSENT_SENDS: Final = 8
+#: Interval in which `Settlements.wait_confirmed` looks for confirmations, in seconds.
+_CONFIRMED_POLL_S: Final = 0.005
 #: Number of times that a settlement is sent on working links before it is abandoned.
 _MAX_SENDS: Final = 12
 
@@ -81,7 +84,7 @@ class _Pending:
         #: The first one, for log records.
         self.delivery = deliveries[0]
         self.payload = payload
-        #: Number of missing confirmations; only the thread that receives them counts it down.
+        #: Number of missing confirmations.
         self.missing = len(deliveries)
         #: Seconds after the first sending within which it may be sent again, and their end.
         self.repeat_s = repeat_s
@@ -126,13 +129,15 @@ class Settlements:
         self._unsent: deque[Delivery] = deque()
         self._collecting = False
         self._lock = threading.Lock()
-        self._confirmed_all = threading.Condition(self._lock)
+        # Held while confirmations are processed.
+        self._confirming = threading.Lock()
         # Changed in single steps, by any thread. Acks are in the second one until they are confirmed.
         self._pending: dict[str, _Pending] = {}
         self._acks: set[Delivery] = set()
-        # Not limited: a dropped confirmation would only cause another send.
+        # Confirmations are read by `tick`, because nothing waits for one: a callback would need a thread
+        # that wakes up for each. Not limited: a dropped one would only cause another send.
         self._subscription = nc.subscribe(
-            f"{self._inbox}.*", cb=self._on_confirmed, pending_msgs_limit=0, pending_bytes_limit=0
+            f"{self._inbox}.*", pending_msgs_limit=0, pending_bytes_limit=0
         )
 
     def claim(self, delivery: Delivery) -> bool:
@@ -280,7 +285,14 @@ class Settlements:
             log.debug("%r was not settled: %s", pending.delivery, error)
             pending.waits = True
 
-    def _on_confirmed(self, msg: Msg) -> None:
+    def _read_confirmations(self) -> None:
+        """Process the confirmations that have arrived."""
+        with self._confirming, contextlib.suppress(ConnectionClosedError, TimeoutError):
+            for _ in range(self._subscription.pending_msgs):
+                self._confirmed(self._subscription.next_msg(0))
+
+    def _confirmed(self, msg: Msg) -> None:
+        """Process a confirmation; ``_confirming`` is held."""
         token = msg.subject[len(self._reply) :]
         pending = self._pending.get(token)
         if pending is None:
@@ -307,12 +319,10 @@ class Settlements:
         if pending is not None and pending.payload is _ACK:
             for delivery in pending.deliveries:
                 self._acks.discard(delivery)
-        if not self._pending:
-            with self._lock:
-                self._confirmed_all.notify_all()
 
     def tick(self) -> None:
-        """Enqueue the settlements that have to be sent again."""
+        """Process confirmations, and enqueue the settlements that have to be sent again."""
+        self._read_confirmations()
         if not self._pending or not self._nc.is_connected:
             return
         for token, pending in self._pending.copy().items():
@@ -335,5 +345,12 @@ class Settlements:
     def wait_confirmed(self, timeout: float) -> bool:
         """Wait until all settlements are confirmed; return whether they are."""
         self.send_acks()
-        with self._lock:
-            return self._confirmed_all.wait_for(lambda: not (self._pending or self._acks), timeout)
+        until = time.monotonic() + timeout
+        while True:
+            self._read_confirmations()
+            if not (self._pending or self._acks):
+                return True
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(left, _CONFIRMED_POLL_S))

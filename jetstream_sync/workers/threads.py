@@ -3,8 +3,10 @@ The threads of one handler: one that pulls messages, and those that run the hand
 
 Rules:
 
-1. A pull requests only what fits: at most ``concurrency + prefetch`` messages are held at a time. Each
-   pull has its own iterator with ``stop_after``, so nothing is buffered where no lease is renewed.
+1. Only messages that fit are requested, one request at a time: at most ``concurrency + prefetch``
+   messages are held, or some more after a request that seemed lost was repeated. A thread that makes room
+   requests them; the thread that pulls only receives. With ``max_bytes`` that thread also requests,
+   because how many fit depends on what it has received.
 2. ``_lock`` guards the queue and the set of running messages. It is held for a few instructions,
    never while pulling, settling or running a handler.
 3. A handler thread that exceeds its timeout stays in the set of running messages, and occupies its
@@ -49,7 +51,6 @@ from .spawn import spawn
 if TYPE_CHECKING:
     from .. import (
         ConsumerInfo,
-        ContinuousOptions,
         JetStreamMsg,
         MessageIterator,
         PriorityOptions,
@@ -161,7 +162,9 @@ class HandlerThreads:
         #: Number of messages that a handler thread is done with.
         self.handled: int = 0
         self._pull: MessageIterator | None = None
-        # Whether the thread that pulls waits for room.
+        # Number of messages that were requested from it and have not arrived.
+        self._requested = 0
+        # Whether the thread that pulls waits for room; used with max_bytes only.
         self._pull_waits = False
         self._stopping = False
         # Interrupts retries in place, and waits for the rate.
@@ -257,7 +260,8 @@ class HandlerThreads:
     def _return_waiting(self) -> None:
         with self._lock:
             waiting = self._take_waiting()
-            self._wake_puller()
+            more = self._next_request()
+        self._request(more)
         log.warning(
             "%s: another process has taken over the messages; %d waiting ones are returned",
             self._name,
@@ -267,8 +271,9 @@ class HandlerThreads:
             self._give_back(delivery)
 
     @property
-    def _group(self) -> str | None:
-        return None if self._pin is None else self._pin.group(self._consumer)
+    def _group(self) -> PriorityOptions:
+        group = None if self._pin is None else self._pin.group(self._consumer)
+        return {} if group is None else {"group": group}
 
     # --- stopping -------------------------------------------------------------------------------
 
@@ -326,9 +331,9 @@ class HandlerThreads:
 
     def _pull_until_stopped(self) -> None:
         delay, logged_at = 0.0, -math.inf
-        while (room := self._wait_for_room(delay)) > 0:
+        while not self._stopped.wait(delay):
             try:
-                self._pull_or_replace(room)
+                self._pull_or_replace()
                 delay = 0.0
             except (NotFoundError, InvalidArgumentError) as error:
                 self._shared.on_fatal(error)
@@ -338,6 +343,8 @@ class HandlerThreads:
                     self._shared.on_fatal(error)
                 return
             except Error as error:
+                if not self.pull_error:
+                    delay = 0.0  # it has received meanwhile
                 self.pull_error = str(error)
                 delay = min(max(_FIRST_PULL_DELAY_S, 2 * delay), _MAX_PULL_DELAY_S)
                 if time.monotonic() - logged_at >= _REPEAT_LOG_S:
@@ -345,10 +352,13 @@ class HandlerThreads:
                     log.error("%s: cannot pull, trying again: %s", self.handler.name, error)  # noqa: TRY400
         self._shared.on_change()
 
-    def _pull_or_replace(self, room: int) -> None:
+    def _pull_or_replace(self) -> None:
         """Pull; if the consumer does not exist, create it again. Raises what `_recreate` raises."""
         try:
-            self._pull_once(room)
+            if self.handler.max_bytes is None:
+                self._pull_on_demand()
+            else:
+                self._pull_limited(self.handler.max_bytes)
             return
         except (ConsumerDeletedError, NotFoundError) as error:
             if self._stopping:
@@ -360,11 +370,65 @@ class HandlerThreads:
         self._processor.generation = generation
         self._shared.keeper.adopt(self._times, consumer.cached_info.config)
 
-    def _wait_for_room(self, delay: float) -> int:
+    def _pull_on_demand(self) -> None:
+        """Receive the messages that the handler threads request, until the worker stops."""
+        with self._consumer.messages(
+            on_demand=True, heartbeat=_HEARTBEAT_S, **self._group
+        ) as messages:
+            with self._lock:
+                if self._stopping:
+                    return
+                self._pull, self._requested = messages, 0
+                more = self._next_request()
+            try:
+                self._request(more)
+                while True:
+                    self._receive(messages)
+            except IteratorClosedError:
+                return  # stopped
+            finally:
+                with self._lock:
+                    self._pull = None
+
+    def _next_request(self) -> tuple[MessageIterator, int] | None:
+        """
+        Return from where to request how many messages for `_request`, and count them; ``_lock`` is held.
+
+        With ``max_bytes`` it wakes the thread that pulls instead.
+        """
+        if self.handler.max_bytes is not None:
+            if self._pull_waits and self._free_room() > 0:
+                self._pull_waits = False
+                self._room.notify()
+            return None
+        # One request at a time: they are fewer and larger.
+        if self._pull is None or self._requested or self._stopping:
+            return None
+        room = self._free_room()
+        if room < 1:
+            return None
+        self._requested = room
+        return self._pull, room
+
+    @staticmethod
+    def _request(more: tuple[MessageIterator, int] | None) -> None:
+        """Send what `_next_request` returned; ``_lock`` is not held."""
+        if more is not None:
+            with contextlib.suppress(Error):  # the thread that pulls gets it, too
+                more[0].request(more[1])
+
+    def _pull_limited(self, max_bytes: int) -> None:
+        """Receive messages up to a number and a size, until the worker stops."""
+        while (room := self._wait_for_room()) > 0:
+            if self._held:
+                self._pull_bytes(room, max_bytes - self._held_bytes)
+            else:
+                self._pull_one()
+            self.pull_error = ""
+
+    def _wait_for_room(self) -> int:
         """Wait until messages should be requested, and return how many; 0: stop."""
         with self._lock:
-            if delay and not self._stopping:
-                self._room.wait(delay)
             while not self._stopping:
                 room = self._free_room()
                 if room > 0:
@@ -386,43 +450,28 @@ class HandlerThreads:
                 return 0
         return handler.capacity - self._held
 
-    def _pull_once(self, room: int) -> None:
-        """Receive this number of messages, or fewer if the pull ends before."""
-        if self.handler.max_bytes is None:
-            self._pull_run(room)
-        elif not self._held:
-            self._pull_run(1)  # without a limit, so that a large message is delivered alone
-        else:
-            self._pull_bytes(room, self.handler.max_bytes - self._held_bytes)
-
-    def _pull_run(self, room: int) -> None:
-        # One request: it is sent at the start.
-        options: ContinuousOptions = {
-            "max_messages": room,
-            "stop_after": room,
-            "threshold_messages": 1,
-            "heartbeat": _HEARTBEAT_S,
-        }
-        if self._group is not None:
-            options["group"] = self._group
-        with self._consumer.messages(**options) as messages:
+    def _pull_one(self) -> None:
+        """Receive one message without a limit in bytes, so that a large one is delivered alone."""
+        with self._consumer.messages(
+            on_demand=True, heartbeat=_HEARTBEAT_S, **self._group
+        ) as messages:
             with self._lock:
-                self._pull = messages
-                stopping = self._stopping
+                if self._stopping:
+                    return
+                self._pull, self._requested = messages, 1
             try:
-                if stopping:
-                    messages.drain(_STOP_TIMEOUT_S)  # the request has been sent already
-                while True:
+                messages.request(1)
+                while self._requested:
                     self._receive(messages)
             except IteratorClosedError:
-                return  # complete, or stopped
+                return  # stopped
             finally:
                 with self._lock:
                     self._pull = None
 
     def _pull_bytes(self, room: int, size: int) -> None:
         """Receive messages up to a number and a size; wait a short time for the first one."""
-        group: PriorityOptions = {} if self._group is None else {"group": self._group}
+        group = self._group
         held = self._held
         until = time.monotonic() + _BYTES_TIMEOUT_S
         try:
@@ -451,7 +500,8 @@ class HandlerThreads:
             # A refusal comes soon; a pull that just waits has succeeded.
             msg = messages.next(_REFUSED_WITHIN_S if self.pull_error else None)
         except TimeoutError:
-            self.pull_error = ""
+            if self._requested:
+                self.pull_error = ""
             return
         self.pull_error = ""
         run: list[tuple[Delivery, Hashable]] = []
@@ -464,7 +514,7 @@ class HandlerThreads:
                     run = []
                     self._follow_pin(msg)
                 run.append(self._held_message(msg, now))
-                if len(run) >= _MAX_RUN:
+                if len(run) >= min(_MAX_RUN, self._requested):
                     break
                 msg = messages.next(0)
         except TimeoutError:
@@ -484,11 +534,15 @@ class HandlerThreads:
         """Hand received messages to the handler threads, or return them if the worker is stopping."""
         with self._lock:
             stopping = self._stopping
+            self._requested = max(0, self._requested - len(run))
+            more = None
             if not stopping:
                 self._held += len(run)
                 if self.handler.max_bytes is not None:
                     self._held_bytes += sum(delivery.size for delivery, _ in run)
                 self._work.notify(self._lanes.add_run(run))
+                more = self._next_request()
+        self._request(more)
         if stopping:
             for delivery, _ in run:
                 self._give_back(delivery)
@@ -555,7 +609,6 @@ class HandlerThreads:
         with self._lock:
             while True:
                 if not ready:
-                    self._wake_puller()
                     if self._stopping:
                         return []
                     self._work.wait()
@@ -564,12 +617,12 @@ class HandlerThreads:
                 left = full_at - lease_clock()
                 if len(ready) >= size or left <= 0:
                     break
-                self._wake_puller()
                 self._work.wait(left)
             batch = [ready.popleft()[0] for _ in range(min(size, len(ready)))]
             self._running.update(batch)
-            self._wake_puller()
-            return batch
+            more = self._next_request()
+        self._request(more)
+        return batch
 
     def _release(self, batch: list[Delivery]) -> None:
         """Make room for as many messages."""
@@ -580,7 +633,8 @@ class HandlerThreads:
             self.handled += len(batch)
             self._held_bytes -= sum(delivery.size for delivery in batch)
             self._running.difference_update(batch)
-            self._wake_puller()
+            more = self._next_request()
+        self._request(more)
 
     def _handle(self, delivery: Delivery) -> None:
         """Run the handler for a message until that is settled, or the worker stops."""
@@ -623,27 +677,25 @@ class HandlerThreads:
                 if self._lanes.release(done[1]):
                     self._work.notify()
             taken = self._next_ready()
-        if taken is not None:
+            more = self._next_request()
+        if taken is None or more is not None:
+            settlements.send_acks()  # together with the request
+            self._request(more)
+        else:
             settlements.send_acks_soon()
+        if taken is not None:
             return taken
-        settlements.send_acks()
         with self._lock:
             while (taken := self._next_ready()) is None and not self._stopping:
                 self._work.wait()
-            return taken
+            more = self._next_request()
+        self._request(more)
+        return taken
 
     def _next_ready(self) -> tuple[Delivery, Hashable] | None:
-        """Take a waiting message, if there is one, and wake the puller; ``_lock`` is held."""
+        """Take a waiting message, if there is one; ``_lock`` is held."""
         ready = self._lanes.ready
         taken = ready.popleft() if ready else None
         if taken is not None:
             self._running.add(taken[0])
-        if self._pull_waits:
-            self._wake_puller()
         return taken
-
-    def _wake_puller(self) -> None:
-        """Wake the thread that pulls if it has something to do; ``_lock`` is held."""
-        if self._pull_waits and self._free_room() > 0:
-            self._pull_waits = False
-            self._room.notify()

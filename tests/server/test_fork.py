@@ -82,6 +82,7 @@ class Inherited:
     consumer: PullConsumer
     jsmsg: JetStreamMsg
     messages: MessageIterator
+    on_demand: MessageIterator
     handle: ConsumeHandle
     ordered: OrderedConsumer
     ordered_messages: OrderedMessages
@@ -234,6 +235,7 @@ REFUSED: dict[str, Callable[[Inherited], object]] = {
     "JetStreamMsg.respond": lambda it: it.jsmsg.respond(b"x"),
     "MessageIterator.next": lambda it: it.messages.next(),
     "MessageIterator.__iter__": lambda it: next(iter(it.messages)),
+    "MessageIterator.request": lambda it: it.on_demand.request(1),
     "MessageIterator.drain": lambda it: it.messages.drain(),
     "ConsumeHandle.wait_closed": lambda it: it.handle.wait_closed(),
     "ConsumeHandle.drain": lambda it: it.handle.drain(),
@@ -298,6 +300,7 @@ ENDS: dict[str, Callable[[Inherited], object]] = {
 ASKS_NOBODY = {
     "Connection.jetstream",
     "Connection.new_inbox",
+    "OrderedMessages.request",
     "JetStream.pull_subscribe_bind",
     "JetStream.ordered_consumer",
     "KeyValue.with_codecs",
@@ -375,6 +378,7 @@ def inherited(nc: Connection) -> Inherited:
         consumer,
         jsmsg,
         messages,
+        consumer.messages(on_demand=True),
         handle,
         ordered,
         ordered_messages,

@@ -214,6 +214,48 @@ def test_a_limit_in_bytes():
     assert ledger.pending_bytes == 100
 
 
+def test_on_demand_only_the_allowed_messages_are_asked_for():
+    """A pull on demand requests what is allowed, also again after a reset, and no more."""
+    ledger = PullLedger(ContinuousPull.of(on_demand=True))
+    assert ledger.next_request() is None
+    ledger.allow(3)
+    assert ledger.next_request().batch == 3
+    ledger.message(0)
+    assert ledger.next_request() is None
+    ledger.allow(2)
+    assert ledger.next_request().batch == 2
+    ledger.reset()
+    assert ledger.next_request().batch == 4
+    for _ in range(4):
+        ledger.message(0)
+    assert ledger.next_request() is None
+    assert not ledger.complete()
+
+
+def test_on_demand_too_many_messages_reduce_no_later_request():
+    """Messages above the allowed number, after a repeated request, do not count for the next one."""
+    ledger = PullLedger(ContinuousPull.of(on_demand=True))
+    ledger.allow(1)
+    ledger.next_request()
+    for _ in range(3):
+        ledger.message(0)
+    assert ledger.next_request() is None
+    ledger.allow(1)
+    assert ledger.next_request().batch == 1
+
+
+def test_on_demand_the_consumer_s_largest_batch_is_respected():
+    """More messages than the largest batch are requested in several requests."""
+    ledger = PullLedger(ContinuousPull.of(on_demand=True, largest_batch=10))
+    ledger.allow(25)
+    batches = []
+    while request := ledger.next_request():
+        batches.append(request.batch)
+        for _ in range(request.batch):
+            ledger.message(0)
+    assert batches == [10, 10, 5]
+
+
 def test_what_an_ended_request_left_is_asked_for_again():
     """The undelivered messages and bytes in a status are requested again."""
     ledger = PullLedger(ContinuousPull.of(max_messages=10))
