@@ -1,10 +1,13 @@
 /*
- * The optional C extension: the two functions that run for every received message.
+ * The optional C extension: the code that runs for every sent or received message.
  *
  * `read_messages` parses messages; it is the fast path of `jetstream_sync.protocol.parser.Parser`. It takes
  * complete, ordinary messages from the start of a buffer, and stops at anything else: another operation, an
  * incomplete message, an unusual or invalid control line. The parser continues there in Python, so that one
  * implementation decides what is an error.
+ *
+ * `encode_message` and `encode_command` encode ordinary messages, for `jetstream_sync.client.encoder`. They
+ * return `None` for an invalid or unusual one: the encoder does that in Python, and decides what is an error.
  *
  * `MessageFields` holds the fields of `jetstream_sync.Msg`, with the constructor.
  *
@@ -16,6 +19,11 @@
 #include <stddef.h>
 #include <string.h>
 #include "structmember.h"
+
+#ifndef Py_BEGIN_CRITICAL_SECTION /* before Python 3.13 */
+#define Py_BEGIN_CRITICAL_SECTION(object) {
+#define Py_END_CRITICAL_SECTION() }
+#endif
 
 /* --- parsing ------------------------------------------------------------------------------------------- */
 
@@ -219,6 +227,213 @@ failed:
     return NULL;
 }
 
+/* --- encoding ------------------------------------------------------------------------------------------ */
+
+/* The longest subject in bytes. With two of them a command line is never longer than servers accept. */
+#define MAX_SUBJECT 1024
+/* The longest header block in bytes. */
+#define MAX_HEADER 1024
+/* The most bytes of a command line: HPUB, two subjects, two sizes, spaces and the line end. */
+#define MAX_LINE (2 * MAX_SUBJECT + 64)
+
+/* A piece of a command that grows up to the size of its array. */
+typedef struct {
+    char *start;
+    Py_ssize_t length, limit;
+} Text;
+
+/* Append bytes. Return 0 if there is no room for them. */
+static int
+append(Text *text, const char *bytes, Py_ssize_t length)
+{
+    if (length > text->limit - text->length) {
+        return 0;
+    }
+    memcpy(text->start + text->length, bytes, (size_t)length);
+    text->length += length;
+    return 1;
+}
+
+static int
+append_number(Text *text, Py_ssize_t value)
+{
+    char digits[MAX_DIGITS + 2];
+    char *at = digits + sizeof(digits);
+    do {
+        *--at = (char)('0' + value % 10);
+        value /= 10;
+    } while (value > 0);
+    return append(text, at, digits + sizeof(digits) - at);
+}
+
+/* Get the characters of a str. Return 0 if the object is anything else than a str of ASCII characters. */
+static int
+ascii(PyObject *text, Word *word)
+{
+    if (!PyUnicode_CheckExact(text) || !PyUnicode_IS_COMPACT_ASCII(text)) {
+        return 0;
+    }
+    word->start = PyUnicode_DATA(text);
+    word->length = PyUnicode_GET_LENGTH(text);
+    return 1;
+}
+
+/* Return whether a subject is valid and usual: ASCII, short, and without '*' and '>'. */
+static int
+is_subject(Word subject)
+{
+    char last = '.';
+    if (subject.length > MAX_SUBJECT) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < subject.length; i++) {
+        char next = subject.start[i];
+        if (next <= ' ' || next == 0x7f || next == '*' || next == '>' || (next == '.' && last == '.')) {
+            return 0;
+        }
+        last = next;
+    }
+    return last != '.';
+}
+
+/* Return whether the name of a header is valid: printable ASCII without a colon. */
+static int
+is_header_name(Word name)
+{
+    for (Py_ssize_t i = 0; i < name.length; i++) {
+        if (name.start[i] <= ' ' || name.start[i] == 0x7f || name.start[i] == ':') {
+            return 0;
+        }
+    }
+    return name.length > 0;
+}
+
+/* Return whether the value of a header is valid: without a line break and a NUL. */
+static int
+is_header_value(Word value)
+{
+    size_t length = (size_t)value.length;
+    return !memchr(value.start, '\n', length) && !memchr(value.start, '\r', length)
+        && !memchr(value.start, '\0', length);
+}
+
+/* Encode headers. Return 0 if they are not `None` or a short, valid dict of str to str, in ASCII. */
+static int
+append_headers(Text *block, PyObject *headers)
+{
+    if (headers == Py_None) {
+        return 1;
+    }
+    if (!PyDict_CheckExact(headers)) {
+        return 0;
+    }
+    int usual = 1;
+    Py_ssize_t position = 0;
+    PyObject *key, *item;
+    Word name, value;
+    Py_BEGIN_CRITICAL_SECTION(headers);
+    while (usual && PyDict_Next(headers, &position, &key, &item)) {
+        usual = (block->length > 0 || append(block, "NATS/1.0\r\n", 10))
+            && ascii(key, &name) && is_header_name(name) && ascii(item, &value) && is_header_value(value)
+            && append(block, name.start, name.length) && append(block, ": ", 2)
+            && append(block, value.start, value.length) && append(block, "\r\n", 2);
+    }
+    Py_END_CRITICAL_SECTION();
+    return usual && (block->length == 0 || append(block, "\r\n", 2));
+}
+
+/* Return a tuple of the command for a message and the size of its headers and payload; or `None`. */
+static PyObject *
+encode(Word subject, PyObject *payload, Word reply, PyObject *headers, PyObject *max_payload)
+{
+    char block_bytes[MAX_HEADER], line_bytes[MAX_LINE];
+    Text block = {block_bytes, 0, MAX_HEADER}, line = {line_bytes, 0, MAX_LINE};
+    if (!PyBytes_CheckExact(payload) || !append_headers(&block, headers)) {
+        Py_RETURN_NONE;
+    }
+    Py_ssize_t size = block.length + PyBytes_GET_SIZE(payload);
+    Py_ssize_t limit = PyLong_AsSsize_t(max_payload);
+    if (limit == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    int usual = size <= limit && append(&line, block.length ? "HPUB " : "PUB ", block.length ? 5 : 4)
+        && append(&line, subject.start, subject.length) && append(&line, " ", 1)
+        && (reply.length == 0 || (append(&line, reply.start, reply.length) && append(&line, " ", 1)))
+        && (block.length == 0 || (append_number(&line, block.length) && append(&line, " ", 1)))
+        && append_number(&line, size) && append(&line, "\r\n", 2);
+    if (!usual) {
+        Py_RETURN_NONE;
+    }
+    PyObject *command = PyBytes_FromStringAndSize(NULL, line.length + size + 2);
+    if (command == NULL) {
+        return NULL;
+    }
+    Text whole = {PyBytes_AS_STRING(command), 0, PyBytes_GET_SIZE(command)};
+    append(&whole, line.start, line.length);
+    append(&whole, block.start, block.length);
+    append(&whole, PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload));
+    append(&whole, "\r\n", 2);
+    PyObject *number = PyLong_FromSsize_t(size);
+    PyObject *encoded = number != NULL ? PyTuple_Pack(2, command, number) : NULL;
+    Py_XDECREF(number);
+    Py_DECREF(command);
+    return encoded;
+}
+
+/* Return whether a function got its five arguments; if not, set the error. */
+static int
+has_five(const char *function, Py_ssize_t count)
+{
+    if (count != 5) {
+        PyErr_Format(PyExc_TypeError, "%s() takes 5 arguments, got %zd", function, count);
+    }
+    return count == 5;
+}
+
+PyDoc_STRVAR(encode_message_doc,
+"encode_message(subject, payload, reply, headers, max_payload, /)\n"
+"--\n"
+"\n"
+"Validate and encode a message: its subjects are `str`.\n"
+"\n"
+"Return the command, and the size of headers and payload; ``None``: the message is invalid or unusual.");
+
+static PyObject *
+encode_message(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    Word subject, reply;
+    if (!has_five("encode_message", count)) {
+        return NULL;
+    }
+    if (!ascii(args[0], &subject) || !is_subject(subject) || !ascii(args[2], &reply)
+        || (reply.length > 0 && !is_subject(reply))) {
+        Py_RETURN_NONE;
+    }
+    return encode(subject, args[1], reply, args[3], args[4]);
+}
+
+PyDoc_STRVAR(encode_command_doc,
+"encode_command(subject, payload, reply, headers, max_payload, /)\n"
+"--\n"
+"\n"
+"Encode a message: its subjects are `bytes`, which are not validated.\n"
+"\n"
+"Return the command, and the size of headers and payload; ``None``: the message is invalid or unusual.");
+
+static PyObject *
+encode_command(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (!has_five("encode_command", count)) {
+        return NULL;
+    }
+    if (!PyBytes_CheckExact(args[0]) || !PyBytes_CheckExact(args[2])) {
+        Py_RETURN_NONE;
+    }
+    Word subject = {PyBytes_AS_STRING(args[0]), PyBytes_GET_SIZE(args[0])};
+    Word reply = {PyBytes_AS_STRING(args[2]), PyBytes_GET_SIZE(args[2])};
+    return encode(subject, args[1], reply, args[3], args[4]);
+}
+
 /* --- the fields of a message ----------------------------------------------------------------------------- */
 
 typedef struct {
@@ -333,6 +548,8 @@ add_fields_type(PyObject *module)
 }
 
 static PyMethodDef module_functions[] = {
+    {"encode_command", (PyCFunction)(void (*)(void))encode_command, METH_FASTCALL, encode_command_doc},
+    {"encode_message", (PyCFunction)(void (*)(void))encode_message, METH_FASTCALL, encode_message_doc},
     {"read_messages", read_messages, METH_VARARGS, read_messages_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
+from .. import speedups
 from ..errors import BadSubjectError, InvalidArgumentError, MaxPayloadError
 from ..headers import HeadersLike, encode_headers
 from ..protocol import commands
@@ -70,6 +71,11 @@ class MessageEncoder:
         self, subject: str, payload: bytes, reply: str = "", headers: HeadersLike | None = None
     ) -> tuple[bytes, int]:
         """Return the command for a message; as `encode_command()`, but with validation of the subjects."""
+        if speedups.encode_message is not None:
+            # In C; only if that returns nothing, the rest decides what is wrong or unusual.
+            encoded = speedups.encode_message(subject, payload, reply, headers, self.max_payload)
+            if encoded is not None:
+                return encoded
         try:
             known = self._checked.get(subject)
         except TypeError:  # not hashable
@@ -106,6 +112,10 @@ class MessageEncoder:
             BadSubjectError: subject and reply together are too long for a command line.
 
         """
+        if speedups.encode_command is not None:
+            encoded = speedups.encode_command(subject, payload, reply, headers, self.max_payload)
+            if encoded is not None:
+                return encoded
         if payload.__class__ is not bytes:
             if not isinstance(payload, (bytes, bytearray, memoryview)):
                 raise InvalidArgumentError(

@@ -143,8 +143,9 @@ def test_other_arguments_are_refused(arguments) -> None:
 @needs_extension
 def test_nothing_is_leaked() -> None:
     """Memory does not grow with the number of calls, also of those that fail."""
-    read, fields = speedups.read_messages, speedups.MessageFields
+    read, fields, encode = speedups.read_messages, speedups.MessageFields, speedups.encode_message
     assert read is not None
+    assert encode is not None
 
     def refuse(*_: object) -> None:
         raise KeyError
@@ -155,6 +156,10 @@ def test_nothing_is_leaked() -> None:
             for delivery in runs[0].deliveries:
                 message = fields(delivery, object())
                 message.__init__(delivery, object(), None)
+            for headers in (None, {"A": "b"}, {"A": "\n"}):
+                encode("a.subject", b"payload", "a.reply", headers, 100)
+            with pytest.raises(TypeError):
+                encode("a.subject", b"payload", "", None, "100")
             with pytest.raises(KeyError):
                 read(MESSAGE, 100, refuse)
             with pytest.raises(TypeError):

@@ -1,0 +1,228 @@
+"""The encoder gives the same commands and errors in C and in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from jetstream_sync import speedups
+from jetstream_sync.client.encoder import MessageEncoder
+from jetstream_sync.errors import BadSubjectError, Error, MaxPayloadError
+from jetstream_sync.headers import Headers
+
+needs_extension = pytest.mark.skipif(
+    not speedups.IN_USE, reason="the C extension is not in use: JETSTREAM_SYNC_SPEEDUPS=0"
+)
+MAX_PAYLOAD = 3000
+
+
+class Text(str):
+    """A str of another class."""
+
+    __slots__ = ()
+
+
+class Data(bytes):
+    """Bytes of another class."""
+
+    __slots__ = ()
+
+
+class Table(dict):
+    """A dict of another class, with other items than it has."""
+
+    def items(self):
+        return [("From-Items", "1")]
+
+
+def outcome(call: Callable[..., Any], *arguments: object) -> object:
+    """Return the result of a call, or its error."""
+    try:
+        return call(*arguments)
+    except (Error, TypeError, AttributeError) as error:
+        return type(error), str(error)
+
+
+def in_python(method: str, *arguments: object) -> object:
+    """Return the outcome of a method of the encoder without the extension."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(speedups, "encode_message", None)
+        patch.setattr(speedups, "encode_command", None)
+        return in_use(method, *arguments)
+
+
+def in_use(method: str, *arguments: object) -> object:
+    """Return the outcome of a method of the encoder."""
+    encoder = MessageEncoder()
+    encoder.max_payload = MAX_PAYLOAD
+    return outcome(getattr(encoder, method), *arguments)
+
+
+# --- random messages --------------------------------------------------------------------------------
+
+PIECES = [
+    "a",
+    "B9",
+    ".",
+    "..",
+    "*",
+    ">",
+    "$_-/",
+    " ",
+    "\t",
+    "\r\n",
+    "\0",
+    "\x7f",
+    "ä",
+    "日",
+    "\ud800",
+]
+SUBJECTS = (
+    st.lists(st.sampled_from(PIECES), max_size=6).map("".join)
+    | st.integers(1000, 5000).map(lambda length: "s" * length)
+    | st.sampled_from([None, 7, b"bytes", ["unhashable"], Text("other.class")])
+    | st.from_regex(r"[a-z]{1,5}(\.[a-z0-9]{1,5}){0,3}", fullmatch=True)
+)
+PAYLOADS = (
+    st.binary(max_size=40)
+    | st.integers(MAX_PAYLOAD - 60, MAX_PAYLOAD + 5).map(bytes)
+    | st.sampled_from(
+        [bytearray(b"array"), memoryview(b"view"), Data(b"other class"), "text", None]
+    )
+)
+NAMES = st.sampled_from(
+    ["A", "Nats-Msg-Id", "a", "", "with space", "a:b", "ä", "n" * 400, "\x7f", Text("T"), 7]
+)
+VALUES = (
+    st.text("a b:\t\x7f\x1f", max_size=8)
+    | st.sampled_from(
+        ["", "ä日", "\r", "a\nb", "\0", "\udc80", "\ud800", "v" * 700, Text("t"), 7, None]
+    )
+    | st.lists(st.sampled_from(["one", "two", "\n"]), max_size=3)
+)
+HEADERS: st.SearchStrategy[object] = (
+    st.none()
+    | st.dictionaries(NAMES, VALUES, max_size=4)
+    | st.dictionaries(st.sampled_from("ab"), st.sampled_from(["1", "x y"]), max_size=2)
+    | st.dictionaries(st.sampled_from("ab"), st.sampled_from("12"), max_size=2).map(Headers)
+    | st.sampled_from([Table(), Table(a="1"), [("a", "b")], "text", 0, 7])
+)
+
+
+@needs_extension
+@given(SUBJECTS, PAYLOADS, SUBJECTS | st.just(""), HEADERS)
+@example("s" * 1024, b"", "r" * 1024, {"n" * 500: "v" * 500})
+@example("s" * 1025, b"", "r" * 1024, {"n" * 500: "v" * 600})
+def test_a_message_is_encoded_the_same_in_c_and_in_python(
+    subject: object, payload: object, reply: object, headers: object
+) -> None:
+    """Both give the same command and size, or the same error."""
+    arguments = (subject, payload, reply, headers)
+    assert in_use("encode_message", *arguments) == in_python("encode_message", *arguments)
+
+
+@needs_extension
+@given(st.binary(max_size=2100), PAYLOADS, st.binary(max_size=2100), HEADERS)
+def test_a_command_is_encoded_the_same_in_c_and_in_python(
+    subject: bytes, payload: object, reply: bytes, headers: object
+) -> None:
+    """Both give the same command and size, or the same error."""
+    arguments = (subject, payload, reply, headers)
+    assert in_use("encode_command", *arguments) == in_python("encode_command", *arguments)
+
+
+# --- the extension itself ---------------------------------------------------------------------------
+
+WORDS = "x" * 1024
+ORDINARY: list[tuple[tuple[str, bytes, str, Mapping[str, str] | None], bytes, int]] = [
+    (("a.b", b"", "", None), b"PUB a.b 0\r\n\r\n", 0),
+    (("a", b"xyz", "r.1", {}), b"PUB a r.1 3\r\nxyz\r\n", 3),
+    (("a", b"x", "", {"N": "v"}), b"HPUB a 18 19\r\nNATS/1.0\r\nN: v\r\n\r\nx\r\n", 19),
+    (
+        ("a", b"", "r", {"N": "", "n": "2"}),
+        b"HPUB a r 23 23\r\nNATS/1.0\r\nN: \r\nn: 2\r\n\r\n\r\n",
+        23,
+    ),
+    (
+        (WORDS, bytes(100), WORDS, None),
+        b"PUB %b %b 100\r\n%b\r\n" % (*[WORDS.encode()] * 2, bytes(100)),
+        100,
+    ),
+]
+
+
+@needs_extension
+@pytest.mark.parametrize(("arguments", "command", "size"), ORDINARY)
+def test_the_extension_encodes_ordinary_messages(arguments, command, size) -> None:
+    """It encodes these itself, and exactly as the protocol says."""
+    subject, payload, reply, headers = arguments
+    assert speedups.encode_message is not None
+    assert speedups.encode_command is not None
+    assert speedups.encode_message(*arguments, 100) == (command, size)
+    words = (subject.encode(), payload, reply.encode(), headers)
+    assert speedups.encode_command(*words, 100) == (command, size)
+
+
+@needs_extension
+@pytest.mark.parametrize(
+    "subject", ["", ".", ".a", "a.", "a..b", "a b", "*", "a>", "ä", "a\x7f", "x" * 1025]
+)
+def test_the_extension_leaves_other_subjects_to_python(subject) -> None:
+    """Such a subject is invalid, or unusual."""
+    assert speedups.encode_message is not None
+    assert speedups.encode_message(subject, b"", "", None, 100) is None
+    if subject:  # an empty reply subject is none
+        assert speedups.encode_message("a", b"", subject, None, 100) is None
+
+
+@needs_extension
+def test_the_extension_leaves_too_large_messages_to_python() -> None:
+    """The limit counts the headers."""
+    assert speedups.encode_message is not None
+    assert speedups.encode_message("a", bytes(101), "", None, 100) is None
+    assert speedups.encode_message("a", bytes(83), "", {"N": "v"}, 100) is None
+    assert speedups.encode_message("a", bytes(82), "", {"N": "v"}, 100) is not None
+
+
+@needs_extension
+@pytest.mark.parametrize("function", ["encode_message", "encode_command"])
+def test_the_extension_refuses_other_arguments(function) -> None:
+    """A wrong number of arguments, and a limit that is not an int, are errors."""
+    encode = getattr(speedups, function)
+    with pytest.raises(TypeError):
+        encode()
+    with pytest.raises(TypeError):
+        encode("a", b"", "", None)
+    words = (b"a", b"", b"") if function == "encode_command" else ("a", b"", "")
+    with pytest.raises(TypeError):
+        encode(*words, None, "100")
+
+
+# --- with and without the extension -----------------------------------------------------------------
+
+
+def test_the_limit_of_the_server_applies_to_headers_and_payload() -> None:
+    """A new limit applies to the next message."""
+    encoder = MessageEncoder()
+    encoder.max_payload = 100
+    assert encoder.encode_message("a", bytes(82), "", {"N": "v"})[1] == 100
+    with pytest.raises(MaxPayloadError) as caught:
+        encoder.encode_message("a", bytes(83), "", {"N": "v"})
+    assert (caught.value.size, caught.value.max_payload) == (101, 100)
+    encoder.max_payload = 101
+    assert encoder.encode_command(b"a", bytes(83), b"", {"N": "v"})[1] == 101
+
+
+def test_bytes_are_not_a_subject() -> None:
+    """Only the method for encoded subjects takes bytes."""
+    encoder = MessageEncoder()
+    subjects: list[Any] = [b"a", None, ["a"]]
+    for subject in subjects:
+        with pytest.raises(BadSubjectError):
+            encoder.encode_message(subject, b"")
+    with pytest.raises(BadSubjectError):
+        encoder.encode_message("a", b"", b"reply")  # type: ignore[arg-type]  # on purpose
