@@ -262,8 +262,11 @@ class Writer:
             with self._lock:
                 if not woken and not self._flusher:
                     self._work.acquire()  # woken after the timeout: take the released lock again
+                    woken = True
                 self._flusher = _AWAKE
-                ticks = _MAX_IDLE_TICKS if self._size else max(0, ticks - 1)
+                # Also when the buffer is empty: the thread that woke this one may have sent it with the
+                # next request. One tick costs less than a wake-up for each acknowledgement.
+                ticks = _MAX_IDLE_TICKS if woken or self._size else max(0, ticks - 1)
 
     def drain(self, deadline: Deadline) -> bool:
         """Send the whole buffer, waiting for the socket; return whether all of it was sent."""

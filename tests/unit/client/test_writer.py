@@ -1,10 +1,13 @@
-"""The writer with one thread: when commands are sent, their order, and refused ones."""
+"""The writer: when commands are sent, their order, and refused ones; and when the flusher sleeps."""
 
 from __future__ import annotations
 
-import pytest
+import threading
 
-from jetstream_sync.client.writer import _SEND_ABOVE_BYTES, Writer
+import pytest
+from fix_threads import wait_until
+
+from jetstream_sync.client.writer import _ASLEEP, _SEND_ABOVE_BYTES, Writer
 from jetstream_sync.errors import ConnectionClosedError, OutboundBufferLimitError, TimeoutError
 from jetstream_sync.net.clock import FOREVER, Deadline
 from jetstream_sync.net.memory import MemoryStream
@@ -89,6 +92,34 @@ def test_the_flusher_sends_what_others_leave(writer, stream):
 
     writer.flusher(next_wake)
     assert stream.sent == b"one"
+
+
+def test_a_flusher_that_was_woken_in_vain_stays_ready(writer, stream):
+    """
+    It looks into the buffer for some time, before it sleeps until it is woken.
+
+    The thread that defers an acknowledgement often sends it with its next request. If the flusher then
+    went back to sleep, each acknowledgement would wake it.
+    """
+    passes = []
+
+    def next_wake():
+        passes.append(None)
+        return 30.0
+
+    thread = threading.Thread(target=writer.flusher, args=(next_wake,), daemon=True)
+    thread.start()
+    try:
+        wait_until(lambda: writer._flusher == _ASLEEP)
+        assert len(passes) == 1
+        writer._wake_flusher()
+        wait_until(lambda: len(passes) > 10)
+        assert stream.sent == b""
+        wait_until(lambda: writer._flusher == _ASLEEP)
+    finally:
+        writer.close(ConnectionClosedError("done"))
+        thread.join(10.0)
+    assert not thread.is_alive()
 
 
 def test_messages_and_bytes_are_counted(writer, stream):
