@@ -15,11 +15,13 @@ from .errors import BadSubjectError, InvalidNameError
 
 __all__ = [
     "MAX_CONTROL_LINE",
+    "MAX_REQUEST_SUBJECT",
     "check_consumer_name",
     "check_publish_subject",
     "check_queue",
     "check_stream_name",
     "check_subject",
+    "fits_request",
     "subject_matches",
     "subjects_overlap",
 ]
@@ -27,6 +29,9 @@ __all__ = [
 #: Maximum length of a protocol command in bytes, without line end and payload: the default of
 #: nats-server (``MAX_CONTROL_LINE_SIZE``). The server closes the connection on a longer command.
 MAX_CONTROL_LINE: Final = 4096
+#: Length in bytes up to which the subject of a request always fits into a command, with headers, payload
+#: and the reply inbox of any usual length.
+MAX_REQUEST_SUBJECT: Final = MAX_CONTROL_LINE - 256
 #: Maximum length of a stream or consumer name in bytes (nats-server's ``JSMaxNameLen``).
 _MAX_NAME_BYTES: Final = 255
 
@@ -82,6 +87,13 @@ def check_subject(subject: str) -> str:
     if ">" in subject and ">" in subject.split(".")[:-1]:
         raise BadSubjectError(subject, "'>' must be the last token")
     return subject
+
+
+def fits_request(subject: str) -> bool:
+    """Return whether a subject is within `MAX_REQUEST_SUBJECT`."""
+    # Without encoding: a character has at most four bytes.
+    limit = MAX_REQUEST_SUBJECT
+    return 4 * len(subject) <= limit or len(subject.encode("utf-8", "surrogatepass")) <= limit
 
 
 def check_queue(queue: str) -> str:

@@ -18,7 +18,14 @@ from ..codec import UNSET, Duration, Record, record
 from ..durations import duration_from_text, time_from_ns, time_to_ns
 from ..errors import InvalidNameError, InvalidOptionError
 from ..headers import Headers, parse_headers
-from ..subjects import check_publish_subject, check_subject, subject_matches, subjects_overlap
+from ..subjects import (
+    MAX_REQUEST_SUBJECT,
+    check_publish_subject,
+    check_subject,
+    fits_request,
+    subject_matches,
+    subjects_overlap,
+)
 from .cluster import Placement
 from .enums import DiscardPolicy, KeyValueOperation, StorageType, StoreCompression
 from .reply import metadata_of
@@ -509,6 +516,22 @@ class BucketSubjects:
         if self.key_codec is not None:
             key = self.key_codec.encode(key)
         return check_publish_subject(key) if self.loose else check_key(key)
+
+    def writable(self, key: str) -> str:
+        """
+        Return the stored form of a key whose value is written.
+
+        Raises:
+            InvalidNameError, BadSubjectError: it is malformed, reserved, or so long that it might not be
+                possible to delete it.
+
+        """
+        stored = check_writable(self.encoded(key))
+        if not fits_request(self.write + stored):
+            raise InvalidNameError(
+                "key", key, f"with {self.write!r} it must not exceed {MAX_REQUEST_SUBJECT} bytes"
+            )
+        return stored
 
     def pattern(self, pattern: str) -> str:
         """

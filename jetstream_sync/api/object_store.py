@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..codec import UNSET, Duration, Record, decode, dumps, encode, loads, record
 from ..durations import time_to_text
-from ..errors import BadSubjectError, InvalidNameError, InvalidOptionError, InvalidResponseError
-from ..subjects import check_subject
+from ..errors import InvalidNameError, InvalidOptionError, InvalidResponseError
+from ..subjects import MAX_REQUEST_SUBJECT, fits_request
 from .cluster import Placement
 from .enums import DiscardPolicy, StorageType, StoreCompression
 from .stream import StreamConfig, StreamInfo
@@ -290,11 +290,13 @@ def info_subject(bucket: str, name: str) -> str:
         raise InvalidNameError("object", name, "must not be empty")
     try:
         encoded = base64.urlsafe_b64encode(name.encode()).decode()
-        return check_subject(f"$O.{bucket}.M.{encoded}")
     except UnicodeEncodeError:
         raise InvalidNameError("object", name, "must not contain surrogates") from None
-    except BadSubjectError as error:
-        raise InvalidNameError("object", name, error.reason) from None
+    subject = f"$O.{bucket}.M.{encoded}"
+    if not fits_request(subject):
+        rule = f"must not exceed {MAX_REQUEST_SUBJECT} bytes in Base64, with the bucket"
+        raise InvalidNameError("object", name, rule)
+    return subject
 
 
 # --- infos --------------------------------------------------------------------------------------

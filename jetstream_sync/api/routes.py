@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..errors import InvalidOptionError
-from ..subjects import check_publish_subject, check_stream_name
+from ..subjects import check_publish_subject, check_stream_name, fits_request
 
 __all__ = ["DEFAULT_PREFIX", "Routes"]
 
@@ -105,9 +105,10 @@ class Routes:
         """Get one message from any replica (ADR-31)."""
         return f"{self.prefix}.DIRECT.GET.{stream}"
 
-    def direct_get_last(self, stream: str, subject: str) -> str:
-        """Get the last message of a subject from any replica (ADR-31)."""
-        return f"{self.prefix}.DIRECT.GET.{stream}.{subject}"
+    def direct_get_last(self, stream: str, subject: str) -> str | None:
+        """Get the last message of a subject from any replica (ADR-31); ``None``: it is too long for that."""
+        route = f"{self.prefix}.DIRECT.GET.{stream}.{subject}"
+        return route if fits_request(route) else None
 
     # --- consumers ------------------------------------------------------------------------------
 
@@ -116,11 +117,11 @@ class Routes:
         Create or change a consumer.
 
         A single filter subject is part of the subject, so that permissions can depend on it; several
-        filters are not.
+        filters are not, and neither is one that is too long for that.
         """
-        if filter_subject:
-            return f"{self.prefix}.CONSUMER.CREATE.{stream}.{consumer}.{filter_subject}"
-        return f"{self.prefix}.CONSUMER.CREATE.{stream}.{consumer}"
+        route = f"{self.prefix}.CONSUMER.CREATE.{stream}.{consumer}"
+        filtered = f"{route}.{filter_subject}"
+        return filtered if filter_subject and fits_request(filtered) else route
 
     def consumer_info(self, stream: str, consumer: str) -> str:
         """Config and state of a consumer."""

@@ -116,11 +116,12 @@ def direct_get(
 
     """
     subject = request.get("last_by_subj")
-    if subject is None or "*" in subject or ">" in subject:
-        route, payload = api.routes.direct_get(stream), dumps(request)
-    else:
+    route, payload = None, b""
+    if subject is not None and "*" not in subject and ">" not in subject:
         # With the subject in the route, permissions can be given by subject.
-        route, payload = api.routes.direct_get_last(stream, subject), b""
+        route = api.routes.direct_get_last(stream, subject)
+    if route is None:
+        route, payload = api.routes.direct_get(stream), dumps(request)
     core = api.core
     _, _, block, data = core.request(core.encode_subject(route), payload, deadline)
     return read_direct(block, data)

@@ -349,7 +349,8 @@ class KeyValue(ForeignNames):
         Raises:
             ValueTooLargeError: the value exceeds the bucket's ``max_value_size``.
             StreamFullError: the bucket has reached its ``max_bytes``.
-            InvalidNameError: the key is malformed or reserved.
+            InvalidNameError: the key is malformed or reserved, or exceeds 3,840 bytes with the subject
+                prefix of the bucket.
             InvalidArgumentError: the value is not bytes.
             MaxPayloadError: the value exceeds the server's limit.
             NoStreamResponseError: there was no response: the bucket does not exist, or has no leader.
@@ -363,7 +364,7 @@ class KeyValue(ForeignNames):
             raise InvalidOptionError("ttl", ttl, _NO_TTL)
         if subjects.value_codec is not None:
             value = subjects.value_codec.encode(value)
-        subject = subjects.write + check_writable(subjects.encoded(key))
+        subject = subjects.write + subjects.writable(key)
         return self._publisher.publish(subject, value, None, None).seq
 
     def create(self, key: str, value: bytes, ttl: float | timedelta | None = None) -> int:
@@ -384,7 +385,7 @@ class KeyValue(ForeignNames):
             Error: otherwise as `put()`.
 
         """
-        stored = check_writable(self._subjects.encoded(key))
+        stored = self._subjects.writable(key)
         self._check_ttl(ttl)
         expected = 0
         rollup = False
@@ -427,7 +428,8 @@ class KeyValue(ForeignNames):
             raise InvalidOptionError("ttl", ttl, _NO_TTL)
         if last is None:
             raise InvalidOptionError("last", last, "must be a revision; use put() or create()")
-        return self._compare_and_set(key, self._encoded(value), None, last)
+        stored = self._subjects.writable(key)
+        return self._compare_and_set(key, stored, self._encoded(value), None, last)
 
     def delete(self, key: str, last: int | None = None, *, ttl: None = None) -> int:
         """
@@ -445,7 +447,9 @@ class KeyValue(ForeignNames):
         """
         if ttl is not None:
             raise InvalidOptionError("ttl", ttl, _NO_TTL)
-        return self._compare_and_set(key, b"", {OPERATION: KeyValueOperation.DELETE.value}, last)
+        stored = check_writable(self._subjects.encoded(key))
+        headers = {OPERATION: KeyValueOperation.DELETE.value}
+        return self._compare_and_set(key, stored, b"", headers, last)
 
     def purge(self, key: str, last: int | None = None, ttl: float | timedelta | None = None) -> int:
         """
@@ -465,7 +469,8 @@ class KeyValue(ForeignNames):
         """
         self._check_ttl(ttl)
         headers = {OPERATION: KeyValueOperation.PURGE.value, ROLLUP: "sub"}
-        return self._compare_and_set(key, b"", headers, last, ttl)
+        stored = check_writable(self._subjects.encoded(key))
+        return self._compare_and_set(key, stored, b"", headers, last, ttl)
 
     def modify(
         self,
@@ -568,12 +573,12 @@ class KeyValue(ForeignNames):
     def _compare_and_set(
         self,
         key: str,
+        stored: str,
         value: bytes,
         headers: Mapping[str, str] | None,
         last: int | None,
         ttl: float | timedelta | None = None,
     ) -> int:
-        stored = check_writable(self._subjects.encoded(key))
         if last is not None:
             _check_revision("last", last, 0)
         try:

@@ -147,6 +147,51 @@ def test_refused_keys(kv: KeyValue, key: str) -> None:
     assert kv.status().values == 0
 
 
+def longest_key(kv: KeyValue, subject: int) -> str:
+    """Return a key with a subject of this number of bytes."""
+    return "k" * (subject - len(f"$KV.{kv.bucket}."))
+
+
+def test_the_longest_keys(kv: KeyValue) -> None:
+    """Whatever accepts a key, the key can be read, watched and deleted; a longer one is refused by name."""
+    key = longest_key(kv, 3840)
+    revision = kv.put(key, b"1")
+    assert kv.get(key).value == b"1"
+    assert [entry.revision for entry in kv.history(key)] == [revision]
+    assert kv.modify(key, lambda _: b"2") == revision + 1
+    kv.delete(key)
+    kv.purge(key, last=revision + 2)
+    assert kv.create(key, b"3") == revision + 4
+    writes: list[Callable[[str], object]] = [
+        lambda key: kv.put(key, b""),
+        lambda key: kv.create(key, b""),
+        lambda key: kv.update(key, b"", 0),
+        lambda key: kv.modify(key, lambda _: b""),
+    ]
+    for write in writes:
+        with pytest.raises(InvalidNameError, match=r"key name 'k+'.* exceed 3840 bytes"):
+            write(key + "k")
+
+
+@each_case("length", [4030, 4089])
+def test_longer_keys_of_other_writers(nc: Connection, kv: KeyValue, length: int) -> None:
+    """A key is read if another client could write it, even if its subject does not fit into a request."""
+    key = longest_key(kv, length)
+    nc.publish(f"$KV.{kv.bucket}.{key}", b"1")
+    nc.flush()
+    for consistent in (False, True):
+        assert kv.get(key, consistent=consistent).value == b"1"
+    assert key in kv
+    assert kv.get_many([key])[key].value == b"1"
+    assert [entry.value for entry in kv.history(key)] == [b"1"]
+    with kv.watch(key) as watch:
+        assert [entry.key for entry in watch.initial(10)] == [key]
+    assert key in kv.keys()  # noqa: SIM118 - the list
+    if length < 4040:  # with the reply subject it fits into a command
+        kv.delete(key)
+        assert key not in kv
+
+
 def test_keys_of_other_writers(js: JetStream, kv: KeyValue) -> None:
     """Without validation any subject is a key, and an entry is never refused for its key."""
     loose = js.key_value(kv.bucket, validate_keys=False)

@@ -129,6 +129,19 @@ def test_names_may_have_any_characters(store: ObjectStore, name: str) -> None:
     assert name in [info.name for info in store.list()]
 
 
+def test_the_longest_names(store: ObjectStore, stream: Stream) -> None:
+    """A name that is accepted can be stored and read; a longer one is refused before anything is stored."""
+    name = "n" * ((3840 - len(f"$O.{store.bucket}.M.")) // 4 * 3)
+    store.put(name, b"1")
+    assert store.get_bytes(name) == b"1"
+    store.delete(name)
+    before = messages(stream)
+    for longer in (name + "n", "n" * 3040):
+        with pytest.raises(InvalidNameError, match="exceed 3840 bytes"):
+            store.put(longer, b"1")
+    assert messages(stream) == before
+
+
 def test_data_of_each_kind(store: ObjectStore, tmp_path: Path) -> None:
     """Bytes, buffers, files, pipes and iterables of pieces are stored alike."""
     path = tmp_path / "data.bin"
