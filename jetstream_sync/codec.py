@@ -34,7 +34,7 @@ import binascii
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from enum import Enum
 from functools import partial
 from types import NoneType, UnionType
@@ -51,7 +51,14 @@ from typing import (
     overload,
 )
 
-from .durations import duration, duration_from_ns, duration_to_ns, time_from_text, time_to_text
+from .durations import (
+    check_time,
+    duration,
+    duration_from_ns,
+    duration_to_ns,
+    time_from_text,
+    time_to_text,
+)
 from .errors import InvalidArgumentError, InvalidOptionError, InvalidResponseError
 from .records import RecordBase, record
 
@@ -476,13 +483,10 @@ def _decode_time(raw: Any) -> datetime:
 
 
 def _accept_time(value: Any) -> datetime:
-    if not isinstance(value, datetime) or value.utcoffset() is None:
-        raise _expected("a datetime with a time zone", value)
     try:
-        value.astimezone(timezone.utc)
-    except OverflowError:
-        raise _expected("a time in the years 1 to 9999 UTC", value) from None
-    return value
+        return check_time(value)
+    except InvalidOptionError as error:
+        raise _MismatchError(f"{error.reason}, got {_short(value)}") from None
 
 
 _SCALAR_CODECS: Final[dict[Any, _TypeCodec]] = {

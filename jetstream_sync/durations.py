@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NanoDuration",
     "NanoTime",
+    "check_time",
     "duration",
     "duration_from_ns",
     "duration_from_text",
@@ -172,6 +173,28 @@ def duration_from_text(text: str) -> timedelta:
     if not text or end != len(text):
         raise ValueError(f"{text!r} is not a duration such as 1m30s")
     return duration_from_ns(ns)
+
+
+def check_time(value: object, option: str = "time") -> datetime:
+    """
+    Validate a time given by the user, and return it.
+
+    Args:
+        value: an aware `datetime`.
+        option: the name of the option, for the error.
+
+    Raises:
+        InvalidOptionError: the value is not a `datetime`, has no time zone, or is not in the years 1 to
+            9999 in UTC.
+
+    """
+    if not isinstance(value, datetime) or value.utcoffset() is None:
+        raise InvalidOptionError(option, value, "must be a datetime with a time zone")
+    try:
+        value.astimezone(timezone.utc)
+    except OverflowError:
+        raise InvalidOptionError(option, value, "must be in the years 1 to 9999 UTC") from None
+    return value
 
 
 def time_to_ns(value: datetime) -> int:

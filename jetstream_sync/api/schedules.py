@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Final
 
-from ..durations import duration, duration_to_ns, time_to_text
+from ..durations import check_time, duration, duration_to_ns, time_to_text
 from ..errors import InvalidOptionError
 from ..headers import SCHEDULE, SCHEDULE_TARGET, SCHEDULE_TIME_ZONE
 from ..subjects import check_publish_subject
@@ -41,18 +41,12 @@ def schedule_headers(
             raise InvalidOptionError("time_zone", time_zone, "needs 'cron'")
         headers[SCHEDULE_TIME_ZONE] = time_zone
     if at is not None:
-        headers[SCHEDULE] = _at(at)
+        headers[SCHEDULE] = f"@at {time_to_text(check_time(at, 'at'))}"
     elif every is not None:
         headers[SCHEDULE] = _every(every)
     elif cron is not None:
         headers[SCHEDULE] = _cron(cron)
     return headers
-
-
-def _at(value: datetime) -> str:
-    if not isinstance(value, datetime) or value.utcoffset() is None:
-        raise InvalidOptionError("at", value, "must be a datetime with a time zone")
-    return f"@at {time_to_text(value)}"
 
 
 def _every(value: float | timedelta) -> str:

@@ -374,7 +374,7 @@ def _yaml_documents(text: str, path: str) -> list[Any]:
         ) from None
     try:
         return [_as_json(each) for each in yaml.safe_load_all(text)]
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise CommandError(f"{path}: invalid YAML: {reason}", ExitStatus.USAGE) from error
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -230,8 +231,10 @@ def when(settings: Settings, moment: datetime | None) -> str:
     """Return a time with its offset, local or with ``--utc`` in UTC; ``Never`` for ``None``."""
     if moment is None or moment.year <= 1:
         return "Never"
-    zone = timezone.utc if settings.utc else None
-    return moment.astimezone(zone).isoformat(sep=" ", timespec="seconds")
+    # The local time of the first and last hours that a `datetime` has may be outside of its range.
+    with suppress(OverflowError):
+        moment = moment.astimezone(timezone.utc if settings.utc else None)
+    return moment.isoformat(sep=" ", timespec="seconds")
 
 
 def yes(value: object) -> str:

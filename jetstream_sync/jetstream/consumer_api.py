@@ -10,7 +10,7 @@ from typing import Any, Final
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
 from ..api.echo import release
 from ..codec import decode, encode
-from ..durations import time_to_text
+from ..durations import check_time, time_to_text
 from ..errors import InvalidOptionError, NotFoundError, ServerTooOldError
 from ..net.clock import Deadline
 from ..subjects import check_consumer_name, check_stream_name
@@ -202,13 +202,12 @@ def pause_consumer(api: APIRequests, stream: str, name: str, until: datetime) ->
     Stop a consumer's deliveries until a time; raises as `consumer_info()`.
 
     Raises:
-        InvalidOptionError: the time has no time zone.
+        InvalidOptionError: the time has no time zone, or is not in the years 1 to 9999 UTC.
         ServerTooOldError: the server is older than 2.11; nothing was changed.
 
     """
-    if not isinstance(until, datetime) or until.utcoffset() is None:
-        raise InvalidOptionError("until", until, "expected a datetime with a time zone")
-    return _pause(api, stream, name, {"pause_until": time_to_text(until)})
+    until_text = time_to_text(check_time(until, "until"))
+    return _pause(api, stream, name, {"pause_until": until_text})
 
 
 def resume_consumer(api: APIRequests, stream: str, name: str) -> ConsumerPause:

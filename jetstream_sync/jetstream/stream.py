@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
 from ..api.snapshot import SnapshotRequest
 from ..api.stream import StreamInfo
-from ..durations import time_to_text
+from ..durations import check_time, time_to_text
 from ..errors import (
     ConnectionLostError,
     InvalidOptionError,
@@ -262,7 +262,7 @@ class Stream(ForeignNames):
             raise InvalidOptionError("seq", seq, "excludes start_time")
         request = _get_request(seq, None, ">" if next_by_subject is None else next_by_subject)
         if start_time is not None:
-            request["start_time"] = _time_text(start_time, "start_time")
+            request["start_time"] = time_to_text(check_time(start_time, "start_time"))
         many = {
             "batch": min(_checked(max_messages, "max_messages", 1), _MAX_BATCH),
             "max_bytes": min(
@@ -341,7 +341,7 @@ class Stream(ForeignNames):
         if up_to_seq is not None:
             request["up_to_seq"] = _checked(up_to_seq, "up_to_seq", 1)
         if up_to_time is not None:
-            request["up_to_time"] = _time_text(up_to_time, "up_to_time")
+            request["up_to_time"] = time_to_text(check_time(up_to_time, "up_to_time"))
         if batch is not None:
             request["batch"] = min(_checked(batch, "batch", 1), _MAX_BATCH)
         try:
@@ -759,13 +759,6 @@ def _checked(value: int, option: str, least: int) -> int:
     if not least <= value <= _LAST_SEQUENCE:
         raise InvalidOptionError(option, value, f"must be from {least} to {_LAST_SEQUENCE}")
     return value
-
-
-def _time_text(value: datetime, option: str) -> str:
-    """Return a time as text for a request."""
-    if not isinstance(value, datetime) or value.utcoffset() is None:
-        raise InvalidOptionError(option, value, "expected a datetime with a time zone")
-    return time_to_text(value)
 
 
 def _get_request(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import date, datetime
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -275,6 +275,12 @@ def test_yaml_values_are_read_as_json_values(
     refused = jsm("apply", "-f", str(file))
     assert (refused.status, refused.err.count("\n")) == (2, 1)
     assert "month must be" in refused.err
+
+    never = datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5)))
+    monkeypatch.setattr(library, "safe_load_all", lambda _: iter([never]))
+    refused = jsm("apply", "-f", str(file))
+    assert (refused.status, refused.err.count("\n")) == (2, 1)
+    assert "out of range" in refused.err
 
 
 def test_yaml_needs_pyyaml(

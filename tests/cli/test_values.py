@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync.cli.output import count, counted, duration, limit, seconds_text, size
+from jetstream_sync.cli.env import Environment
+from jetstream_sync.cli.output import (
+    count,
+    counted,
+    duration,
+    limit,
+    seconds_text,
+    size,
+    when,
+)
+from jetstream_sync.cli.settings import Settings
 from jetstream_sync.cli.values import (
     PAUSE,
     TIMEOUT,
@@ -136,6 +148,25 @@ def test_times() -> None:
             parse_time(text)
     with pytest.raises(ValueError, match="is too long"):
         parse_time("3000y")
+
+
+@pytest.fixture
+def japan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The local time zone of this process is nine hours ahead of UTC."""
+    with monkeypatch.context() as context:
+        context.setenv("TZ", "JST-9")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("japan")
+def test_a_local_time_after_the_year_9999() -> None:
+    """A time that has no local time is shown in UTC."""
+    settings = Settings(env=Environment.of_process())
+    last = datetime(9999, 12, 31, 20, tzinfo=timezone.utc)
+    assert when(settings, last.replace(year=2026)) == "2027-01-01 05:00:00+09:00"
+    assert when(settings, last) == "9999-12-31 20:00:00+00:00"
 
 
 @given(st.integers(0, 10**15))

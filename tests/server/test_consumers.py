@@ -475,10 +475,16 @@ def test_an_update_needs_a_name(unanswered: JetStream) -> None:
 
 @pytest.mark.parametrize(
     "until",
-    [None, 5, "2030-01-01T00:00:00Z", datetime(2030, 1, 1)],  # noqa: DTZ001 - that is the point
+    [
+        None,
+        5,
+        "2030-01-01T00:00:00Z",
+        datetime(2030, 1, 1),  # noqa: DTZ001 - that is the point
+        datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-5))),
+    ],
 )
 def test_a_time_has_a_zone(unanswered: JetStream, until: Any) -> None:
-    """A datetime without a time zone is refused."""
+    """A datetime without a time zone, or after the year 9999 in UTC, is refused."""
     with pytest.raises(InvalidOptionError) as caught:
         unanswered.pause_consumer("S", "C", until)
     assert caught.value.option == "until"

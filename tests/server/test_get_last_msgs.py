@@ -443,13 +443,14 @@ def test_messages_from_a_time_on(js: JetStream, stream: Stream, allow_direct: bo
     [
         {"start_time": datetime(2026, 1, 1)},  # noqa: DTZ001 - what is refused
         {"start_time": 12},
+        {"start_time": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5)))},
         {"start_time": PAST, "seq": 3},
     ],
 )
 def test_invalid_start_times_are_refused(
     nc: Connection, stream: Stream, given: dict[str, object]
 ) -> None:
-    """A start time has a time zone and excludes a sequence."""
+    """A start time has a time zone, is in the years 1 to 9999, and excludes a sequence."""
     before = nc.stats["out_msgs"]
     with pytest.raises(InvalidOptionError):
         stream.get_msgs(5, **given)  # type: ignore[arg-type]

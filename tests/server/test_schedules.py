@@ -96,6 +96,7 @@ def test_a_stream_without_schedules_refuses_them(js: JetStream, stream: Stream) 
         ({"cron": "@every 5s"}, "cron"),
         ({"every": 5, "time_zone": "UTC"}, "time_zone"),
         ({"at": datetime(2030, 1, 1)}, "at"),  # noqa: DTZ001 - this is what is refused
+        ({"at": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5)))}, "at"),
     ],
 )
 def test_rules_are_checked(js: JetStream, rule: dict[str, object], option: str) -> None:
