@@ -39,6 +39,7 @@ from .prompts import Asker
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
 from .stream.ls import is_internal
+from .values import FILE
 
 __all__ = [
     "CREATE",
@@ -315,6 +316,7 @@ _TO_DO = {CREATE: "to create", UPDATE: "to update", NOTHING: "unchanged", DELETE
     "--file",
     "path",
     required=True,
+    type=FILE,
     metavar="FILE",
     help="JSON or YAML file; '-' for standard input.",
 )

@@ -48,7 +48,7 @@ from .settings import Settings, common_options
 from .status import CommandError, ExitStatus, exit_status, one_line
 from .stream.show import write_info
 from .terminology import find_stream, words
-from .values import SIZE
+from .values import FILE, SIZE, TAG, FilePath
 
 __all__ = ["backup", "backup_account", "restore", "restore_account"]
 
@@ -328,7 +328,7 @@ _progress = click.option(
 
 @click.command()
 @stream_argument
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory", type=FilePath(path_type=Path))
 @click.option("--consumers/--no-consumers", default=True, help="Save the consumers too.")
 @click.option("--check", is_flag=True, help="Let the server check every message first.")
 @click.option("--chunk-size", type=SIZE, help="Size of a chunk; the server default is 128KiB.")
@@ -420,10 +420,11 @@ def back_up(
 
 
 @click.command()
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory", type=FilePath(path_type=Path))
 @click.option(
     "--config",
     "file",
+    type=FILE,
     metavar="FILE",
     help="Restore with this config; its name must match the backup.",
 )
@@ -432,6 +433,7 @@ def back_up(
 @click.option(
     "--tag",
     "tags",
+    type=TAG,
     multiple=True,
     metavar="TAG",
     help="Tag that its servers must have; repeatable.",
@@ -580,7 +582,7 @@ def _compare(settings: Settings, saved: Backup, found: StreamInfo) -> None:
     raise CommandError(text, ExitStatus.FAILED)
 
 
-_directory = click.argument("directory", type=click.Path(path_type=Path))
+_directory = click.argument("directory", type=FilePath(path_type=Path))
 
 
 @click.command("backup")

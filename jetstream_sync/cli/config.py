@@ -28,7 +28,7 @@ from .prompts import Asker
 from .render import to_json
 from .settings import Settings
 from .status import CommandError, ExitStatus
-from .values import Decorator, parse_limited_duration, parse_limited_size, with_options
+from .values import FILE, Decorator, parse_limited_duration, parse_limited_size, with_options
 
 __all__ = [
     "Difference",
@@ -500,7 +500,11 @@ def _needs_terminal(context: click.Context, _parameter: click.Parameter, value: 
 #: The options for editing a config; see `edit_config`.
 edit_options: Decorator = with_options(
     click.option(
-        "--config", "file", metavar="FILE", help="Read the new config from FILE; - is stdin."
+        "--config",
+        "file",
+        type=FILE,
+        metavar="FILE",
+        help="Read the new config from FILE; - is stdin.",
     ),
     click.option(
         "-i",

@@ -15,6 +15,7 @@ from .groups import NounGroup
 from .output import Block, emit_line, write_blocks
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus, one_line
+from .values import FilePath
 
 if TYPE_CHECKING:
     from ..server import NatsServer
@@ -46,7 +47,7 @@ def server(_settings: Settings) -> None:
 @click.option(
     "--store-dir",
     metavar="DIR",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FilePath(file_okay=False, path_type=Path),
     help="Keep streams in this directory.  [default: delete them on exit]",
 )
 @click.option(

@@ -19,15 +19,18 @@ from ..subjects import check_stream_name
 
 __all__ = [
     "DURATION",
+    "FILE",
     "LIMIT",
     "LIMITED_DURATION",
     "LIMITED_SIZE",
     "PAUSE",
     "SIZE",
     "STREAM_NAME",
+    "TAG",
     "TIME",
     "TIMEOUT",
     "Decorator",
+    "FilePath",
     "Parsed",
     "parse_duration",
     "parse_limit",
@@ -212,6 +215,12 @@ def _read_time(text: str) -> datetime:
     return moment.astimezone(timezone.utc)
 
 
+def _parse_tag(text: str) -> str:
+    if not text:
+        raise ValueError("the tag is empty")
+    return text
+
+
 class Parsed(ParamType):
     """
     A parameter type that parses a text with a function.
@@ -262,6 +271,16 @@ class Parsed(ParamType):
         return [CompletionItem(word) for word in self.words if word.startswith(typed)]
 
 
+class FilePath(click.Path):
+    """A path that is not empty. An empty one would be the current directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path, or fail; see `click.Path`."""
+        if value == "":
+            self.fail("the path is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def _parse_timeout(text: str) -> float:
     seconds = parse_duration(text, bare="s").total_seconds()
     if seconds <= 0:
@@ -276,10 +295,14 @@ def _parse_pause(text: str) -> timedelta:
     return timedelta(seconds=min(pause.total_seconds(), _MAX_WAIT_S))
 
 
+#: The name of a file to read or write, or ``-``; an error of the file is reported when it is opened.
+FILE: Final = FilePath(readable=False, allow_dash=True)
 #: Bytes, as an ``int``.
 SIZE: Final = Parsed("size", parse_size)
 #: Bytes, as an ``int``; -1 means no limit.
 LIMITED_SIZE: Final = Parsed("size", parse_limited_size)
+#: A tag of servers, as a ``str``.
+TAG: Final = Parsed("tag", _parse_tag)
 #: A number, as an ``int``; -1 means no limit.
 LIMIT: Final = Parsed("number", parse_limit)
 #: A ``timedelta``.

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from fix_jsm import run_jsm
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -167,6 +168,43 @@ def test_a_local_time_after_the_year_9999() -> None:
     last = datetime(9999, 12, 31, 20, tzinfo=timezone.utc)
     assert when(settings, last.replace(year=2026)) == "2027-01-01 05:00:00+09:00"
     assert when(settings, last) == "9999-12-31 20:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "object get FILES a.txt -O",
+        "object put FILES",
+        "stream add A --output",
+        "stream add A --config",
+        "stream edit A --config",
+        "stream backup A",
+        "stream restore",
+        "stream restore old --config",
+        "stream edit A --tag",
+        "stream restore old --tag",
+        "account backup",
+        "account restore",
+        "consumer add A C --output",
+        "consumer add A C --config",
+        "consumer edit A C --config",
+        "apply --file",
+        "sub orders --translate",
+        "sub orders --dump",
+        "bench pub --csv",
+        "demo --input",
+        "server run --store-dir",
+        "server run --config",
+    ],
+)
+def test_an_empty_value_is_refused_by_its_option(words: str) -> None:
+    """The error names the option or argument, before a connection is made."""
+    given = words.split()
+    result = run_jsm(*given, "", NATS_URL="nats://127.0.0.1:1")
+    named = given[-1] if given[-1].startswith("-") else {"put": "FILE"}.get(given[1], "DIRECTORY")
+    assert result.status == 2
+    assert named in result.err
+    assert result.err.count("\n") == 1
 
 
 @given(st.integers(0, 10**15))

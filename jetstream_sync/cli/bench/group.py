@@ -15,7 +15,7 @@ from ..long_running import password_once
 from ..output import emit, note
 from ..progress import Progress, show_progress
 from ..settings import Settings, common_options
-from ..values import SIZE, with_options
+from ..values import FILE, SIZE, with_options
 from .results import document, show_many, show_one, summary, write_csv
 from .run import BenchStream, Interrupted, Outcome, bench_stream, run_clients, split
 from .work import KINDS, TIMESTAMP_BYTES, BenchKind, Workload
@@ -101,7 +101,10 @@ def measure_options(*more: Callable[[Any], Any]) -> Callable[[Any], Any]:
         *more,
         click.option("--no-progress", "quiet", is_flag=True, help="Show no progress."),
         click.option(
-            "--csv", metavar="FILE", help="Write the results as CSV; '-' for standard output."
+            "--csv",
+            type=FILE,
+            metavar="FILE",
+            help="Write the results as CSV; '-' for standard output.",
         ),
         common_options,
     )

@@ -25,6 +25,7 @@ from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
 from ..terminology import words
+from ..values import FILE
 from .find import consumer_arguments, find, no_stream, title
 from .options import (
     config_options,
@@ -54,10 +55,13 @@ __all__ = ["add", "check_against_stream", "copy", "edit", "put"]
 @click.option(
     "--config",
     "config_file",
+    type=FILE,
     metavar="FILE",
     help="Read the config from FILE; '-' is standard input.",
 )
-@click.option("--output", metavar="FILE", help="Write the config to FILE instead of creating it.")
+@click.option(
+    "--output", type=FILE, metavar="FILE", help="Write the config to FILE instead of creating it."
+)
 @click.option("--defaults", is_flag=True, help="Use defaults instead of prompts.")
 @click.option("--dry-run", is_flag=True, help="Show the config without creating the consumer.")
 @click.option("--update", is_flag=True, help="Update the consumer if it exists.")

@@ -14,6 +14,7 @@ from ..progress import show_progress
 from ..render import Table, to_json, write_table
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
+from ..values import FILE
 from .orders import SAMPLE_SIZE, read_orders
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _KEPT_OPTIONS: Final = ("json", "trace")
     "-i",
     "--input",
     "input_name",
+    type=FILE,
     metavar="FILE",
     help=f"Orders as JSON lines, '-' for standard input.  [default: a sample of {SAMPLE_SIZE:,}]",
 )

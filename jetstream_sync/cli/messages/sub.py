@@ -14,7 +14,7 @@ from ..completion import complete_stream
 from ..long_running import reconnect_options
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
-from ..values import TIME, TIMEOUT
+from ..values import FILE, TIME, TIMEOUT
 from .reading import CoreSource, Reading, Settle, Source, Start, stream_source
 from .view import SubjectReport, SubWriter, Translator, ViewOptions
 
@@ -129,6 +129,7 @@ def _policy(
 @click.option("--subjects-only", is_flag=True, help="Show only the subjects.")
 @click.option(
     "--dump",
+    type=FILE,
     metavar="DIR",
     help="Write each message to a file in DIR; '-': to stdout, NUL-separated.",
 )
@@ -186,7 +187,7 @@ def sub(
     )
     wanted.check()
     report = SubjectReport(settings, report_top) if report_subjects else None
-    translator = Translator(translate).translate if translate else None
+    translator = Translator(translate).translate if translate is not None else None
     chosen = ViewOptions(headers_only=wanted.headers_only, translate=translator, **shown)
     view = report or SubWriter(settings, chosen)
     acks = wanted.ack if wanted.ack is not None else wanted.durable is not None

@@ -27,6 +27,7 @@ from ..prompts import Asker
 from ..sanitize import readable, single_line, visible
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
+from ..values import FILE
 from .entries import OBJECTS, bucket_argument, object_argument, object_document, write_object
 
 __all__ = ["get", "put"]
@@ -45,7 +46,7 @@ _progress_option = click.option(
 
 @click.command()
 @bucket_argument
-@click.argument("file", required=False, type=click.Path(allow_dash=True))
+@click.argument("file", required=False, type=FILE)
 @click.option("--name", metavar="NAME", help="Name of the object.  [default: FILE]")
 @click.option("--description", metavar="TEXT", help="Description of the object.")
 @click.option(
@@ -161,6 +162,7 @@ def _shown_progress(
 @click.option(
     "-O",
     "--output",
+    type=FILE,
     metavar="FILE",
     help="File to write; '-' for standard output.  [default: the last part of OBJECT]",
 )
@@ -212,7 +214,7 @@ def get(
 def _target(name: str, output: str | None) -> Path:
     """Return the path of the file to write."""
     base = posixpath.basename(name) if output is None else output
-    if base in ("", ".", "..") or "\0" in base:
+    if output is None and (base in ("", ".", "..") or "\0" in base):
         raise CommandError(
             f"object name {single_line(name)!r} has no file name",
             ExitStatus.USAGE,

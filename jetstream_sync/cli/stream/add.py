@@ -26,7 +26,7 @@ from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
 from ..terminology import find_stream, words
-from ..values import STREAM_NAME, parse_limit, parse_limited_duration, parse_limited_size
+from ..values import FILE, STREAM_NAME, parse_limit, parse_limited_duration, parse_limited_size
 from .options import STORAGE, config_options, fields_of
 from .show import write_info
 
@@ -68,10 +68,17 @@ _LIMITS: Final[tuple[tuple[str, str, Callable[[str], Any], str], ...]] = (
 @click.command()
 @click.argument("name", required=False, type=STREAM_NAME)
 @click.option(
-    "--config", "file", metavar="FILE", help="Read the config from a file; '-' for standard input."
+    "--config",
+    "file",
+    type=FILE,
+    metavar="FILE",
+    help="Read the config from a file; '-' for standard input.",
 )
 @click.option(
-    "--output", metavar="FILE", help="Write the config to a file without creating the stream."
+    "--output",
+    type=FILE,
+    metavar="FILE",
+    help="Write the config to a file without creating the stream.",
 )
 @click.option("--validate", is_flag=True, help="Check the config without creating the stream.")
 @click.option("--defaults", is_flag=True, help="Use defaults instead of asking.")

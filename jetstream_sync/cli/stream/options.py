@@ -31,6 +31,7 @@ from ..values import (
     LIMIT,
     LIMITED_DURATION,
     LIMITED_SIZE,
+    TAG,
     Decorator,
     Parsed,
     with_options,
@@ -275,6 +276,7 @@ config_options: Decorator = with_options(
     click.option(
         "--tag",
         "tags",
+        type=TAG,
         multiple=True,
         metavar="TAG",
         help="Tag that its servers must have; repeatable.",
