@@ -4,6 +4,7 @@ import signal
 
 # One that imports another comes after it.
 pytest_plugins = [
+    "fix_collection",
     "fix_gevent",
     "fix_hypothesis",
     "fix_jwt",

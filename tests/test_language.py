@@ -47,11 +47,9 @@ def checked_files() -> list[Path]:
 def refused_phrases(text: str) -> list[str]:
     """Return one line for each use of a refused pattern."""
     return [
-        f"{number}: {match[0]!r}: {reason}"
-        for number, line in enumerate(text.splitlines(), 1)
+        f"{text.count(chr(10), 0, match.start()) + 1}: {match[0]!r}: {reason}"
         for pattern, reason in _COMPILED
-        for match in [pattern.search(line)]
-        if match
+        for match in pattern.finditer(text)
     ]
 
 

@@ -10,7 +10,7 @@ import ast
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
@@ -256,11 +256,20 @@ class File:
     def is_in(self, places: set[str]) -> bool:
         return self.part in places or self.name in places
 
-    def imports(self) -> Iterator[Import]:
-        """Yield all imports, also those in functions; ``from . import x`` counts as ``.x`` if x is a module."""
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of the tree, outer ones first. To walk the tree for each rule would take far longer."""
+        return list(ast.walk(self.tree))
+
+    @cached_property
+    def imports(self) -> list[Import]:
+        """All imports, also those in functions; ``from . import x`` counts as ``.x`` if x is a module."""
+        return list(self._imports())
+
+    def _imports(self) -> Iterator[Import]:
         typing_only = {
             id(node)
-            for branch in ast.walk(self.tree)
+            for branch in self.nodes
             if isinstance(branch, ast.If) and "TYPE_CHECKING" in ast.dump(branch.test)
             for statement in branch.body
             for node in ast.walk(statement)
@@ -268,7 +277,7 @@ class File:
         package = self.module.split(".")
         if self.path.name != "__init__.py":
             package = package[:-1]
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     yield Import(alias.name, node.lineno, id(node) in typing_only)
@@ -307,7 +316,7 @@ def every_file(test: Callable[..., None]) -> Callable[..., None]:
 
 
 def functions(file: File) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -331,7 +340,7 @@ def test_no_two_parts_import_each_other() -> None:
 def test_imports_point_downwards(file: File) -> None:
     """A file imports its own part and the parts below it."""
     wrong = []
-    for imported in file.imports():
+    for imported in file.imports:
         first, _, rest = imported.module.partition(".")
         if first != "jetstream_sync":
             continue
@@ -351,7 +360,7 @@ def test_the_worker_runtime_uses_public_names() -> None:
     for file in files():
         if file.part != "workers":
             continue
-        for node in ast.walk(file.tree):
+        for node in file.nodes:
             if isinstance(node, ast.ImportFrom) and (
                 node.level > 1 or node.module == "jetstream_sync"
             ):
@@ -375,7 +384,7 @@ def test_imports_between_folders_point_downwards(part: str) -> None:
             found.add(own)
         elif own in ENTRY_POINTS[part]:
             continue
-        for imported in file.imports():
+        for imported in file.imports:
             folder = imported.module.removeprefix(f"jetstream_sync.{part}.").partition(".")[0]
             if folder in folders and folder != own and folder not in folders.get(own, set()):
                 wrong.append(f"{file.name}, line {imported.line}: {imported.module}")
@@ -387,7 +396,7 @@ def test_imports_between_folders_point_downwards(part: str) -> None:
 def test_restricted_modules_are_imported_where_allowed(file: File) -> None:
     """Sockets, clocks, threads, JSON and third-party packages are imported where the tables allow."""
     wrong = []
-    for imported in file.imports():
+    for imported in file.imports:
         first = imported.module.partition(".")[0]
         if first == "jetstream_sync" or imported.typing_only:
             continue
@@ -406,7 +415,7 @@ def test_there_are_no_import_cycles(typing_too: bool) -> None:
     graph = {
         file.module: {
             imported.module
-            for imported in file.imports()
+            for imported in file.imports
             if (typing_too or not imported.typing_only) and imported.module != file.module
         }
         & modules()
@@ -426,7 +435,7 @@ def test_upper_layers_use_the_interface_of_the_connection_core() -> None:
     for file in files():
         if MAY_IMPORT["client"] | {"client"} >= {file.part}:
             continue
-        for node in ast.walk(file.tree):
+        for node in file.nodes:
             if isinstance(node, ast.Attribute) and is_core(node.value):
                 used[node.attr] = f"{file.name}, line {node.lineno}"
     assert not {name: where for name, where in used.items() if name not in CORE_INTERFACE}
@@ -492,7 +501,7 @@ def test_the_wall_clock_is_not_used(file: File) -> None:
     """Waits and measurements use the monotonic clock, which is never set back."""
     wrong = [
         f"line {node.lineno}"
-        for node in ast.walk(file.tree)
+        for node in file.nodes
         if (isinstance(node, ast.Attribute) and ast.unparse(node) in {"time.time", "time.time_ns"})
         or (
             isinstance(node, ast.ImportFrom)
@@ -508,7 +517,7 @@ def test_threads_are_created_in_one_file(file: File) -> None:
     """No other file calls Thread, Timer or an executor."""
     wrong = [
         f"line {node.lineno}: {ast.unparse(node.func)}"
-        for node in ast.walk(file.tree)
+        for node in file.nodes
         if isinstance(node, ast.Call)
         and ast.unparse(node.func).rpartition(".")[2] in {"Thread", "Timer", "ThreadPoolExecutor"}
         and file.name not in THREADS_FILES
@@ -524,7 +533,7 @@ def broad_handlers(file: File) -> Iterator[tuple[str, int]]:
         for function in functions(file)  # an inner function comes later and replaces the outer one
         for node in ast.walk(function)
     }
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if not isinstance(node, ast.ExceptHandler):
             continue
         caught = "BaseException" if node.type is None else ast.unparse(node.type)
