@@ -11,6 +11,8 @@
  *
  * `MessageFields` holds the fields of `jetstream_sync.Msg`, with the constructor.
  *
+ * `OutputBuffer` appends messages to the buffer of `jetstream_sync.client.writer.Writer`.
+ *
  * `jetstream_sync/speedups.py` selects this module or its twin in Python.
  */
 
@@ -527,10 +529,162 @@ static PyType_Spec fields_spec = {
     .slots = fields_slots,
 };
 
+/* --- the output buffer ----------------------------------------------------------------------------------- */
+
+/* The fields of a `Writer` that the two functions below use, with its names and its rules. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *is_locked, *chunks, *stream, *closed;
+    Py_ssize_t size, send_above;
+    long long out_msgs, out_bytes;
+    int flusher;
+} OutputBuffer;
+
+/* The states of the flusher from which on a message wakes it, if it is urgent, and if it is deferred. */
+enum { TICKING = 1, ASLEEP = 2 };
+
+static PyMemberDef output_members[] = {
+    {"_is_locked", T_OBJECT_EX, offsetof(OutputBuffer, is_locked), 0, NULL},
+    {"_chunks", T_OBJECT_EX, offsetof(OutputBuffer, chunks), 0, NULL},
+    {"_stream", T_OBJECT_EX, offsetof(OutputBuffer, stream), 0, NULL},
+    {"closed", T_OBJECT_EX, offsetof(OutputBuffer, closed), 0, NULL},
+    {"_size", T_PYSSIZET, offsetof(OutputBuffer, size), 0, NULL},
+    {"_send_above", T_PYSSIZET, offsetof(OutputBuffer, send_above), 0, NULL},
+    {"out_msgs", T_LONGLONG, offsetof(OutputBuffer, out_msgs), 0, NULL},
+    {"out_bytes", T_LONGLONG, offsetof(OutputBuffer, out_bytes), 0, NULL},
+    {"_flusher", T_INT, offsetof(OutputBuffer, flusher), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+/*
+ * Append the command of a message. Return 1 if that was done, 0 if it is left to Python, -1 after an error.
+ *
+ * No thread can run Python code meanwhile. So if no thread holds the lock, it need not be taken here. Without
+ * the GIL that does not hold, and Python appends.
+ */
+static int
+try_append(OutputBuffer *self, PyObject *command, PyObject *size, int wake_from)
+{
+#ifdef Py_GIL_DISABLED
+    (void)self, (void)command, (void)size, (void)wake_from;
+    return 0;
+#else
+    Py_ssize_t bytes = PyLong_AsSsize_t(size);
+    if (bytes == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    if (self->is_locked == NULL || self->chunks == NULL || !PyList_CheckExact(self->chunks)
+        || !PyBytes_CheckExact(command)) {
+        return 0;
+    }
+    PyObject *is_locked = PyObject_CallNoArgs(self->is_locked);
+    if (is_locked == NULL) {
+        return -1;
+    }
+    Py_DECREF(is_locked); /* True or False */
+    if (is_locked != Py_False || self->closed != Py_None || self->stream == Py_None
+        || self->flusher >= wake_from) {
+        return 0;
+    }
+    if (PyList_Append(self->chunks, command) < 0) {
+        return -1;
+    }
+    self->size += PyBytes_GET_SIZE(command);
+    self->out_msgs += 1;
+    self->out_bytes += bytes;
+    return 1;
+#endif
+}
+
+static PyObject *
+append_message(OutputBuffer *self, PyObject *const *args, Py_ssize_t count, int wake_from)
+{
+    if (count != 2) {
+        return PyErr_Format(PyExc_TypeError, "expected a command and a size, got %zd arguments", count);
+    }
+    int appended = try_append(self, args[0], args[1], wake_from);
+    if (appended < 0) {
+        return NULL;
+    }
+    if (!appended) {
+        return PyObject_CallMethod((PyObject *)self, "_publish", "OOi", args[0], args[1], wake_from);
+    }
+    if (self->size > self->send_above) {
+        return PyObject_CallMethod((PyObject *)self, "_apply_backpressure", NULL);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+output_publish(OutputBuffer *self, PyObject *const *args, Py_ssize_t count)
+{
+    return append_message(self, args, count, TICKING);
+}
+
+static PyObject *
+output_send_deferred(OutputBuffer *self, PyObject *const *args, Py_ssize_t count)
+{
+    return append_message(self, args, count, ASLEEP);
+}
+
+static PyMethodDef output_methods[] = {
+    {"publish", (PyCFunction)(void (*)(void))output_publish, METH_FASTCALL, NULL},
+    {"send_deferred", (PyCFunction)(void (*)(void))output_send_deferred, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static int
+output_traverse(OutputBuffer *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->is_locked);
+    Py_VISIT(self->chunks);
+    Py_VISIT(self->stream);
+    Py_VISIT(self->closed);
+    return 0;
+}
+
+static int
+output_clear(OutputBuffer *self)
+{
+    Py_CLEAR(self->is_locked);
+    Py_CLEAR(self->chunks);
+    Py_CLEAR(self->stream);
+    Py_CLEAR(self->closed);
+    return 0;
+}
+
+static void
+output_dealloc(OutputBuffer *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    (void)output_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyType_Slot output_slots[] = {
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_dealloc, output_dealloc},
+    {Py_tp_traverse, output_traverse},
+    {Py_tp_clear, output_clear},
+    {Py_tp_members, output_members},
+    {Py_tp_methods, output_methods},
+    {0, NULL},
+};
+
+static PyType_Spec output_spec = {
+    .name = "jetstream_sync._speedups.OutputBuffer",
+    .basicsize = sizeof(OutputBuffer),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = output_slots,
+};
+
 /* --- the module ------------------------------------------------------------------------------------------ */
 
 static int
-add_fields_type(PyObject *module)
+add_types(PyObject *module)
 {
     PyObject *type = PyType_FromModuleAndSpec(module, &fields_spec, NULL);
     if (type == NULL) {
@@ -544,6 +698,15 @@ add_fields_type(PyObject *module)
     }
     Py_XDECREF(names);
     Py_DECREF(type);
+    if (status < 0) {
+        return -1;
+    }
+    type = PyType_FromModuleAndSpec(module, &output_spec, NULL);
+    if (type == NULL) {
+        return -1;
+    }
+    status = PyModule_AddObjectRef(module, "OutputBuffer", type);
+    Py_DECREF(type);
     return status;
 }
 
@@ -555,7 +718,7 @@ static PyMethodDef module_functions[] = {
 };
 
 static PyModuleDef_Slot module_slots[] = {
-    {Py_mod_exec, add_fields_type},
+    {Py_mod_exec, add_types},
 #ifdef Py_mod_gil
     /* There is no shared state, and the fields are read and set through member descriptors. */
     {Py_mod_gil, Py_MOD_GIL_NOT_USED},

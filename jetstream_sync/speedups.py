@@ -17,6 +17,7 @@ __all__ = [
     "IN_USE",
     "Encode",
     "MessageFields",
+    "OutputBuffer",
     "PythonMessageFields",
     "ReadMessages",
     "encode_command",
@@ -69,9 +70,18 @@ read_messages: ReadMessages | None = None
 encode_message: Encode | None = None
 encode_command: Encode | None = None
 
+#: Base class of `jetstream_sync.client.writer.FastWriter`; ``None``: the extension is not in use.
+OutputBuffer: type[Any] | None = None
+
 if not TYPE_CHECKING and os.environ.get("JETSTREAM_SYNC_SPEEDUPS") != "0":
     with contextlib.suppress(ImportError):
-        from ._speedups import MessageFields, encode_command, encode_message, read_messages
+        from ._speedups import (
+            MessageFields,
+            OutputBuffer,
+            encode_command,
+            encode_message,
+            read_messages,
+        )
 
 IN_USE: Final[bool] = read_messages is not None
 """Whether the C extension is in use."""

@@ -61,7 +61,7 @@ from .result_slot import copy_exception
 from .threads import after_fork, at_exit, join, spawn, spawn_from_finalizer
 from .tracing import Tracer
 from .transport import Transport
-from .writer import SendFunction, Writer
+from .writer import FastWriter, SendFunction, Writer
 
 __all__ = ["ConnectionCore", "is_deliberate_close"]
 
@@ -124,7 +124,7 @@ class ConnectionCore:
         # --- parts with their own synchronization ---
         self._encoder = MessageEncoder()
         self._events = Events(self.name, options)
-        self._writer = Writer(options.pending_size, self._on_send_error)
+        self._writer: Writer = FastWriter(options.pending_size, self._on_send_error)
         # --- for the layers above ---
         #: Validate and encode a subject, or a message with its subject as `str` or as encoded `bytes`.
         self.encode_subject: Callable[[str], bytes] = self._encoder.encode_subject

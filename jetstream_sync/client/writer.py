@@ -25,8 +25,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from .. import speedups
 from ..errors import (
     ConnectionClosedError,
     Error,
@@ -40,7 +41,7 @@ from ..net.stream import ByteStream
 from ..protocol.commands import PING, PONG
 from .result_slot import copy_exception
 
-__all__ = ["SendFunction", "Writer"]
+__all__ = ["FastWriter", "SendFunction", "Writer"]
 
 T = TypeVar("T")
 
@@ -87,7 +88,7 @@ class Writer:
     ) -> None:
         self._pending_size = pending_size
         self._on_send_error = on_send_error
-        self._lock = threading.Lock()
+        self._new_lock()
         # --- under _lock ---
         self._chunks: list[bytes] = []
         self._size = 0
@@ -105,6 +106,11 @@ class Writer:
         # The flusher sleeps on this lock; released means that there is work.
         self._work = threading.Lock()
         self._work.acquire()
+        self._send_above = _SEND_ABOVE_BYTES  # for the C extension
+
+    def _new_lock(self) -> None:
+        self._lock = threading.Lock()
+        self._is_locked = self._lock.locked  # for the C extension
 
     # --- filling the buffer ---------------------------------------------------------------------
 
@@ -137,6 +143,8 @@ class Writer:
             self._chunks.append(command)
         if self._size > _SEND_ABOVE_BYTES:
             self._apply_backpressure()
+
+    _publish = publish  # for the C extension
 
     def send_deferred(self, command: bytes, size: int) -> None:
         """
@@ -457,7 +465,7 @@ class Writer:
     def forked(self, reason: ConnectionClosedError) -> None:
         """Refuse all commands, and replace the locks that a thread of the parent may have held."""
         self.closed = reason
-        self._lock = threading.Lock()
+        self._new_lock()
         self._sending = threading.Lock()
         self._stream = None
         self._chunks, self._size, self._batch = [], 0, _NOTHING
@@ -470,3 +478,13 @@ class Writer:
             self._chunks, self._size = [], 0
             if self._flusher:
                 self._wake()
+
+
+#: The writer with `publish()` and `send_deferred()` in C, if the C extension is in use. They append in C
+#: while no thread holds the lock, a stream is attached, and the flusher need not be woken.
+FastWriter: type[Writer] = Writer
+
+if not TYPE_CHECKING and speedups.OutputBuffer is not None:
+
+    class FastWriter(speedups.OutputBuffer, Writer):
+        """The writer with the fields and methods of the C extension."""

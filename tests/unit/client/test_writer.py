@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
+import weakref
 
 import pytest
 from fix_threads import wait_until
 
-from jetstream_sync.client.writer import _ASLEEP, _SEND_ABOVE_BYTES, Writer
+from jetstream_sync.client.writer import (
+    _ASLEEP,
+    _AWAKE,
+    _SEND_ABOVE_BYTES,
+    _TICKING,
+    FastWriter,
+    Writer,
+)
 from jetstream_sync.errors import ConnectionClosedError, OutboundBufferLimitError, TimeoutError
 from jetstream_sync.net.clock import FOREVER, Deadline
 from jetstream_sync.net.memory import MemoryStream
@@ -35,9 +45,9 @@ def broken():
     return []
 
 
-@pytest.fixture
-def writer(broken):
-    return Writer(100, lambda stream, error: broken.append((stream, error)))
+@pytest.fixture(params=[Writer, FastWriter], ids=["python", "in use"])
+def writer(broken, request):
+    return request.param(100, lambda stream, error: broken.append((stream, error)))
 
 
 @pytest.fixture
@@ -92,6 +102,82 @@ def test_the_flusher_sends_what_others_leave(writer, stream):
 
     writer.flusher(next_wake)
     assert stream.sent == b"one"
+
+
+@pytest.mark.parametrize(
+    ("state", "how", "wakes"),
+    [
+        (_AWAKE, "publish", False),
+        (_TICKING, "publish", True),
+        (_ASLEEP, "publish", True),
+        (_AWAKE, "send_deferred", False),
+        (_TICKING, "send_deferred", False),
+        (_ASLEEP, "send_deferred", True),
+    ],
+)
+def test_a_message_wakes_the_flusher(writer, stream, state, how, wakes):
+    """A deferred message waits for the next tick; every message wakes a flusher that sleeps."""
+    writer._flusher = state
+    getattr(writer, how)(b"one", 1)
+    assert writer._work.acquire(blocking=False) == wakes
+    assert writer._flusher == (_AWAKE if wakes else state)
+    writer.send_buffered()
+    assert stream.sent == b"one"
+
+
+def test_many_threads_append(writer, stream):
+    """Every message is counted and sent once, and the messages of a thread keep their order."""
+    threads, count = 4, 3000
+
+    def append(number):
+        for each in range(count):
+            (writer.publish, writer.send_deferred)[each % 2](b"%d:%d " % (number, each), 1)
+            if each % 100 == number:
+                writer.send_buffered()
+
+    workers = [threading.Thread(target=append, args=(number,)) for number in range(threads)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join(30.0)
+    finally:
+        sys.setswitchinterval(before)
+    writer.send_buffered()
+    assert (writer.out_msgs, writer.out_bytes) == (threads * count, threads * count)
+    sent = [each.split(b":") for each in bytes(stream.sent).split()]
+    for number in range(threads):
+        mine = [int(each) for name, each in sent if int(name) == number]
+        assert mine == list(range(count))
+
+
+def test_a_message_is_a_command_and_its_size(writer, stream):
+    """Other arguments are an error, and nothing is sent."""
+    for how in (writer.publish, writer.send_deferred):
+        with pytest.raises(TypeError):
+            how(b"one")
+        with pytest.raises(TypeError):
+            how(b"one", "3")
+    writer.send_buffered()
+    assert stream.sent == b""
+
+
+def test_a_dropped_writer_is_collected(writer, stream):
+    """The garbage collector sees what a writer refers to."""
+
+    class Stream(MemoryStream):
+        writer: Writer
+
+    fresh = type(writer)(100, lambda *_: None)
+    stream = Stream([])
+    stream.writer = fresh
+    fresh.attach(stream, b"")
+    gone = weakref.ref(fresh)
+    del fresh, stream
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_flusher_that_was_woken_in_vain_stays_ready(writer, stream):
