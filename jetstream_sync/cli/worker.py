@@ -2,20 +2,52 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import argparse
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from ..errors import InvalidOptionError
+from ..workers.command import RUN_OPTIONS, RunOption, load_worker, run_options, run_worker
 from .groups import NounGroup
 from .output import emit, note
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
+from .values import Decorator, with_options
 
 if TYPE_CHECKING:
     from ..workers import Worker
 
 __all__ = ["worker"]
+
+
+#: The values that the options accept.
+_TYPES: Final = {
+    "drain-timeout": click.FloatRange(min=0),
+    "http": click.STRING,
+    "processes": click.IntRange(min=1),
+    "max-messages": click.IntRange(min=1),
+    "max-age": click.FloatRange(min=0, min_open=True),
+    "max-rss": click.IntRange(min=1),
+}
+
+
+def _run_option(option: RunOption) -> Decorator:
+    """Return an option of ``jsm worker run``; its value may also be in an environment variable."""
+    names = ("-v", f"--{option.name}") if option.name == "verbose" else (f"--{option.name}",)
+    if option.kind is bool:
+        return click.option(*names, is_flag=True, help=option.help)
+    return click.option(
+        *names,
+        type=click.Choice(option.choices) if option.choices else _TYPES[option.name],
+        default=option.choices[0] if option.choices else None,
+        metavar=option.metavar,
+        envvar=f"JETSTREAM_WORKER_{option.name.replace('-', '_').upper()}",
+        help=option.help,
+    )
+
+
+_run_options: Final = with_options(*map(_run_option, RUN_OPTIONS))
 
 
 @click.group(cls=NounGroup)
@@ -31,80 +63,10 @@ def worker(_settings: Settings) -> None:
 
 @worker.command("run", short_help="Handle messages until Ctrl-C or SIGTERM.")
 @click.argument("target", metavar="MODULE:ATTRIBUTE")
-@click.option(
-    "--drain-timeout",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    envvar="JETSTREAM_WORKER_DRAIN_TIMEOUT",
-    help="Seconds that running handlers may take after a signal.  [default: that of the worker]",
-)
-@click.option(
-    "--http",
-    metavar="HOST:PORT",
-    envvar="JETSTREAM_WORKER_HTTP",
-    help="Serve /livez, /readyz and /metrics at this address.  [default: that of the worker]",
-)
-@click.option(
-    "--processes",
-    type=click.IntRange(min=1),
-    metavar="N",
-    envvar="JETSTREAM_WORKER_PROCESSES",
-    help="Number of worker processes, each with its own connection, under a supervisor.",
-)
-@click.option(
-    "--max-messages",
-    type=click.IntRange(min=1),
-    metavar="N",
-    envvar="JETSTREAM_WORKER_MAX_MESSAGES",
-    help="Replace a worker process after this number of messages.",
-)
-@click.option(
-    "--max-age",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    envvar="JETSTREAM_WORKER_MAX_AGE",
-    help="Replace a worker process after this time.",
-)
-@click.option(
-    "--max-rss",
-    type=click.IntRange(min=1),
-    metavar="MIB",
-    envvar="JETSTREAM_WORKER_MAX_RSS",
-    help="Replace a worker process that uses this much memory (Linux).",
-)
-@click.option(
-    "--reload",
-    is_flag=True,
-    help="Replace the worker processes when a source file changes, for development.",
-)
-@click.option(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    envvar="JETSTREAM_WORKER_LOG_FORMAT",
-    help="Format of log records.",
-)
-@click.option("-v", "--verbose", is_flag=True, help="Log one line for each message.")
-@click.option("--burst", is_flag=True, help="Stop when all consumers are empty.")
+@_run_options
 @common_options
 @click.pass_context
-def run(  # noqa: PLR0913 - keywords only
-    ctx: click.Context,
-    settings: Settings,
-    *,
-    target: str,
-    drain_timeout: float | None,
-    http: str | None,
-    log_format: str,
-    verbose: bool,
-    processes: int | None,
-    max_messages: int | None,
-    max_age: float | None,
-    max_rss: int | None,
-    reload: bool,
-    burst: bool,
-) -> None:
+def run(ctx: click.Context, /, settings: Settings, *, target: str, **given: Any) -> None:
     """
     Handle messages until Ctrl-C or SIGTERM.
 
@@ -128,26 +90,8 @@ def run(  # noqa: PLR0913 - keywords only
       3  a stream or consumer does not exist
       5  no connection, login refused, or JetStream is disabled
     """  # noqa: D301 - click requires the character, not the escape
-    from ..workers.command import RunOptions, run_worker  # noqa: PLC0415 - for this command only
-    from ..workers.supervisor import Limits  # noqa: PLC0415
-
     servers = tuple(settings.servers)
-    options = RunOptions(
-        target=target,
-        servers=servers,
-        drain_timeout=drain_timeout,
-        processes=processes,
-        limits=Limits(
-            max_messages=max_messages,
-            max_age=max_age,
-            max_rss=None if max_rss is None else max_rss * 2**20,
-        ),
-        reload=reload,
-        http=http,
-        log_format=log_format,
-        verbose=verbose,
-        burst=burst,
-    )
+    options = run_options(target, argparse.Namespace(servers=servers, **given))
     try:
         ctx.exit(run_worker(options, settings.env.stderr))
     except InvalidOptionError as error:
@@ -211,8 +155,6 @@ def _load(target: str, settings: Settings) -> Worker:
         CommandError: there is none.
 
     """
-    from ..workers.command import load_worker  # noqa: PLC0415 - for this command only
-
     try:
         found = load_worker(target)
     except InvalidOptionError as error:

@@ -19,6 +19,8 @@ from .supervisor import Limits, Supervisor
 from .worker import ExitStatus, Worker
 
 __all__ = [
+    "RUN_OPTIONS",
+    "RunOption",
     "RunOptions",
     "add_run_arguments",
     "configure_logging",
@@ -67,6 +69,75 @@ class RunOptions:
         return self.processes is not None or self.reload or self.limits != Limits()
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunOption:
+    """An option of the commands that run a worker."""
+
+    name: str
+    """Its name on the command line, without ``--``."""
+    help: str
+    """What it does."""
+    kind: type = bool
+    """The type of its value; ``bool``: it has none."""
+    metavar: str | None = None
+    """The placeholder for its value."""
+    choices: Sequence[str] = ()
+    """The possible values; the first one is the default. Empty: any."""
+
+
+#: The options of `RunOptions`, other than the servers.
+RUN_OPTIONS: Final = (
+    RunOption(
+        name="drain-timeout",
+        kind=float,
+        metavar="SECONDS",
+        help="Seconds that running handlers may take after a signal.  [default: that of the worker]",
+    ),
+    RunOption(
+        name="http",
+        kind=str,
+        metavar="HOST:PORT",
+        help="Serve /livez, /readyz and /metrics at this address.  [default: that of the worker]",
+    ),
+    RunOption(
+        name="processes",
+        kind=int,
+        metavar="N",
+        help="Number of worker processes, each with its own connection, under a supervisor.",
+    ),
+    RunOption(
+        name="max-messages",
+        kind=int,
+        metavar="N",
+        help="Replace a worker process after this number of messages.",
+    ),
+    RunOption(
+        name="max-age",
+        kind=float,
+        metavar="SECONDS",
+        help="Replace a worker process after this time.",
+    ),
+    RunOption(
+        name="max-rss",
+        kind=int,
+        metavar="MIB",
+        help="Replace a worker process that uses this much memory (Linux).",
+    ),
+    RunOption(
+        name="reload",
+        help="Replace the worker processes when a source file changes, for development.",
+    ),
+    RunOption(
+        name="log-format",
+        kind=str,
+        choices=("text", "json"),
+        help="Format of log records.  [default: text]",
+    ),
+    RunOption(name="verbose", help="Log one line for each message."),
+    RunOption(name="burst", help="Stop when all consumers are empty."),
+)
+
+
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of a command that runs a worker; see `run_options`."""
     parser.add_argument(
@@ -76,56 +147,20 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         dest="servers",
         metavar="URL",
-        help="server address; may be repeated (default: that of the worker)",
+        help="Server address; repeatable.  [default: that of the worker]",
     )
-    parser.add_argument(
-        "--drain-timeout",
-        type=float,
-        metavar="SECONDS",
-        help="seconds that running handlers may take after a signal (default: that of the worker)",
-    )
-    parser.add_argument(
-        "--processes",
-        type=int,
-        metavar="N",
-        help="number of worker processes, each with its own connection, under a supervisor",
-    )
-    parser.add_argument(
-        "--max-messages",
-        type=int,
-        metavar="N",
-        help="replace a worker process after this number of messages",
-    )
-    parser.add_argument(
-        "--max-age",
-        type=float,
-        metavar="SECONDS",
-        help="replace a worker process after this time",
-    )
-    parser.add_argument(
-        "--max-rss",
-        type=int,
-        metavar="MIB",
-        help="replace a worker process that uses this much memory (Linux)",
-    )
-    parser.add_argument(
-        "--reload",
-        action="store_true",
-        help="replace the worker processes when a source file changes, for development",
-    )
-    parser.add_argument(
-        "--http",
-        metavar="HOST:PORT",
-        help="serve /livez, /readyz and /metrics at this address (default: that of the worker)",
-    )
-    parser.add_argument(
-        "--log-format",
-        choices=("text", "json"),
-        default="text",
-        help="format of log records on standard error (default: text)",
-    )
-    parser.add_argument("--verbose", action="store_true", help="log one line for each message")
-    parser.add_argument("--burst", action="store_true", help="stop when all consumers are empty")
+    for each in RUN_OPTIONS:
+        if each.kind is bool:
+            parser.add_argument(f"--{each.name}", action="store_true", help=each.help)
+        else:
+            parser.add_argument(
+                f"--{each.name}",
+                type=each.kind,
+                metavar=each.metavar,
+                choices=each.choices or None,
+                default=each.choices[0] if each.choices else None,
+                help=each.help,
+            )
 
 
 def run_options(target: str, given: argparse.Namespace) -> RunOptions:
