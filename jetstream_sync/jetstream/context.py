@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
     from ..api.config_fields import StreamConfigFields
 
-_NO_EXPECTATION = (None, None, None)
-
 __all__ = ["JetStream"]
 
 
@@ -454,8 +452,11 @@ class JetStream(
             True
 
         """
-        expected = (expected_last_sequence, expected_last_subject_sequence, expected_last_msg_id)
-        if not options and expected == _NO_EXPECTATION and stream is msg_id is msg_ttl is None:
+        if (
+            not options
+            and stream is msg_id is msg_ttl is expected_last_msg_id is None
+            and expected_last_sequence is expected_last_subject_sequence is None
+        ):
             return self._publisher.publish(subject, payload, headers, timeout)
         headers = publish_headers(
             headers,
@@ -578,8 +579,11 @@ class JetStream(
             1003
 
         """
-        expected = (expected_last_sequence, expected_last_subject_sequence, expected_last_msg_id)
-        if not options and expected == _NO_EXPECTATION and stream is msg_id is msg_ttl is None:
+        if (
+            not options
+            and stream is msg_id is msg_ttl is expected_last_msg_id is None
+            and expected_last_sequence is expected_last_subject_sequence is None
+        ):
             return self._publisher.publish_async(subject, payload, headers, timeout)
         headers = publish_headers(
             headers,

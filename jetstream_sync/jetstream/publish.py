@@ -240,7 +240,7 @@ class Publisher(MessageReceiver):
             reason = "must be an int of at least 1"
             raise InvalidOptionError("publish_async_max_pending", window, reason)
         self._core = core.machinery  # the ack thread holds this object
-        self._timeout = timeout
+        self._timeout = None if timeout is None else seconds(timeout)
         self._window = window
         self._tokens = itertools.count(1)
         self._pending: dict[bytes, PubAckFuture] = {}
@@ -309,11 +309,11 @@ class Publisher(MessageReceiver):
         command, size = core.encode_command(
             core.encode_subject(subject), payload, self._reply_prefix + token, headers
         )
-        limit = self._timeout if timeout is None else timeout
+        limit = self._timeout if timeout is None else seconds(timeout)
         # The ack thread makes room in the window, so callbacks of futures must not wait for it.
         if len(self._pending) >= self._window and threading.current_thread() is not self._thread:
             self._wait_for_room(Deadline(limit))
-        due = None if limit is None else monotonic() + seconds(limit)
+        due = None if limit is None else monotonic() + limit
         future = PubAckFuture(subject, command, size, due, core)
         if retry_attempts != RETRY_ATTEMPTS or retry_wait != RETRY_WAIT:
             future.retry_wait = _retry_wait(retry_attempts, retry_wait)
