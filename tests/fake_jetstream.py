@@ -11,9 +11,41 @@ from fix_proxy import Listener, ScriptedPeer
 from fix_threads import SCALE
 from typing_extensions import Self
 
-__all__ = ["ClientCommand", "FakeJetStream", "consumer_info"]
+from jetstream_sync import (
+    AckPolicy,
+    Connection,
+    ConsumerConfig,
+    ConsumerInfo,
+    PullConsumer,
+    SequenceInfo,
+)
+from jetstream_sync.api.routes import Routes
+from jetstream_sync.durations import time_from_ns
+from jetstream_sync.jetstream.api_requests import APIRequests
+
+__all__ = ["ClientCommand", "FakeJetStream", "consumer_info", "consumer_of"]
 
 _STATE = {"consumer_seq": 0, "stream_seq": 0}
+
+
+def consumer_of(
+    nc: Connection, name: str = "C", policy: AckPolicy = AckPolicy.EXPLICIT
+) -> PullConsumer:
+    """Return a consumer object without any request to the server."""
+    nowhere = SequenceInfo(**_STATE)
+    info = ConsumerInfo(
+        stream_name="S",
+        name=name,
+        created=time_from_ns(0),
+        config=ConsumerConfig(durable_name=name, ack_policy=policy),
+        delivered=nowhere,
+        ack_floor=nowhere,
+        num_ack_pending=0,
+        num_redelivered=0,
+        num_waiting=0,
+        num_pending=0,
+    )
+    return PullConsumer(APIRequests(nc._core, Routes.of(None, None), 5), info)
 
 
 class ClientCommand(NamedTuple):

@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 import pytest
+from fake_jetstream import consumer_of
 from fix_ctrl_c import interrupted
 from fix_fork import in_child
 from fix_proxy import Listener, ScriptedPeer
@@ -24,11 +25,8 @@ from fix_tls import Certificates
 
 import jetstream_sync
 from jetstream_sync import (
-    AckPolicy,
     Connection,
     ConnectionClosedError,
-    ConsumerConfig,
-    ConsumerInfo,
     ForkedConnectionError,
     JetStreamMsg,
     Msg,
@@ -36,14 +34,10 @@ from jetstream_sync import (
     PermissionsError,
     PubAck,
     PullConsumer,
-    SequenceInfo,
     TimeoutError,
 )
-from jetstream_sync.api.routes import Routes
 from jetstream_sync.client import direct_reads
-from jetstream_sync.durations import time_from_ns
 from jetstream_sync.errors import ConnectionLostError
-from jetstream_sync.jetstream.api_requests import APIRequests
 from jetstream_sync.jetstream.pull import AnswerInbox
 from jetstream_sync.net.clock import Deadline
 from jetstream_sync.server import NatsServer
@@ -495,26 +489,6 @@ def test_threads_that_are_left(nc: Connection) -> None:
 
 
 # --- fetches ----------------------------------------------------------------------------------------
-
-
-def consumer_of(
-    nc: Connection, name: str = "C", policy: AckPolicy = AckPolicy.EXPLICIT
-) -> PullConsumer:
-    """Return a consumer object without any request to the server."""
-    nowhere = SequenceInfo(consumer_seq=0, stream_seq=0)
-    info = ConsumerInfo(
-        stream_name="S",
-        name=name,
-        created=time_from_ns(0),
-        config=ConsumerConfig(durable_name=name, ack_policy=policy),
-        delivered=nowhere,
-        ack_floor=nowhere,
-        num_ack_pending=0,
-        num_redelivered=0,
-        num_waiting=0,
-        num_pending=0,
-    )
-    return PullConsumer(APIRequests(nc._core, Routes.of(None, None), 5), info)
 
 
 def start_fetching_directly(nc: Connection, consumer: PullConsumer) -> None:

@@ -16,22 +16,17 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from fake_jetstream import consumer_of
 from fix_threads import wait_until
 
 import jetstream_sync
 from jetstream_sync import (
     Connection,
     ConnectionClosedError,
-    ConsumerConfig,
-    ConsumerInfo,
     IteratorClosedError,
     PullConsumer,
     RequestLimitError,
-    SequenceInfo,
 )
-from jetstream_sync.api.routes import Routes
-from jetstream_sync.durations import time_from_ns
-from jetstream_sync.jetstream.api_requests import APIRequests
 
 
 class Peer:
@@ -145,20 +140,7 @@ def nc(peer: Peer, errors: list[Exception]) -> Iterator[Connection]:
 @pytest.fixture
 def consumer(nc: Connection) -> PullConsumer:
     """A consumer object without any request to the server."""
-    nowhere = SequenceInfo(consumer_seq=0, stream_seq=0)
-    info = ConsumerInfo(
-        stream_name="S",
-        name="C",
-        created=time_from_ns(0),
-        config=ConsumerConfig(durable_name="C"),
-        delivered=nowhere,
-        ack_floor=nowhere,
-        num_ack_pending=0,
-        num_redelivered=0,
-        num_waiting=0,
-        num_pending=0,
-    )
-    return PullConsumer(APIRequests(nc._core, Routes.of(None, None), 5), info)
+    return consumer_of(nc)
 
 
 def pull(peer: Peer, number: int = 0) -> tuple[str, dict[str, int], int]:

@@ -370,25 +370,24 @@ def test_a_port_that_is_in_use_keeps_the_worker_from_starting(
 
 
 def test_systemd_is_told_about_the_worker(
-    stream: Stream, nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stream: Stream,
+    nats_server: NatsServer,
+    systemd: socket.socket,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The worker reports when it is ready and when it stops, and resets the watchdog in between."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-        systemd.settimeout(10 * SCALE)
-        systemd.bind(str(tmp_path / "notify"))
-        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        monkeypatch.setenv("WATCHDOG_USEC", "1000000")
-        monkeypatch.delenv("WATCHDOG_PID", raising=False)
-        worker = Worker(nats_server.url)
-        worker.handler(stream=stream.name, consumer="C")(print)
-        states = []
-        with running(worker) as run:
-            while "READY=1" not in states or states.count("WATCHDOG=1") < 3:
-                states.append(systemd.recv(100).decode())
-            worker.stop()
-            while states[-1] != "STOPPING=1":
-                states.append(systemd.recv(100).decode())
-            assert run.ended() == 0
+    monkeypatch.setenv("WATCHDOG_USEC", "1000000")
+    monkeypatch.delenv("WATCHDOG_PID", raising=False)
+    worker = Worker(nats_server.url)
+    worker.handler(stream=stream.name, consumer="C")(print)
+    states = []
+    with running(worker) as run:
+        while "READY=1" not in states or states.count("WATCHDOG=1") < 3:
+            states.append(systemd.recv(100).decode())
+        worker.stop()
+        while states[-1] != "STOPPING=1":
+            states.append(systemd.recv(100).decode())
+        assert run.ended() == 0
     assert set(states) == {"READY=1", "WATCHDOG=1", "STOPPING=1"}
     assert (states.count("READY=1"), states.count("STOPPING=1")) == (1, 1)
 

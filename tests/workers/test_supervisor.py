@@ -378,19 +378,15 @@ def test_limits_name_what_is_exceeded() -> None:
 
 
 def test_systemd_is_told_about_the_supervisor(
-    stream: Stream, nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stream: Stream, nats_server: NatsServer, tmp_path: Path, systemd: socket.socket
 ) -> None:
     """The supervisor reports once that all processes are ready, and once that it stops."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-        systemd.settimeout(10 * SCALE)
-        systemd.bind(str(tmp_path / "notify"))
-        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        code = code_of(stream, "pass")
-        with WorkerProgram(code, nats_server.url, tmp_path, ["--processes", "2"]) as program:
-            assert systemd.recv(100) == b"READY=1"
-            program.signal(signal.SIGTERM)
-            assert systemd.recv(100) == b"STOPPING=1"
-            assert program.ended() == 0
-        systemd.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            systemd.recv(100)
+    code = code_of(stream, "pass")
+    with WorkerProgram(code, nats_server.url, tmp_path, ["--processes", "2"]) as program:
+        assert systemd.recv(100) == b"READY=1"
+        program.signal(signal.SIGTERM)
+        assert systemd.recv(100) == b"STOPPING=1"
+        assert program.ended() == 0
+    systemd.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        systemd.recv(100)
