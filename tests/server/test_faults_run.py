@@ -21,7 +21,7 @@ def test_random_faults_break_no_promise() -> None:
     assert not outcome.wrong, str(outcome)
 
 
-@pytest.mark.skipif(SECONDS < 30, reason="three servers take part in longer runs only")
+@pytest.mark.skipif(SECONDS < 12, reason="three servers take part in longer runs only")
 @pytest.mark.timeout(SECONDS * 2 + 240)
 def test_random_faults_of_a_cluster_break_no_promise() -> None:
     """With three replicas, leader changes and lost nodes break no promise either."""
