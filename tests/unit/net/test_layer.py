@@ -56,7 +56,7 @@ def test_what_is_sent_arrives(kind: str) -> None:
 @each_kind
 @settings(max_examples=25, deadline=None)
 @given(
-    messages=st.lists(st.binary(min_size=1, max_size=3000), min_size=1, max_size=8),
+    messages=st.lists(st.binary(min_size=1, max_size=1000), min_size=1, max_size=4),
     refill=st.integers(min_value=1, max_value=700),
 )
 def test_a_full_socket_has_nothing_sent_twice(
