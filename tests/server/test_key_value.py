@@ -178,10 +178,9 @@ def test_longer_keys_of_other_writers(nc: Connection, kv: KeyValue, length: int)
     """A key is read if another client could write it, even if its subject does not fit into a request."""
     key = longest_key(kv, length)
     nc.publish(f"$KV.{kv.bucket}.{key}", b"1")
-    nc.flush()
+    wait_until(lambda: key in kv)  # stored after the server's answer to a flush
     for consistent in (False, True):
         assert kv.get(key, consistent=consistent).value == b"1"
-    assert key in kv
     assert kv.get_many([key])[key].value == b"1"
     assert [entry.value for entry in kv.history(key)] == [b"1"]
     with kv.watch(key) as watch:
