@@ -23,6 +23,7 @@ from jetstream_sync.workers import (
     LogContextFilter,
     Reject,
     Worker,
+    WorkerEvent,
 )
 from jetstream_sync.workers.logs import WorkerLogger, outcome_log
 
@@ -93,14 +94,16 @@ def test_outcomes_are_logged_on_request(
     """There is one record for each message if the level of its logger is set, and none otherwise."""
     worker = Worker(nats_server.url)
     worker.handler(stream=stream.name, consumer="C")(bytes)
+    settled: list[WorkerEvent] = []
+    worker.on("success")(settled.append)
     with running(worker):
         js.publish(f"{stream.name}.a", b"1")
-        wait_until(lambda: is_settled(stream, "C"))
+        wait_until(lambda: settled)
         level = outcome_log.logger.level
         outcome_log.setLevel(logging.INFO)
         try:
             js.publish(f"{stream.name}.a", b"2")
-            wait_until(lambda: ": ack" in output.getvalue())
+            wait_until(lambda: "message 2 of" in output.getvalue())
         finally:
             outcome_log.setLevel(level)
     outcomes = [
