@@ -297,7 +297,7 @@ def test_permissions_of_the_next_login():
         with pytest.raises(PermissionsError):
             nc.request("echo", timeout=LONG)
         port = server.port
-    with nc, NatsServer(jetstream=False, port=port, config=allowed):
+    with NatsServer(jetstream=False, port=port, config=allowed), nc:
         wait_until(lambda: nc.is_connected)
         nc.subscribe("echo", cb=lambda msg: msg.respond(b"yes"))
         assert nc.request("echo", timeout=LONG).data == b"yes"
