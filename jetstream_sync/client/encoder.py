@@ -72,7 +72,7 @@ class MessageEncoder:
     ) -> tuple[bytes, int]:
         """Return the command for a message; as `encode_command()`, but with validation of the subjects."""
         if speedups.encode_message is not None:
-            # In C; only if that returns nothing, the rest decides what is wrong or unusual.
+            # The code below is for unusual messages, and decides what is an error.
             encoded = speedups.encode_message(subject, payload, reply, headers, self.max_payload)
             if encoded is not None:
                 return encoded

@@ -338,7 +338,7 @@ class MessagePuller:
         with self._lock:
             self._ledger.allow(count)
             self._pull()
-            self._expect_silence()
+            self._check_consumer_soon()
             is_waiting = bool(self._waiting)
         if is_waiting:
             # That thread flushed before it began to wait.
@@ -566,9 +566,9 @@ class MessagePuller:
         self._backoff.retry_at = None
         self._ledger.reset()
         self._pull()
-        self._expect_silence()
+        self._check_consumer_soon()
 
-    def _expect_silence(self) -> None:
+    def _check_consumer_soon(self) -> None:
         """Check soon whether the consumer exists, if a request to a missing one gets no reply."""
         if self._requester.silent_when_deleted() and not self._ledger.empty():
             self._check_at = monotonic() + CONSUMER_CHECK_DELAY_S

@@ -31,7 +31,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from .. import ConnectionClosedError, Error, TimeoutError
+from .. import Error
 from .leases import Delivery, LeaseKeeper, lease_clock
 from .logs import log
 
@@ -129,7 +129,7 @@ class Settlements:
         self._unsent: deque[Delivery] = deque()
         self._collecting = False
         self._lock = threading.Lock()
-        # Held while confirmations are processed.
+        # Held while confirmations are processed; never waited for, because that may log.
         self._confirming = threading.Lock()
         # Changed in single steps, by any thread. Acks are in the second one until they are confirmed.
         self._pending: dict[str, _Pending] = {}
@@ -286,10 +286,15 @@ class Settlements:
             pending.waits = True
 
     def _read_confirmations(self) -> None:
-        """Process the confirmations that have arrived."""
-        with self._confirming, contextlib.suppress(ConnectionClosedError, TimeoutError):
-            for _ in range(self._subscription.pending_msgs):
-                self._confirmed(self._subscription.next_msg(0))
+        """Process the confirmations that have arrived, unless another thread does."""
+        if not self._confirming.acquire(blocking=False):
+            return
+        try:
+            with contextlib.suppress(Error):  # the connection was closed
+                for _ in range(self._subscription.pending_msgs):
+                    self._confirmed(self._subscription.next_msg(0))
+        finally:
+            self._confirming.release()
 
     def _confirmed(self, msg: Msg) -> None:
         """Process a confirmation; ``_confirming`` is held."""

@@ -271,7 +271,7 @@ class HandlerThreads:
             self._give_back(delivery)
 
     @property
-    def _group(self) -> PriorityOptions:
+    def _priority_options(self) -> PriorityOptions:
         group = None if self._pin is None else self._pin.group(self._consumer)
         return {} if group is None else {"group": group}
 
@@ -371,18 +371,25 @@ class HandlerThreads:
         self._shared.keeper.adopt(self._times, consumer.cached_info.config)
 
     def _pull_on_demand(self) -> None:
-        """Receive the messages that the handler threads request, until the worker stops."""
+        """
+        Receive the messages that the handler threads request, until the worker stops.
+
+        With ``max_bytes`` it requests and receives a single message, which has no limit in bytes: a large
+        one is delivered alone.
+        """
+        single = self.handler.max_bytes is not None
         with self._consumer.messages(
-            on_demand=True, heartbeat=_HEARTBEAT_S, **self._group
+            on_demand=True, heartbeat=_HEARTBEAT_S, **self._priority_options
         ) as messages:
             with self._lock:
                 if self._stopping:
                     return
-                self._pull, self._requested = messages, 0
-                more = self._next_request()
+                room = 1 if single else max(0, self._free_room())
+                self._pull, self._requested = messages, room
             try:
-                self._request(more)
-                while True:
+                if room:
+                    messages.request(room)
+                while self._requested or not single:
                     self._receive(messages)
             except IteratorClosedError:
                 return  # stopped
@@ -423,7 +430,7 @@ class HandlerThreads:
             if self._held:
                 self._pull_bytes(room, max_bytes - self._held_bytes)
             else:
-                self._pull_one()
+                self._pull_on_demand()
             self.pull_error = ""
 
     def _wait_for_room(self) -> int:
@@ -450,32 +457,13 @@ class HandlerThreads:
                 return 0
         return handler.capacity - self._held
 
-    def _pull_one(self) -> None:
-        """Receive one message without a limit in bytes, so that a large one is delivered alone."""
-        with self._consumer.messages(
-            on_demand=True, heartbeat=_HEARTBEAT_S, **self._group
-        ) as messages:
-            with self._lock:
-                if self._stopping:
-                    return
-                self._pull, self._requested = messages, 1
-            try:
-                messages.request(1)
-                while self._requested:
-                    self._receive(messages)
-            except IteratorClosedError:
-                return  # stopped
-            finally:
-                with self._lock:
-                    self._pull = None
-
     def _pull_bytes(self, room: int, size: int) -> None:
         """Receive messages up to a number and a size; wait a short time for the first one."""
-        group = self._group
+        options = self._priority_options
         held = self._held
         until = time.monotonic() + _BYTES_TIMEOUT_S
         try:
-            found = self._consumer.fetch(1, _BYTES_TIMEOUT_S, size, **group)
+            found = self._consumer.fetch(1, _BYTES_TIMEOUT_S, size, **options)
         except PinIDMismatchError:
             if self._pin is not None and self._pin.lose():
                 self._return_waiting()
@@ -490,7 +478,7 @@ class HandlerThreads:
         self._enqueue([self._held_message(msg, now) for msg in found])
         size -= message_size(found[0])
         if room > 1 and size > 0:
-            more = self._consumer.fetch_no_wait(room - 1, size, **group)
+            more = self._consumer.fetch_no_wait(room - 1, size, **options)
             now = lease_clock()
             self._enqueue([self._held_message(msg, now) for msg in more])
 
