@@ -110,6 +110,8 @@ class OrderedCursor:
         # When it was created, and the number of consumers in a row that ended at once without a message.
         self._created_at = 0.0
         self._short_lives = 0
+        # When the next one may be created, while that is delayed.
+        self._create_at: float | None = None
         self.stopping = False  # stopped by the user: a failed attempt is the last
         #: The last returned message; the next consumer starts after it.
         self.sequence: DeliverySequence = DeliverySequence()
@@ -177,8 +179,9 @@ class OrderedCursor:
             ConnectionClosedError: the connection is closed.
 
         """
-        self._delay_after_short_lives(deadline)
+        self._count_short_lives()
         self.drop()
+        self._wait_to_create(deadline)
         wait = _FIRST_RETRY_DELAY_S
         attempt = 0
         while True:
@@ -225,14 +228,30 @@ class OrderedCursor:
                 self._start = info.delivered.stream_seq
             return info
 
-    def _delay_after_short_lives(self, deadline: Deadline) -> None:
-        if self.info is None or self.consumer_seq or monotonic() - self._created_at > _SHORT_LIFE_S:
+    def _count_short_lives(self) -> None:
+        """Delay the next consumer if the last ones ended at once and without a message."""
+        if self._create_at is not None:
+            return  # the deadline of an earlier call passed during the delay
+        now = monotonic()
+        if self.info is None or self.consumer_seq or now - self._created_at > _SHORT_LIFE_S:
             self._short_lives = 0
             return
         self._short_lives += 1
         if self._short_lives > 1:
             delay = min(_FIRST_DELAY_S * 2 ** min(self._short_lives - 2, 16), _MAX_DELAY_S)
-            self._wait(deadline.sooner(delay))
+            self._create_at = now + delay
+
+    def _wait_to_create(self, deadline: Deadline) -> None:
+        """Wait until the next consumer may be created."""
+        if self._create_at is None:
+            return
+        self._wait(deadline.sooner(self._create_at - monotonic()))
+        # Without this, calls would create a consumer after each deadline, however short.
+        if deadline.expired() and monotonic() < self._create_at and not self.stopping:
+            raise self._api.core.timed_out(
+                "the last consumers ended at once, and the next must wait"
+            )
+        self._create_at = None
 
     def _wait(self, deadline: Deadline) -> bool:
         """Wait before the next attempt; return whether there is one."""

@@ -648,6 +648,7 @@ def test_a_callback_acknowledges_when_it_returns() -> None:
             (ack(4), b"-NAK"),
             (ack(5), b"+ACK"),
         ]
+        wait_until(lambda: len(errors) == 2)
     assert [str(error) for error in errors] == ["no", "no"]
 
 
