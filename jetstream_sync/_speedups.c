@@ -13,6 +13,9 @@
  *
  * `OutputBuffer` appends messages to the buffer of `jetstream_sync.client.writer.Writer`.
  *
+ * `FutureFields` holds the fields of `jetstream_sync.jetstream.pub_ack_future.PubAckFuture`.
+ * `settle_futures` settles runs of them. `parse_pub_ack` parses ordinary acknowledgements.
+ *
  * `jetstream_sync/speedups.py` selects this module or its twin in Python.
  */
 
@@ -25,6 +28,12 @@
 #ifndef Py_BEGIN_CRITICAL_SECTION /* before Python 3.13 */
 #define Py_BEGIN_CRITICAL_SECTION(object) {
 #define Py_END_CRITICAL_SECTION() }
+#endif
+
+#ifdef Py_GIL_DISABLED
+#define WITH_GIL 0
+#else
+#define WITH_GIL 1
 #endif
 
 /* --- parsing ------------------------------------------------------------------------------------------- */
@@ -436,6 +445,45 @@ encode_command(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t co
     return encode(subject, args[1], reply, args[3], args[4]);
 }
 
+/* --- what the types have in common ----------------------------------------------------------------------- */
+
+/* Each type begins with this number of objects, so that these functions serve all of them. */
+#define OBJECTS 6
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *objects[OBJECTS];
+} Instance;
+
+static int
+traverse(Instance *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    for (int i = 0; i < OBJECTS; i++) {
+        Py_VISIT(self->objects[i]);
+    }
+    return 0;
+}
+
+static int
+clear(Instance *self)
+{
+    for (int i = 0; i < OBJECTS; i++) {
+        Py_CLEAR(self->objects[i]);
+    }
+    return 0;
+}
+
+static void
+dealloc(Instance *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    (void)clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
 /* --- the fields of a message ----------------------------------------------------------------------------- */
 
 typedef struct {
@@ -454,7 +502,7 @@ static PyMemberDef fields_members[] = {
 };
 
 static int
-fields_init(MessageFields *self, PyObject *args, PyObject *kwargs)
+fields_init(Instance *self, PyObject *args, PyObject *kwargs)
 {
     PyObject *delivery, *core, *settled = Py_False;
     if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
@@ -468,56 +516,19 @@ fields_init(MessageFields *self, PyObject *args, PyObject *kwargs)
         PyErr_SetString(PyExc_TypeError, "a delivery is a tuple of subject, reply, header and payload");
         return -1;
     }
-    Py_XSETREF(self->subject, Py_NewRef(PyTuple_GET_ITEM(delivery, 0)));
-    Py_XSETREF(self->reply, Py_NewRef(PyTuple_GET_ITEM(delivery, 1)));
-    Py_XSETREF(self->header, Py_NewRef(PyTuple_GET_ITEM(delivery, 2)));
-    Py_XSETREF(self->data, Py_NewRef(PyTuple_GET_ITEM(delivery, 3)));
-    Py_XSETREF(self->core, Py_NewRef(core));
-    Py_XSETREF(self->settled, Py_NewRef(settled));
+    for (int i = 0; i < OBJECTS; i++) {
+        PyObject *value = i < 4 ? PyTuple_GET_ITEM(delivery, i) : i == 4 ? core : settled;
+        Py_XSETREF(self->objects[i], Py_NewRef(value));
+    }
     return 0;
-}
-
-static int
-fields_traverse(MessageFields *self, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->subject);
-    Py_VISIT(self->reply);
-    Py_VISIT(self->header);
-    Py_VISIT(self->data);
-    Py_VISIT(self->core);
-    Py_VISIT(self->settled);
-    return 0;
-}
-
-static int
-fields_clear(MessageFields *self)
-{
-    Py_CLEAR(self->subject);
-    Py_CLEAR(self->reply);
-    Py_CLEAR(self->header);
-    Py_CLEAR(self->data);
-    Py_CLEAR(self->core);
-    Py_CLEAR(self->settled);
-    return 0;
-}
-
-static void
-fields_dealloc(MessageFields *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    (void)fields_clear(self);
-    type->tp_free(self);
-    Py_DECREF(type);
 }
 
 static PyType_Slot fields_slots[] = {
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_init, fields_init},
-    {Py_tp_traverse, fields_traverse},
-    {Py_tp_clear, fields_clear},
-    {Py_tp_dealloc, fields_dealloc},
+    {Py_tp_traverse, traverse},
+    {Py_tp_clear, clear},
+    {Py_tp_dealloc, dealloc},
     {Py_tp_members, fields_members},
     {0, NULL},
 };
@@ -534,7 +545,7 @@ static PyType_Spec fields_spec = {
 /* The fields of a `Writer` that the two functions below use, with its names and its rules. */
 typedef struct {
     PyObject_HEAD
-    PyObject *is_locked, *chunks, *stream, *closed;
+    PyObject *is_locked, *chunks, *stream, *closed, *unused[2];
     Py_ssize_t size, send_above;
     long long out_msgs, out_bytes;
     int flusher;
@@ -565,10 +576,9 @@ static PyMemberDef output_members[] = {
 static int
 try_append(OutputBuffer *self, PyObject *command, PyObject *size, int wake_from)
 {
-#ifdef Py_GIL_DISABLED
-    (void)self, (void)command, (void)size, (void)wake_from;
-    return 0;
-#else
+    if (!WITH_GIL) {
+        return 0;
+    }
     Py_ssize_t bytes = PyLong_AsSsize_t(size);
     if (bytes == -1 && PyErr_Occurred()) {
         return -1;
@@ -593,7 +603,6 @@ try_append(OutputBuffer *self, PyObject *command, PyObject *size, int wake_from)
     self->out_msgs += 1;
     self->out_bytes += bytes;
     return 1;
-#endif
 }
 
 static PyObject *
@@ -633,42 +642,11 @@ static PyMethodDef output_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static int
-output_traverse(OutputBuffer *self, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->is_locked);
-    Py_VISIT(self->chunks);
-    Py_VISIT(self->stream);
-    Py_VISIT(self->closed);
-    return 0;
-}
-
-static int
-output_clear(OutputBuffer *self)
-{
-    Py_CLEAR(self->is_locked);
-    Py_CLEAR(self->chunks);
-    Py_CLEAR(self->stream);
-    Py_CLEAR(self->closed);
-    return 0;
-}
-
-static void
-output_dealloc(OutputBuffer *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    (void)output_clear(self);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
 static PyType_Slot output_slots[] = {
     {Py_tp_new, PyType_GenericNew},
-    {Py_tp_dealloc, output_dealloc},
-    {Py_tp_traverse, output_traverse},
-    {Py_tp_clear, output_clear},
+    {Py_tp_dealloc, dealloc},
+    {Py_tp_traverse, traverse},
+    {Py_tp_clear, clear},
     {Py_tp_members, output_members},
     {Py_tp_methods, output_methods},
     {0, NULL},
@@ -681,39 +659,210 @@ static PyType_Spec output_spec = {
     .slots = output_slots,
 };
 
+/* --- acknowledgements of published messages -------------------------------------------------------------- */
+
+/* The fields of a `PubAckFuture`, with its names. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *subject, *message, *due, *core, *outcome, *standard;
+} FutureFields;
+
+static PyMemberDef future_members[] = {
+    {"subject", T_OBJECT_EX, offsetof(FutureFields, subject), 0, NULL},
+    {"message", T_OBJECT_EX, offsetof(FutureFields, message), 0, NULL},
+    {"due", T_OBJECT_EX, offsetof(FutureFields, due), 0, NULL},
+    {"_core", T_OBJECT_EX, offsetof(FutureFields, core), 0, NULL},
+    {"_outcome", T_OBJECT_EX, offsetof(FutureFields, outcome), 0, NULL},
+    {"_has_standard", T_OBJECT_EX, offsetof(FutureFields, standard), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static int
+future_init(Instance *self, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    if (PyTuple_GET_SIZE(args) != 4) {
+        PyErr_SetString(PyExc_TypeError, "a future takes a subject, a message, the due time and a core");
+        return -1;
+    }
+    for (int i = 0; i < OBJECTS; i++) {
+        PyObject *value = i < 4 ? PyTuple_GET_ITEM(args, i) : i == 4 ? Py_None : Py_False;
+        Py_XSETREF(self->objects[i], Py_NewRef(value));
+    }
+    return 0;
+}
+
+/* Settle the future of an acknowledgement. Return 0 if that is left to Python, -1 after an error. */
+static int
+settle(PyObject *type, PyObject *pending, PyObject *delivery, Py_ssize_t token_at)
+{
+    PyObject *subject, *reply, *header, *payload;
+    if (!PyArg_ParseTuple(delivery, "SSSS", &subject, &reply, &header, &payload)) {
+        return -1;
+    }
+    Py_ssize_t length = PyBytes_GET_SIZE(subject) - token_at;
+    /* A status has a header block and no payload. */
+    if (token_at < 0 || length < 1 || (PyBytes_GET_SIZE(header) && !PyBytes_GET_SIZE(payload))) {
+        return 0;
+    }
+    PyObject *token = PyBytes_FromStringAndSize(PyBytes_AS_STRING(subject) + token_at, length);
+    if (token == NULL) {
+        return -1;
+    }
+    int settled = 0;
+    FutureFields *future = (FutureFields *)PyDict_GetItemWithError(pending, token);
+    if (future == NULL) {
+        settled = PyErr_Occurred() ? -1 : 1; /* a late one */
+    }
+    else if (Py_TYPE(future) == (PyTypeObject *)type && future->standard == Py_False) {
+        Py_INCREF(future);
+        settled = PyDict_DelItem(pending, token) < 0 ? -1 : 1;
+        if (settled == 1) {
+            Py_XSETREF(future->outcome, Py_NewRef(payload));
+            Py_XSETREF(future->message, Py_NewRef(Py_None)); /* no longer needed */
+        }
+        Py_DECREF(future);
+    }
+    Py_DECREF(token);
+    return settled;
+}
+
+PyDoc_STRVAR(settle_futures_doc,
+"settle_futures(future_type, pending, deliveries, token_at, /)\n"
+"--\n"
+"\n"
+"Do the same as `PubAckFuture.settle_run`; return ``None`` if Python must do it.");
+
+/* No thread can run Python code meanwhile, so no lock is needed. Without the GIL that does not hold. */
+static PyObject *
+settle_futures(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *type, *pending, *deliveries;
+    Py_ssize_t token_at;
+    if (!PyArg_ParseTuple(args, "OO!O!n:settle_futures", &type, &PyDict_Type, &pending, &PyList_Type,
+                          &deliveries, &token_at)) {
+        return NULL;
+    }
+    PyObject *others = WITH_GIL ? PyList_New(0) : Py_NewRef(Py_None);
+    for (Py_ssize_t i = 0; WITH_GIL && others != NULL && i < PyList_GET_SIZE(deliveries); i++) {
+        PyObject *delivery = Py_NewRef(PyList_GET_ITEM(deliveries, i));
+        int settled = settle(type, pending, delivery, token_at);
+        if (settled < 0 || (settled == 0 && PyList_Append(others, delivery) < 0)) {
+            Py_CLEAR(others);
+        }
+        Py_DECREF(delivery);
+    }
+    return others;
+}
+
+static PyType_Slot future_slots[] = {
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, future_init},
+    {Py_tp_traverse, traverse},
+    {Py_tp_clear, clear},
+    {Py_tp_dealloc, dealloc},
+    {Py_tp_members, future_members},
+    {0, NULL},
+};
+
+static PyType_Spec future_spec = {
+    .name = "jetstream_sync._speedups.FutureFields",
+    .basicsize = sizeof(FutureFields),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = future_slots,
+};
+
+/* Skip a text at the start of a word. Return 0 if the word begins with anything else. */
+static int
+skip(Word *word, const char *text)
+{
+    Py_ssize_t length = (Py_ssize_t)strlen(text);
+    if (word->length < length || memcmp(word->start, text, (size_t)length) != 0) {
+        return 0;
+    }
+    word->start += length;
+    word->length -= length;
+    return 1;
+}
+
+PyDoc_STRVAR(parse_pub_ack_doc,
+"parse_pub_ack(answer, ack_type, defaults, /)\n"
+"--\n"
+"\n"
+"Return an ``ack_type``, a subclass of tuple, of the stream, the sequence, and the defaults; ``None``: the\n"
+"answer has more than these, or a name that is not ASCII, or it is no acknowledgement.");
+
+static PyObject *
+parse_pub_ack(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *answer, *defaults;
+    PyTypeObject *type;
+    if (!PyArg_ParseTuple(args, "SO!O!:parse_pub_ack", &answer, &PyType_Type, &type, &PyTuple_Type,
+                          &defaults)) {
+        return NULL;
+    }
+    Word rest = {PyBytes_AS_STRING(answer), PyBytes_GET_SIZE(answer)};
+    if (!skip(&rest, "{\"stream\":\"")) {
+        Py_RETURN_NONE;
+    }
+    const char *stream = rest.start;
+    while (rest.length && *rest.start > ' ' && *rest.start < 0x7f && !strchr("\"\\", *rest.start)) {
+        rest.start++;
+        rest.length--;
+    }
+    Py_ssize_t stream_length = rest.start - stream;
+    /* nats-server 2.10 has the space. */
+    if (!stream_length || !(skip(&rest, "\",\"seq\":") || skip(&rest, "\", \"seq\":"))
+        || rest.length < 2 || rest.start[rest.length - 1] != '}') {
+        Py_RETURN_NONE;
+    }
+    rest.length--;
+    long long seq = *rest.start == '0' && rest.length > 1 ? -1 : number(rest);
+    if (seq < 0 || !PyType_IsSubtype(type, &PyTuple_Type)) {
+        Py_RETURN_NONE;
+    }
+    PyObject *ack = type->tp_alloc(type, 2 + PyTuple_GET_SIZE(defaults));
+    if (ack == NULL) {
+        return NULL;
+    }
+    PyTuple_SET_ITEM(ack, 0, PyUnicode_FromStringAndSize(stream, stream_length));
+    PyTuple_SET_ITEM(ack, 1, PyLong_FromLongLong(seq));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(defaults); i++) {
+        PyTuple_SET_ITEM(ack, 2 + i, Py_NewRef(PyTuple_GET_ITEM(defaults, i)));
+    }
+    if (PyTuple_GET_ITEM(ack, 0) == NULL || PyTuple_GET_ITEM(ack, 1) == NULL) {
+        Py_CLEAR(ack);
+    }
+    return ack;
+}
+
 /* --- the module ------------------------------------------------------------------------------------------ */
+
+static int
+add_type(PyObject *module, PyType_Spec *spec, const char *name)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
+    if (type == NULL) {
+        return -1;
+    }
+    int status = PyModule_AddObjectRef(module, name, type);
+    Py_DECREF(type);
+    return status;
+}
 
 static int
 add_types(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &fields_spec, NULL);
-    if (type == NULL) {
-        return -1;
-    }
-    /* As a class in Python has it: copy.copy() finds the fields in it. */
-    PyObject *names = Py_BuildValue("(ssssss)", "_subject", "_reply", "_header", "data", "_core", "_settled");
-    int status = names == NULL ? -1 : PyObject_SetAttrString(type, "__slots__", names);
-    if (status == 0) {
-        status = PyModule_AddObjectRef(module, "MessageFields", type);
-    }
-    Py_XDECREF(names);
-    Py_DECREF(type);
-    if (status < 0) {
-        return -1;
-    }
-    type = PyType_FromModuleAndSpec(module, &output_spec, NULL);
-    if (type == NULL) {
-        return -1;
-    }
-    status = PyModule_AddObjectRef(module, "OutputBuffer", type);
-    Py_DECREF(type);
-    return status;
+    return add_type(module, &fields_spec, "MessageFields") < 0
+        || add_type(module, &output_spec, "OutputBuffer") < 0
+        || add_type(module, &future_spec, "FutureFields") < 0 ? -1 : 0;
 }
 
 static PyMethodDef module_functions[] = {
     {"encode_command", (PyCFunction)(void (*)(void))encode_command, METH_FASTCALL, encode_command_doc},
     {"encode_message", (PyCFunction)(void (*)(void))encode_message, METH_FASTCALL, encode_message_doc},
+    {"parse_pub_ack", parse_pub_ack, METH_VARARGS, parse_pub_ack_doc},
     {"read_messages", read_messages, METH_VARARGS, read_messages_doc},
+    {"settle_futures", settle_futures, METH_VARARGS, settle_futures_doc},
     {NULL, NULL, 0, NULL},
 };
 

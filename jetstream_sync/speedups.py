@@ -16,13 +16,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 __all__ = [
     "IN_USE",
     "Encode",
+    "FutureFields",
     "MessageFields",
     "OutputBuffer",
+    "PythonFutureFields",
     "PythonMessageFields",
     "ReadMessages",
     "encode_command",
     "encode_message",
+    "parse_pub_ack",
     "read_messages",
+    "settle_futures",
 ]
 
 #: Arguments: the data, the largest message in bytes, and the type of a run. Returns the runs at the start
@@ -58,8 +62,40 @@ class PythonMessageFields:
         self._settled = settled
 
 
+class PythonFutureFields:
+    """
+    The fields of a future of a publish acknowledgement, in Python.
+
+    Args:
+        subject: see `PubAckFuture`.
+        message: see `PubAckFuture`.
+        due: see `PubAckFuture`.
+        core: see `PubAckFuture`.
+
+    """
+
+    __slots__ = ("_core", "_has_standard", "_outcome", "due", "message", "subject")
+
+    subject: str
+    message: tuple[bytes, int] | None
+    due: float | None
+
+    def __init__(
+        self, subject: str, message: tuple[bytes, int] | None, due: float | None, core: Any, /
+    ) -> None:
+        self.subject = subject
+        self.message = message
+        self.due = due
+        self._core: Any = core
+        self._outcome: Any = None
+        self._has_standard = False
+
+
 #: The base class of a message.
 MessageFields = PythonMessageFields
+
+#: The base class of a future of a publish acknowledgement.
+FutureFields = PythonFutureFields
 
 #: Parses the complete, ordinary messages at the start of received data; ``None``: the extension is not
 #: in use. The parser contains the same in Python.
@@ -70,18 +106,34 @@ read_messages: ReadMessages | None = None
 encode_message: Encode | None = None
 encode_command: Encode | None = None
 
+#: Settles the futures of acknowledgements. Arguments: the class of the futures, and those of
+#: `PubAckFuture.settle_run`. ``None``: the extension is not in use; returns ``None`` without a GIL.
+settle_futures: Callable[[type[Any], dict[bytes, Any], list[Any], int], list[Any] | None] | None = (
+    None
+)
+
+#: Parses an ordinary acknowledgement. Arguments: the server's answer, the class of the acknowledgement, and
+#: its items after the stream and the sequence. ``None``: the extension is not in use.
+parse_pub_ack: Callable[[bytes, type[Any], tuple[Any, ...]], Any] | None = None
+
 #: Base class of `jetstream_sync.client.writer.FastWriter`; ``None``: the extension is not in use.
 OutputBuffer: type[Any] | None = None
 
 if not TYPE_CHECKING and os.environ.get("JETSTREAM_SYNC_SPEEDUPS") != "0":
     with contextlib.suppress(ImportError):
         from ._speedups import (
+            FutureFields,
             MessageFields,
             OutputBuffer,
             encode_command,
             encode_message,
+            parse_pub_ack,
             read_messages,
+            settle_futures,
         )
+
+        # copy.copy() finds the fields in it, as those of a class in Python.
+        MessageFields.__slots__ = PythonMessageFields.__slots__
 
 IN_USE: Final[bool] = read_messages is not None
 """Whether the C extension is in use."""

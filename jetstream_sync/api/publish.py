@@ -6,14 +6,16 @@ Follows nats-server's ``server/stream.go`` (``JSPubAckResponse``), ADR-22, ADR-4
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from .. import speedups
+from ..codec import loads
 from ..errors import APIError, InvalidResponseError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["PubAck"]
+__all__ = ["PubAck", "parse_pub_ack"]
 
 
 class PubAck(NamedTuple):
@@ -82,3 +84,26 @@ class PubAck(NamedTuple):
             get("count"),
             get("val"),
         )
+
+
+# The fields of an acknowledgement after the stream and the sequence.
+_DEFAULTS: Final = tuple(PubAck._field_defaults.values())
+
+
+def parse_pub_ack(answer: bytes) -> PubAck:
+    """
+    Parse the reply of a server to a published message.
+
+    Args:
+        answer: the payload of the reply.
+
+    Raises:
+        APIError: the server refused the message; the class names the reason.
+        InvalidResponseError: the reply is not an acknowledgement.
+
+    """
+    if speedups.parse_pub_ack is not None:
+        ack = speedups.parse_pub_ack(answer, PubAck, _DEFAULTS)
+        if ack is not None:
+            return ack  # type: ignore[no-any-return]
+    return PubAck.from_json(loads(answer))

@@ -11,11 +11,10 @@ from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final, NoReturn
 
-from ..api.publish import PubAck
-from ..client.core import ConnectionCore
+from .. import speedups
+from ..api.publish import PubAck, parse_pub_ack
 from ..client.gevent_check import is_gevent
 from ..client.threads import in_each_child, spawn
-from ..codec import loads
 from ..errors import Error, ForkedConnectionError, TimeoutError
 from ..protocol.parser import Delivery
 
@@ -32,102 +31,87 @@ _lock = threading.RLock()
 _watched: weakref.WeakSet[PubAckFuture] = weakref.WeakSet()
 
 
-class PubAckFuture(Future[PubAck]):
+class PubAckFuture(speedups.FutureFields, Future[PubAck]):
     """
     A `concurrent.futures.Future` that costs little until a thread waits for it.
 
     Most futures of a fast publisher are read after they are done, or never. A future therefore uses its
     own fields, and decodes the acknowledgement on demand. The state of the base class, which
     `concurrent.futures.wait`, `concurrent.futures.as_completed`, callbacks and waiting threads need, is
-    created on first use: only then the standard ``__init__`` is called.
+    created on first use: only then its ``__init__`` is called.
 
     In a forked child the future is settled with `ForkedConnectionError`, unless it was settled before.
     Its callbacks are not called there: the parent calls them.
 
     Args:
         subject: the subject of the message, for errors.
-        command: the PUB command, for retries.
-        size: bytes of headers and payload.
+        message: the PUB command and the bytes of headers and payload, for retries; the future drops it
+            when it is settled.
         due: the monotonic time of the timeout; ``None``: none.
         core: sends the message.
 
     """
 
-    # The field names are mangled, so they cannot clash with those of any version of the base class, and
-    # no private name of the base class is used. Assumptions about Python 3.10 to 3.14: `Future.__init__`
-    # sets all attributes on the instance, so that they are missing before (see __getattr__); `wait`,
-    # `as_completed` and `asyncio.wrap_future` read only these. Python 3.14 adds a method that reads the
-    # result from them, so the result is stored there as well.
-    __ack: PubAck | None = None
-    __error: BaseException | None = None
-    __answer: bytes | None = None  # the server's reply, until it is decoded
-    __done = False
-    __standard = False  # whether the standard part exists
+    # Assumptions about the base class in Python 3.10 to 3.14: it has no attributes with the names of these
+    # fields; `Future.__init__` sets all its attributes on the instance, so that they are missing before
+    # (see __getattr__); `wait`, `as_completed` and `asyncio.wrap_future` read only these. Python 3.14 adds
+    # a method that reads the result from them, so the result is stored there as well.
+    #
+    # _outcome: None; then the server's reply, until it is decoded; then the acknowledgement or the error.
+    # _has_standard: whether the standard part exists.
+
+    message: tuple[bytes, int] | None
     #: Number of retries while there are no responders, and the delay before each, in seconds.
     retries: int = 2
     retry_wait: float = 0.25
 
-    def __init__(
-        self,
-        subject: str,
-        command: bytes,
-        size: int,
-        due: float | None,
-        core: ConnectionCore,
-    ) -> None:
-        # Not the standard __init__; see __getattr__.
-        self.subject = subject
-        self.command: bytes = command
-        self.size = size
-        self.due = due
-        self._core = core
-
     def __getattr__(self, name: str) -> Any:
         # Called for a missing attribute: it belongs to the standard part, or it does not exist.
         if not name.startswith("__"):
-            if not self.__standard:
-                self.__create_standard()
+            if not self._has_standard:
+                self._create_standard()
             # Another thread may have created the standard part after the failed lookup.
             with contextlib.suppress(KeyError):
                 return self.__dict__[name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def __create_standard(self) -> None:
+    def _create_standard(self) -> None:
         """Create the standard part, in the state of the future."""
         with _lock:
-            if self.__standard:
+            if self._has_standard:
                 return
-            super().__init__()
-            self.__standard = True
+            Future.__init__(self)
+            self._has_standard = True
             if not self._settled():
                 _watched.add(self)
                 # A callback, or a thread that waits, needs the ack from the reader.
                 self._core.end_direct_reads()
                 return
-        self.__settle_standard()
+        self._settle_standard()
 
-    def __settle_standard(self) -> None:
+    def _settle_standard(self) -> None:
         """Settle the standard part of a settled future; a second call does nothing."""
-        self.__decode()
+        outcome = self._decoded()
         with contextlib.suppress(InvalidStateError):
-            if self.__error is not None:
-                super().set_exception(self.__error)
+            if isinstance(outcome, PubAck):
+                super().set_result(outcome)
             else:
-                super().set_result(self.__ack)  # type: ignore[arg-type]  # read just now
+                super().set_exception(outcome)
 
-    def __decode(self) -> None:
-        """Decode the server's reply. Two threads may do so at once, with the same result."""
-        answer = self.__answer
-        if answer is not None:
+    def _decoded(self) -> PubAck | BaseException:
+        """Return the outcome of a settled future. Two threads may decode it at once, to equal values."""
+        outcome: Any = self._outcome
+        if type(outcome) is bytes:
             try:
-                self.__ack = PubAck.from_json(loads(answer))
+                outcome = parse_pub_ack(outcome)
             except Error as error:
-                self.__error = error
-            self.__answer = None
+                outcome = error
+            self._outcome = outcome
+        return outcome  # type: ignore[no-any-return]
 
-    @staticmethod
+    @classmethod
     def settle_run(
-        pending: dict[bytes, PubAckFuture], deliveries: list[Delivery], token_at: int
+        cls, pending: dict[bytes, PubAckFuture], deliveries: list[Delivery], token_at: int
     ) -> list[Delivery]:
         """
         Settle the futures of acknowledgements for which no thread waits and which have no callback.
@@ -144,6 +128,10 @@ class PubAckFuture(Future[PubAck]):
             The other acknowledgements.
 
         """
+        if speedups.settle_futures is not None:
+            left = speedups.settle_futures(cls, pending, deliveries, token_at)
+            if left is not None:
+                return left
         others: list[Delivery] = []
         with _lock:
             for delivery in deliveries:
@@ -152,37 +140,30 @@ class PubAckFuture(Future[PubAck]):
                 future = pending.get(token)
                 if future is None:
                     continue  # a late ack
-                if future.__standard or (header and not payload):  # noqa: SLF001 - of this class
+                if future._has_standard or (header and not payload):  # noqa: SLF001 - of this class
                     others.append(delivery)
                 elif pending.pop(token, None) is not None:
-                    future.__answer = payload  # noqa: SLF001
-                    future.__done = True  # noqa: SLF001
-                    future.command = b""  # the payload is no longer needed
+                    future._outcome = payload  # noqa: SLF001
+                    future.message = None  # no longer needed
         return others
 
     def acknowledged(self, answer: bytes) -> None:
         """Settle the future with the server's reply."""
-        with _lock:
-            if self.__done:
-                raise InvalidStateError("the future is settled")
-            self.__answer = answer
-            self.__done = True
-        self.command = b""  # the payload is no longer needed
-        if self.__standard:
-            _watched.discard(self)
-            self.__settle_standard()
+        self._settle(answer)
 
     def failed(self, error: BaseException) -> None:
         """Settle the future with an error."""
+        self._settle(error)
+
+    def _settle(self, outcome: bytes | BaseException) -> None:
         with _lock:
-            if self.__done:
+            if self._outcome is not None:
                 raise InvalidStateError("the future is settled")
-            self.__error = error
-            self.__done = True
-        self.command = b""
-        if self.__standard:
+            self._outcome = outcome
+        self.message = None  # no longer needed
+        if self._has_standard:
             _watched.discard(self)
-            self.__settle_standard()
+            self._settle_standard()
 
     def forked(self, error: ForkedConnectionError) -> None:
         """
@@ -190,23 +171,22 @@ class PubAckFuture(Future[PubAck]):
 
         No lock is taken. `_settle_in_child` settles the standard part, if there is one.
         """
-        self.command = b""
-        if not self.__done:
-            self.__error = error
-            self.__done = True
+        self.message = None
+        if self._outcome is None:
+            self._outcome = error
 
     def settle_forked(self) -> None:
         """Settle the standard part in a forked child; a thread of the parent may have held its lock."""
-        self.__settle_standard()
+        self._settle_standard()
 
     def renew_forked(self) -> None:
         """Create the standard part again in a forked child, with new locks."""
-        super().__init__()
-        self.__settle_standard()
+        Future.__init__(self)
+        self._settle_standard()
 
     def _settled(self) -> bool:
         """Return whether the future is settled; in a forked child, settle a pending one first."""
-        if self.__done:
+        if self._outcome is not None:
             return True
         closed = self._core.closed_reason
         if not isinstance(closed, ForkedConnectionError):
@@ -250,23 +230,15 @@ class PubAckFuture(Future[PubAck]):
                 the message was not acknowledged.
 
         """
-        ack = self.__ack
-        if ack is not None:
-            return ack
-        answer = self.__answer
-        if answer is not None:
-            # Repeats __decode() to save a call: this runs once per message.
-            try:
-                self.__ack = ack = PubAck.from_json(loads(answer))
-            except Error:
-                pass  # exception() keeps and returns it
-            else:
-                self.__answer = None
-                return ack
+        outcome = self._outcome
+        if type(outcome) is bytes:
+            outcome = self._decoded()
+        if type(outcome) is PubAck:
+            return outcome
         error = self.exception(timeout)
         if error is not None:
             raise error
-        return self.__ack  # type: ignore[return-value]  # not None if there is no error
+        return self._decoded()  # type: ignore[return-value]  # no error
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """
@@ -287,8 +259,8 @@ class PubAckFuture(Future[PubAck]):
             except FutureTimeoutError:
                 # Before Python 3.11 it is not the built-in class.
                 raise TimeoutError("the future was not settled in time") from None
-        self.__decode()
-        return self.__error
+        outcome = self._decoded()
+        return None if isinstance(outcome, PubAck) else outcome
 
     def add_done_callback(self, fn: Callable[[Future[PubAck]], object]) -> None:
         """

@@ -30,12 +30,11 @@ from datetime import timedelta
 from functools import partial
 from typing import Final, Literal, TypedDict
 
-from ..api.publish import PubAck
+from ..api.publish import PubAck, parse_pub_ack
 from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox
 from ..client.receiver import MessageReceiver
 from ..client.threads import spawn
-from ..codec import loads
 from ..durations import duration, duration_to_ns
 from ..errors import (
     BadSubscriptionError,
@@ -289,7 +288,7 @@ class Publisher(MessageReceiver):
                     self._core.wait_closed(wait)
                     continue
                 break
-            return PubAck.from_json(loads(answer[3]))
+            return parse_pub_ack(answer[3])
         raise NoStreamResponseError(subject)
 
     # --- not waiting ----------------------------------------------------------------------------
@@ -306,7 +305,7 @@ class Publisher(MessageReceiver):
         """Publish and return a future of the ack; see `JetStream.publish_async`."""
         core = self._core
         token = b"%x" % next(self._tokens)
-        command, size = core.encode_command(
+        message = core.encode_command(
             core.encode_subject(subject), payload, self._reply_prefix + token, headers
         )
         limit = self._timeout if timeout is None else seconds(timeout)
@@ -314,7 +313,7 @@ class Publisher(MessageReceiver):
         if len(self._pending) >= self._window and threading.current_thread() is not self._thread:
             self._wait_for_room(Deadline(limit))
         due = None if limit is None else monotonic() + limit
-        future = PubAckFuture(subject, command, size, due, core)
+        future = PubAckFuture(subject, message, due, core)
         if retry_attempts != RETRY_ATTEMPTS or retry_wait != RETRY_WAIT:
             future.retry_wait = _retry_wait(retry_attempts, retry_wait)
             future.retries = retry_attempts
@@ -324,7 +323,7 @@ class Publisher(MessageReceiver):
             # _subscribed and then fails the pending messages.
             if not self._subscribed:
                 self._subscribe()
-            core.send_deferred(command, size)
+            core.send_deferred(*message)
         except BaseException:
             self._pending.pop(token, None)
             self._make_room()
@@ -575,10 +574,11 @@ class Publisher(MessageReceiver):
         due = [each for each in self._retries if each[0] <= now]
         self._retries = [each for each in self._retries if each[0] > now]
         for _, token, future in due:
-            if token not in self._pending:
-                continue
+            message = future.message
+            if message is None:
+                continue  # settled meanwhile
             try:
-                self._core.publish(future.command, future.size)
+                self._core.publish(*message)
             except Error as error:
                 self._pending.pop(token, None)
                 future.failed(error)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from jetstream_sync import speedups
+from jetstream_sync.api.publish import PubAck
 from jetstream_sync.protocol.parser import Messages
 
 needs_extension = pytest.mark.skipif(
@@ -113,6 +114,46 @@ def test_a_cycle_through_a_message_is_collected(fields) -> None:
     assert gone() is None
 
 
+# --- the fields of a future -------------------------------------------------------------------------
+
+both_futures = pytest.mark.parametrize(
+    "fields", [speedups.PythonFutureFields, speedups.FutureFields], ids=["python", "in use"]
+)
+
+
+@both_futures
+def test_a_future_has_the_fields_of_its_constructor(fields) -> None:
+    """A new one has no outcome and no standard part, and the fields may be set."""
+    core, message = object(), (b"command", 0)
+    future = fields("subject", message, 1.5, core)
+    assert (future.subject, future.message, future.due) == ("subject", message, 1.5)
+    assert (future._core, future._outcome, future._has_standard) == (core, None, False)
+    future._outcome = future.message = b"reply"
+    future._has_standard = True
+    assert (future.message, future._outcome, future._has_standard) == (b"reply", b"reply", True)
+    for arguments in ((), ("a", None, None), ("a", None, None, None, None)):
+        with pytest.raises(TypeError):
+            fields(*arguments)
+
+
+@both_futures
+def test_a_cycle_through_a_future_is_collected(fields) -> None:
+    """The garbage collector sees what a future refers to."""
+
+    class Core:
+        future: object
+
+    class Future(fields):
+        __slots__ = ()
+
+    core = Core()
+    core.future = Future("subject", None, None, core)
+    gone = weakref.ref(core)
+    del core
+    gc.collect()
+    assert gone() is None
+
+
 # --- parsing ----------------------------------------------------------------------------------------
 
 
@@ -144,8 +185,11 @@ def test_other_arguments_are_refused(arguments) -> None:
 def test_nothing_is_leaked() -> None:
     """Memory does not grow with the number of calls, also of those that fail."""
     read, fields, encode = speedups.read_messages, speedups.MessageFields, speedups.encode_message
+    parse, settle = speedups.parse_pub_ack, speedups.settle_futures
     assert read is not None
     assert encode is not None
+    assert parse is not None
+    assert settle is not None
 
     def refuse(*_: object) -> None:
         raise KeyError
@@ -164,6 +208,14 @@ def test_nothing_is_leaked() -> None:
                 read(MESSAGE, 100, refuse)
             with pytest.raises(TypeError):
                 fields((), 1)
+            for answer in (b'{"stream":"S","seq":1000}', b'{"stream":"S","seq":1000', b"{}"):
+                parse(answer, PubAck, (False, None, None, None, None))
+            future = speedups.FutureFields("subject", (b"command", 7), 1.5, object())
+            future.__init__("subject", (b"command", 7), 1.5, object())
+            run = [(b"1", b"", b"", b"payload %d" % count), (b"2", b"", b"", b"")]
+            settle(speedups.FutureFields, {b"1": future, b"2": object()}, run, 0)
+            with pytest.raises(TypeError):
+                settle(speedups.FutureFields, {}, [*run, ()], 0)
 
     work(10)
     tracemalloc.start()

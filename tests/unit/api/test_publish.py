@@ -6,9 +6,17 @@ from pathlib import Path
 
 import pytest
 from fix_cases import each_case
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from jetstream_sync.api.publish import PubAck
-from jetstream_sync.errors import APIError, InvalidResponseError, WrongLastSequenceError
+from jetstream_sync import speedups
+from jetstream_sync.api.publish import PubAck, parse_pub_ack
+from jetstream_sync.errors import (
+    APIError,
+    Error,
+    InvalidResponseError,
+    WrongLastSequenceError,
+)
 
 REPLIES = Path(__file__).with_name("replies")
 
@@ -91,3 +99,87 @@ def test_an_ack_survives_pickle():
     assert pickle.loads(pickle.dumps(ack)) == ack
     with pytest.raises(AttributeError):
         ack.seq = 1
+
+
+# --- in C and in Python -------------------------------------------------------------------------------
+
+
+def outcome(answer):
+    """Return the parsed acknowledgement with its type, or the error."""
+    try:
+        ack = parse_pub_ack(answer)
+    except Error as error:
+        return type(error), str(error)
+    return type(ack), [type(field) for field in ack], ack
+
+
+ANSWERS = st.lists(
+    st.sampled_from(
+        [
+            b'{"stream":"',
+            b'{"stream": "',
+            b'","seq":',
+            b'", "seq":',
+            b'","domain":"hub"',
+            b',"duplicate": true',
+            b"ORDERS",
+            b"a:b c",
+            b"\\u0041",
+            b"\\",
+            b'"',
+            "ä".encode(),
+            b"\xff",
+            b"\x7f",
+            b"\t",
+            b"7",
+            b"0",
+            b"-",
+            b"1e3",
+            b".5",
+            b"123456789012345678",
+            b"9223372036854775808",
+            b" ",
+            b"}",
+        ]
+    ),
+    max_size=7,
+).map(b"".join)
+
+
+@given(ANSWERS | st.binary(max_size=30))
+@example(b'{"stream":"S","seq":1}')
+@example(b'{"stream":"S", "seq":1}')
+@example(b'{"stream":"S","seq":01}')
+@example(b'{"stream":"S","seq":0}')
+@example(b'{"stream":"S","seq":}')
+@example(b'{"stream":"","seq":1}')
+@example(b'{"stream":"S","seq":999999999999999999}')
+@example(b'{"stream":"S","seq":1000000000000000000}')
+@example(b'{"stream":"S","seq":18446744073709551616}')
+def test_an_answer_is_parsed_the_same_in_c_and_in_python(answer):
+    """Both give the same acknowledgement, or the same error."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(speedups, "parse_pub_ack", None)
+        expected = outcome(answer)
+    assert outcome(answer) == expected
+
+
+@pytest.mark.skipif(speedups.parse_pub_ack is None, reason="the C extension is not in use")
+@pytest.mark.parametrize("answer", [b'{"stream":"S","seq":12}', b'{"stream":"S", "seq":12}'])
+def test_the_extension_parses_ordinary_answers(answer):
+    """The answers of all supported servers are ordinary."""
+    ack = speedups.parse_pub_ack(answer, PubAck, (False, None, None, None, None))
+    assert ack == PubAck("S", 12)
+    assert type(ack) is PubAck
+    assert pickle.loads(pickle.dumps(ack)) == ack
+
+
+@pytest.mark.skipif(speedups.parse_pub_ack is None, reason="the C extension is not in use")
+@pytest.mark.parametrize(
+    "arguments", [(), (b"", PubAck), ("", PubAck, ()), (b"", 7, ()), (b"", PubAck, [])]
+)
+def test_the_extension_refuses_other_types(arguments):
+    """It accepts only the types that it was written for."""
+    with pytest.raises(TypeError):
+        speedups.parse_pub_ack(*arguments)
+    assert speedups.parse_pub_ack(b'{"stream":"S","seq":12}', dict, ()) is None

@@ -11,6 +11,7 @@ from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, InvalidStateError
 
 import pytest
 
+from jetstream_sync import speedups
 from jetstream_sync.api.publish import PubAck
 from jetstream_sync.client.core import ConnectionCore
 from jetstream_sync.errors import (
@@ -37,7 +38,7 @@ def core():
 
 @pytest.fixture
 def future(core):
-    return PubAckFuture("a.b", b"PUB a.b 0\r\n\r\n", 0, None, core)
+    return PubAckFuture("a.b", (b"PUB a.b 0\r\n\r\n", 0), None, core)
 
 
 @pytest.fixture(params=[False, True], ids=["not looked at", "looked at"])
@@ -67,7 +68,7 @@ def test_an_acknowledged_message(future):
     assert (future.done(), future.running(), future.cancelled()) == (True, False, False)
     assert future.exception(0) is None
     assert future.result(0) == future.result() == ACK
-    assert future.command == b"", "the payload is released"
+    assert future.message is None, "the payload is released"
 
 
 @pytest.mark.usefixtures("looked_at")
@@ -100,7 +101,7 @@ def test_a_message_that_no_stream_took(future):
     for _ in range(2):
         with pytest.raises(NoStreamResponseError):
             future.result(0)
-    assert future.command == b""
+    assert future.message is None
 
 
 @pytest.mark.parametrize("answer", [None, STORED])
@@ -190,12 +191,114 @@ def test_no_private_name_of_the_standard_class_is_used():
     names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     assert not private & names
+    assert not private & set(speedups.PythonFutureFields.__slots__)
+
+
+# --- runs of acknowledgements -------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["in use", "python"])
+def settle_run(request, monkeypatch):
+    """Settle runs of futures with the code in use, and with the code in Python."""
+    if request.param == "python":
+        monkeypatch.setattr(speedups, "settle_futures", None)
+        monkeypatch.setattr(speedups, "parse_pub_ack", None)
+    return PubAckFuture.settle_run
+
+
+def pending(core, *tokens):
+    """Return new futures by token."""
+    return {token: PubAckFuture("a", (b"PUB a 0\r\n\r\n", 0), None, core) for token in tokens}
+
+
+def test_a_run_settles_the_futures_that_nobody_looked_at(settle_run, core):
+    """They have the acknowledgement, and drop their messages."""
+    futures = pending(core, b"1", b"2", b"3")
+    one, two, three = futures.values()
+    run = [(b"_INBOX.x.1", b"", b"", STORED), (b"_INBOX.x.3", b"", b"", REFUSED)]
+    assert settle_run(futures, run, len(b"_INBOX.x.")) == []
+    assert futures == {b"2": two}
+    assert one.result(0) == ACK
+    assert not two.done()
+    with pytest.raises(WrongLastSequenceError):
+        three.result(0)
+    assert (one.message, three.message) == (None, None)
+    assert two.message is not None
+
+
+def test_a_run_leaves_the_futures_that_somebody_looked_at(settle_run, core):
+    """A future with a callback or a waiting thread stays pending, and its acknowledgement is returned."""
+    futures = pending(core, b"1", b"2")
+    called = []
+    futures[b"2"].add_done_callback(called.append)
+    run = [(b"x.1", b"", b"", STORED), (b"x.2", b"", b"", STORED)]
+    assert settle_run(futures, run, 2) == run[1:]
+    assert list(futures) == [b"2"]
+    assert called == []
+
+
+@pytest.mark.parametrize("header", [b"NATS/1.0 503\r\n\r\n"])
+def test_a_run_leaves_statuses(settle_run, core, header):
+    """A status without a payload is returned; a header block of an acknowledgement is ignored."""
+    futures = pending(core, b"1", b"2")
+    first = futures[b"1"]
+    run = [(b"x.1", b"", header, STORED), (b"x.2", b"", header, b"")]
+    assert settle_run(futures, run, 2) == run[1:]
+    assert first.result(0) == ACK
+    assert list(futures) == [b"2"]
+
+
+def test_a_run_with_late_and_repeated_acknowledgements(settle_run, core):
+    """They are dropped, and the first acknowledgement of a message counts."""
+    futures = pending(core, b"1")
+    future = futures[b"1"]
+    run = [
+        (b"x.9", b"", b"", STORED),
+        (b"x.1", b"", b"", STORED),
+        (b"x.1", b"", b"", REFUSED),
+        (b"x.1", b"", b"", STORED),
+    ]
+    assert settle_run(futures, run, 2) == []
+    assert future.result(0) == ACK
+    assert futures == {}
+
+
+@pytest.mark.skipif(speedups.settle_futures is None, reason="the C extension is not in use")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        (PubAckFuture, {}, [], None),
+        (PubAckFuture, [], [], 0),
+        (PubAckFuture, {}, (), 0),
+        (PubAckFuture, {}, [(b"", b"", b"")], 0),
+        (PubAckFuture, {}, [("", b"", b"", b"")], 0),
+    ],
+)
+def test_the_extension_refuses_other_types(arguments):
+    """It accepts only the types that it was written for."""
+    with pytest.raises(TypeError):
+        speedups.settle_futures(*arguments)
+
+
+@pytest.mark.skipif(speedups.settle_futures is None, reason="the C extension is not in use")
+def test_the_extension_leaves_what_is_no_future():
+    """Other objects among the futures, and subjects without a token, are left to Python."""
+    futures = {b"1": object(), b"2": None}
+    run = [(b"x.1", b"", b"", STORED), (b"x.2", b"", b"", STORED), (b"x.", b"", b"", STORED)]
+    assert speedups.settle_futures(PubAckFuture, futures, run, 2) == run
+    assert speedups.settle_futures(PubAckFuture, futures, run, -1) == run
+    assert speedups.settle_futures(PubAckFuture, futures, run, 99) == run
+    assert len(futures) == 2
+
+
+# --- threads and the standard functions ---------------------------------------------------------------
 
 
 def test_threads_that_meet_in_a_new_future(core):
     """A future that is settled while threads begin to wait wakes each of them."""
     for _ in range(300):
-        future = PubAckFuture("a", b"", 0, None, core)
+        future = PubAckFuture("a", (b"", 0), None, core)
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             waits = [
                 pool.submit(future.result, 10),
@@ -210,7 +313,7 @@ def test_threads_that_meet_in_a_new_future(core):
 
 def test_waiting_for_several(core):
     """`concurrent.futures.wait` accepts settled and pending ones."""
-    futures = [PubAckFuture("a", b"", 0, None, core) for _ in range(4)]
+    futures = [PubAckFuture("a", (b"", 0), None, core) for _ in range(4)]
     futures[0].acknowledged(STORED)
     done, open_ = concurrent.futures.wait(futures, 0, FIRST_COMPLETED)
     assert (done, open_) == ({futures[0]}, set(futures[1:]))
@@ -225,7 +328,7 @@ def test_waiting_for_several(core):
 
 def test_as_completed(core):
     """`concurrent.futures.as_completed` yields them as they are settled."""
-    futures = [PubAckFuture("a", b"", 0, None, core) for _ in range(3)]
+    futures = [PubAckFuture("a", (b"", 0), None, core) for _ in range(3)]
     futures[2].acknowledged(STORED)
     coming = concurrent.futures.as_completed(futures, timeout=5)
     assert next(coming) is futures[2]
@@ -241,8 +344,8 @@ def test_from_asyncio(core, settled_first):
     """A program with an event loop can await it."""
 
     async def both():
-        good = PubAckFuture("a", b"", 0, None, core)
-        bad = PubAckFuture("a", b"", 0, None, core)
+        good = PubAckFuture("a", (b"", 0), None, core)
+        bad = PubAckFuture("a", (b"", 0), None, core)
         if settled_first:
             good.acknowledged(STORED)
             bad.acknowledged(REFUSED)
@@ -262,8 +365,8 @@ def test_waiting_flushes_the_buffer(core, wait):
     """The message may still be in the buffer, so waiting flushes it."""
     stream = MemoryStream([])
     core._writer.attach(stream, b"")
-    future = PubAckFuture("a", b"PUB a 0\r\n\r\n", 0, None, core)
-    core.send_deferred(future.command, 0)
+    future = PubAckFuture("a", (b"PUB a 0\r\n\r\n", 0), None, core)
+    core.send_deferred(*future.message)
     assert stream.sent == b""
     with pytest.raises(builtins.TimeoutError):
         getattr(future, wait)(0)
