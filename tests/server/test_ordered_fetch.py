@@ -341,6 +341,7 @@ class _Trouble:
     def interrupt(self, *_: object) -> None:
         """Handle a signal."""
         if self.armed:
+            self.armed = False
             raise KeyboardInterrupt
 
     def _strike(self) -> None:
@@ -368,15 +369,17 @@ def test_any_order_of_disturbances_ends_at_the_last_message(
                 fill(js, stream, rng.choice((1, 30)), size=1000)
             batch, timeout = rng.choice((1, 10, 300)), rng.choice((0.02, 0.1, 0.5))
             try:
-                trouble.armed = True
-                # In one expression: a result has to be stored before the next signal is handled.
-                if batch == 1:
-                    fetched.append([ordered.next(timeout)])
-                else:
-                    fetched.append(ordered.fetch(batch, timeout))
+                try:
+                    trouble.armed = True
+                    # In one expression: a result has to be stored before the next signal is handled.
+                    if batch == 1:
+                        fetched.append([ordered.next(timeout)])
+                    else:
+                        fetched.append(ordered.fetch(batch, timeout))
+                finally:
+                    trouble.armed = False
             except (KeyboardInterrupt, NatsTimeoutError):
                 pass
-            trouble.armed = False
     finally:
         trouble.over = True
         thread.join()
