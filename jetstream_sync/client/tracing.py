@@ -105,16 +105,17 @@ class Tracer:
             self.add(lines)
             return
         with self._lock:
-            if place.lines is not None:
-                return
-            if self._full():
+            if place.lines is None and self._full():
                 place.dropped, place.lines = len(lines), []
-            else:
+            elif place.lines is None:
                 self._bytes += _size(lines)
                 place.lines = lines
-            if place.taken:  # processed without lines after the timeout
-                self._put(_Place(place.lines, place.dropped))
-        place.gate.release()
+            if place.taken and (place.lines or place.dropped):
+                # Processed without lines after the timeout, so once more. An interruption may repeat
+                # this, which is harmless: the trace thread takes the lines out of the place.
+                self._put(place)
+            if place.gate.locked():
+                place.gate.release()
 
     def add(self, lines: list[str]) -> None:
         """Add lines at the end."""
@@ -196,7 +197,10 @@ class Tracer:
             place.gate.acquire(timeout=_FILL_TIMEOUT_S)
         with self._lock:
             place.taken = True
-            return place.lines or [], place.dropped
+            lines, dropped = place.lines, place.dropped
+            if lines is not None:
+                place.lines, place.dropped = [], 0
+            return lines or [], dropped
 
     def _call(self, line: str) -> None:
         try:

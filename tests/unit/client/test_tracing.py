@@ -213,11 +213,12 @@ def test_the_callback_may_close() -> None:
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="not every opcode is traced")
+@pytest.mark.parametrize("fill_timeout_s", [0, 0.05])
 def test_a_ctrl_c_loses_no_byte_of_the_trace(
-    callback: Callback, monkeypatch: pytest.MonkeyPatch
+    callback: Callback, monkeypatch: pytest.MonkeyPatch, fill_timeout_s: float
 ) -> None:
     """Wherever it interrupts, the counts are right, and each sent byte is traced once."""
-    monkeypatch.setattr(tracing, "_FILL_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(tracing, "_FILL_TIMEOUT_S", fill_timeout_s)
     command = b"PUB a 5\r\nhello\r\n"
     moment = 0
     struck = True
