@@ -447,7 +447,10 @@ encode_command(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t co
 
 /* --- what the types have in common ----------------------------------------------------------------------- */
 
-/* Each type begins with this number of objects, so that these functions serve all of them. */
+/*
+ * Each type begins with this number of objects, so that these functions serve all of them. The constructors set
+ * the objects in the order of the fields.
+ */
 #define OBJECTS 6
 
 typedef struct {

@@ -16,6 +16,8 @@ __all__ = ["Config"]
 
 #: What Django assumes for a database without settings.
 _NO_ENGINE: Final = "django.db.backends.dummy"
+#: Above that, the time of the oldest entry to keep might not exist.
+_MAX_DAYS: Final = 100 * 365
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +74,10 @@ class Config:
             value = getattr(found, key)
             if not isinstance(value, kind):
                 raise ImproperlyConfigured(f"JETSTREAM[{key!r}] is {value!r}: it must be {rule}")
+        if not 0 <= found.inbox_days <= _MAX_DAYS:
+            raise ImproperlyConfigured(
+                f"JETSTREAM['inbox_days'] is {found.inbox_days!r}: it must be from 0 to {_MAX_DAYS}"
+            )
         return found
 
     @property
