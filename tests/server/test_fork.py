@@ -692,12 +692,18 @@ def test_a_link_that_is_being_opened_is_closed_in_a_child() -> None:
         # Not take(), which waits for the end of the handshake, or for its timeout.
         wait_until(lambda: listener.clients)
         # From then on, not from the connection on, a fork closes the socket.
-        wait_until(lambda: any(isinstance(each, _Opening) for each in list(_fork_aware)))
+        wait_until(lambda: is_being_opened(listener.port))
         assert peers(listener.port) == 1
         in_child(check)
         go_on.set()
         opener.join()
         opened[0].close()
+
+
+def is_being_opened(port: int) -> bool:
+    """Return whether a fork would close a socket that is being opened to a port."""
+    opening = [each.stream.peer for each in list(_fork_aware) if isinstance(each, _Opening)]
+    return any(peer.endswith(f":{port}") for peer in opening)
 
 
 def peers(port: int) -> int:
