@@ -165,10 +165,12 @@ def in_each_child(renew: Callable[[], None]) -> None:
 def _tell_child() -> None:
     for renew in _renewals:
         renew()
-    for member in list(_fork_aware):
-        member.forked()
-    _fork_aware.clear()
-    _exit_aware.clear()
+    # All are told, also if one raises, which Python then reports.
+    with contextlib.ExitStack() as calls:
+        for member in list(_fork_aware):
+            calls.callback(member.forked)
+        _fork_aware.clear()
+        _exit_aware.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -182,5 +184,6 @@ def at_exit(member: ExitAware) -> None:
 
 @atexit.register
 def _tell_exiting() -> None:
-    for member in list(_exit_aware):
-        member.exiting()
+    with contextlib.ExitStack() as calls:
+        for member in list(_exit_aware):
+            calls.callback(member.exiting)

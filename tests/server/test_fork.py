@@ -57,7 +57,7 @@ from jetstream_sync import (
     WatchHandle,
     errors,
 )
-from jetstream_sync.client.threads import _fork_aware
+from jetstream_sync.client.threads import _fork_aware, after_fork
 from jetstream_sync.client.transport import _Opening
 from jetstream_sync.jetstream import connection as shared
 from jetstream_sync.jetstream import pub_ack_future
@@ -698,6 +698,32 @@ def test_a_link_that_is_being_opened_is_closed_in_a_child() -> None:
         go_on.set()
         opener.join()
         opened[0].close()
+
+
+def test_every_object_is_told_of_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in one object keeps no other one from being told, and Python reports it."""
+    told: list[int] = []
+    reported: list[type[BaseException]] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda report: reported.append(report.exc_type))
+
+    class Member:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def forked(self) -> None:
+            told.append(self.number)
+            if self.number != 5:
+                raise ValueError("broken")
+
+    members = [Member(number) for number in range(10)]
+    for member in members:
+        after_fork(member)
+
+    def check() -> None:
+        assert sorted(told) == list(range(10))
+        assert reported == [ValueError]
+
+    in_child(check)
 
 
 def is_being_opened(port: int) -> bool:
