@@ -1,8 +1,7 @@
 """
-Reruns of tests that use real servers and processes, and the failures that led to them.
+Reruns of tests that use sockets, threads and processes, and the failures that led to them.
 
-On a busy machine such a test can miss a deadline, so tox allows it two more runs. Unit and thread
-tests get no rerun.
+On a busy machine such a test can miss a deadline, so tox allows it two more runs. Unit tests get no rerun.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ import pytest
 _RERUNS = int(os.environ.get("JETSTREAM_SYNC_TEST_RERUNS", "0"))
 
 _HERE = Path(__file__).parent
-#: Folders and files whose tests use neither a server nor a process.
-_NEVER_RERUN = {"unit", "thread", "test_exports.py", "test_layers.py"}
+#: Folders and files whose tests depend on no deadline.
+_NEVER_RERUN = {"unit", "test_exports.py", "test_layers.py"}
 
 
 def _may_rerun(path: Path) -> bool:

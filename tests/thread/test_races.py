@@ -312,12 +312,13 @@ def test_pings_while_disconnected_do_not_count_for_the_next_link(listener: Liste
     """Pings that were due while disconnected do not make the next link stale."""
     told: list[Exception] = []
     back = threading.Event()
+    interval = 0.1 * SCALE  # a busy test must answer within two of them
     nc = jetstream_sync.connect(
         listener.url,
-        ping_interval=0.02,
+        ping_interval=interval,
         max_outstanding_pings=1,
         reconnect_time_wait=0.05,
-        max_reconnect_attempts=20,
+        max_reconnect_attempts=30,
         error_cb=told.append,
         reconnected_cb=back.set,
     )
@@ -326,15 +327,17 @@ def test_pings_while_disconnected_do_not_count_for_the_next_link(listener: Liste
     listener.refuse()
     listener.take().close()
     wait_until(lambda: nc.is_reconnecting)
-    assert not back.wait(0.2)
+    assert not back.wait(4 * interval)
     returned = Listener(port=port)
     assert back.wait(5 * SCALE)
     # The new server answers the pings, then closes, which is the expected error.
     with returned:
         peer = returned.take()
         for _ in range(3):
-            while peer.line() != b"PING\r\n":
-                pass
+            line = b""
+            while line != b"PING\r\n":
+                line = peer.line()
+                assert line, "the client has closed the link"
             peer.send(b"PONG\r\n")
     wait_until(lambda: nc.is_closed and told, 10)
     (error,) = told
