@@ -289,10 +289,10 @@ class Connection(ForeignNames):
         Disconnect from the server and reconnect, as after a lost connection.
 
         Buffered messages are sent first, if the server accepts them within a tenth of a second; later
-        messages go to the next server. This returns without waiting for the reconnect, which the
-        connection's own thread does. Other servers are tried before the current one, and the first
-        attempt is made at once. While the connection is reconnecting, this ends the delay between two
-        rounds. Any thread may call it, callbacks included.
+        messages go to the next server, which may process them before the others. This returns without
+        waiting for the reconnect, which the connection's own thread does. Other servers are tried
+        before the current one, and the first attempt is made at once. While the connection is
+        reconnecting, this ends the delay between two rounds. Any thread may call it, callbacks included.
 
         Use it to move to another server of a cluster, or to log in with changed credentials.
 

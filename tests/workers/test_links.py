@@ -251,9 +251,13 @@ def test_delayed_retries_do_not_stop_good_messages(
         wait_until(lambda: len(good) == 50, 10)
         wait_until(lambda: stream.consumer_info("C").num_ack_pending == 50)
         info = stream.consumer_info("C")
-        snapshot = worker.snapshot()
-        assert snapshot is not None
-        assert snapshot["handlers"][0]["delayed"] == 50
+
+        def delayed() -> int:
+            snapshot = worker.snapshot()
+            assert snapshot is not None
+            return snapshot["handlers"][0]["delayed"]
+
+        wait_until(lambda: delayed() == 50)
     assert (info.num_pending, info.delivered.consumer_seq) == (0, 100)
 
 
@@ -320,7 +324,7 @@ authorization {{ users: [
         with running(worker) as run:
             js.publish("orders", b"before")
             wait_until(lambda: seen == [b"before"])
-            assert state()["not_ready"] == []
+            wait_until(lambda: state()["not_ready"] == [])
             reload('"$JS.API.CONSUMER.MSG.NEXT.>"')
             wait_until(lambda: "Reloaded server configuration" in server.log())
             for number in range(2):  # the open request receives them, and the next one is refused
