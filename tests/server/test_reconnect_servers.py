@@ -42,11 +42,6 @@ def server() -> Iterator[NatsServer]:
         yield starting
 
 
-def numbers_of(sub: jetstream_sync.Subscription) -> list[int]:
-    """Return the pending messages of a subscription as numbers."""
-    return [int(sub.next_msg(timeout=0).data) for _ in range(sub.pending_msgs)]
-
-
 # --- one server -------------------------------------------------------------------------------
 
 
