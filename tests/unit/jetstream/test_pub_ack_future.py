@@ -211,7 +211,7 @@ def pending(core, *tokens):
     return {token: PubAckFuture("a", (b"PUB a 0\r\n\r\n", 0), None, core) for token in tokens}
 
 
-def test_a_run_settles_the_futures_that_nobody_looked_at(settle_run, core):
+def test_a_run_settles_futures_without_a_standard_part(settle_run, core):
     """They have the acknowledgement, and drop their messages."""
     futures = pending(core, b"1", b"2", b"3")
     one, two, three = futures.values()
@@ -226,7 +226,7 @@ def test_a_run_settles_the_futures_that_nobody_looked_at(settle_run, core):
     assert two.message is not None
 
 
-def test_a_run_leaves_the_futures_that_somebody_looked_at(settle_run, core):
+def test_a_run_leaves_futures_with_a_standard_part(settle_run, core):
     """A future with a callback or a waiting thread stays pending, and its acknowledgement is returned."""
     futures = pending(core, b"1", b"2")
     called = []
@@ -237,9 +237,9 @@ def test_a_run_leaves_the_futures_that_somebody_looked_at(settle_run, core):
     assert called == []
 
 
-@pytest.mark.parametrize("header", [b"NATS/1.0 503\r\n\r\n"])
-def test_a_run_leaves_statuses(settle_run, core, header):
+def test_a_run_leaves_statuses(settle_run, core):
     """A status without a payload is returned; a header block of an acknowledgement is ignored."""
+    header = b"NATS/1.0 503\r\n\r\n"
     futures = pending(core, b"1", b"2")
     first = futures[b"1"]
     run = [(b"x.1", b"", header, STORED), (b"x.2", b"", header, b"")]
@@ -282,7 +282,7 @@ def test_the_extension_refuses_other_types(arguments):
 
 
 @pytest.mark.skipif(speedups.settle_futures is None, reason="the C extension is not in use")
-def test_the_extension_leaves_what_is_no_future():
+def test_the_extension_leaves_other_objects_to_python():
     """Other objects among the futures, and subjects without a token, are left to Python."""
     futures = {b"1": object(), b"2": None}
     run = [(b"x.1", b"", b"", STORED), (b"x.2", b"", b"", STORED), (b"x.", b"", b"", STORED)]
