@@ -1,21 +1,22 @@
 """
 The faults of a run and their times, planned from a seed before the start.
 
-There are two tracks, which run at the same time: faults of the network, and faults of servers. So
-they coincide, for example a link that breaks while a server restarts. A track is a list; the same
-seed gives the same list.
+There are three tracks, which run at the same time: faults of the network, faults of servers, and changes
+by an operator. So they coincide, for example a link that breaks while a server restarts. A track is a
+list; the same seed gives the same list.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["LINES", "Fault", "network_plan", "process_plan", "server_plan"]
+__all__ = ["LINES", "Fault", "network_plan", "operator_plan", "process_plan", "server_plan"]
 
 #: The connections: each has its own network.
-LINES: Final = ("publishing", "reading", "fetching", "patient")
+LINES: Final = ("publishing", "reading", "fetching", "patient", "alone", "watching")
 
 _NETWORK: Final = {
     "cut": 4,
@@ -44,6 +45,7 @@ _BYTES: Final = {
     "cut a write": (4, 6.5),
 }
 _SERVER: Final = {"kill": 3, "stop": 2, "pause": 2}
+_OPERATOR: Final = {"consumer edited": 3, "consumer paused": 2, "stream edited": 2}
 _PROCESS: Final = {"kill": 6, "pause": 2, "terminate": 2}
 _CLUSTER: Final = {
     "kill": 2,
@@ -103,6 +105,23 @@ def server_plan(seed: int, seconds: float, *, cluster: bool) -> list[Fault]:
             kind=_choice(rng, _CLUSTER if cluster else _SERVER),
             lasts=round(rng.choice((0.05, 0.5, 2.0)) * rng.uniform(0.5, 1.5), 3),
             where=rng.choice(("stream leader", "connected", "any")) if cluster else "server",
+        )
+        plan.append(fault)
+        total += fault.after + fault.lasts
+    return plan
+
+
+def operator_plan(seed: int, seconds: float, consumers: Sequence[str]) -> list[Fault]:
+    """Return the changes by an operator to these consumers and to their stream."""
+    rng = random.Random(f"operator {seed}")
+    plan: list[Fault] = []
+    total = 0.0
+    while total < seconds:
+        fault = Fault(
+            after=round(rng.uniform(1.0, 6.0), 3),
+            kind=_choice(rng, _OPERATOR),
+            lasts=round(rng.uniform(0.5, 2.0), 3),
+            where=rng.choice(consumers),
         )
         plan.append(fault)
         total += fault.after + fault.lasts

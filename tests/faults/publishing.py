@@ -81,7 +81,7 @@ class Single:
         payload = payload_of(message, self._rng.choice((0, 100, 1000, 10_000)))
         while True:
             try:
-                with self._recorder.within(f"publish {message}", _PATIENCE):
+                with self._recorder.within(f"publish {message}", _PATIENCE, "publishing"):
                     ack = self._js.publish(
                         f"F.{self._name}", payload, timeout=_PATIENCE, msg_id=message
                     )
@@ -133,7 +133,7 @@ class Crowd:
         for each in messages:
             link = self._nc._core._transport
             try:
-                with self._recorder.within(f"publish_async {each}", timeout):
+                with self._recorder.within(f"publish_async {each}", timeout, "publishing"):
                     futures[each] = self._js.publish_async(
                         f"F.{self._name}", payloads[each], timeout=timeout, msg_id=each
                     )
@@ -145,7 +145,7 @@ class Crowd:
         for each, future in futures.items():
             try:
                 # Settled within its timeout; timeouts are checked twice a second.
-                with self._recorder.within(f"result {each}", timeout + 0.5):
+                with self._recorder.within(f"result {each}", timeout + 0.5, "publishing"):
                     await_settled(future, self._nc, links[each], self._recorder, each)
                     ack = future.result(timeout + 10)
             except Error as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from jetstream_sync import (
     ConnectionClosedError,
     ConnectionLostError,
     Error,
+    InvalidResponseError,
     JetStreamMsg,
     MsgAlreadyAckdError,
     PullConsumer,
@@ -21,13 +23,15 @@ from jetstream_sync import (
 from .recorder import Recorder, read_payload
 from .testbed import STREAM
 
-__all__ = ["DURABLES", "Reader", "readers"]
+__all__ = ["DURABLES", "LOOK_S", "Reader", "RequestReader", "check_alive", "readers"]
 
 #: The consumers that only one reader uses.
 DURABLES = ("consume", "messages", "fetch", "next")
 
+#: The ack wait of the consumers, in seconds; an operator changes it.
+_ACK_WAIT_S = 3.0
 #: Maximum duration of each call that waits for messages, in seconds.
-_LOOK = 1.0
+LOOK_S = 1.0
 #: Messages and seconds of ordered fetches. Most wait for more messages than there are, so that the
 #: last messages are an incomplete answer.
 _ORDERED_FETCHES = ((1, 0.2), (50, 1.0), (500, 0.2), (500, 2.0), (500, 2.0), (500, 2.0))
@@ -38,10 +42,34 @@ _RENEWAL = 5.0
 
 
 class Reader:
-    """A thread that reads until it is stopped."""
+    """
+    A thread that reads until it is stopped.
 
-    def __init__(self, name: str, nc: Connection, recorder: Recorder, rng: random.Random) -> None:
+    Args:
+        name: its name, and that of its consumer.
+        nc: the connection.
+        recorder: the record of the run.
+        rng: for its choices.
+        line: the line of the connection.
+        mistake: a deliberate mistake, see `run.MISTAKES`.
+
+    """
+
+    def __init__(
+        self,
+        name: str,
+        nc: Connection,
+        recorder: Recorder,
+        rng: random.Random,
+        line: str,
+        mistake: str = "",
+    ) -> None:
         self.name = name
+        self.line = line
+        self.drops_acks = mistake == "drop acks"
+        #: By message: when it was received first, and whether it was left to be redelivered since then.
+        self._received: dict[str, float] = {}
+        self._left: set[str] = set()
         self.nc = nc
         self.js = nc.jetstream()
         self.recorder = recorder
@@ -54,12 +82,20 @@ class Reader:
 
     def take(self, msg: JetStreamMsg) -> None:
         """Record a message, and settle it in one of the possible ways."""
-        self.seen[read_payload(msg.data)] += 1
+        message = read_payload(msg.data)
+        self.seen[message] += 1
+        self._check_redelivery(message, msg.metadata.num_delivered)
         way = self.rng.random()
+        if not 0.05 < way <= 0.051 and not 0.03 <= way < 0.04:
+            self._left.discard(message)
+        else:
+            self._left.add(message)
+        if self.drops_acks and self.rng.randrange(300) == 0:
+            return
         try:
             if way < 0.03:
-                with self.recorder.within("ack_sync", _LOOK):
-                    msg.ack_sync(_LOOK)
+                with self.recorder.within("ack_sync", LOOK_S, self.line):
+                    msg.ack_sync(LOOK_S)
             elif way < 0.04:
                 msg.nak(delay=0.1)
             elif way < 0.05:
@@ -69,24 +105,41 @@ class Reader:
                 msg.ack()
             # The others are left to be redelivered.
         except Error as error:
-            _check(error)
+            check_alive(error)
+
+    def _check_redelivery(self, message: str, delivered: int) -> None:
+        """Report a redelivery that neither this reader nor a fault explains."""
+        now = time.monotonic()
+        first = self._received.setdefault(message, now)
+        if delivered == 1 or message in self._left:
+            return
+        # If the first delivery was lost, it was sent some time ago.
+        since = first if first < now else now - delivered * _ACK_WAIT_S
+        if not self.recorder.explained(since, self.line):
+            self.recorder.complain(
+                f"{self.name}: {message} was delivered {delivered} times without a fault of {self.line}"
+            )
 
     def looking(self, what: str, limit: float, look: Callable[[], list[JetStreamMsg]]) -> None:
         """Make one call, and take the messages that it returns."""
+        # A timeout is right if there is no message for this reader, or too little time.
+        awaited = limit >= LOOK_S and self.recorder.lag(self.name) > 0
         try:
-            with self.recorder.within(what, limit):
+            with self.recorder.within(what, limit, self.line, awaited=awaited):
                 messages = look()
         except TimeoutError:
             return
         except Error as error:
-            _check(error)
+            check_alive(error)
             return
         for msg in messages:
             self.take(msg)
 
 
-def _check(error: Error) -> None:
+def check_alive(error: Error) -> None:
     """Raise an error that no fault may cause."""
+    if isinstance(error, InvalidResponseError):
+        raise error
     alive = (ConnectionLostError, MsgAlreadyAckdError)
     if isinstance(error, ConnectionClosedError) and not isinstance(error, alive):
         raise error
@@ -119,7 +172,7 @@ class MessagesReader(Reader):
         consumer = self.js.get_consumer(STREAM, self.name)
         with consumer.messages(max_messages=100, expires=3, heartbeat=0.5) as messages:
             while not stop.is_set():
-                self.looking("messages.next", _LOOK, lambda: [messages.next(_LOOK)])
+                self.looking("messages.next", LOOK_S, lambda: [messages.next(LOOK_S)])
 
 
 class FetchReader(Reader):
@@ -163,8 +216,10 @@ class NextReader(Reader):
 
 
 class _OrderedReader(Reader):
-    def __init__(self, name: str, nc: Connection, recorder: Recorder, rng: random.Random) -> None:
-        super().__init__(name, nc, recorder, rng)
+    def __init__(
+        self, name: str, nc: Connection, recorder: Recorder, rng: random.Random, line: str
+    ) -> None:
+        super().__init__(name, nc, recorder, rng, line)
         self.order = recorder.order.setdefault(name, [])
         self._last = 0
         self.consumer = self.js.ordered_consumer(STREAM, inactive_threshold=5)
@@ -185,7 +240,7 @@ class OrderedMessagesReader(_OrderedReader):
     def run(self, stop: threading.Event) -> None:
         with self.consumer.messages(max_messages=300, expires=3, heartbeat=0.5) as messages:
             while not stop.is_set():
-                self.looking("ordered.next", _LOOK, lambda: [messages.next(_LOOK)])
+                self.looking("ordered.next", LOOK_S, lambda: [messages.next(LOOK_S)])
 
 
 class OrderedConsumeReader(_OrderedReader):
@@ -226,24 +281,27 @@ class RequestReader(Reader):
 
     def run(self, stop: threading.Event) -> None:
         deeds: list[tuple[str, Callable[[], object]]] = [
-            ("request", lambda: self.nc.request("echo", b"?", timeout=_LOOK)),
-            ("flush", lambda: self.nc.flush(_LOOK)),
-            ("rtt", lambda: self.nc.rtt(_LOOK)),
-            ("info", lambda: self.nc.jetstream(timeout=_LOOK).get_stream(STREAM)),
+            ("request", lambda: self.nc.request("echo", b"?", timeout=LOOK_S)),
+            ("flush", lambda: self.nc.flush(LOOK_S)),
+            ("rtt", lambda: self.nc.rtt(LOOK_S)),
+            ("info", lambda: self.nc.jetstream(timeout=LOOK_S).get_stream(STREAM)),
         ]
         while not stop.wait(0.02):
             what, deed = self.rng.choice(deeds)
             try:
-                with self.recorder.within(what, _LOOK):
+                with self.recorder.within(what, LOOK_S, self.line, "publishing"):
                     deed()
             except Error as error:
-                _check(error)
+                check_alive(error)
 
 
 def readers(
-    lines: dict[str, Connection], recorder: Recorder, make_rng: Callable[[str], random.Random]
+    lines: dict[str, Connection],
+    recorder: Recorder,
+    make_rng: Callable[[str], random.Random],
+    mistake: str,
 ) -> list[Reader]:
-    """Return one of each kind."""
+    """Return one of each kind; those with acknowledgements make the mistake."""
     kinds: tuple[tuple[type[Reader], str, str], ...] = (
         (ConsumeReader, "consume", "reading"),
         (MessagesReader, "messages", "reading"),
@@ -255,4 +313,7 @@ def readers(
         (OrderedFetchReader, "patient ordered fetch", "patient"),
         (OrderedMessagesReader, "patient ordered messages", "patient"),
     )
-    return [kind(name, lines[line], recorder, make_rng(name)) for kind, name, line in kinds]
+    return [
+        kind(name, lines[line], recorder, make_rng(name), line, *[mistake] * (name in DURABLES))
+        for kind, name, line in kinds
+    ]

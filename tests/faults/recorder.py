@@ -1,4 +1,9 @@
-"""The record of a run: acknowledged messages, received messages, and calls that took too long."""
+"""
+The record of a run: messages, calls, and the faults that explain errors and redeliveries.
+
+An error of a call and a redelivery need an explanation: a fault of the servers, or of one of the lines
+involved, that was in effect during the call or shortly before it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,13 @@ from contextlib import contextmanager
 
 from fix_threads import SCALE
 
+from jetstream_sync import Error, TimeoutError
+
 __all__ = ["SLACK", "Recorder", "payload_of", "read_payload"]
+
+#: To notice the end of a fault, to connect again, and to recover the streams or elect a leader.
+_RECOVERY_S = 3.0 * SCALE
+_CLUSTER_RECOVERY_S = 10.0 * SCALE
 
 #: Allowed excess of a call over its timeout, in seconds.
 SLACK = 2.0 * SCALE
@@ -39,8 +50,13 @@ def read_payload(payload: bytes) -> str:
 class Recorder:
     """The record of all workers; any thread may call its methods."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, cluster: bool = False) -> None:
         self._lock = threading.Lock()
+        #: Time after the end of a fault in which errors are still expected, in seconds.
+        self.recovery = _CLUSTER_RECOVERY_S if cluster else _RECOVERY_S
+        # When the last fault of each line ended, and the number of those in effect; "": of everything.
+        self._fault_ends: dict[str, float] = {}
+        self._in_effect: Counter[str] = Counter()
         self.wrong: list[str] = []
         #: By reader: the messages, and how often each was received.
         self.seen: dict[str, Counter[str]] = {}
@@ -60,6 +76,32 @@ class Recorder:
             if len(self.wrong) < 100:
                 self.wrong.append(what)
 
+    @contextmanager
+    def fault(self, *lines: str) -> Iterator[None]:
+        """Note a fault of these lines, or of everything if there are none, while it is in effect."""
+        affected = lines or ("",)
+        with self._lock:
+            self._in_effect.update(affected)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._in_effect.subtract(affected)
+                self._fault_ends.update(dict.fromkeys(affected, time.monotonic()))
+
+    def explained(self, since: float, *lines: str) -> bool:
+        """Return whether one of these lines had a fault at ``since``, shortly before it, or later."""
+        with self._lock:
+            return any(
+                self._in_effect[line] > 0
+                or self._fault_ends.get(line, float("-inf")) + self.recovery > since
+                for line in ("", *lines)
+            )
+
+    def lag(self, reader: str) -> int:
+        """Return the number of acknowledged messages that a reader has certainly not received."""
+        return len(self.acknowledged) - len(self.seen[reader])
+
     def stored(self, message: str, seq: int, *, duplicate: bool) -> None:
         with self._lock:
             self.duplicates += duplicate
@@ -72,8 +114,19 @@ class Recorder:
         return len(self.acknowledged) - min(map(len, self.seen.values())) > AHEAD
 
     @contextmanager
-    def within(self, what: str, seconds: float) -> Iterator[None]:
-        """Record a call that has to return, or raise, within this time."""
+    def within(
+        self, what: str, seconds: float, *lines: str, awaited: bool = True
+    ) -> Iterator[None]:
+        """
+        Record a call that has to return, or raise, within this time.
+
+        Args:
+            what: the name of the call, and its subject after a space.
+            seconds: its timeout.
+            *lines: the lines that it uses; without a fault of theirs, an error of the package is wrong.
+            awaited: whether a timeout is such an error, too.
+
+        """
         began = time.monotonic()
         me = threading.get_ident()
         self._under_way[me] = (what, began, seconds)
@@ -81,6 +134,9 @@ class Recorder:
             yield
         except Exception as error:
             self.errors[f"{what.split(' ', 1)[0]}: {type(error).__name__}"] += 1
+            judged = isinstance(error, Error) and (awaited or not isinstance(error, TimeoutError))
+            if lines and judged and not self.explained(began, *lines):
+                self.complain(f"{what} raised {error!r} without a fault of {', '.join(lines)}")
             raise
         finally:
             self._under_way.pop(me, None)

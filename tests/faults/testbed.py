@@ -7,7 +7,8 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final
 
 from fix_faults import FaultProxy, Toward
 from fix_threads import SCALE
@@ -17,6 +18,7 @@ from jetstream_sync import Connection
 from jetstream_sync.server import NatsCluster, NatsServer
 
 from .plan import LINES, Fault
+from .recorder import Recorder
 
 __all__ = ["CONFIG", "STREAM", "Testbed"]
 
@@ -25,18 +27,32 @@ CONFIG: Final = "jetstream { sync_interval: always }\n"
 
 STREAM = "FAULTS"
 
+#: What an operator changes, and how it was before.
+_CHANGES: Final[dict[str, dict[str, Any]]] = {
+    "consumer edited": {"ack_wait": 3 * 10**9, "max_ack_pending": 500, "description": "edited"},
+    "consumer paused": {},
+    "stream edited": {"max_msg_size": 2**20, "description": "edited"},
+}
+_UNCHANGED: Final[dict[str, dict[str, Any]]] = {
+    "consumer edited": {"ack_wait": 2 * 10**9, "max_ack_pending": 2000, "description": ""},
+    "consumer paused": {"pause_until": None},
+    "stream edited": {"max_msg_size": -1, "description": ""},
+}
+
 
 class Testbed:
     """
     Servers, with a proxy for each of them on each line.
 
     Args:
+        recorder: where each fault is noted.
         cluster: three servers instead of one.
         seed: for choices that a fault leaves open, such as the server.
 
     """
 
-    def __init__(self, *, cluster: bool, seed: int) -> None:
+    def __init__(self, recorder: Recorder, *, cluster: bool, seed: int) -> None:
+        self._recorder = recorder
         self._cluster = NatsCluster(config=CONFIG) if cluster else None
         self.servers: tuple[NatsServer, ...] = (
             self._cluster.servers if self._cluster is not None else (NatsServer(config=CONFIG),)
@@ -69,10 +85,15 @@ class Testbed:
             if self._over.wait(fault.after):
                 return
             tell(str(fault))
-            mend = self._do(fault)
-            self.done[fault.kind] += 1
-            self._over.wait(fault.lasts)
-            mend()
+            with self._recorder.fault(*((fault.where,) if fault.where in LINES else ())):
+                mend = self._do(fault)
+                self.done[fault.kind] += 1
+                self._over.wait(fault.lasts)
+                mend()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for some time; return whether `stop()` was called meanwhile."""
+        return self._over.wait(seconds)
 
     def stop(self) -> None:
         """Stop all actions, and repair what is broken."""
@@ -96,6 +117,8 @@ class Testbed:
         if fault.kind.endswith("steps down"):
             self._step_down(fault.kind)
             return lambda: None
+        if fault.kind in _CHANGES:
+            return self._change(fault)
         lines = LINES if fault.where == "all" else (fault.where,)
         if fault.kind == "reconnect":
             for line in lines:
@@ -154,6 +177,32 @@ class Testbed:
                 return
             for name in raw.api(f"CONSUMER.NAMES.{STREAM}").get("consumers") or ():
                 raw.request(f"$JS.API.CONSUMER.LEADER.STEPDOWN.{STREAM}.{name}")
+
+    def _change(self, fault: Fault) -> Callable[[], object]:
+        """Change a consumer or the stream as an operator does, and return what changes it back."""
+        config = _CHANGES[fault.kind]
+        if fault.kind == "consumer paused":
+            end = datetime.now(timezone.utc) + timedelta(seconds=fault.lasts)
+            config = {"pause_until": end.isoformat()}
+
+        def change(fields: dict[str, Any]) -> None:
+            # A stopped server, or a group without a leader, does not change anything.
+            with contextlib.suppress(OSError, ValueError, StopIteration), self.raw() as raw:
+                if fault.kind == "stream edited":
+                    info = raw.api(f"STREAM.INFO.{STREAM}")
+                    raw.api(f"STREAM.UPDATE.{STREAM}", **{**info["config"], **fields})
+                else:
+                    name = f"{STREAM}.{fault.where}"
+                    info = raw.api(f"CONSUMER.INFO.{name}")
+                    raw.api(
+                        f"CONSUMER.CREATE.{name}",
+                        stream_name=STREAM,
+                        config={**info["config"], **fields},
+                        action="update",
+                    )
+
+        change(config)
+        return lambda: change(_UNCHANGED[fault.kind])
 
     def raw(self) -> RawClient:
         """Return an independent connection to a running server, without the networks."""

@@ -30,6 +30,21 @@ def test_random_faults_of_a_cluster_break_no_promise() -> None:
     assert not outcome.wrong, str(outcome)
 
 
+@pytest.mark.skipif(SECONDS < 12, reason="longer runs only")
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("mistake", "expected"),
+    [
+        ("drop acks", "was delivered 2 times without a fault of "),
+        ("drop replies", "in time') without a fault of alone"),
+    ],
+)
+def test_the_verdict_finds_a_mistake_of_the_client(mistake: str, expected: str) -> None:
+    """A client that drops an acknowledgement in 300, or a reply in 100, fails the run for that reason."""
+    outcome = run(SEED, 2, mistake=mistake)
+    assert any(expected in each for each in outcome.wrong), str(outcome)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("cluster", [False, True])
