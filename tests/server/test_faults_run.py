@@ -36,7 +36,7 @@ def test_random_faults_of_a_cluster_break_no_promise() -> None:
     ("mistake", "expected"),
     [
         ("drop acks", "was delivered 2 times without a fault of "),
-        ("drop replies", "in time') without a fault of alone"),
+        ("drop replies", "without a fault of alone"),
     ],
 )
 def test_the_verdict_finds_a_mistake_of_the_client(mistake: str, expected: str) -> None:
