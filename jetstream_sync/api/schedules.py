@@ -13,6 +13,7 @@ from ..subjects import check_publish_subject
 __all__ = ["schedule_headers"]
 
 _SECOND: Final = 1_000_000_000
+#: Fields of a cron expression; the first of six is for seconds.
 _CRON_FIELDS: Final = 6
 
 
@@ -58,9 +59,13 @@ def _every(value: float | timedelta) -> str:
 
 def _cron(value: str) -> str:
     # Names such as @daily, but not the prefixes of the other rules.
-    if isinstance(value, str) and value.startswith("@") and len(value.split()) == 1:
-        return value
-    if not isinstance(value, str) or len(value.split()) != _CRON_FIELDS:
-        rule = "must have six fields, the first one for seconds, or be a name such as '@daily'"
+    fields = value.split() if isinstance(value, str) else []
+    if len(fields) == _CRON_FIELDS - 1:
+        fields = ["0", *fields]  # as in a crontab, at the second 0
+    elif len(fields) != _CRON_FIELDS and not (len(fields) == 1 and fields[0].startswith("@")):
+        rule = (
+            "must have six fields, the first one for seconds, five fields as in a crontab, or be a name "
+            "such as '@daily'"
+        )
         raise InvalidOptionError("cron", value, rule)
-    return value
+    return " ".join(fields)

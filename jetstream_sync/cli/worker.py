@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -11,6 +12,8 @@ from ..errors import InvalidOptionError
 from ..workers.command import RUN_OPTIONS, RunOption, load_worker, run_options, run_worker
 from .groups import NounGroup
 from .output import emit, note
+from .prompts import Asker
+from .render import Table, write_table
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
 from .values import Decorator, with_options
@@ -145,6 +148,42 @@ def check(
         for text in result.warnings:
             note(settings, f"warning: {text}")
     ctx.exit(result.status)
+
+
+@worker.command("schedules", short_help="List the schedules of a worker, or delete unused ones.")
+@click.argument("target", metavar="MODULE:ATTRIBUTE")
+@click.option("--prune", is_flag=True, help="Delete the schedules that the worker does not define.")
+@click.option(
+    "-f", "--force", "-y", "--yes", is_flag=True, help="With --prune: do not ask for confirmation."
+)
+@common_options
+def schedules(settings: Settings, *, target: str, prune: bool, force: bool) -> None:
+    """
+    List the schedules that a worker defines, and those that are stored under its name.
+
+    A worker stores its schedules and never deletes one. With --prune, schedules in the state 'unused' are
+    deleted: the worker does not define them any more. Do it after a deploy, when no process with the former
+    code runs: such a process stores them again. Schedules in the state 'foreign' are kept: they are of a
+    module in which this worker has no handler and no schedule.
+    """
+    found = _load(target, settings)
+    states = found.find_schedules()
+    unused = [each for each in states if each.state == "unused"]
+    if prune and unused:
+        listed = ", ".join(each.name for each in unused)
+        Asker(settings).confirm(f"Delete schedules {listed}?", force=force)
+        found.delete_schedules(unused)
+    kept = [each for each in states if not (prune and each in unused)]
+    document = {
+        "schedules": [asdict(each) for each in kept],
+        "deleted": [each.name for each in unused] if prune else [],
+    }
+    rows = [(each.name, each.stream, each.state, each.subject) for each in kept]
+    rows += [(each.name, each.stream, "deleted", each.subject) for each in unused if prune]
+    table = Table(
+        title="Schedules", columns=("Name", "Stream", "State", "Subject"), rows=rows, left=4
+    )
+    emit(settings, document, lambda: write_table(table, settings.env))
 
 
 def _load(target: str, settings: Settings) -> Worker:

@@ -508,7 +508,8 @@ class JetStream(
             at: the time of the only message, with a time zone; a time in the past is now. The schedule
                 is then deleted.
             every: the interval between messages, in seconds, at least 1. Needs server 2.14.
-            cron: six fields, the first one for seconds, or a name such as ``@daily``. Needs server 2.14.
+            cron: six fields, the first one for seconds; five fields, as in a crontab, for the second 0; or
+                a name such as ``@daily``. Needs server 2.14.
             time_zone: the time zone of ``cron``, such as ``Europe/Berlin``; ``None``: UTC.
             headers: headers of the messages; ``None``: none.
             msg_id: the message id of the schedule; ``None``: none.

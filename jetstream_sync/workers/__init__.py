@@ -31,6 +31,7 @@ from .metrics import WorkerCollector
 from .observer import WorkerEvent
 from .processes import HandlerTimeoutError, WorkerCrashedError
 from .retries import Backoff, BatchError, Reject, Retry
+from .schedules import ScheduleState
 from .worker import CheckResult, Worker
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "Reject",
     "Reply",
     "Retry",
+    "ScheduleState",
     "Worker",
     "WorkerCollector",
     "WorkerCrashedError",

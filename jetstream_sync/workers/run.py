@@ -33,7 +33,7 @@ from .observer import Observer
 from .once import ensure_bucket
 from .parking import check_parking
 from .processing import Shared
-from .schedules import Schedule, apply_schedules
+from .schedules import Schedule, Schedules
 from .settle import Settlements
 from .spawn import spawn
 from .status import Event, ExitStatus, exit_status
@@ -118,6 +118,7 @@ class WorkerRun:
         self._status = ExitStatus.OK
         self._ended = threading.Event()
         self._pools: list[HandlerThreads] = []
+        self._schedules = Schedules(self._js, worker.name, worker.schedules, worker.handlers)
         self._keeper = LeaseKeeper(nc, lambda: events.put(Event("reconnected")))
         self._settlements = Settlements(nc, self._keeper)
         self._shared = Shared(
@@ -161,8 +162,7 @@ class WorkerRun:
             try:
                 self._pools = [self._prepare(handler) for handler in self._worker.handlers]
                 if self._worker.ensure != "none":
-                    worker = self._worker
-                    apply_schedules(self._js, worker.name, worker.schedules, worker.handlers)
+                    self._schedules.store()
                 break
             except (TimeoutError, NoRespondersError) as error:
                 log.warning("worker %r waits for the server: %s", name, error)
@@ -292,6 +292,8 @@ class WorkerRun:
                 for pool in self._pools:
                     if self._nc.is_connected:
                         pool.refresh()
+                if self._nc.is_connected:
+                    self._schedules.refresh()
 
     # --- stopping -------------------------------------------------------------------------------
 

@@ -5,19 +5,24 @@ Rules:
 
 1. The subject of a schedule is ``schedules.<stream>.<worker>.<name>``, in the stream of its messages.
 2. A schedule is published at the start of a worker only if it differs from the stored one: to publish
-   the same one again would begin its interval again. A header has the digest to compare.
-3. Schedules of the worker that its code no longer has are deleted, from the streams of its handlers and
-   of its other schedules. Another program may have a worker of the same name: a schedule is deleted only
-   if its header names a module that this worker has, or none.
+   the same one again would begin its interval again. A header has the digests to compare.
+3. A refresh stores again what is missing, or has another rule: an older version of the worker may have
+   stored it. The payload does not count there, because it may differ between processes that refresh in
+   turns.
+4. A worker never deletes a schedule: during a rolling deploy, old and new processes have different ones.
+   `delete_schedules` does it for a command.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import PurePath
@@ -25,6 +30,7 @@ from typing import TYPE_CHECKING, Final
 
 from .. import (
     ConsumerNotFoundError,
+    Error,
     InvalidOptionError,
     MessageNotFoundError,
     RetentionPolicy,
@@ -37,17 +43,23 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AT_LEVEL",
+    "REFRESH_S",
     "Schedule",
-    "apply_schedules",
+    "ScheduleState",
+    "Schedules",
     "check_schedules",
     "check_scheduling",
+    "delete_schedules",
+    "find_schedules",
     "matches",
     "require_level",
 ]
 
 log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
-#: The header with the digest of a schedule; the messages have it, too.
+#: Interval at which stored schedules are checked, in seconds.
+REFRESH_S: Final = 60.0
+#: The header with the digests of a schedule; the messages have it, too.
 _DIGEST: Final = "Worker-Schedule"
 #: The header with the module that defines a schedule.
 _MODULE: Final = "Worker-Schedule-Module"
@@ -84,10 +96,15 @@ class Schedule:
         """The level of the API that has the rule."""
         return _LEVEL if self.at is None else AT_LEVEL
 
-    def digest(self, payload: bytes) -> str:
-        """Return a text that differs between schedules with different rules or payloads."""
-        rule = (self.subject, self.cron, self.every, self.at, self.time_zone, payload)
+    @property
+    def rule_digest(self) -> str:
+        """A text that differs between schedules with different rules."""
+        rule = (self.subject, self.cron, self.every, self.at, self.time_zone)
         return hashlib.sha256(repr(rule).encode()).hexdigest()[:16]
+
+    def digest(self, payload: bytes) -> str:
+        """Return the digest of the rule and, after a hyphen, that of the payload."""
+        return f"{self.rule_digest}-{hashlib.sha256(payload).hexdigest()[:16]}"
 
     @property
     def module(self) -> str:
@@ -111,11 +128,13 @@ def _prefix(stream: str, worker: str) -> str:
     return f"schedules.{stream}.{worker}"
 
 
-def apply_schedules(
-    js: JetStream, worker: str, schedules: Sequence[Schedule], handlers: Iterable[Handler]
-) -> None:
+def _subject(stream: str, worker: str, schedule: Schedule) -> str:
+    return f"{_prefix(stream, worker)}.{schedule.name}"
+
+
+class Schedules:
     """
-    Store the schedules, and delete those that the worker no longer has.
+    The schedules of a running worker.
 
     Args:
         js: the JetStream context.
@@ -123,68 +142,202 @@ def apply_schedules(
         schedules: the schedules.
         handlers: the handlers, whose consumers must not receive the schedules.
 
-    Raises:
-        ServerTooOldError: the server does not know a rule.
-        StreamNotFoundError: no stream has the subject of a schedule.
-        InvalidOptionError: the stream, or the consumer of a handler, does not fit.
-        Error: the server refused.
-
     """
-    defined = {}
-    for schedule, stream in check_schedules(js, worker, schedules, handlers):
-        subject = f"{_prefix(stream, worker)}.{schedule.name}"
-        defined[subject] = stream
-        _store(js, schedule, stream, subject)
-    modules = {each.module for each in schedules} | {_module(each.module) for each in handlers}
-    for stream in {*defined.values(), *(each.stream for each in handlers)}:
-        found = js.get_stream(stream)
-        if not found.cached_info.config.allow_msg_schedules:
-            continue
-        filters = f"schedules.{stream}.{worker}.*"
-        for subject in found.info(subjects_filter=filters).state.subjects or ():
-            if subject not in defined:
-                _delete(found, worker, subject, modules)
+
+    def __init__(
+        self, js: JetStream, worker: str, schedules: Sequence[Schedule], handlers: Sequence[Handler]
+    ) -> None:
+        self._js = js
+        self._worker = worker
+        self._schedules = schedules
+        self._handlers = handlers
+        self._stored: list[_StoredSchedule] = []
+        self._refresh_at = math.inf
+        # The names whose last refresh failed, which is logged once.
+        self._failed: set[str] = set()
+
+    def store(self) -> None:
+        """
+        Store the schedules that are missing or differ; `refresh` does it again.
+
+        Raises:
+            ServerTooOldError: the server does not know a rule.
+            StreamNotFoundError: no stream has the subject of a schedule.
+            InvalidOptionError: the stream, or the consumer of a handler, does not fit.
+            Error: the server refused.
+
+        """
+        self._stored = [
+            _StoredSchedule(self._js, schedule, stream, _subject(stream, self._worker, schedule))
+            for schedule, stream in check_schedules(
+                self._js, self._worker, self._schedules, self._handlers
+            )
+        ]
+        for each in self._stored:
+            each.store()
+        self._refresh_at = time.monotonic() + REFRESH_S
+
+    def refresh(self) -> None:
+        """Store again, once a minute, what is missing or has another rule; log errors."""
+        now = time.monotonic()
+        if now < self._refresh_at:
+            return
+        self._refresh_at = now + REFRESH_S
+        for each in self._stored:
+            name = each.schedule.name
+            try:
+                each.restore()
+                self._failed.discard(name)
+            except Error as error:
+                level = logging.DEBUG if name in self._failed else logging.ERROR
+                self._failed.add(name)
+                log.log(level, "schedule %s cannot be checked: %s", name, error)
 
 
-def _delete(stream: Stream, worker: str, subject: str, modules: set[str]) -> None:
-    """Delete a schedule that the worker does not have, unless it is of another program."""
+class _StoredSchedule:
+    """A schedule with its payload at the start of the worker, and the place where it is stored."""
+
+    def __init__(self, js: JetStream, schedule: Schedule, stream: str, subject: str) -> None:
+        self.schedule = schedule
+        self._js = js
+        self._stream = js.get_stream(stream)
+        self._subject = subject
+        self._payload = schedule.function()
+        self._digest = schedule.digest(self._payload)
+
+    def store(self) -> None:
+        """Store the schedule if it is missing or differs."""
+        found = _stored_digest(self._stream, self._subject)
+        if found != self._digest and not self._is_over(timedelta(0)):
+            self._publish()
+            log.info("schedule %s is stored in stream %s", self.schedule.name, self._stream.name)
+
+    def restore(self) -> None:
+        """Store the schedule if it is missing or has another rule."""
+        found = _stored_digest(self._stream, self._subject)
+        if found is not None and _rule(found) == _rule(self._digest):
+            return
+        # The server may have published and deleted a single message already.
+        if self._is_over(timedelta(seconds=REFRESH_S)):
+            return
+        if found is None and self._stream.info(subjects_filter=self._subject).state.subjects:
+            return  # a replica that lags behind has answered
+        self._publish()
+        log.warning(
+            "schedule %s was %s: it is stored again in stream %s",
+            self.schedule.name,
+            "missing" if found is None else "replaced by one with another rule",
+            self._stream.name,
+        )
+
+    def _is_over(self, margin: timedelta) -> bool:
+        at = self.schedule.at
+        return at is not None and at <= datetime.now(timezone.utc) + margin
+
+    def _publish(self) -> None:
+        schedule = self.schedule
+        self._js.schedule(
+            self._subject,
+            self._payload,
+            target=schedule.subject,
+            at=schedule.at,
+            every=schedule.every,
+            cron=schedule.cron,
+            time_zone=schedule.time_zone,
+            headers={_DIGEST: self._digest, _MODULE: schedule.module},
+        )
+
+
+def _stored_digest(stream: Stream, subject: str) -> str | None:
+    """Return the digests of a stored schedule; ``None``: there is none; empty: it has no digests."""
     try:
         headers = stream.get_msg(last_by_subject=subject).headers
     except MessageNotFoundError:
-        return
+        return None
+    return "" if headers is None or _MODULE not in headers else headers.get(_DIGEST) or ""
+
+
+def _rule(digest: str) -> str:
+    return digest.partition("-")[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleState:
+    """A schedule that a worker defines, or that is stored under its name; see `Worker.find_schedules`."""
+
+    name: str
+    """The name of the schedule."""
+    stream: str
+    """The stream of its messages."""
+    subject: str
+    """The subject under which it is stored."""
+    state: str
+    """
+    ``"stored"``: as the worker defines it; ``"differs"``: it has another rule; ``"missing"``: it is not
+    stored; ``"unused"``: the worker does not define it; ``"foreign"``: neither, and a module defined it
+    that has no handler and no schedule of the worker.
+    """
+
+
+def find_schedules(
+    js: JetStream, worker: str, schedules: Sequence[Schedule], handlers: Iterable[Handler]
+) -> list[ScheduleState]:
+    """
+    Return the schedules of a worker, and those that are stored under its name.
+
+    Args:
+        js: the JetStream context.
+        worker: the name of the worker.
+        schedules: its schedules.
+        handlers: its handlers: schedules are found in their streams, and in those of the schedules.
+
+    Raises:
+        StreamNotFoundError: no stream has the subject of a schedule, or a handler has none.
+        Error: the server refused.
+
+    """
+    handlers = list(handlers)
+    states = {}
+    for schedule in schedules:
+        stream_name = js.find_stream_name_by_subject(schedule.subject)
+        subject = _subject(stream_name, worker, schedule)
+        found = _stored_digest(js.get_stream(stream_name), subject)
+        state = "stored" if found and _rule(found) == schedule.rule_digest else "differs"
+        states[subject] = ScheduleState(
+            name=schedule.name,
+            stream=stream_name,
+            subject=subject,
+            state="missing" if found is None else state,
+        )
+    modules = {each.module for each in schedules} | {_module(each.module) for each in handlers}
+    streams = {*(each.stream for each in states.values()), *(each.stream for each in handlers)}
+    for name in sorted(streams):
+        stream = js.get_stream(name)
+        prefix = f"{_prefix(name, worker)}."
+        for subject in stream.info(subjects_filter=f"{prefix}*").state.subjects or ():
+            if subject not in states:
+                states[subject] = ScheduleState(
+                    name=subject.removeprefix(prefix),
+                    stream=name,
+                    subject=subject,
+                    state=_unused_state(stream, subject, modules),
+                )
+    return list(states.values())
+
+
+def _unused_state(stream: Stream, subject: str, modules: set[str]) -> str:
+    """Return ``"foreign"`` for a schedule of another program with a worker of the same name."""
+    headers = None
+    with suppress(MessageNotFoundError):
+        headers = stream.get_msg(last_by_subject=subject).headers
     module = None if headers is None else headers.get(_MODULE)
-    if module is None or module in modules:
-        log.info("worker %r: schedule %s is deleted", worker, subject)
-        stream.purge(subject=subject)
-    else:
-        text = "worker %r: schedule %s is of module %s, which this worker does not have; it is kept"
-        log.warning(text, worker, subject, module)
+    return "unused" if module is None or module in modules else "foreign"
 
 
-def _store(js: JetStream, schedule: Schedule, stream: str, subject: str) -> None:
-    payload = schedule.function()
-    digest = schedule.digest(payload)
-    try:
-        stored = js.get_stream(stream).get_msg(last_by_subject=subject)
-    except MessageNotFoundError:
-        if schedule.at is not None and schedule.at <= datetime.now(timezone.utc):
-            log.info("schedule %s is over: it is due at %s", schedule.name, schedule.at)
-            return
-    else:
-        headers = stored.headers
-        if headers is not None and headers.get(_DIGEST) == digest and _MODULE in headers:
-            return
-    js.schedule(
-        subject,
-        payload,
-        target=schedule.subject,
-        at=schedule.at,
-        every=schedule.every,
-        cron=schedule.cron,
-        time_zone=schedule.time_zone,
-        headers={_DIGEST: digest, _MODULE: schedule.module},
-    )
-    log.info("schedule %s is stored in stream %s", schedule.name, stream)
+def delete_schedules(js: JetStream, schedules: Iterable[ScheduleState]) -> None:
+    """Delete stored schedules; raise `Error` if the server refuses."""
+    for each in schedules:
+        js.get_stream(each.stream).purge(subject=each.subject)
 
 
 def check_schedules(
@@ -194,14 +347,14 @@ def check_schedules(
     Check that the server and the streams fit the schedules; return them with the names of the streams.
 
     Raises:
-        Error: as `apply_schedules`.
+        Error: as `Schedules.store`.
 
     """
     found = []
     for schedule in schedules:
         require_level(js, schedule.level)
         stream = js.find_stream_name_by_subject(schedule.subject)
-        check_scheduling(js, stream, f"{_prefix(stream, worker)}.{schedule.name}", handlers)
+        check_scheduling(js, stream, _subject(stream, worker, schedule), handlers)
         found.append((schedule, stream))
     return found
 

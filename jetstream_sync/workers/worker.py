@@ -31,7 +31,13 @@ from .observer import EVENT_KINDS, EventKind, Hook, Observer
 from .registry import refuse_to_run, register
 from .retries import Backoff, backoff_for
 from .run import WorkerRun
-from .schedules import Schedule, check_schedules
+from .schedules import (
+    Schedule,
+    ScheduleState,
+    check_schedules,
+    delete_schedules,
+    find_schedules,
+)
 from .status import CheckResult, Event, ExitStatus, StopOnce, exit_status
 from .tracing import TRACE_MODES
 
@@ -333,16 +339,18 @@ class Worker:
         Return a decorator that has the server publish a message at given times (ADR-51).
 
         The function returns the payload; it is called when the worker starts. The server keeps the
-        schedule, also while no worker runs. A worker that starts replaces a schedule that differs, and
-        deletes those of its name and its modules that its code no longer has; with ``ensure="none"`` it
-        leaves them alone.
+        schedule, also while no worker runs. A worker that starts replaces a schedule that differs. Once
+        a minute, it stores a schedule again that is missing or has another rule. It deletes none, see
+        `delete_schedules`. With ``ensure="none"`` it leaves them all alone.
+
         The stream needs ``allow_msg_schedules`` and the subject ``schedules.<stream>.>``, and handlers of
         that stream need filters without it.
 
         Args:
             name: the name, unique in the worker.
             subject: the subject of the messages; a stream must have it.
-            cron: six fields, the first one for seconds, or a name such as ``@daily``. Needs server 2.14.
+            cron: six fields, the first one for seconds; five fields, as in a crontab, for the second 0; or
+                a name such as ``@daily``. Needs server 2.14.
             every: the interval, in seconds, at least 1. Needs server 2.14.
             at: the time of a single message, with a time zone. Needs server 2.12. A time in the past is
                 not stored again.
@@ -370,6 +378,35 @@ class Worker:
             return function
 
         return decorate
+
+    def find_schedules(self) -> list[ScheduleState]:
+        """
+        Return the schedules that the worker defines, and those that are stored under its name.
+
+        Stored ones are found in the streams of the handlers and of the schedules.
+
+        Raises:
+            StreamNotFoundError: a stream does not exist.
+            Error: the server cannot be reached, or it refused.
+
+        """
+        with self._connect_once() as nc:
+            return find_schedules(nc.jetstream(), self.name, self.schedules, self.handlers)
+
+    def delete_schedules(self, schedules: Sequence[ScheduleState]) -> None:
+        """
+        Delete stored schedules; a running worker that defines one stores it again.
+
+        Args:
+            schedules: schedules that `find_schedules` returned.
+
+        Raises:
+            StreamNotFoundError: a stream does not exist.
+            Error: the server cannot be reached, or it refused.
+
+        """
+        with self._connect_once() as nc:
+            delete_schedules(nc.jetstream(), schedules)
 
     def on(self, kind: EventKind) -> Callable[[Hook], Hook]:
         """
@@ -535,7 +572,7 @@ class Worker:
         if not self.handlers:
             errors.append(("", InvalidOptionError("handlers", [], "the worker has none")))
         try:
-            with self._connect(retry_on_failed_connect=False, allow_reconnect=False) as nc:
+            with self._connect_once() as nc:
                 js = nc.jetstream()
                 for handler in self.handlers:
                     try:
@@ -570,6 +607,9 @@ class Worker:
         servers = self.servers or os.environ.get("NATS_URL") or _DEFAULT_SERVER
         options = {**_CONNECTION, "name": self.name, **self.connection, **overrides}
         return connect(servers, **options)
+
+    def _connect_once(self) -> Connection:
+        return self._connect(retry_on_failed_connect=False, allow_reconnect=False)
 
     @contextmanager
     def _signals(self, put: Callable[[Event], object]) -> Iterator[None]:

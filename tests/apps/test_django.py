@@ -19,6 +19,7 @@ from fix_apps import Program, copied, free_port, http, run
 from fix_threads import SCALE, wait_until
 from rawnats import RawClient
 
+import jetstream_sync
 from jetstream_sync.server import NatsServer
 
 # Other programs take some time to start and to stop.
@@ -318,6 +319,24 @@ def processes(worker: Program) -> list[int]:
     """Return the processes of a worker with a supervisor."""
     children = Path(f"/proc/{worker.process.pid}/task/{worker.process.pid}/children")
     return [int(each) for each in children.read_text().split()]
+
+
+@pytest.mark.server(">=2.14")
+def test_unused_schedules_are_deleted_by_a_command(
+    fresh_server: NatsServer, tmp_path: Path
+) -> None:
+    """`jetstream_schedules` lists what is stored under the name of the worker, and deletes it."""
+    folder = copied("django", tmp_path)
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        js = nc.jetstream()
+        subjects = ["ORDERS.*", "schedules.ORDERS.>"]
+        stream = js.create_stream(name="ORDERS", subjects=subjects, allow_msg_schedules=True)
+        js.schedule("schedules.ORDERS.shop.old", target="ORDERS.old", every=3600)
+        command = ["manage.py", "jetstream_schedules"]
+        assert "old: unused in stream ORDERS" in run(command, fresh_server.url, folder)
+        assert stream.info().state.messages == 1
+        assert "old: deleted" in run([*command, "--prune"], fresh_server.url, folder)
+        assert stream.info().state.messages == 0
 
 
 def test_the_project_is_a_sound_one(fresh_server: NatsServer, tmp_path: Path) -> None:

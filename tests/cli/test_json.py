@@ -119,6 +119,7 @@ OTHERS = {
     "bench all",
     "worker run",
     "worker check",
+    "worker schedules",
 }
 #: What ends in another status here, as nothing is there to be done.
 STATUSES = {

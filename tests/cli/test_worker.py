@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,35 @@ def test_check_reads_nothing(jsm: Jsm, js: JetStream, stream: Stream, app: str) 
     unreachable = jsm("worker", "check", f"{app}:worker", "-s", "nats://127.0.0.1:1")
     assert unreachable.status == 5
     assert "127.0.0.1:1" in unreachable.out
+
+
+@pytest.mark.server(">=2.14")
+def test_schedules_are_listed_and_unused_ones_deleted(
+    jsm: Jsm, js: JetStream, stream: Stream, app: str
+) -> None:
+    """`--prune` needs a confirmation, and deletes what the worker does not define."""
+    name = stream.name
+    config = replace(
+        stream.cached_info.config,
+        subjects=[f"{name}.>", f"schedules.{name}.>"],
+        allow_msg_schedules=True,
+    )
+    jobs = js.update_stream(config)
+    js.schedule(f"schedules.{name}.worker.old", target=f"{name}.old", every=3600)
+    with Path(f"{app}.py").open("a") as file:
+        file.write(f'worker.schedule("daily", subject="{name}.daily", cron="0 5 * * *")(bytes)\n')
+    command = ("worker", "schedules", f"{app}:worker")
+    lines = jsm(*command).ok().out.splitlines()
+    assert [line.split()[:3] for line in lines[2:]] == [
+        ["daily", name, "missing"],
+        ["old", name, "unused"],
+    ]
+    assert jsm(*command, "--prune").status == 2
+    assert jobs.info().state.messages == 1
+    pruned = jsm(*command, "--prune", "--force", "-j").ok().json
+    assert pruned["deleted"] == ["old"]
+    assert [each["name"] for each in pruned["schedules"]] == ["daily"]
+    assert jobs.info().state.messages == 0
 
 
 def test_a_worker_must_exist(jsm: Jsm, app: str) -> None:

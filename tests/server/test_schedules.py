@@ -58,6 +58,16 @@ def test_messages_come_again_and_again(js: JetStream, jobs: Stream) -> None:
     assert plan not in subjects(jobs)
 
 
+@pytest.mark.server(">=2.14")
+def test_a_cron_of_five_fields_begins_each_minute(js: JetStream, jobs: Stream) -> None:
+    """It is written as in a crontab; the server wants a field for seconds."""
+    plan = f"{jobs.name}.plan"
+    js.schedule(plan, target=f"{jobs.name}.due", cron="15  5 * * 1-5")
+    headers = jobs.get_msg(last_by_subject=plan).headers
+    assert headers is not None
+    assert headers["Nats-Schedule"] == "0 15 5 * * 1-5"
+
+
 @pytest.mark.server("<2.14")
 def test_an_older_server_is_not_asked(js: JetStream, stream: Stream) -> None:
     """A server that would store a schedule as a plain message, or refuse its rule, gets none."""
@@ -92,7 +102,7 @@ def test_a_stream_without_schedules_refuses_them(js: JetStream, stream: Stream) 
         ({}, "at, every, cron"),
         ({"every": 5, "cron": "@daily"}, "at, every, cron"),
         ({"every": 0.5}, "every"),
-        ({"cron": "0 5 * * *"}, "cron"),
+        ({"cron": "0 5 * *"}, "cron"),
         ({"cron": "@every 5s"}, "cron"),
         ({"every": 5, "time_zone": "UTC"}, "time_zone"),
         ({"at": datetime(2030, 1, 1)}, "at"),  # noqa: DTZ001 - this is what is refused

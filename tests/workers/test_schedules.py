@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
+from itertools import count
 
 import pytest
 from fix_threads import wait_until
@@ -14,6 +15,8 @@ from fix_worker import running
 from jetstream_sync import InvalidOptionError, JetStream, MessageNotFoundError, Stream
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Worker
+from jetstream_sync.workers import run as run_module
+from jetstream_sync.workers import schedules as schedules_module
 
 NOW = datetime.now(timezone.utc)
 
@@ -48,7 +51,7 @@ def stored(jobs: Stream) -> dict[str, int]:
 
 @pytest.mark.server(">=2.14")
 def test_schedules_are_kept_by_the_server(jobs: Stream, nats_server: NatsServer) -> None:
-    """A restart leaves the same ones alone, replaces changed ones and deletes those without code."""
+    """A restart leaves the same ones alone, replaces changed ones, and keeps those without code."""
     done: list[bytes] = []
     prefix = "schedules.JOBS.shop."
     first = make_worker(nats_server, done)
@@ -73,20 +76,89 @@ def test_schedules_are_kept_by_the_server(jobs: Stream, nats_server: NatsServer)
     second.schedule("often", subject="jobs.often", every=1)(lambda: b"often")
     second.schedule("daily", subject="jobs.daily", cron="0 0 6 * * *")(lambda: b"daily")
     with running(second):
-        wait_until(lambda: f"{prefix}old" not in stored(jobs))
+        wait_until(lambda: stored(jobs)[f"{prefix}daily"] > before[f"{prefix}daily"])
         after = stored(jobs)
-    assert after[f"{prefix}often"] == before[f"{prefix}often"]
-    assert after[f"{prefix}daily"] > before[f"{prefix}daily"]
-    assert after["schedules.JOBS.other.old"] == before["schedules.JOBS.other.old"]
-    with running(make_worker(nats_server, done)):  # without any
-        wait_until(lambda: stored(jobs).keys() == {"schedules.JOBS.other.old"})
+    assert {**after, f"{prefix}daily": 0} == {**before, f"{prefix}daily": 0}
 
 
 @pytest.mark.server(">=2.14")
-def test_schedules_of_another_program_are_kept(
-    js: JetStream, jobs: Stream, nats_server: NatsServer, caplog: pytest.LogCaptureFixture
+def test_a_refresh_stores_what_is_missing_or_has_another_rule(
+    jobs: Stream,
+    nats_server: NatsServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A worker of the same name in another module deletes neither schedule; one of this module does."""
+    """An older process restarts during a deploy, and a schedule is purged; then nothing changes."""
+    monkeypatch.setattr(run_module, "_REFRESH_S", 0.1)
+    monkeypatch.setattr(schedules_module, "REFRESH_S", 0.1)
+    prefix = "schedules.JOBS.shop."
+    payloads = map(b"%d".__mod__, count())  # as one with the time of the start of the worker
+
+    def version(number: int) -> Worker:
+        worker = Worker(nats_server.url, name="shop")
+        worker.handler(stream="JOBS", consumer=f"V{number}", filter_subject="jobs.>")(print)
+        worker.schedule("same", subject="jobs.same", every=3600)(lambda: next(payloads))
+        worker.schedule("daily", subject="jobs.daily", cron=f"0 0 {number} * * *")(bytes)
+        worker.schedule(f"v{number}", subject=f"jobs.v{number}", every=3600)(bytes)
+        return worker
+
+    def rule() -> str | None:
+        headers = jobs.get_msg(last_by_subject=f"{prefix}daily").headers
+        return None if headers is None else headers.get("Nats-Schedule")
+
+    with running(version(2)):
+        wait_until(lambda: f"{prefix}v2" in stored(jobs))
+        with running(version(1)):
+            wait_until(lambda: f"{prefix}v1" in stored(jobs))
+            assert f"{prefix}v2" in stored(jobs)
+        jobs.purge(subject=f"{prefix}v2")
+        wait_until(lambda: f"{prefix}v2" in stored(jobs))
+        wait_until(lambda: rule() == "0 0 2 * * *")
+        before = stored(jobs)
+        with running(version(2)):
+            # Another payload is stored once, at the start.
+            wait_until(lambda: stored(jobs)[f"{prefix}same"] > before[f"{prefix}same"])
+            before[f"{prefix}same"] = stored(jobs)[f"{prefix}same"]
+            for _ in range(5):  # refreshes, in which this one is the last to be checked
+                jobs.purge(subject=f"{prefix}v2")
+                wait_until(lambda: f"{prefix}v2" in stored(jobs))
+    assert {**stored(jobs), f"{prefix}v2": 0} == {**before, f"{prefix}v2": 0}
+    assert "v2 was missing" in caplog.text
+    assert "daily was replaced by one with another rule" in caplog.text
+
+
+@pytest.mark.server(">=2.14")
+def test_a_refresh_that_fails_ends_nothing(
+    js: JetStream,
+    jobs: Stream,
+    nats_server: NatsServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The stream of a schedule refuses it: an error is logged once, until it is stored again."""
+    monkeypatch.setattr(run_module, "_REFRESH_S", 0.1)
+    monkeypatch.setattr(schedules_module, "REFRESH_S", 0.1)
+    done: list[bytes] = []
+    worker = make_worker(nats_server, done)
+    worker.schedule("hourly", subject="jobs.hourly", every=3600)(bytes)
+    subject = "schedules.JOBS.shop.hourly"
+    with running(worker):
+        wait_until(lambda: subject in stored(jobs))
+        js.update_stream(replace(jobs.cached_info.config, subjects=["jobs.>"]))
+        jobs.purge(subject=subject)
+        wait_until(lambda: "schedule hourly cannot be checked" in caplog.text)
+        js.publish("jobs.x", b"still handled")
+        wait_until(lambda: done == [b"still handled"])
+        assert caplog.text.count("schedule hourly cannot be checked") == 1
+        js.update_stream(jobs.cached_info.config)
+        wait_until(lambda: subject in stored(jobs))
+
+
+@pytest.mark.server(">=2.14")
+def test_unused_schedules_are_found_and_deleted(
+    js: JetStream, jobs: Stream, nats_server: NatsServer
+) -> None:
+    """Those of another module are foreign: they are of a program with a worker of the same name."""
 
     def of_module(module: str, *names: str) -> Worker:
         worker = make_worker(nats_server, [])
@@ -97,16 +169,25 @@ def test_schedules_of_another_program_are_kept(
             worker.schedule(name, subject=f"jobs.{name}", every=3600)(payload)
         return worker
 
+    def states(worker: Worker) -> dict[str, str]:
+        return {each.name: each.state for each in worker.find_schedules()}
+
     prefix = "schedules.JOBS.shop."
-    # Stored by an earlier version, which named no module: deleted as it always was.
+    # Stored by an earlier version, which named no module.
     js.schedule(f"{prefix}older", b"", target="jobs.older", every=3600)
-    with running(of_module("bills", "bill", "reminder")):
-        wait_until(lambda: stored(jobs).keys() == {f"{prefix}bill", f"{prefix}reminder"})
-    with running(of_module("reports", "report")):
-        wait_until(lambda: "reminder is of module bills" in caplog.text)
-    assert stored(jobs).keys() == {f"{prefix}bill", f"{prefix}reminder", f"{prefix}report"}
-    with running(of_module("bills", "bill")):
-        wait_until(lambda: stored(jobs).keys() == {f"{prefix}bill", f"{prefix}report"})
+    bills = of_module("bills", "bill", "reminder")
+    assert states(bills) == {"bill": "missing", "reminder": "missing", "older": "unused"}
+    with running(bills), running(of_module("reports", "report")):
+        wait_until(lambda: len(stored(jobs)) == 4)
+    newer = of_module("bills", "bill")
+    newer.schedule("reminder", subject="jobs.reminder", every=60)(bytes)
+    found = {"bill": "stored", "reminder": "differs", "older": "unused", "report": "foreign"}
+    assert states(newer) == found
+    newest = of_module("bills", "bill")
+    unused = [each for each in newest.find_schedules() if each.state == "unused"]
+    newest.delete_schedules(unused)
+    assert stored(jobs).keys() == {f"{prefix}bill", f"{prefix}report"}
+    assert states(newest) == {"bill": "stored", "report": "foreign"}
 
 
 @pytest.mark.server(">=2.12")
