@@ -17,12 +17,13 @@ from .. import (
 )
 from .handler import Handler
 from .leases import MIN_WAIT_S, LeaseTimes
+from .logs import log
 from .parking import check_parking
 
 if TYPE_CHECKING:
-    from .. import JetStream, PullConsumer
+    from .. import ConsumerInfo, JetStream, PullConsumer
 
-__all__ = ["check_handler", "ensure_consumer"]
+__all__ = ["ConsumerWatch", "check_handler", "ensure_consumer"]
 
 #: ``ack_wait`` of a new consumer, in seconds.
 _ACK_WAIT_S: Final = 30.0
@@ -134,6 +135,60 @@ def _check_consumer(config: ConsumerConfig, handler: Handler) -> None:
         )
 
 
+class ConsumerWatch:
+    """
+    Notices changes of a consumer that keep messages from its handler.
+
+    A handler that names no filter or ``ack_wait`` expects those that the consumer has at first.
+
+    Args:
+        handler: the handler.
+        info: the state of its consumer at first.
+
+    """
+
+    def __init__(self, handler: Handler, info: ConsumerInfo) -> None:
+        self._handler = handler
+        self._expected = _updated(info.config, handler)
+        #: What does not fit the handler, as sentences; empty: the consumer fits.
+        self.mismatches: list[str] = []
+        self.update(info)
+
+    def update(self, info: ConsumerInfo) -> None:
+        """Compare a new state with the handler; log each difference once."""
+        handler, before = self._handler, self.mismatches
+        self.mismatches = _mismatches(info, self._expected, handler)
+        try:
+            _check_consumer(info.config, handler)
+        except InvalidOptionError as error:
+            self.mismatches.append(str(error))
+        for each in self.mismatches:
+            if each not in before:
+                log.error("%s: %s", handler.name, each)
+        if before and not self.mismatches:
+            name = f"{handler.stream}/{handler.consumer}"
+            log.warning("%s: consumer %s fits the handler again", handler.name, name)
+
+
+def _mismatches(info: ConsumerInfo, expected: ConsumerConfig, handler: Handler) -> list[str]:
+    """Return what keeps messages of a consumer from its handler, or ends their leases too early."""
+    name = f"consumer {handler.stream}/{handler.consumer}"
+    found = []
+    if info.paused:
+        found.append(f"{name} is paused")
+    filters, wanted_filters = _filters(info.config), _filters(expected)
+    if filters != wanted_filters:
+        found.append(f"{name} has the filters {filters}, not {wanted_filters}")
+    wait, wanted = LeaseTimes(info.config).shortest, LeaseTimes(expected).shortest
+    if wait < wanted:
+        found.append(f"{name} has an ack_wait of {wait:g} seconds, below {wanted:g}")
+    return found
+
+
+def _filters(config: ConsumerConfig) -> list[str]:
+    return sorted(config.filter_subjects or filter(None, [config.filter_subject]))
+
+
 def check_handler(
     js: JetStream, handler: Handler, *, may_change: bool, processes: int
 ) -> list[str]:
@@ -156,12 +211,16 @@ def check_handler(
     found = []
     stream = js.get_stream(handler.stream)
     try:
-        config = stream.get_consumer(handler.consumer).cached_info.config
+        info = stream.get_consumer(handler.consumer).cached_info
     except ConsumerNotFoundError:
         if not may_change:
             raise
         found.append(f"consumer {handler.consumer!r} does not exist: it is created at start")
         config = replace(_new_config(handler), max_ack_pending=_MAX_ACK_PENDING)
+    else:
+        config = info.config
+        # With may_change, the consumer is updated at start.
+        found += _mismatches(info, config if may_change else _updated(config, handler), handler)
     _check_consumer(config, handler)
     # An exclusive consumer serves one process at a time.
     served = 1 if handler.exclusive else processes

@@ -3,7 +3,8 @@ Health of a worker: whether it is alive and ready, over HTTP and to systemd.
 
 A worker is *alive* unless a restart would help: a thread of the runtime has ended, every slot of a
 handler is over its timeout, or the connection is closed for good. It stays alive while the server is
-away. It is *ready* while it handles messages: connected, requesting messages, and not stopping.
+away. It is *ready* while it handles messages: connected, requesting messages from consumers that fit
+their handlers, and not stopping.
 """
 
 from __future__ import annotations
@@ -119,6 +120,9 @@ class Monitor:
             for pool in self._pools
             if pool.pull_error
         ]
+        found += [
+            f"{pool.handler.name}: {each}" for pool in self._pools for each in pool.watch.mismatches
+        ]
         return found
 
     def snapshot(self) -> Snapshot:
@@ -156,6 +160,7 @@ class Monitor:
             "delayed": observer.delayed,
             "pending": None if info is None else info.num_pending,
             "ack_pending": None if info is None else info.num_ack_pending,
+            "mismatches": len(pool.watch.mismatches),
         }
 
 

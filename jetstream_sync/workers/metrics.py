@@ -65,6 +65,8 @@ class HandlerSnapshot(TypedDict):
     """``num_pending`` of the consumer; ``None``: unknown."""
     ack_pending: int | None
     """``num_ack_pending`` of the consumer; ``None``: unknown."""
+    mismatches: int
+    """How many properties of the consumer do not fit the handler, such as a pause."""
 
 
 class Snapshot(TypedDict):
@@ -96,6 +98,12 @@ _GAUGES: Final[tuple[tuple[str, str, Callable[[Iterable[float]], float], str], .
     ("consumer_pending", "pending", max, "Messages that the consumer has not delivered yet."),
     ("consumer_ack_pending", "ack_pending", max, "Messages delivered and not acknowledged."),
     ("consumer_delayed", "delayed", sum, "Failed messages that wait for their next attempt."),
+    (
+        "consumer_mismatches",
+        "mismatches",
+        max,
+        "Properties of the consumer that do not fit the handler, such as a pause.",
+    ),
     (
         "last_success_timestamp_seconds",
         "last_success",
@@ -220,6 +228,7 @@ def counts_of(parts: Sequence[HandlerSnapshot]) -> HandlerSnapshot:
         "delayed": 0,
         "pending": None,
         "ack_pending": None,
+        "mismatches": 0,
     }
 
 

@@ -37,6 +37,7 @@ from .. import (
     TimeoutError,
 )
 from .batches import BatchProcessor
+from .consumers import ConsumerWatch
 from .dead_letters import DeadLetterWriter
 from .handler import Handler
 from .lanes import Lanes
@@ -146,6 +147,8 @@ class HandlerThreads:
         self._room = threading.Condition(self._lock)
         #: The last known state of the consumer.
         self.info: ConsumerInfo = consumer.cached_info
+        #: Compares the consumer with the handler.
+        self.watch: ConsumerWatch = ConsumerWatch(handler, consumer.cached_info)
         #: The error of the last attempt to pull; empty: there was none.
         self.pull_error: str = ""
         # --- under _lock ---
@@ -187,6 +190,7 @@ class HandlerThreads:
         with contextlib.suppress(Error):
             info = self.info = self._consumer.info(_INFO_TIMEOUT_S)
             self._shared.keeper.adopt(self._times, info.config)
+            self.watch.update(info)
             self._check_order(info.num_waiting - 1)  # without the own request
 
     def state(self) -> PoolState:
@@ -367,6 +371,7 @@ class HandlerThreads:
         consumer, generation = self._recreate(self.handler)
         with self._lock:
             self._consumer = consumer
+        self.watch = ConsumerWatch(self.handler, consumer.cached_info)
         self._processor.generation = generation
         self._shared.keeper.adopt(self._times, consumer.cached_info.config)
 

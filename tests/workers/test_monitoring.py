@@ -8,6 +8,8 @@ import signal
 import socket
 import threading
 from collections import Counter
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +199,69 @@ def test_a_worker_without_a_permission_is_not_ready(endpoint: Monitored) -> None
             wait_until(lambda: "cannot pull" in endpoint.get("/readyz")[1])
             assert endpoint.status("/readyz") == 503
             assert endpoint.status("/livez") == 200
+
+
+def test_a_changed_consumer_is_reported(
+    stream: Stream,
+    nats_server: NatsServer,
+    endpoint: Monitored,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An operator changes what the handler needs: not ready, an error, a metric, until it is undone."""
+    monkeypatch.setattr(run_module, "_SAMPLE_S", 0.1)
+    worker = Worker(nats_server.url, http=endpoint.address)
+    subject = f"{stream.name}.a"
+    worker.handler(stream=stream.name, consumer="C", filter_subject=subject)(print)
+    changed: list[dict[str, Any]] = [
+        {"max_deliver": 2},
+        {"filter_subject": f"{stream.name}.b"},
+        {"ack_wait": 5.0},
+        {"ack_wait": 1.0},
+    ]
+    texts = ["max_deliver=2", "has the filters", "of 5 seconds, below 30", "at least 3 seconds"]
+    with running(worker):
+        wait_until(lambda: endpoint.status("/readyz") == 200)
+        fits = stream.consumer_info("C").config
+        for changes, text in zip(changed, texts, strict=True):
+            stream.update_consumer(replace(fits, **changes))
+            wait_until(lambda: endpoint.status("/readyz") == 503)
+            assert text in endpoint.get("/readyz")[1]
+            assert endpoint.metrics()["consumer_mismatches"] >= 1
+            assert endpoint.status("/livez") == 200
+            stream.update_consumer(fits)
+            wait_until(lambda: endpoint.status("/readyz") == 200)
+            assert endpoint.metrics()["consumer_mismatches"] == 0
+    errors = "".join(each.message for each in caplog.records if each.levelname == "ERROR")
+    assert all(errors.count(text) == 1 for text in texts)
+
+
+@pytest.mark.server(">=2.11")
+def test_a_paused_consumer_is_reported(
+    stream: Stream,
+    nats_server: NatsServer,
+    endpoint: Monitored,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The worker is not ready until the consumer is resumed; the error is logged once."""
+    until = datetime.now(timezone.utc) + timedelta(hours=1)
+    monkeypatch.setattr(run_module, "_SAMPLE_S", 0.1)
+    worker = Worker(nats_server.url, http=endpoint.address)
+    worker.handler(stream=stream.name, consumer="C")(print)
+    stream.create_consumer(durable_name="C")
+    stream.pause_consumer("C", until)
+    assert "is paused" in "".join(worker.check().warnings)
+    with running(worker):
+        wait_until(lambda: "is paused" in endpoint.get("/readyz")[1])
+        stream.resume_consumer("C")
+        wait_until(lambda: endpoint.status("/readyz") == 200)
+        stream.pause_consumer("C", until)
+        wait_until(lambda: endpoint.status("/readyz") == 503)
+        stream.resume_consumer("C")
+        wait_until(lambda: endpoint.status("/readyz") == 200)
+    assert caplog.text.count("is paused") == 2
+    assert caplog.text.count("fits the handler again") == 2
 
 
 def test_the_metrics_count_what_was_handled(
