@@ -2,7 +2,7 @@
 Tests under gevent: the same ones, in a process that was monkey-patched before pytest started.
 
 ``python -m gevent.monkey --module pytest tests/...`` runs them; the environment in tox is
-``py311-gevent``. Tests that cannot work there are left out by the table below, and listed in the
+``gevent``. Tests that cannot work there are left out by the table below, and listed in the
 summary. ``tests/greenlets`` is for such a process only.
 """
 

@@ -132,7 +132,7 @@ every_loss = pytest.mark.parametrize("which", ["stream leader", "connected"])
 #: The servers notice a lost node after some seconds, so most of these tests run in the tox
 #: environment that has the time.
 takes_its_time = pytest.mark.skipif(
-    float(os.environ.get("JETSTREAM_SYNC_FAULT_SECONDS", "0")) < 12, reason="run by py311-faults"
+    float(os.environ.get("JETSTREAM_SYNC_FAULT_SECONDS", "0")) < 12, reason="run by tox -e faults"
 )
 
 

@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX signals"),
     pytest.mark.timeout(SECONDS * 2 + 400),
 ]
-_only_long = pytest.mark.skipif(SECONDS < 12, reason="run by py311-faults")
+_only_long = pytest.mark.skipif(SECONDS < 12, reason="run by tox -e faults")
 
 
 @_only_long
