@@ -282,34 +282,36 @@ def decode(cls: type[R], data: Any) -> R:
     Return the record of a JSON object that a server sent.
 
     ``__init__`` and validation are skipped. Unknown keys go to ``extra``, a ``null`` counts as absent,
-    and an absent field gets its default.
+    and an absent field gets its default. Without a default, a number, flag or duration is 0, and a record
+    has no fields set: servers leave out such values in some contexts (``omitempty`` in nats-server).
 
     Args:
         cls: the record class.
         data: the result of `loads()`, or a part of it; it is not modified.
 
     Raises:
-        InvalidResponseError: the data is not an object, a field has the wrong JSON type, or a required
-            field is missing; the message names the record and the field.
+        InvalidResponseError: the data is not an object, a field has the wrong JSON type, or a name, a time
+            or an enum value without a default is missing; the message names the record and the field.
 
     """
     if not isinstance(data, dict):
         raise InvalidResponseError(f"{cls.__name__}: expected an object, got {_short(data)}")
     codec = _record_codec(cls)
-    for name in codec.required:
-        if data.get(name) is None:
-            raise InvalidResponseError(f"{cls.__name__}.{name}: required field is missing")
     record = cls.__new__(cls)
     found = 0
     name = ""
     try:
         for name, conversions, assign, default, _ in codec.fields:
             raw = data.get(name)
-            if raw is None:
-                assign(record, default)
-            else:
+            if raw is not None:
                 assign(record, conversions.decode(raw))
                 found += 1
+            elif default is not dataclasses.MISSING:
+                assign(record, default)
+            elif conversions.zero is not None:
+                assign(record, conversions.zero())
+            else:
+                raise InvalidResponseError(f"{cls.__name__}.{name}: required field is missing")
     except _MismatchError as error:
         raise InvalidResponseError(f"{cls.__name__}.{name}: {error}") from None
     extra = _NO_EXTRA
@@ -355,6 +357,8 @@ class _TypeCodec(NamedTuple):
     encode: Callable[[Any], Any]
     #: Argument of the user -> value.
     accept: Callable[[Any], Any]
+    #: Makes the value of an absent field without a default; ``None``: the field must be there.
+    zero: Callable[[], Any] | None = None
 
 
 class _FieldCodec(NamedTuple):
@@ -490,11 +494,11 @@ def _accept_time(value: Any) -> datetime:
 
 
 _SCALAR_CODECS: Final[dict[Any, _TypeCodec]] = {
-    bool: _TypeCodec(_bool, _identity, _bool),
-    int: _TypeCodec(_int, _identity, _int),
+    bool: _TypeCodec(_bool, _identity, _bool, bool),
+    int: _TypeCodec(_int, _identity, _int, int),
     str: _TypeCodec(_str, _identity, _str),
     bytes: _TypeCodec(_decode_bytes, _encode_bytes, _accept_bytes),
-    timedelta: _TypeCodec(_decode_duration, duration_to_ns, _accept_duration),
+    timedelta: _TypeCodec(_decode_duration, duration_to_ns, _accept_duration, timedelta),
     datetime: _TypeCodec(_decode_time, time_to_text, _accept_time),
 }
 
@@ -525,7 +529,7 @@ def _nested_codec(cls: type[Record]) -> _TypeCodec:
             return value
         raise _expected(f"a {cls.__name__}", value)
 
-    return _TypeCodec(lambda raw: decode(cls, raw), encode, accept_record)
+    return _TypeCodec(lambda raw: decode(cls, raw), encode, accept_record, lambda: decode(cls, {}))
 
 
 def _sequence_codec(item: _TypeCodec) -> _TypeCodec:

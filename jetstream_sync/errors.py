@@ -624,18 +624,32 @@ class KeyExistsError(WrongLastSequenceError):
 
 
 class KeyNotFoundError(NotFoundError, KeyError):
-    """The key has no value, or not at this revision; deleted keys have none."""
+    """
+    The key has no value, or not at this revision; deleted keys have none.
 
-    def __init__(self, bucket: str, key: str, revision: int | None = None) -> None:
+    Attributes:
+        bucket: the name of the bucket.
+        key: the key.
+        revision: the requested revision; ``None``: the last one.
+        marker: the revision of the marker that the deletion or the expiry left; ``None``: there is none.
+
+    """
+
+    def __init__(
+        self, bucket: str, key: str, revision: int | None = None, marker: int | None = None
+    ) -> None:
         super().__init__(404, 10037, "no message found")
-        self.args: tuple[Any, ...] = (bucket, key, revision)
+        self.args: tuple[Any, ...] = (bucket, key, revision, marker)
         self.bucket = bucket
         self.key = key
         self.revision = revision
+        self.marker = marker
 
     def __str__(self) -> str:
         at = "" if self.revision is None else f" at revision {self.revision}"
-        return f"key {self.key!r} has no value in bucket {self.bucket!r}{at}: {super().__str__()}"
+        deleted = "" if self.marker is None else f", deleted at revision {self.marker}"
+        where = f"in bucket {self.bucket!r}{at}{deleted}"
+        return f"key {self.key!r} has no value {where}: {super().__str__()}"
 
 
 class ValueTooLargeError(BadRequestError, err_codes=(10054,)):

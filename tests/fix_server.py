@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -74,10 +75,17 @@ def nats_server() -> Iterator[NatsServer]:
     """
     The server that most tests share.
 
-    Do not stop, pause or reconfigure it: use `fresh_server` for that.
+    Do not stop, pause or reconfigure it: use `fresh_server` for that. With
+    ``JETSTREAM_SYNC_TEST_CLUSTER=1`` it is one of a cluster of three: clustered servers check and
+    normalize configs in their own way.
     """
-    with NatsServer(name="shared") as server:
-        yield server
+    if os.environ.get("JETSTREAM_SYNC_TEST_CLUSTER") == "1":
+        with NatsCluster() as cluster:
+            wait_for_peers(cluster)
+            yield cluster.servers[0]
+    else:
+        with NatsServer(name="shared") as server:
+            yield server
 
 
 @pytest.fixture

@@ -42,7 +42,11 @@ class Placement(Record):
 
 @record
 class PeerInfo(Record):
-    """One of the other servers that hold a stream or consumer."""
+    """
+    One of the other servers that hold a stream or consumer.
+
+    In `DesiredClusterInfo.replicas` only the name is meaningful.
+    """
 
     name: str
     """The server's name."""
@@ -84,10 +88,10 @@ class DesiredClusterInfoOrigin(Record):
 class DesiredClusterInfoStatus(Record):
     """Progress of a migration; needs server 2.15."""
 
-    description: str
+    description: str = ""
     """Readable description."""
 
-    type: MigrationStatusType | str
+    type: MigrationStatusType | str = ""
     """Kind of the status, for programs."""
 
     err: str | None = None

@@ -150,6 +150,6 @@ class ObjectStoreConfigFields(TypedDict, total=False):
     storage: StorageType | str | None
     replicas: int | None
     placement: Placement | None
-    compression: bool
+    compression: bool | None
     metadata: Mapping[str, str] | None
     extra: Mapping[str, Any]

@@ -2,13 +2,15 @@
 Detection of config fields that a server ignored.
 
 A server that does not know a field ignores it silently and replies with the config that it applied. The
-requested config is therefore compared with the reply, field by field and at every depth. A different
-value is a normalization by the server and counts as applied; only an absent field was ignored.
+requested config is therefore compared with the reply, at every depth: the fields that are newer than the
+oldest supported server, and those that this version does not know. A different value is a normalization by
+the server and counts as applied; only an absent field was ignored. Older fields are known to every server:
+one that is absent was dropped for a reason, as is the duplicate window of a mirror in a cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from datetime import timedelta
 from typing import Any, Final
@@ -20,7 +22,7 @@ __all__ = ["fields_left_out", "release", "server_release", "since"]
 
 Release = tuple[int, int]
 
-#: The release of nats-server that introduced a field; all other fields are older than 2.11.
+#: The release of nats-server that introduced a field; all other fields are in 2.10, the oldest supported one.
 _SINCE: Final[Mapping[str, Release]] = {
     "allow_msg_ttl": (2, 11),
     "subject_delete_marker_ttl": (2, 11),
@@ -37,16 +39,11 @@ _SINCE: Final[Mapping[str, Release]] = {
     "consumer": (2, 14),
     "sourcing": (2, 14),
 }
-#: Fields that any server may omit: ``direct`` is internal (``jetstream_api.go``), and filters are
-#: compared separately, see `_left_out`.
-_SERVERS_OWN: Final = frozenset({"direct", "extra", "filter_subject", "filter_subjects"})
 #: Enum values that are defaults, which a server omits in its reply.
 _DEFAULT_VALUES: Final = {
     "persist_mode": PersistMode.DEFAULT,
     "priority_policy": PriorityPolicy.NONE,
 }
-#: Prefix of the metadata keys that the server sets and removes.
-_RESERVED: Final = "_nats."
 
 
 def release(version: str) -> Release | None:
@@ -89,38 +86,22 @@ def _left_out(asked: Record, given: Record, prefix: str, known: set[str]) -> Ite
     for each in fields(asked):
         name = each.name
         value, found = getattr(asked, name), getattr(given, name)
-        if name in _SERVERS_OWN or _is_default(name, value):
-            continue
-        if found is None:
-            if name not in known:
-                yield prefix + name
-        else:
+        if found is not None:
             yield from _within(value, found, prefix + name, known)
+        elif name in _SINCE and name not in known and not _is_default(name, value):
+            yield prefix + name
     for name, value in asked.extra.items():
         if value and name not in given.extra:
             yield prefix + name
-    yield from _filters_left_out(asked, given, prefix)
 
 
 def _within(asked: Any, given: Any, path: str, known: set[str]) -> Iterator[str]:
-    """Compare values present on both sides; different scalars are normalizations by the server."""
+    """Compare the records of two values; different scalars are normalizations by the server."""
     if isinstance(asked, Record):
         yield from _left_out(asked, given, f"{path}.", known)
-    elif isinstance(asked, Mapping):
-        for key in asked:
-            if key not in given and not key.startswith(_RESERVED):
-                yield f"{path}.{key}"
-    elif isinstance(asked, Sequence) and not isinstance(asked, str) and len(asked) == len(given):
+    elif isinstance(asked, list) and len(asked) == len(given):
         for number, (one, other) in enumerate(zip(asked, given, strict=True)):
-            if isinstance(one, Record):
-                yield from _left_out(one, other, f"{path}[{number}].", known)
-
-
-def _filters_left_out(asked: Record, given: Record, prefix: str) -> Iterator[str]:
-    """Compare filters: a server may convert a single filter to a list and vice versa."""
-    names = ("filter_subject", "filter_subjects")
-    if not any(getattr(given, name, None) for name in names):
-        yield from (prefix + name for name in names if getattr(asked, name, None))
+            yield from _within(one, other, f"{path}[{number}]", known)
 
 
 def _is_default(name: str, value: Any) -> bool:
@@ -131,6 +112,4 @@ def _is_default(name: str, value: Any) -> bool:
             for each in fields(value)
             if each.name != "extra"
         )
-    if name == "metadata" and value:
-        return all(key.startswith(_RESERVED) for key in value)
     return not value or value == timedelta(0) or value == _DEFAULT_VALUES.get(name)

@@ -29,7 +29,14 @@ from ..subjects import (
 from .cluster import Placement
 from .enums import DiscardPolicy, KeyValueOperation, StorageType, StoreCompression
 from .reply import metadata_of
-from .stream import RePublish, StreamConfig, StreamInfo, StreamSource, SubjectTransform
+from .stream import (
+    RePublish,
+    StreamConfig,
+    StreamInfo,
+    StreamSource,
+    SubjectTransform,
+    duplicate_window,
+)
 
 if TYPE_CHECKING:
     from .key_codecs import KeyCodec, ValueCodec
@@ -69,7 +76,6 @@ _TTL: Final = "Nats-TTL"
 _RESERVED: Final = "_kv"
 #: Whether a header block may have one of the headers above; cheaper than parsing it.
 _MAY_BE_MARKER: Final = re.compile(b"KV-Operation|Nats-Marker-Reason", re.IGNORECASE).search
-_MAX_WINDOW: Final = timedelta(minutes=2)
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 
@@ -230,8 +236,8 @@ class KeyValueConfig(Record):
     """
     Seconds for which a marker shows watchers that a value has expired, at least 1; default: no markers.
 
-    Required for ``ttl=`` of `KeyValue.create` and `KeyValue.purge`. An update can set it, but not remove
-    it. Excludes `mirror`. Needs server 2.11.
+    Required for ``ttl=`` of `KeyValue.create` and `KeyValue.purge`. An update to 0 ends the markers; the
+    bucket still allows a ``ttl``. Excludes `mirror`. Needs server 2.11.
     """
 
     max_bytes: int | None = None
@@ -321,17 +327,14 @@ def _given_fields(config: KeyValueConfig) -> dict[str, object]:
         "republish": config.republish,
         "metadata": config.metadata,
     }
-    if config.limit_marker_ttl:
-        fields |= {
-            "allow_msg_ttl": True,
-            "subject_delete_marker_ttl": config.limit_marker_ttl,
-        }
+    if config.limit_marker_ttl is not None:
+        fields["subject_delete_marker_ttl"] = config.limit_marker_ttl
+        fields["allow_msg_ttl"] = True if config.limit_marker_ttl else None
     if config.compression is not None:
         fields["compression"] = StoreCompression.S2 if config.compression else StoreCompression.NONE
     if config.ttl is not None:
-        window = min(config.ttl, _MAX_WINDOW) if config.ttl else _MAX_WINDOW
-        fields["duplicate_window"] = window
-    if config.sources:
+        fields["duplicate_window"] = duplicate_window(config.ttl)
+    if config.sources is not None:
         fields["sources"] = [_source(each, config.bucket) for each in config.sources]
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -353,7 +356,6 @@ def new_stream_config(config: KeyValueConfig) -> StreamConfig:
         "max_msgs_per_subject": 1,
         "storage": StorageType.FILE,
         "num_replicas": 1,
-        "duplicate_window": _MAX_WINDOW,
         "compression": StoreCompression.NONE,
         "discard": DiscardPolicy.NEW,
         "allow_rollup_hdrs": True,
@@ -362,6 +364,7 @@ def new_stream_config(config: KeyValueConfig) -> StreamConfig:
     }
     if config.mirror is None:
         fields["subjects"] = [f"{KEY_PREFIX}{config.bucket}.>"]
+        fields["duplicate_window"] = duplicate_window(timedelta(0))
     else:
         fields["mirror"] = replace(config.mirror, name=_prefixed(config.mirror.name))
         fields["mirror_direct"] = True

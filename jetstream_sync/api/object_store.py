@@ -22,7 +22,7 @@ from ..errors import InvalidNameError, InvalidOptionError, InvalidResponseError
 from ..subjects import MAX_REQUEST_SUBJECT, fits_request
 from .cluster import Placement
 from .enums import DiscardPolicy, StorageType, StoreCompression
-from .stream import StreamConfig, StreamInfo
+from .stream import StreamConfig, StreamInfo, duplicate_window
 
 if TYPE_CHECKING:
     import hashlib
@@ -163,7 +163,7 @@ class ObjectInfo(ObjectMeta):
 @record
 class ObjectStoreConfig(Record):
     """
-    The configuration of an object store.
+    The configuration of an object store; in an update, fields that are not set keep their value.
 
     Raises:
         InvalidNameError: the bucket name has a character other than letters, digits, ``_`` and ``-``.
@@ -192,8 +192,8 @@ class ObjectStoreConfig(Record):
     placement: Placement | None = None
     """Placement of the replicas; default: chosen by the server."""
 
-    compression: bool = False
-    """Whether the server compresses its files."""
+    compression: bool | None = None
+    """Whether the server compresses its files; default false."""
 
     metadata: Mapping[str, str] | None = None
     """Application-defined key-value pairs."""
@@ -376,35 +376,33 @@ def stream_config(config: ObjectStoreConfig) -> StreamConfig:
         discard=DiscardPolicy.NEW,
         allow_rollup_hdrs=True,
         allow_direct=True,
-        compression=StoreCompression.S2 if config.compression else None,
-        **_fields(config),
+        **_given_fields(config),
     )
 
 
 def update_config(current: StreamConfig, config: ObjectStoreConfig) -> StreamConfig:
-    """
-    Return the config of the stream of a bucket after an update.
-
-    Fields that are not in the config of an object store are kept, and the storage if it is not given.
-    """
-    fields = _fields(config)
-    fields["storage"] = fields["storage"] or current.storage
-    fields["extra"] = {**current.extra, **config.extra}
-    fields["compression"] = StoreCompression.S2 if config.compression else StoreCompression.NONE
-    return replace(current, **fields)
+    """Return the config of a bucket's stream with the set fields of a bucket config."""
+    fields = _given_fields(config)
+    if config.ttl is not None:
+        fields["duplicate_window"] = duplicate_window(config.ttl)
+    return replace(current, **{**fields, "extra": {**current.extra, **config.extra}})
 
 
-def _fields(config: ObjectStoreConfig) -> dict[str, Any]:
-    return {
+def _given_fields(config: ObjectStoreConfig) -> dict[str, Any]:
+    """Return the fields of a stream config for the set fields of a bucket config."""
+    fields: dict[str, Any] = {
         "description": config.description,
         "max_age": config.ttl,
-        "max_bytes": config.max_bytes or None,
+        "max_bytes": config.max_bytes,
         "storage": config.storage,
         "num_replicas": config.replicas,
         "placement": config.placement,
         "metadata": config.metadata,
         "extra": config.extra,
     }
+    if config.compression is not None:
+        fields["compression"] = StoreCompression.S2 if config.compression else StoreCompression.NONE
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def status_of(info: StreamInfo) -> ObjectStoreStatus:

@@ -10,6 +10,7 @@ every config that a server sends, so that it can be changed and sent back.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime, timedelta
 
 from ..codec import UNSET, Duration, Record, UnknownEnumValue, record
@@ -33,11 +34,15 @@ __all__ = [
     "StreamSourceInfo",
     "StreamState",
     "SubjectTransform",
+    "different_fields",
+    "duplicate_window",
 ]
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 _UINT64_MAX = 2**64 - 1
+#: The server's default.
+_DEFAULT_WINDOW = timedelta(minutes=2)
 
 
 @record
@@ -406,6 +411,23 @@ class StreamConfig(Record):
         # The requirements of an unknown value of a newer server are not known.
         wrong = value not in values and not isinstance(value, UnknownEnumValue)
         self._refuse_if(wrong, option, f"requires {other} {allowed}")
+
+
+def duplicate_window(max_age: timedelta) -> timedelta:
+    """Return the longest usual duplicate window for a maximum age; 0: no maximum."""
+    return min(max_age, _DEFAULT_WINDOW) if max_age else _DEFAULT_WINDOW
+
+
+def different_fields(wanted: StreamConfig, current: StreamConfig) -> list[str]:
+    """Return the set fields of a config that the current config does not have in the same way."""
+    return [
+        each.name
+        for each in fields(wanted)
+        if each.name not in ("name", "extra", "metadata")
+        and (value := getattr(wanted, each.name)) is not None
+        and value != getattr(current, each.name)
+        and (value or getattr(current, each.name))
+    ]
 
 
 # --- info and state -----------------------------------------------------------------------------

@@ -17,11 +17,12 @@ from typing import Any, Final, TypeVar
 
 from ..api.echo import fields_left_out, release, server_release, since
 from ..api.routes import Routes
-from ..api.stream import StreamInfo
+from ..api.stream import StreamConfig, StreamInfo, different_fields
 from ..client.core import ConnectionCore
 from ..codec import Record, decode, dumps, encode, loads
 from ..errors import (
     APIError,
+    BucketExistsError,
     Error,
     InvalidOptionError,
     InvalidResponseError,
@@ -37,6 +38,7 @@ from ..suggestions import closest_match
 __all__ = [
     "APIRequests",
     "EchoCheck",
+    "bucket_exists",
     "info_of",
     "listed",
     "names_in",
@@ -327,6 +329,16 @@ _CLOCK_STEP: Final = timedelta(milliseconds=1)
 #: The release that brought each level of the API, where something here needs it.
 _LEVELS: Final = {1: (2, 11), 2: (2, 12), 4: (2, 14)}
 _OLDER: Final = "older than 2.11"
+
+
+def bucket_exists(
+    api: APIRequests, wanted: StreamConfig, what: str, error: APIError
+) -> BucketExistsError:
+    """Return the error for a bucket that exists with another config, and name the fields."""
+    names = different_fields(wanted, stream_info(api, wanted.name).config)
+    fields = f", which differs in {', '.join(names)}" if names else ""
+    text = f"{what} exists with a different config{fields}"
+    return BucketExistsError(error.code, error.err_code, text)
 
 
 class EchoCheck:

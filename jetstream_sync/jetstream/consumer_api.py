@@ -14,7 +14,7 @@ from ..durations import check_time, time_to_text
 from ..errors import InvalidOptionError, NotFoundError, ServerTooOldError
 from ..net.clock import Deadline
 from ..subjects import check_consumer_name, check_stream_name
-from .api_requests import APIRequests, EchoCheck, require_level
+from .api_requests import APIRequests, EchoCheck, require_level, stream_info
 
 __all__ = [
     "BOUND_CHECK_DELAY_S",
@@ -187,14 +187,20 @@ def delete_consumer(api: APIRequests, stream: str, name: str) -> None:
 def consumer_names(api: APIRequests, stream: str) -> list[str]:
     """Return the names of a stream's consumers; raises as `consumer_info()`."""
     check_stream_name(stream)
-    return api.names(api.routes.consumer_names(stream), "consumers")
+    names = api.names(api.routes.consumer_names(stream), "consumers")
+    if not names:
+        stream_info(api, stream)  # a cluster sends an empty list for a stream that does not exist
+    return names
 
 
 def list_consumers(api: APIRequests, stream: str) -> list[ConsumerInfo]:
     """Return the infos of a stream's consumers; raises as `consumer_info()`."""
     check_stream_name(stream)
     pages = api.pages(api.routes.consumer_list(stream), "consumers")
-    return [decode(ConsumerInfo, item) for page in pages for item in page]
+    infos = [decode(ConsumerInfo, item) for page in pages for item in page]
+    if not infos:
+        stream_info(api, stream)  # as in `consumer_names()`
+    return infos
 
 
 def pause_consumer(api: APIRequests, stream: str, name: str, until: datetime) -> ConsumerPause:

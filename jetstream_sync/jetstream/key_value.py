@@ -65,10 +65,6 @@ _MAX_CONFLICT_DELAY_S: Final = 0.1
 #: Attempts to read many keys while they change between two pages.
 _READ_ATTEMPTS: Final = 3
 _MAX_REVISION: Final = 2**64 - 1
-_NO_TTL: Final = (
-    "only create() and purge() take a TTL: after that of a later revision, the revision before it would"
-    " be the value again"
-)
 
 
 def bucket_not_found(bucket: str) -> BucketNotFoundError:
@@ -172,8 +168,9 @@ class KeyValue(ForeignNames):
             consistent: read from the leader of the bucket's stream, so that all earlier writes are seen.
 
         Raises:
-            KeyNotFoundError: the key has no value: it was never written, was deleted or has expired. With
-                ``revision``: this revision is not stored, is of another key, or is not a value.
+            KeyNotFoundError: the key has no value: it was never written, was deleted or has expired; its
+                ``marker`` is the revision of the deletion. With ``revision``: this revision is not stored,
+                is of another key, or is not a value.
             InvalidNameError: the key is malformed.
             InvalidOptionError: the revision is out of range.
             BucketNotFoundError: the bucket does not exist.
@@ -187,7 +184,8 @@ class KeyValue(ForeignNames):
             _check_revision("revision", revision, 1)
         entry = self._read(subject, revision, consistent=consistent)
         if entry is None or not entry.has_value:
-            raise KeyNotFoundError(self.bucket, key, revision)
+            marker = None if entry is None else entry.revision
+            raise KeyNotFoundError(self.bucket, key, revision, marker)
         return entry
 
     def value(self, key: str, default: bytes | None = None) -> bytes | None:
@@ -337,14 +335,16 @@ class KeyValue(ForeignNames):
 
     # --- writing --------------------------------------------------------------------------------
 
-    def put(self, key: str, value: bytes, *, ttl: None = None) -> int:
+    def put(self, key: str, value: bytes) -> int:
         """
         Store a value, whatever the key had before, and return its revision.
+
+        There is no ``ttl``: when it expired, the previous revision would become current again. Only
+        `create()` and `purge()` have one.
 
         Args:
             key: the key.
             value: the value; it may be empty.
-            ttl: not possible; see `create()`.
 
         Raises:
             ValueTooLargeError: the value exceeds the bucket's ``max_value_size``.
@@ -360,8 +360,6 @@ class KeyValue(ForeignNames):
 
         """
         subjects = self._subjects
-        if ttl is not None:
-            raise InvalidOptionError("ttl", ttl, _NO_TTL)
         if subjects.value_codec is not None:
             value = subjects.value_codec.encode(value)
         subject = subjects.write + subjects.writable(key)
@@ -408,7 +406,7 @@ class KeyValue(ForeignNames):
             rollup = ttl is not None and entry is not None and self._history() > 1
         raise AssertionError  # pragma: no cover
 
-    def update(self, key: str, value: bytes, last: int, *, ttl: None = None) -> int:
+    def update(self, key: str, value: bytes, last: int) -> int:
         """
         Store a value if the last revision of the key is the expected one, and return its revision.
 
@@ -416,7 +414,6 @@ class KeyValue(ForeignNames):
             key: the key.
             value: the value.
             last: the expected last revision; 0: the key was never written.
-            ttl: not possible; see `create()`.
 
         Raises:
             WrongLastRevisionError: the key was changed; nothing was stored.
@@ -424,29 +421,24 @@ class KeyValue(ForeignNames):
             Error: otherwise as `put()`.
 
         """
-        if ttl is not None:
-            raise InvalidOptionError("ttl", ttl, _NO_TTL)
         if last is None:
             raise InvalidOptionError("last", last, "must be a revision; use put() or create()")
         stored = self._subjects.writable(key)
         return self._compare_and_set(key, stored, self._encoded(value), None, last)
 
-    def delete(self, key: str, last: int | None = None, *, ttl: None = None) -> int:
+    def delete(self, key: str, last: int | None = None) -> int:
         """
         Delete a key and keep its history; return the revision of the deletion.
 
         Args:
             key: the key; it need not exist.
             last: delete only if this is the last revision; ``None``: whatever it is.
-            ttl: not possible; see `purge()`.
 
         Raises:
             WrongLastRevisionError: the key was changed; nothing was deleted.
             Error: otherwise as `put()`.
 
         """
-        if ttl is not None:
-            raise InvalidOptionError("ttl", ttl, _NO_TTL)
         stored = check_writable(self._subjects.encoded(key))
         headers = {OPERATION: KeyValueOperation.DELETE.value}
         return self._compare_and_set(key, stored, b"", headers, last)

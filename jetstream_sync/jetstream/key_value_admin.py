@@ -17,12 +17,17 @@ from ..api.key_value import (
 from ..api.stream import StreamConfig, StreamInfo
 from ..codec import decode
 from ..errors import (
-    BucketExistsError,
     BucketNotFoundError,
     StreamNameInUseError,
     StreamNotFoundError,
 )
-from .api_requests import APIRequests, require_level, resolve_config, stream_info
+from .api_requests import (
+    APIRequests,
+    bucket_exists,
+    require_level,
+    resolve_config,
+    stream_info,
+)
 from .key_value import KeyValue, bucket_not_found
 from .publish import Publisher
 from .stream import Stream
@@ -59,7 +64,7 @@ class KeyValueAdmin:
             **fields: the fields of a `KeyValueConfig`, by name.
 
         Raises:
-            BucketExistsError: it exists with a different config.
+            BucketExistsError: it exists with a different config; the error names the fields.
             InvalidNameError: the name of the bucket is invalid.
             InvalidOptionError: config and fields are both given, or a value is invalid.
             ServerTooOldError: the server is too old for some of the fields; no bucket was created, or it
@@ -116,11 +121,11 @@ class KeyValueAdmin:
 
     def _create_bucket(self, config: KeyValueConfig) -> KeyValue:
         self._check_markers(config)
+        wanted = new_stream_config(config)
         try:
-            stream = self._create(new_stream_config(config), pedantic=False)
+            stream = self._create(wanted, pedantic=False)
         except StreamNameInUseError as error:
-            text = f"bucket {config.bucket!r} exists with a different config"
-            raise BucketExistsError(error.code, error.err_code, text) from error
+            raise bucket_exists(self._api, wanted, f"bucket {config.bucket!r}", error) from error
         return KeyValue(self._api, self._publisher, stream)
 
     def _update_bucket(self, config: KeyValueConfig) -> KeyValue:

@@ -20,12 +20,11 @@ from ..api.object_store import (
 from ..api.stream import StreamConfig, StreamInfo
 from ..codec import decode
 from ..errors import (
-    BucketExistsError,
     BucketNotFoundError,
     StreamNameInUseError,
     StreamNotFoundError,
 )
-from .api_requests import APIRequests, resolve_config, stream_info
+from .api_requests import APIRequests, bucket_exists, resolve_config, stream_info
 from .object_store import ObjectStore
 from .publish import Publisher
 
@@ -62,7 +61,7 @@ class ObjectStoreAdmin:
             **fields: the fields of an `ObjectStoreConfig`, by name.
 
         Raises:
-            BucketExistsError: it exists with a different config.
+            BucketExistsError: it exists with a different config; the error names the fields.
             InvalidNameError: the bucket name is invalid.
             InvalidOptionError: config and fields are both given, or a value is invalid.
             ServerTooOldError: the server does not know some of the fields, which the error names. A
@@ -72,11 +71,13 @@ class ObjectStoreAdmin:
 
         """
         chosen = resolve_config(ObjectStoreConfig, config, fields)
+        wanted = stream_config(chosen)
         try:
-            self._create(stream_config(chosen), pedantic=False)
+            self._create(wanted, pedantic=False)
         except StreamNameInUseError as error:
-            text = f"object store {chosen.bucket!r} exists with a different config"
-            raise BucketExistsError(error.code, error.err_code, text) from error
+            raise bucket_exists(
+                self._api, wanted, f"object store {chosen.bucket!r}", error
+            ) from error
         return self._object_store(chosen.bucket)
 
     def update_object_store(
@@ -85,7 +86,7 @@ class ObjectStoreAdmin:
         """
         Update the config of an object store.
 
-        The config replaces the current one; the storage cannot be changed.
+        Fields that are not set keep their value; the storage cannot be changed.
 
         Args:
             config: the config; or

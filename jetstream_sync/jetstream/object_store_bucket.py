@@ -289,6 +289,8 @@ class ObjectBucket:
                     left -= purged
                     if not left:
                         break
+            except ObjectStoreSealedError:
+                pass  # it refused the chunks, too
             except Error as error:
                 self._log(nuid, error)
                 return

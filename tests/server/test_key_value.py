@@ -68,6 +68,47 @@ def values(entries: list[KeyValueEntry]) -> list[tuple[str, bytes]]:
 # --- buckets ------------------------------------------------------------------------------------
 
 
+@pytest.mark.server(">=2.11")
+def test_an_update_ends_markers_and_sources(js: JetStream, bucket: str) -> None:
+    """``limit_marker_ttl=0`` and ``sources=[]`` remove what the bucket had; unset fields stay."""
+    js.create_key_value(bucket=f"{bucket}-o")
+    source = StreamSource(name=f"{bucket}-o")
+    js.create_key_value(bucket=bucket, limit_marker_ttl=1, sources=[source], description="d")
+    js.update_key_value(bucket=bucket, limit_marker_ttl=0, sources=[])
+    config = js.key_value(bucket).status().config
+    assert (config.limit_marker_ttl, config.sources, config.description) == (None, None, "d")
+
+
+def test_the_error_for_an_existing_bucket_names_the_fields(js: JetStream, bucket: str) -> None:
+    """A bucket without direct gets, as nats-py makes it, is another one; an update changes it."""
+    stream = f"KV_{bucket}"
+    js.create_stream(
+        name=stream,
+        subjects=[f"$KV.{bucket}.>"],
+        max_msgs_per_subject=1,
+        allow_rollup_hdrs=True,
+        deny_delete=True,
+        discard="new",
+        duplicate_window=120,
+    )
+    with pytest.raises(BucketExistsError, match=r"which differs in allow_direct \("):
+        js.create_key_value(bucket=bucket)
+    assert js.create_or_update_key_value(bucket=bucket, history=2).status().history == 2
+
+
+def test_a_missing_key_was_deleted_or_never_written(js: JetStream, bucket: str) -> None:
+    """The error for a deleted key has the revision of its marker."""
+    kv = js.create_key_value(bucket=bucket)
+    with pytest.raises(KeyNotFoundError) as caught:
+        kv.get("a")
+    assert caught.value.marker is None
+    kv.put("a", b"1")
+    kv.delete("a")
+    with pytest.raises(KeyNotFoundError, match="deleted at revision 2") as caught:
+        kv.get("a")
+    assert caught.value.marker == 2
+
+
 def test_manage_buckets(js: JetStream, bucket: str) -> None:
     """A bucket is created once, found, listed, changed and deleted."""
     with pytest.raises(BucketNotFoundError):
@@ -349,13 +390,6 @@ def test_ttls_that_are_not_possible(js: JetStream, markers: KeyValue, bucket: st
         plain.create("a", b"", ttl=1)
     with pytest.raises(InvalidOptionError, match="limit_marker_ttl"):
         plain.purge("a", ttl=1)
-    for call in (
-        lambda: markers.put("a", b"", ttl=1),  # type: ignore[arg-type]
-        lambda: markers.update("a", b"", 0, ttl=1),  # type: ignore[arg-type]
-        lambda: markers.delete("a", ttl=1),  # type: ignore[arg-type]
-    ):
-        with pytest.raises(InvalidOptionError, match="only create"):
-            call()
     with pytest.raises(InvalidOptionError, match="one second"):
         markers.create("a", b"", ttl=0.5)
     assert markers.status().values == plain.status().values == 0

@@ -10,7 +10,15 @@ import pytest
 from fix_threads import SCALE, wait_until
 
 import jetstream_sync
-from jetstream_sync import Connection, Error, JetStream, KeyValueEntry, WrongLastRevisionError
+from jetstream_sync import (
+    Connection,
+    Error,
+    JetStream,
+    KeyValueEntry,
+    StreamSource,
+    TimeoutError,
+    WrongLastRevisionError,
+)
 from jetstream_sync.server import NatsCluster
 
 
@@ -97,3 +105,29 @@ def test_watch_through_changes_of_the_leader(nc: Connection, js: JetStream) -> N
     handle.wait_closed(10 * SCALE)
     wait_until(lambda: js.consumer_names("KV_W") == [], 20)
     js.delete_key_value("W")
+
+
+def test_a_stream_gets_replicas(nc: Connection, js: JetStream) -> None:
+    """While a cluster adds replicas, and afterwards, infos are returned."""
+    js.create_stream(name="S", subjects=["s"])
+    js.update_stream(name="S", subjects=["s"], num_replicas=3)
+    impatient = nc.jetstream(timeout=1 * SCALE)
+
+    def peers() -> list[bool] | None:
+        try:
+            info = impatient.get_stream("S").cached_info
+        except TimeoutError:
+            return None  # there is no leader now
+        return [peer.current for peer in info.cluster.replicas or ()] if info.cluster else None
+
+    wait_until(lambda: peers() == [True, True], 20)
+    js.update_stream(name="S", subjects=["s"], num_replicas=1)
+    wait_until(lambda: peers() == [], 20)
+
+
+def test_a_mirror_of_a_bucket(js: JetStream) -> None:
+    """A cluster drops the duplicate window of a mirror, which is no reason to refuse the server."""
+    kv = js.create_key_value(bucket="B", replicas=3)
+    kv.put("a", b"1")
+    mirror = js.create_key_value(bucket="M", mirror=StreamSource(name="B"), ttl=3600, replicas=3)
+    wait_until(lambda: mirror.value("a") == b"1", 20)

@@ -978,8 +978,8 @@ def test_watch_skips_what_is_not_an_info(nats_server: NatsServer, js: JetStream)
         wait_until(lambda: reported)
 
 
-def test_seal(store: ObjectStore) -> None:
-    """A sealed bucket can be read, and refuses every change at once."""
+def test_seal(store: ObjectStore, caplog: pytest.LogCaptureFixture) -> None:
+    """A sealed bucket can be read, refuses every change at once, and leaves no chunks to warn of."""
     info = store.put("a", b"x")
     store.put("deleted", b"x")
     store.delete("deleted")
@@ -1002,6 +1002,7 @@ def test_seal(store: ObjectStore) -> None:
             pytest.fail(name)
     store.seal()
     assert [each.name for each in store.list()] == ["a"]
+    assert not caplog.records
 
 
 def test_a_missing_bucket(js: JetStream, store: ObjectStore) -> None:
@@ -1074,9 +1075,31 @@ def test_buckets(js: JetStream) -> None:
     js.create_or_update_object_store(bucket="B", description="newer")
     js.create_or_update_object_store(bucket="C")
     assert js.object_store("B").get_bytes("a") == b"x"
-    assert js.object_store("B").status().max_bytes is None
     js.delete_object_store("A")
     assert js.object_store_names() == ["B", "C"]
+
+
+def test_an_update_keeps_the_fields_that_are_not_set(js: JetStream) -> None:
+    """As for buckets of keys: an update changes the given fields only."""
+    js.create_object_store(
+        bucket="B",
+        ttl=3600,
+        max_bytes=10**6,
+        description="d",
+        metadata={"a": "b"},
+        storage="memory",
+    )
+    js.update_object_store(bucket="B", ttl=60)
+    js.create_or_update_object_store(bucket="B", max_bytes=2 * 10**6)
+    status = js.object_store("B").status()
+    assert (status.ttl, status.max_bytes) == (timedelta(seconds=60), 2 * 10**6)
+    assert (status.description, status.storage) == ("d", "memory")
+    assert (status.metadata or {}).get("a") == "b"
+    js.update_object_store(bucket="B", ttl=0, max_bytes=-1)
+    status = js.object_store("B").status()
+    assert (status.ttl, status.max_bytes, status.description) == (None, None, "d")
+    with pytest.raises(BucketExistsError, match="differs in storage"):
+        js.create_object_store(bucket="B", storage="file")
 
 
 def test_the_stream_of_a_bucket(js: JetStream, nats_server: NatsServer) -> None:
