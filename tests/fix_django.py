@@ -48,8 +48,28 @@ def configure(folder: Path, postgres: dict[str, str]) -> None:
     from django.conf import settings
     from django.core.management import call_command
 
+    contrib = ["admin", "auth", "contenttypes", "messages", "sessions"]
     settings.configure(
-        INSTALLED_APPS=["jetstream_sync.django"],
+        INSTALLED_APPS=["jetstream_sync.django", *(f"django.contrib.{each}" for each in contrib)],
+        MIDDLEWARE=[
+            "django.contrib.sessions.middleware.SessionMiddleware",
+            "django.contrib.auth.middleware.AuthenticationMiddleware",
+            "django.contrib.messages.middleware.MessageMiddleware",
+        ],
+        SECRET_KEY="for tests",
+        TEMPLATES=[
+            {
+                "BACKEND": "django.template.backends.django.DjangoTemplates",
+                "APP_DIRS": True,
+                "OPTIONS": {
+                    "context_processors": [
+                        "django.template.context_processors.request",
+                        "django.contrib.auth.context_processors.auth",
+                        "django.contrib.messages.context_processors.messages",
+                    ]
+                },
+            }
+        ],
         DATABASES={
             "default": sqlite(folder / "tests.sqlite3"),
             "postgres": {

@@ -42,6 +42,8 @@ class Config:
     """The worker that ``manage.py jetstream_worker`` runs, as ``MODULE:ATTRIBUTE``."""
     outbox: Sequence[str] | None = None
     """The databases whose outbox the workers publish; ``None``: the default one, if there is one."""
+    max_payload: int = 1024 * 1024
+    """The ``max_payload`` of the server, in bytes: `Outbox.publish` refuses larger messages."""
     inbox_days: float = 7.0
     """Number of days after which the workers delete rows of the inbox; 0: never."""
 
@@ -69,11 +71,16 @@ class Config:
             ("name", str, "a str"),
             ("outbox", list | tuple | None, "a list of names of databases"),
             ("middleware", list | tuple, "a list"),
+            ("max_payload", int, "a number of bytes"),
             ("inbox_days", int | float, "a number of days"),
         ):
             value = getattr(found, key)
             if not isinstance(value, kind):
                 raise ImproperlyConfigured(f"JETSTREAM[{key!r}] is {value!r}: it must be {rule}")
+        if found.max_payload < 1:
+            raise ImproperlyConfigured(
+                f"JETSTREAM['max_payload'] is {found.max_payload!r}: it must be above 0"
+            )
         if not 0 <= found.inbox_days <= _MAX_DAYS:
             raise ImproperlyConfigured(
                 f"JETSTREAM['inbox_days'] is {found.inbox_days!r}: it must be from 0 to {_MAX_DAYS}"

@@ -10,13 +10,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db import models
 from django.utils import timezone
 
-from .. import Headers
+from .. import Headers, MaxPayloadError
+from ..headers import MSG_ID, encode_headers
 from ..subjects import check_publish_subject
+from .config import Config
 
 __all__ = ["Inbox", "Outbox", "OutboxState"]
 
@@ -28,12 +30,14 @@ def _new_msg_id() -> str:
 
 @dataclass(frozen=True)
 class OutboxState:
-    """The messages that wait in an outbox."""
+    """The messages of an outbox."""
 
     messages: int
-    """Their number."""
+    """Number of messages that wait."""
     age: float
-    """How long the oldest one has waited, in seconds; 0.0: none waits."""
+    """How long the oldest of them has waited, in seconds; 0.0: none waits."""
+    failed: int
+    """Number of messages that are set aside."""
 
 
 class Outbox(models.Model):
@@ -43,6 +47,9 @@ class Outbox(models.Model):
     A worker publishes the messages of each subject in the order of their ids, and deletes a row when
     the message is stored. After a crash in between, the message is published again with the same message
     id; it is stored once if that happens within the stream's ``duplicate_window``.
+
+    A message that the server refuses is tried again after 0.5 to 30 seconds; meanwhile later messages of
+    its subject wait. One that is refused because of what it contains is set aside after 10 attempts.
     """
 
     id: int = models.BigAutoField(primary_key=True)
@@ -51,6 +58,11 @@ class Outbox(models.Model):
     headers: dict[str, list[str]] = models.JSONField(default=dict)
     msg_id: str = models.CharField(max_length=255)
     created_at: datetime = models.DateTimeField(default=timezone.now)
+    # Defaults of the database: during a deploy, processes with the former code store rows without them.
+    attempts: int = models.PositiveIntegerField(default=0, db_default=0)
+    error: str = models.CharField(max_length=500, default="", db_default="", blank=True)
+    retry_at: datetime | None = models.DateTimeField(null=True, db_index=True)
+    failed_at: datetime | None = models.DateTimeField(null=True)
 
     class Meta:
         db_table = "jetstream_outbox"
@@ -85,6 +97,7 @@ class Outbox(models.Model):
 
         Raises:
             BadSubjectError, InvalidHeaderError: the message is invalid; nothing was stored.
+            MaxPayloadError: it is larger than ``max_payload`` of the setting ``JETSTREAM``.
 
         """
         row = cls(
@@ -93,18 +106,41 @@ class Outbox(models.Model):
             headers=_header_lists(headers),
             msg_id=_new_msg_id() if msg_id is None else msg_id,
         )
+        size = len(row.payload) + len(encode_headers({**row.headers, MSG_ID: [row.msg_id]}))
+        limit = Config.load().max_payload
+        if size > limit:
+            raise MaxPayloadError(size, limit)
         row.save(using=using, force_insert=True)
         return row.msg_id
 
     @classmethod
     def state(cls, using: str | None = None) -> OutboxState:
-        """Return the number of messages that wait in a database, and the age of the oldest one."""
+        """Return how many messages wait or are set aside in a database, and the age of the oldest."""
+        waits = models.Q(failed_at=None)
         found = cls._default_manager.using(using).aggregate(
-            count=models.Count("id"), oldest=models.Min("created_at")
+            all=models.Count("id"),
+            waiting=models.Count("id", filter=waits),
+            oldest=models.Min("created_at", filter=waits),
         )
         oldest: datetime | None = found["oldest"]
         age = 0.0 if oldest is None else (timezone.now() - oldest).total_seconds()
-        return OutboxState(found["count"], max(0.0, age))
+        return OutboxState(found["waiting"], max(0.0, age), found["all"] - found["waiting"])
+
+    def note_failure(self, error: str, *, delay: float | None) -> None:
+        """
+        Store that the server has refused the message.
+
+        Args:
+            error: the reason.
+            delay: seconds until the next attempt; ``None``: there is none, the message is set aside.
+
+        """
+        now = timezone.now()
+        self.attempts += 1
+        self.error = error[:500]
+        self.retry_at = None if delay is None else now + timedelta(seconds=delay)
+        self.failed_at = now if delay is None else None
+        self.save(update_fields=["attempts", "error", "retry_at", "failed_at"])
 
 
 def _header_lists(

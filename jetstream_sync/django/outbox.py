@@ -8,7 +8,10 @@ Rules:
    locked.
 2. Without row locks (SQLite), two relays may publish the same rows, each in order. The message id makes
    the stream store each message once.
-3. A row is deleted after the acknowledgement. A subject that the server refuses does not block others.
+3. A row is deleted after the acknowledgement. A message that the server refuses delays those of its
+   subject, and no others.
+4. A message that the server refuses because of what it contains is set aside after some attempts. Errors
+   of the stream, such as a missing or full one, are repeated without end.
 """
 
 from __future__ import annotations
@@ -23,22 +26,27 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from django.db import connections, transaction
+from django.utils import timezone
 
 from .. import (
+    APIError,
     ConnectionClosedError,
     Error,
+    InvalidArgumentError,
     NoServersError,
     OutboundBufferLimitError,
+    ServiceUnavailableError,
     TimeoutError,
 )
 from ..workers.spawn import spawn
 from .config import Config
 from .inbox import delete_old_entries
-from .models import Outbox
+from .models import Outbox, OutboxState
 from .publishing import jetstream
 
 if TYPE_CHECKING:
     from .. import JetStream
+    from ..workers.metrics import GaugeSnapshot
 
 __all__ = ["OutboxRelay"]
 
@@ -48,18 +56,30 @@ log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 _INTERVAL_S: Final = 0.5
 #: Interval at which old entries of the inbox are deleted, in seconds.
 _CLEAN_S: Final = 3600.0
-#: Interval of repeated log records for an outbox that cannot be published, in seconds.
+#: Interval of repeated log records for a subject or a database, in seconds.
 _REPEAT_LOG_S: Final = 60.0
+#: Interval at which the state of the outbox is read for the metrics, in seconds.
+_SAMPLE_S: Final = 10.0
+#: Longest delay of the next attempt, in seconds; the first one is `_INTERVAL_S`.
+_MAX_RETRY_S: Final = 30.0
+#: Number of attempts after which a message is set aside; with their delays, they take two minutes.
+_ATTEMPTS: Final = 10
 #: Number of rows that are locked and published at a time.
 _BATCH: Final = 100
 #: Longest wait for the relay when the worker stops, in seconds: the timeout of a publish, and more.
 _STOP_TIMEOUT_S: Final = 10.0
-#: Errors after which no message can be published; others concern one message.
+#: Errors after which no message can be published; others concern one subject.
 _NOT_CONNECTED: Final = (
     ConnectionClosedError,
     NoServersError,
     OutboundBufferLimitError,
     TimeoutError,
+)
+
+_GAUGES: Final = (
+    ("outbox_messages", "messages", "Messages of the outbox that wait."),
+    ("outbox_age_seconds", "age", "Age of the oldest message of the outbox that waits."),
+    ("outbox_failed_messages", "failed", "Messages of the outbox that are set aside."),
 )
 
 
@@ -78,7 +98,11 @@ class OutboxRelay:
         self._databases = config.outbox_databases
         self._inbox = inbox
         self._stopped = threading.Event()
-        self._logged_at = -math.inf
+        # Times of the last log records, by subject or database.
+        self._logged: dict[tuple[str, str], float] = {}
+        # The state of each database, and when it was read.
+        self._states: dict[str, OutboxState] = {}
+        self._sampled_at: dict[str, float] = {}
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -93,6 +117,19 @@ class OutboxRelay:
             self._stopped.set()
             thread.join(_STOP_TIMEOUT_S)
 
+    def gauges(self) -> list[GaugeSnapshot]:
+        """Return the last known state of the outbox of each database; any thread may call it."""
+        return [
+            {
+                "name": name,
+                "help": text,
+                "labels": {"database": alias},
+                "value": getattr(state, key),
+            }
+            for alias, state in tuple(self._states.items())
+            for name, key, text in _GAUGES
+        ]
+
     def _run(self) -> None:
         cleaned_at = -math.inf
         try:
@@ -106,37 +143,49 @@ class OutboxRelay:
         finally:
             connections.close_all()
 
+    def _sample(self, alias: str) -> None:
+        """Read the state of an outbox for the metrics, if that is due."""
+        now = time.monotonic()
+        if now - self._sampled_at.get(alias, -math.inf) >= _SAMPLE_S:
+            self._sampled_at[alias] = now
+            self._states.pop(alias, None)  # if the database fails, the state is not known
+            self._states[alias] = Outbox.state(alias)
+
     def _clean(self) -> None:
         for alias in self._inbox:
             try:
                 delete_old_entries(self._config.inbox_days, alias)
             except Exception as error:  # noqa: BLE001 - the thread outlives any error of the database
                 connections[alias].close()
-                self._report(f"cannot delete old entries of the inbox in {alias!r}: {error}")
+                text = f"cannot delete old entries of the inbox in {alias!r}: {error}"
+                self._report(("inbox", alias), text)
 
     def _publish_all(self, alias: str) -> None:
         """Publish what is in the outbox; report errors."""
         # The connection stays open, because it is used twice a second; after an error there is a new one.
-        refused: set[str] = set()
         try:
-            while not self._stopped.is_set() and self.publish_batch(alias, refused):
+            self._sample(alias)
+            while not self._stopped.is_set() and self.publish_batch(alias):
                 pass
         except Exception as error:  # noqa: BLE001 - the thread outlives any error of the database
             connections[alias].close()
-            self._report(f"cannot publish the outbox of {alias!r}, trying again: {error}")
+            text = f"cannot publish the outbox of {alias!r}, trying again: {error}"
+            self._report(("outbox", alias), text)
 
-    def _report(self, text: str) -> None:
-        if time.monotonic() - self._logged_at >= _REPEAT_LOG_S:
-            self._logged_at = time.monotonic()
+    def _report(self, key: tuple[str, str], text: str) -> None:
+        """Log an error, unless there was one with this key in the last minute."""
+        now = time.monotonic()
+        if now - self._logged.get(key, -math.inf) >= _REPEAT_LOG_S:
+            recent = {key: at for key, at in self._logged.items() if now - at < _REPEAT_LOG_S}
+            self._logged = {**recent, key: now}
             log.error(text)
 
-    def publish_batch(self, alias: str, refused: set[str]) -> int:
+    def publish_batch(self, alias: str) -> int:
         """
         Publish the first messages of an outbox, and delete their rows.
 
         Args:
             alias: the database.
-            refused: subjects to leave out; those that the server refuses are added.
 
         Returns:
             The number of rows that were read; 0: nothing is left, or another relay is publishing.
@@ -150,38 +199,41 @@ class OutboxRelay:
         # SQLite takes no write lock here, which would stop all other writers until the server answers.
         block = transaction.atomic(using=alias) if locks else contextlib.nullcontext()
         with block:
-            waiting = Outbox.objects.using(alias).order_by("id")
-            if refused:
-                waiting = waiting.exclude(subject__in=refused)
+            outbox = Outbox.objects.using(alias)
+            delayed = outbox.filter(retry_at__gt=timezone.now()).values("subject")
+            waiting = outbox.filter(failed_at=None).exclude(subject__in=delayed).order_by("id")
             rows = list(waiting.select_for_update(skip_locked=locks)[:_BATCH])
             if locks:
                 rows = _before_gap(rows, waiting.values_list("id", flat=True)[: len(rows)])
             if not rows:
                 return 0
-            stored, failure = self._publish_rows(rows, refused)
+            stored, failure = self._publish_rows(rows)
             if stored:
-                Outbox.objects.using(alias).filter(id__in=stored).delete()
+                outbox.filter(id__in=stored).delete()
         if failure is not None:
             raise failure
         return len(rows)
 
-    def _publish_rows(
-        self, rows: Sequence[Outbox], refused: set[str]
-    ) -> tuple[list[int], Error | None]:
+    def _publish_rows(self, rows: Sequence[Outbox]) -> tuple[list[int], Error | None]:
         """Publish messages in order; return the ids of those that are stored, and why it ended early."""
         stored: list[int] = []
+        refused: set[str] = set()
         try:
             js: JetStream = jetstream()
             for row in rows:
                 if self._stopped.is_set():
                     break
-                if row.subject not in refused and self._publish_row(js, row, refused):
+                if row.subject in refused:
+                    continue
+                if self._publish_row(js, row):
                     stored.append(row.id)
+                else:
+                    refused.add(row.subject)
         except Error as error:
             return stored, error
         return stored, None
 
-    def _publish_row(self, js: JetStream, row: Outbox, refused: set[str]) -> bool:
+    def _publish_row(self, js: JetStream, row: Outbox) -> bool:
         try:
             js.publish(
                 row.subject, bytes(row.payload), headers=row.headers or None, msg_id=row.msg_id
@@ -189,10 +241,27 @@ class OutboxRelay:
         except _NOT_CONNECTED:
             raise
         except Error as error:
-            refused.add(row.subject)
-            self._report(f"the message {row} in the outbox is refused, trying again: {error}")
+            self._refuse(row, error)
             return False
         return True
+
+    def _refuse(self, row: Outbox, error: Error) -> None:
+        """Try a message again later, or set it aside."""
+        if row.attempts + 1 >= _ATTEMPTS and _is_about_message(error):
+            row.note_failure(str(error), delay=None)
+            log.error("the message %s in the outbox is set aside: %s", row, error)
+            return
+        delay = min(_MAX_RETRY_S, _INTERVAL_S * 2 ** min(row.attempts, _ATTEMPTS))
+        row.note_failure(str(error), delay=delay)
+        text = f"the message {row} in the outbox is refused, trying again: {error}"
+        self._report(("subject", row.subject), text)
+
+
+def _is_about_message(error: Error) -> bool:
+    """Return whether an error is due to the message, and not to the state of the stream or the server."""
+    if isinstance(error, APIError):
+        return not isinstance(error, ServiceUnavailableError)
+    return isinstance(error, InvalidArgumentError)
 
 
 def _before_gap(rows: Sequence[Outbox], ids: Iterable[int]) -> list[Outbox]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -15,6 +15,10 @@ from .. import InvalidOptionError, workers
 from ..workers import Context, Handler
 from ..workers.handler import HandlerFunction, Middleware
 from .config import Config
+
+if TYPE_CHECKING:
+    from ..workers.metrics import GaugeSnapshot
+    from .outbox import OutboxRelay
 
 __all__ = ["Worker", "default_worker", "discover", "find_worker"]
 
@@ -52,6 +56,7 @@ class Worker(workers.Worker):
         super().__init__(config.servers if servers is None else servers, **options)
         #: The databases of the handlers with ``atomic``, by stream and consumer.
         self.atomic: dict[tuple[str, str], str] = {}
+        self._relay: OutboxRelay | None = None
 
     def handler(
         self, *, stream: str, consumer: str, atomic: bool | str = False, **options: Any
@@ -100,8 +105,14 @@ class Worker(workers.Worker):
 
         # Connections of this thread are not used any more, and must not be shared with child processes.
         connections.close_all()
-        with OutboxRelay(Config.load(), set(self.atomic.values())).running():
+        relay = OutboxRelay(Config.load(), set(self.atomic.values()))
+        self._relay = relay
+        with relay.running():
             return super().run(burst=burst)
+
+    def gauges(self) -> list[GaugeSnapshot]:
+        """Return the state of the outbox of each database."""
+        return [] if self._relay is None else self._relay.gauges()
 
     def on_thread_end(self) -> None:
         """Close the database connections of the thread."""

@@ -23,6 +23,7 @@ from .leases import LeaseKeeper, lease_clock
 from .logs import log
 from .metrics import (
     CONTENT_TYPE,
+    GaugeSnapshot,
     HandlerSnapshot,
     Snapshot,
     combined,
@@ -51,12 +52,14 @@ class Monitor:
 
     Args:
         observer: the observer of the run.
+        gauges: returns other numbers of the worker.
 
     Any thread may call `snapshot`.
     """
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: Observer, gauges: Callable[[], list[GaugeSnapshot]]) -> None:
         self._observer = observer
+        self._gauges = gauges
         #: ``starting``, ``running``, ``stopping`` or ``stopped``.
         self.phase: str = "starting"
         self._nc: Connection | None = None
@@ -131,6 +134,7 @@ class Monitor:
             "not_live": self.not_live(),
             "not_ready": self.not_ready(),
             "handlers": [self._handler(pool) for pool in self._pools],
+            "gauges": self._gauges(),
         }
 
     def snapshots(self) -> list[Snapshot]:
@@ -243,6 +247,7 @@ class Processes:
                 "not_live": [],
                 "not_ready": [],
                 "handlers": list(self._ended.values()),
+                "gauges": [],
             }
             return metrics_text([*self._current.values(), ended], self._ends)
 

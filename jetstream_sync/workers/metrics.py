@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CONTENT_TYPE",
+    "GaugeSnapshot",
     "HandlerSnapshot",
     "HistogramSnapshot",
     "Snapshot",
@@ -69,6 +70,16 @@ class HandlerSnapshot(TypedDict):
     """How many properties of the consumer do not fit the handler, such as a pause."""
 
 
+class GaugeSnapshot(TypedDict):
+    """A number of a worker that does not belong to a handler."""
+
+    name: str
+    """The name of the metric, without its prefix."""
+    help: str
+    labels: dict[str, str]
+    value: float
+
+
 class Snapshot(TypedDict):
     """Health and numbers of one process; it can be sent as JSON."""
 
@@ -77,6 +88,8 @@ class Snapshot(TypedDict):
     not_ready: list[str]
     """Reasons why it does not handle messages; empty: it does."""
     handlers: list[HandlerSnapshot]
+    gauges: list[GaugeSnapshot]
+    """What the processes read from the same place; the highest value is used."""
 
 
 @dataclass
@@ -151,6 +164,7 @@ def _families(snapshots: Sequence[Snapshot], restarts: int | None) -> Iterator[_
             family.samples = [("_total", {}, restarts)]
         yield family
     yield from _durations_and_gauges(groups)
+    yield from _other_gauges([each for snapshot in snapshots for each in snapshot["gauges"]])
 
 
 def _durations_and_gauges(
@@ -169,6 +183,17 @@ def _durations_and_gauges(
             if known:
                 family.samples.append(("", labels, combine(known)))
         yield family
+
+
+def _other_gauges(gauges: Sequence[GaugeSnapshot]) -> Iterator[_Family]:
+    values: dict[tuple[str, str], dict[tuple[tuple[str, str], ...], float]] = {}
+    for each in gauges:
+        samples = values.setdefault((each["name"], each["help"]), {})
+        labels = tuple(each["labels"].items())
+        samples[labels] = max(each["value"], samples.get(labels, each["value"]))
+    for (name, text), samples in values.items():
+        found = [("", dict(labels), value) for labels, value in samples.items()]
+        yield _Family(name, "gauge", text, found)
 
 
 def _histogram(

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .. import Connection, JetStreamMsg
-    from .metrics import Snapshot
+    from .metrics import GaugeSnapshot, Snapshot
     from .testing import TestClient
 
 __all__ = ["CheckResult", "ExitStatus", "Worker", "exit_status"]
@@ -465,6 +465,10 @@ class Worker:
         """Stop a running worker as SIGTERM does; any thread, and a signal handler, may call it."""
         self._events.put(Event("stop"))
 
+    def gauges(self) -> list[GaugeSnapshot]:
+        """Return no other numbers for the metrics; for subclasses. Any thread may call it."""
+        return []
+
     def on_thread_end(self) -> None:
         """Do nothing; called at the end of each thread that runs handlers, for subclasses."""
 
@@ -500,7 +504,7 @@ class Worker:
         link = supervisor_link()
         for handler in self.handlers:
             handler.check_processes(1 if link is None else link.count)
-        monitor = Monitor(observer)
+        monitor = Monitor(observer, self.gauges)
         server = None
         try:
             if self.http is not None and link is None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import unittest
+from dataclasses import replace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
-from fix_django import count, effects, execute
+from fix_django import clear, count, effects, execute
 from fix_threads import wait_until
 from fix_worker import is_settled, running
 
@@ -16,9 +19,11 @@ from jetstream_sync import (
     InvalidHeaderError,
     InvalidOptionError,
     JetStream,
+    MaxPayloadError,
     Stream,
 )
 from jetstream_sync.workers import Backoff, Context, Reject
+from jetstream_sync.workers.metrics import metrics_text
 
 pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
 
@@ -141,7 +146,7 @@ def test_two_relays_at_a_time(database: str, stream: Stream) -> None:
         try:
             mine = OutboxRelay(Config.load())
             while count(database, "jetstream_outbox"):
-                mine.publish_batch(database, set())
+                mine.publish_batch(database)
         except BaseException as error:
             failures.append(error)
         finally:
@@ -171,7 +176,7 @@ def test_a_relay_steps_back_while_an_earlier_row_is_locked(database: str, stream
     results: list[int] = []
 
     def other() -> None:
-        results.append(OutboxRelay(Config.load()).publish_batch(database, set()))
+        results.append(OutboxRelay(Config.load()).publish_batch(database))
         connections.close_all()
 
     with transaction.atomic(using=database):
@@ -191,26 +196,154 @@ def test_a_relay_steps_back_while_an_earlier_row_is_locked(database: str, stream
         thread.join(20)
         assert results == [1]
         assert stored(stream) == [b"0"]
-    assert OutboxRelay(Config.load()).publish_batch(database, set()) == 2
+    assert OutboxRelay(Config.load()).publish_batch(database) == 2
     assert stored(stream) == [b"0", b"1", b"2"]
 
 
-def test_a_subject_without_a_stream_does_not_block_others(database: str, stream: Stream) -> None:
+def test_a_subject_without_a_stream_does_not_block_others(
+    database: str, js: JetStream, stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its messages wait in the outbox until there is a stream; those of other subjects are published."""
     from jetstream_sync.django import Config
-    from jetstream_sync.django.models import Outbox
+    from jetstream_sync.django.models import Outbox, OutboxState
     from jetstream_sync.django.outbox import OutboxRelay
 
     Outbox.publish("nowhere.a", b"1", using=database)
     Outbox.publish("nowhere.a", b"2", using=database)
     Outbox.publish(f"{stream.name}.a", b"3", using=database)
-    relay, refused = OutboxRelay(Config.load()), set()
-    while relay.publish_batch(database, refused):
-        pass
-    assert refused == {"nowhere.a"}
+    relay = OutboxRelay(Config.load())
+    with caplog.at_level("ERROR"):
+        while relay.publish_batch(database):
+            pass
     assert stored(stream) == [b"3"]
     waiting = execute(database, "SELECT subject FROM jetstream_outbox ORDER BY id")
     assert waiting == [("nowhere.a",), ("nowhere.a",)]
+    # However often it is refused, it is not set aside.
+    Outbox.objects.using(database).update(attempts=100)
+    assert due(relay, database) == 2
+    assert Outbox.state(database) == OutboxState(2, ANY, 0)
+    js.create_stream(name=f"{stream.name}_NOWHERE", subjects=["nowhere.*"])
+    assert due(relay, database) == 2
+    assert Outbox.state(database) == OutboxState(0, 0.0, 0)
+
+
+def due(relay: Any, database: str) -> int:
+    """Let a relay publish what is in the outbox, as if all delays were over."""
+    from jetstream_sync.django.models import Outbox
+
+    Outbox.objects.using(database).update(retry_at=None)
+    number: int = relay.publish_batch(database)
+    return number
+
+
+def test_a_message_that_is_refused_is_set_aside(
+    database: str, js: JetStream, stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After ten attempts it has its error, and the messages behind it are published."""
+    from jetstream_sync.django import Config
+    from jetstream_sync.django.models import Outbox, OutboxState
+    from jetstream_sync.django.outbox import OutboxRelay
+
+    large, small = f"{stream.name}.large", f"{stream.name}.small"
+    js.update_stream(replace(stream.cached_info.config, max_msg_size=100))
+    Outbox.publish(large, bytes(200), using=database)
+    Outbox.publish(large, b"after", using=database)
+    Outbox.publish(small, bytes(300), using=database)
+    relay = OutboxRelay(Config.load())
+    for attempt in range(1, 10):
+        assert due(relay, database) == 3
+        rows = list(Outbox.objects.using(database).order_by("id"))
+        assert [row.attempts for row in rows] == [attempt, 0, attempt]
+        assert relay.publish_batch(database) == 0  # both subjects are delayed
+        assert Outbox.state(database).failed == 0
+    due(relay, database)
+    assert relay.publish_batch(database) == 1
+    assert stored(stream) == [b"after"]
+    assert Outbox.state(database) == OutboxState(0, 0.0, 2)
+    failed = Outbox.objects.using(database).order_by("id")[0]
+    assert (failed.subject, failed.attempts) == (large, 10)
+    assert "exceeds" in failed.error
+    # Each subject is reported once a minute, and each message that is set aside.
+    assert caplog.text.count("is refused, trying again") == 2
+    assert caplog.text.count("is set aside") == 2
+
+
+def test_metrics_of_the_outbox(
+    database: str, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number and age of the messages that wait, and the number of those that are set aside."""
+    from jetstream_sync.django import outbox as outbox_module
+    from jetstream_sync.django.models import Outbox
+
+    monkeypatch.setattr(outbox_module, "_SAMPLE_S", 0.1)
+    for _ in range(2):
+        Outbox.publish("nowhere.a", using=database)
+    Outbox.publish("nowhere.b", using=database)
+    failed = Outbox.objects.using(database).get(subject="nowhere.b")
+    failed.note_failure("no", delay=None)
+    worker = new_worker()
+    worker.handler(stream=stream.name, consumer="C")(print_nothing)
+
+    def gauges() -> dict[str, float]:
+        text = metrics_text([worker.snapshot()])
+        label = f'{{database="{database}"}}'
+        return {
+            name.removeprefix("jetstream_worker_").removesuffix(label): float(value)
+            for name, value in (line.split() for line in text.splitlines() if label in line)
+        }
+
+    with running(worker):
+        wait_until(lambda: worker.snapshot() is not None and gauges().get("outbox_messages") == 2)
+        assert gauges()["outbox_failed_messages"] == 1
+        age = gauges()["outbox_age_seconds"]
+        wait_until(lambda: gauges()["outbox_age_seconds"] > age)
+        Outbox.objects.using(database).filter(subject="nowhere.a").delete()
+        wait_until(lambda: gauges()["outbox_messages"] == 0)
+        assert gauges()["outbox_age_seconds"] == 0
+
+
+@pytest.mark.usefixtures("django_project")
+def test_the_admin_page_of_the_outbox() -> None:
+    """It lists messages by state, shows one, and lets workers publish those that are set aside again."""
+    from django.contrib import admin
+    from django.contrib.auth.models import User
+    from django.test import Client, override_settings
+    from django.urls import path
+
+    from jetstream_sync.django.models import Outbox
+
+    class Urls:
+        urlpatterns = (path("admin/", admin.site.urls),)
+
+    Outbox.publish("orders.waits", b"tea")
+    Outbox.publish("orders.failed", "T\u00fcr".encode() + bytes([255]) + 2000 * b"x")
+    failed = Outbox.objects.get(subject="orders.failed")
+    failed.note_failure("message size exceeds maximum allowed", delay=None)
+    client = Client()
+    client.force_login(User.objects.create_superuser("admin"))
+    try:
+        with override_settings(ROOT_URLCONF=Urls, ALLOWED_HOSTS=["testserver"]):
+            url = "/admin/jetstream/outbox/"
+
+            def subjects(query: str) -> list[str]:
+                page = client.get(url + query).content.decode()
+                return re.findall('class="field-subject">([^<]*)<', page)
+
+            assert subjects("") == ["orders.waits", "orders.failed"]
+            assert subjects("?state=waiting") == ["orders.waits"]
+            assert subjects("?state=failed") == ["orders.failed"]
+            page = client.get(f"{url}{failed.id}/change/").content.decode()
+            assert "message size exceeds maximum allowed" in page
+            assert "T\u00fcr\ufffdxx" in page
+            assert "(2005 bytes)" in page
+            assert client.get(f"{url}add/").status_code == 403
+            client.post(url, {"action": "publish_again", "_selected_action": [failed.id]})
+            assert subjects("?state=waiting") == ["orders.waits", "orders.failed"]
+            failed.refresh_from_db()
+            assert (failed.attempts, failed.error, failed.failed_at) == (0, "", None)
+    finally:
+        User.objects.all().delete()
+        clear("default")
 
 
 def test_the_relay_after_its_connection_was_closed(database: str, stream: Stream) -> None:
@@ -242,12 +375,12 @@ def test_databases_that_share_a_stream(database: str, stream: Stream) -> None:
     for _ in range(2):
         Outbox.publish(f"{stream.name}.a", b"x", using=database)
         Outbox.objects.using(database).update(id=7)
-        assert OutboxRelay(Config.load()).publish_batch(database, set()) == 1
+        assert OutboxRelay(Config.load()).publish_batch(database) == 1
     assert stored(stream) == [b"x", b"x"]
 
 
 def test_what_cannot_be_published_is_refused_at_once(database: str) -> None:
-    """A wrong subject or header raises in the call, not in the relay."""
+    """A wrong subject or header, or a size above the limit, raises in the call, not in the relay."""
     from jetstream_sync.django.models import Outbox
 
     with pytest.raises(BadSubjectError):
@@ -256,6 +389,10 @@ def test_what_cannot_be_published_is_refused_at_once(database: str) -> None:
         Outbox.publish("a", headers={"a:b": "1"}, using=database)
     with pytest.raises(TypeError):
         Outbox.publish("a", "text", using=database)  # type: ignore[arg-type]
+    # The limit is that of the server, whose headers count too.
+    with pytest.raises(MaxPayloadError) as caught:
+        Outbox.publish("a", bytes(2**20), using=database, msg_id="m")
+    assert caught.value.size == 2**20 + len("NATS/1.0\r\nNats-Msg-Id: m\r\n\r\n")
     assert count(database, "jetstream_outbox") == 0
 
 
@@ -469,6 +606,8 @@ def test_a_database_that_closes_idle_connections(
         ([], "must be a dictionary"),
         ({"connection": "nats://x"}, "it must be a dictionary"),
         ({"outbox": "default"}, "it must be a list"),
+        ({"max_payload": "1M"}, "it must be a number of bytes"),
+        ({"max_payload": 0}, "it must be above 0"),
         ({"inbox_days": "7"}, "it must be a number"),
         ({"inbox_days": -1}, "it must be from 0 to"),
         ({"inbox_days": 1e9}, "it must be from 0 to"),

@@ -1,0 +1,68 @@
+"""The page of the outbox in Django's admin site."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from .models import Outbox
+
+__all__ = ["OutboxAdmin"]
+
+#: Number of bytes of a payload that are shown.
+_SHOWN = 1000
+
+
+class _StateFilter(admin.SimpleListFilter):
+    """Messages that wait, and messages that are set aside."""
+
+    title = "state"
+    parameter_name = "state"
+
+    def lookups(self, _request: HttpRequest, _model_admin: Any) -> list[tuple[str, str]]:
+        """Return the values of the filter."""
+        return [("waiting", "Waiting"), ("failed", "Set aside")]
+
+    def queryset(self, _request: HttpRequest, rows: QuerySet[Outbox]) -> QuerySet[Outbox]:
+        """Return the chosen rows."""
+        if self.value() is None:
+            return rows
+        return rows.filter(failed_at__isnull=self.value() == "waiting")
+
+
+@admin.register(Outbox)
+class OutboxAdmin(admin.ModelAdmin):
+    """Messages that wait or are set aside: read them, publish them again, delete them."""
+
+    list_display = ("id", "subject", "msg_id", "created_at", "attempts", "failed_at", "error")
+    list_filter = (_StateFilter,)
+    search_fields = ("subject", "msg_id", "error")
+    ordering = ("id",)
+    actions = ("publish_again",)
+    readonly_fields = (
+        *("subject", "msg_id", "headers", "text", "created_at"),
+        *("attempts", "error", "retry_at", "failed_at"),
+    )
+    fields = readonly_fields
+
+    @admin.display(description="payload")  # type: ignore[untyped-decorator]
+    def text(self, row: Outbox) -> str:
+        """Return the begin of the payload as text."""
+        payload = bytes(row.payload)
+        more = f"... ({len(payload)} bytes)" if len(payload) > _SHOWN else ""
+        return payload[:_SHOWN].decode("utf-8", "replace") + more
+
+    @admin.action(  # type: ignore[untyped-decorator]
+        description="Publish selected messages again", permissions=["change"]
+    )
+    def publish_again(self, request: HttpRequest, rows: QuerySet[Outbox]) -> None:
+        """Let the workers publish messages that are set aside, or whose next attempt is delayed."""
+        number = rows.update(attempts=0, error="", retry_at=None, failed_at=None)
+        self.message_user(request, f"{number} messages are published by the next worker.")
+
+    def has_add_permission(self, _request: HttpRequest) -> bool:
+        """Return false: messages are stored by `Outbox.publish`."""
+        return False
