@@ -1,10 +1,5 @@
-"""The C extension, which setup.cfg cannot describe; everything else is there."""
+"""For `python setup.py build_ext --inplace`; the metadata is in pyproject.toml."""
 
-from setuptools import Extension, setup
+from setuptools import setup
 
-# Without a C compiler the package is installed without it.
-setup(
-    ext_modules=[
-        Extension("jetstream_sync._speedups", ["jetstream_sync/_speedups.c"], optional=True)
-    ]
-)
+setup()

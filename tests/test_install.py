@@ -109,3 +109,12 @@ def test_ci_runs_the_readmes_test_command() -> None:
     assert commands[0].endswith("/jsm demo")
     (run_tests,) = [command for command in commands if command.endswith("/tox")]
     assert run_tests in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_the_commit_hooks_use_the_pinned_tools() -> None:
+    """The versions of the hooks of pre-commit are those that `tox -e lint` uses."""
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    pins = (ROOT / "tests" / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    tools = set(re.findall(r"additional_dependencies: \[(.+)\]", hooks))
+    assert tools
+    assert tools <= set(pins)

@@ -1,7 +1,7 @@
 """
 The entry point of the ``jsm`` command, which handles Ctrl-C before it imports the library.
 
-setup.cfg installs this module at the top level, beside the package ``jetstream_sync``. A module in
+pyproject.toml installs this module at the top level, beside the package ``jetstream_sync``. A module in
 the package would import all of ``jetstream_sync`` before its own first line runs. That import is a
 large part of the run time of a short command, and Ctrl-C during it would print a traceback.
 For the same reason this module imports only built-in modules, not ``signal``.

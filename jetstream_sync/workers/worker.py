@@ -138,7 +138,7 @@ class Worker:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         register(self)
 
-    def handler(  # noqa: PLR0913 - keywords only
+    def handler(
         self,
         *,
         stream: str,
