@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from ..api.enums import DeliverPolicy
@@ -194,25 +195,43 @@ class ObjectStore(ForeignNames):
         progress: ProgressCallback | None = None,
         timeout: float | timedelta | None = None,
     ) -> ObjectWriter: ...
+    @overload
     def open(
         self,
         name: str,
-        mode: Literal["rb", "wb"] = "rb",
+        mode: Literal["r", "rt", "w", "wt"],
         *,
         meta: ObjectMeta | None = None,
         progress: ProgressCallback | None = None,
         timeout: float | timedelta | None = None,
-    ) -> ObjectReader | ObjectWriter:
+        encoding: str = "utf-8",
+        newline: str | None = None,
+    ) -> TextIOWrapper: ...
+    def open(
+        self,
+        name: str,
+        mode: Literal["rb", "wb", "r", "rt", "w", "wt"] = "rb",
+        *,
+        meta: ObjectMeta | None = None,
+        progress: ProgressCallback | None = None,
+        timeout: float | timedelta | None = None,
+        encoding: str = "utf-8",
+        newline: str | None = None,
+    ) -> ObjectReader | ObjectWriter | TextIOWrapper:
         """
-        Open an object as a binary file.
+        Open an object as a file.
 
         Args:
             name: the name. To read, links are followed.
-            mode: ``"rb"``: read; ``"wb"``: write, which stores the object when the file is closed.
+            mode: ``"rb"``: read bytes; ``"wb"``: write bytes, and store the object when the file is closed;
+                ``"r"`` or ``"rt"``, ``"w"`` or ``"wt"``: the same with text. The ``buffer`` of a text file
+                is the binary file.
             meta: for writing, the description, headers, metadata and chunk size; its name is ignored.
             progress: as in `put()`.
             timeout: how long to wait for the next chunk, in seconds; ``None``: the timeout of the
                 JetStream context.
+            encoding: of the text.
+            newline: how line ends of the text are translated, as in the built-in `open`.
 
         Raises:
             InvalidOptionError: the mode is another one, or there is a meta to read.
@@ -224,14 +243,17 @@ class ObjectStore(ForeignNames):
             APIError, TimeoutError, ConnectionClosedError: as `info()`.
 
         """
-        if mode == "wb":
+        if mode not in ("rb", "wb", "r", "rt", "w", "wt"):
+            raise InvalidOptionError("mode", mode, "must be 'rb', 'wb', 'r' or 'w'")
+        file: ObjectReader | ObjectWriter
+        if mode[0] == "w":
             wanted = ObjectMeta(name=name) if meta is None else replace(_meta_of(meta), name=name)
-            return ObjectWriter(Upload(self._bucket, wanted, None, progress, timeout))
-        if mode != "rb":
-            raise InvalidOptionError("mode", mode, "must be 'rb' or 'wb'")
-        if meta is not None:
-            raise InvalidOptionError("meta", meta, "is only used with mode 'wb'")
-        return ObjectReader(self._download(name, progress, timeout))
+            file = ObjectWriter(Upload(self._bucket, wanted, None, progress, timeout))
+        elif meta is not None:
+            raise InvalidOptionError("meta", meta, "is only used to write")
+        else:
+            file = ObjectReader(self._download(name, progress, timeout))
+        return file if "b" in mode else TextIOWrapper(file, encoding, newline=newline)
 
     def _download(
         self, name: str, progress: ProgressCallback | None, timeout: float | timedelta | None

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Download", "ObjectReader"]
 
 #: Bytes that are requested ahead, or two messages if those can be larger.
+_PEEKED_BYTES: Final = 1024
 _BUFFERED_BYTES: Final = 8 * 1024 * 1024
 #: Seconds without a chunk before the first look for the next one; the following waits double.
 _FIRST_CHECK_S: Final = 0.1
@@ -277,6 +278,14 @@ class ObjectReader(io.RawIOBase):
         found = bytearray(size)
         del found[self.readinto(found) :]
         return bytes(found)
+
+    def peek(self, size: int = 0) -> bytes:
+        """Return some of the next bytes without reading them; `readline()` uses it. Raises as `readinto()`."""
+        return bytes(self._rest[: size or _PEEKED_BYTES]) if self._fill() else b""
+
+    def write(self, data: object) -> NoReturn:
+        """Raise `io.UnsupportedOperation`."""
+        raise io.UnsupportedOperation("write")
 
     def readall(self) -> bytes:
         """Read and return the rest; raises as `readinto()`."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -45,7 +46,7 @@ from ..errors import (
 )
 from ..net.clock import Deadline, monotonic
 from .api_requests import stream_info
-from .object_store_bucket import ObjectBucket
+from .object_store_bucket import ObjectBucket, log
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -282,6 +283,11 @@ class Upload:
         self._bucket.purge_left(self._deadline())
         self._ended = True
 
+    def log_discarded(self, error: BaseException) -> None:
+        """Log that the object is not stored because of an exception of the program."""
+        name = self._meta.name
+        log.warning("object %r is not stored: its file was closed while handling %r", name, error)
+
     def abort(self) -> None:
         """Purge the chunks, unless the info is stored; raise nothing."""
         if self._ended:
@@ -478,7 +484,9 @@ class ObjectWriter(io.RawIOBase):
     A writable, binary file object, whose data becomes an object when it is closed.
 
     Returned by `ObjectStore.open`. Use it in a ``with`` block: an exception in the block discards what
-    was written, and the object that was there stays. One thread at a time may use it.
+    was written, and the object that was there stays. A file that wraps this one, such as an
+    `io.TextIOWrapper`, closes it at the end of its own ``with`` block; so `close()` while an exception is
+    handled does not store the object either. One thread at a time may use it.
     """
 
     if TYPE_CHECKING:
@@ -492,6 +500,9 @@ class ObjectWriter(io.RawIOBase):
         self._upload = upload
         self._buffer = bytearray()
         self._info: ObjectInfo | None = None
+        # The id of the exception that the program handles already; a reference would keep its frames.
+        self._handled = id(sys.exc_info()[1])
+        self._entered = False
 
     @property
     def info(self) -> ObjectInfo | None:
@@ -504,6 +515,14 @@ class ObjectWriter(io.RawIOBase):
     def writable(self) -> bool:
         """Return true."""
         return True
+
+    def read(self, size: int = -1) -> NoReturn:
+        """Raise `io.UnsupportedOperation`."""
+        raise io.UnsupportedOperation("read")
+
+    def readinto(self, buffer: object) -> NoReturn:
+        """Raise `io.UnsupportedOperation`."""
+        raise io.UnsupportedOperation("read")
 
     def write(self, data: Buffer) -> int:
         """
@@ -541,11 +560,21 @@ class ObjectWriter(io.RawIOBase):
         """
         Store the object. A second call does nothing.
 
+        While an exception is handled that was raised after the file was opened, the object is not stored:
+        inside a ``with`` block of the file, its end decides; otherwise, what was written is discarded, with
+        a warning in the log.
+
         Raises:
             Error: as `ObjectStore.put`; the object that was there is unchanged.
 
         """
         if self.closed:
+            return
+        raised = sys.exc_info()[1]
+        if raised is not None and id(raised) != self._handled:
+            if not self._entered:
+                self._upload.log_discarded(raised)
+                self.discard()
             return
         self._upload.check_not_forked()
         try:
@@ -570,6 +599,7 @@ class ObjectWriter(io.RawIOBase):
 
     def __enter__(self) -> Self:
         self._check_open()
+        self._entered = True
         return self
 
     def __exit__(
@@ -578,7 +608,9 @@ class ObjectWriter(io.RawIOBase):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._entered = False
         if exc_type is None:
+            self._handled = id(sys.exc_info()[1])  # of a block around this one
             self.close()
         else:
             self.discard()

@@ -9,6 +9,7 @@ import stat
 import threading
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -516,6 +517,77 @@ def test_writable_file(store: ObjectStore) -> None:
     ):
         out.write("text")  # type: ignore[arg-type]
     assert [info.name for info in store.list()] == ["a", "text"]
+
+
+@pytest.mark.parametrize("mode", ["text", "buffered", "own", "both"])
+def test_an_exception_in_a_wrapper_stores_nothing(store: ObjectStore, mode: str) -> None:
+    """A wrapper closes the file after an exception; the object that was there stays."""
+    store.put("a", b"old")
+    with pytest.raises(ZeroDivisionError), ExitStack() as stack:
+        if mode == "own":
+            file = stack.enter_context(store.open("a", "w"))
+        elif mode == "both":
+            inner = stack.enter_context(store.open("a", "wb"))
+            file = stack.enter_context(io.TextIOWrapper(inner))  # type: ignore[type-var]
+        elif mode == "text":
+            file = stack.enter_context(io.TextIOWrapper(store.open("a", "wb")))  # type: ignore[type-var]
+        else:
+            inner = stack.enter_context(io.BufferedWriter(store.open("a", "wb")))
+            file = stack.enter_context(io.TextIOWrapper(inner))
+        with file:
+            file.write("half of the new data" * 10_000)
+            _ = 1 / 0
+    assert store.get_bytes("a") == b"old"
+
+
+def test_a_file_is_closed_while_an_exception_is_handled(store: ObjectStore) -> None:
+    """An exception that is older than the file, or handled inside its block, changes nothing."""
+    try:
+        _ = 1 / 0
+    except ZeroDivisionError:
+        with store.open("older", "w") as text:
+            text.write("x")
+        file = store.open("oldest", "wb")
+        file.write(b"x")
+        file.close()
+    with store.open("inside", "wb") as file:
+        file.write(b"x")
+        try:
+            _ = 1 / 0
+        except ZeroDivisionError:
+            file.close()
+    assert [info.name for info in store.list()] == ["inside", "older", "oldest"]
+
+
+def test_text_files(store: ObjectStore) -> None:
+    """Text is encoded, and line ends are translated, as in the built-in `open`."""
+    with store.open("a", "w", encoding="latin-1", newline="\r\n") as file:
+        file.write("zeile eins\nzweite ä\n")
+    assert store.get_bytes("a") == "zeile eins\r\nzweite ä\r\n".encode("latin-1")
+    with store.open("a", "r", encoding="latin-1") as file:
+        assert list(file) == ["zeile eins\n", "zweite ä\n"]
+    with store.open("a", newline="", mode="rt", encoding="latin-1") as file:
+        assert file.readline() == "zeile eins\r\n"
+
+
+def test_lines_of_bytes(store: ObjectStore) -> None:
+    """Lines are read across chunks, also long ones."""
+    lines = [b"%d" % number * (number % 700) + b"\n" for number in range(2000)]
+    store.put(small("a", 1000), b"".join(lines))
+    with store.open("a") as file:
+        assert file.peek(1) == lines[0][:1]
+        assert list(file) == lines
+        assert file.peek() == b""
+
+
+def test_a_file_has_one_direction(store: ObjectStore) -> None:
+    """To write a file that is read, and the reverse, is not supported."""
+    with store.open("a", "wb") as file:
+        for call in (file.read, file.readall, file.readline):
+            with pytest.raises(io.UnsupportedOperation):
+                call()
+    with store.open("a") as reader, pytest.raises(io.UnsupportedOperation):
+        reader.write(b"x")
 
 
 def test_writable_file_that_fails(store: ObjectStore, stream: Stream) -> None:
