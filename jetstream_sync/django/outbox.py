@@ -25,7 +25,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from django.db import connections, transaction
+from django.db import DatabaseError, connections, transaction
 from django.utils import timezone
 
 from .. import (
@@ -148,8 +148,11 @@ class OutboxRelay:
         now = time.monotonic()
         if now - self._sampled_at.get(alias, -math.inf) >= _SAMPLE_S:
             self._sampled_at[alias] = now
-            self._states.pop(alias, None)  # if the database fails, the state is not known
-            self._states[alias] = Outbox.state(alias)
+            try:
+                self._states[alias] = Outbox.state(alias)
+            except DatabaseError:
+                self._states.pop(alias, None)  # it is not known any more
+                raise
 
     def _clean(self) -> None:
         for alias in self._inbox:
