@@ -32,7 +32,6 @@ extensions = [
     "sphinx_copybutton",
     "sphinxcontrib.svgbob",
 ]
-exclude_patterns = ["changelog.d/*"]
 
 # `name` is code. Where a link helps the reader, the page uses a role.
 default_role = "code"

@@ -32,9 +32,8 @@ class Block:
 
 
 def documents() -> list[Path]:
-    """Return the README and all pages, without the notes of the changelog."""
-    pages = sorted((ROOT / "docs").rglob("*.rst"))
-    return [ROOT / "README.md", *(page for page in pages if page.parent.name != "changelog.d")]
+    """Return the README and all pages."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.rst"))]
 
 
 def blocks(path: Path, *, for_types: bool = False) -> Iterator[Block]:
