@@ -30,7 +30,7 @@ from ..errors import (
     StreamNotFoundError,
 )
 from ..net.clock import Deadline, monotonic
-from .api_requests import APIRequests
+from .api_requests import APIRequests, info_of
 from .consumer_api import CREATE, add_consumer
 
 __all__ = ["OrderedCursor", "OrderedOptions", "pull_cursor"]
@@ -191,7 +191,7 @@ class OrderedCursor:
             config = self._next_config(None if deliver_to is None else deliver_to())
             limit = deadline.sooner(_CREATE_TIMEOUT_S)
             try:
-                info = add_consumer(self._api, self.stream, config, CREATE, limit)
+                info = self._create(config, limit)
                 if position is not None and self._starts_early(info, position, limit):
                     raise _LaggingServerError(f"the server of consumer {info.name!r} lags behind")
             except (StreamNotFoundError, BadRequestError, PermissionsError):
@@ -228,12 +228,22 @@ class OrderedCursor:
                 self._start = info.delivered.stream_seq
             return info
 
+    def _create(self, config: ConsumerConfig, deadline: Deadline) -> ConsumerInfo:
+        """Create a consumer, once."""
+        return add_consumer(self._api, self.stream, config, CREATE, deadline)
+
+    def last_seq(self, deadline: Deadline) -> int:
+        """Request the last sequence of the stream; raises as `APIRequests.ask`."""
+        return info_of(
+            self._api.ask(self._api.routes.stream_info(self.stream), None, deadline)
+        ).state.last_seq
+
     def _count_short_lives(self) -> None:
         """Delay the next consumer if the last ones ended at once and without a message."""
-        if self._create_at is not None:
-            return  # the deadline of an earlier call passed during the delay
+        if self._create_at is not None or self.info is None:
+            return  # the deadline of an earlier call passed during the delay or the creation
         now = monotonic()
-        if self.info is None or self.consumer_seq or now - self._created_at > _SHORT_LIFE_S:
+        if self.consumer_seq or now - self._created_at > _SHORT_LIFE_S:
             self._short_lives = 0
             return
         self._short_lives += 1
@@ -271,8 +281,7 @@ class OrderedCursor:
         start = info.delivered.stream_seq
         if start >= position:
             return False
-        state = self._api.ask(self._api.routes.stream_info(self.stream), None, deadline)["state"]
-        if state["last_seq"] >= position:
+        if self.last_seq(deadline) >= position:
             return True
         self._start = start
         self.sequence.reply = b""

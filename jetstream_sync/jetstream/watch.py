@@ -6,10 +6,11 @@ Watch the messages of a bucket: first those that exist, then every change.
 1. One thread at a time takes entries. It also creates the consumer again after a failure and finds out
    when the watch is current. There is no other thread and no timer. `Watch.stop` takes no lock.
 2. The watch is current once, at the first of these events: the reply to CONSUMER.CREATE reports nothing
-   pending; as many messages as it reported were received, or a message reports nothing pending after
-   it, and the values that were replaced before their delivery have been received as well;
-   CONSUMER.INFO reports that everything was delivered, was received, and that nothing is pending. The
-   last one covers messages that were removed before their delivery. Silence alone decides nothing.
+   pending; as many messages as it reported were received, and none of them is newer than the last
+   sequence of the stream before the request; otherwise the values that were replaced before their
+   delivery have been received as well (see `Watch._catch_up`); CONSUMER.INFO reports that everything
+   was delivered, was received, and that nothing is pending. The last one covers messages that were
+   removed before their delivery. Silence alone decides nothing.
 3. Before that, a consumer of the last message per subject starts from scratch after a failure, because
    the stream holds older revisions behind the last sequence. Revisions that were handed out are dropped.
    Afterwards a new consumer starts behind the last message.
@@ -27,7 +28,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
-from ..api.consumer import ConsumerInfo
+from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import DeliverPolicy
 from ..api.reply import ack_tokens
 from ..client.result_slot import copy_exception
@@ -41,7 +42,7 @@ from ..errors import (
 )
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..protocol.parser import Delivery
-from .api_requests import APIRequests, info_of
+from .api_requests import APIRequests
 from .consume import ConsumeHandle, JetStreamCallback
 from .consumer import continuous_pull
 from .consumer_api import consumer_info
@@ -84,6 +85,10 @@ class _WatchCursor(OrderedCursor):
 
     #: Whether the next consumer starts as the first one did.
     from_scratch = False
+    #: Whether the watch is not current yet.
+    initial = True
+    #: The last sequence of the stream before the current consumer was created, while not current.
+    end = 0
 
     @property
     def stream_seq(self) -> int | None:
@@ -98,6 +103,11 @@ class _WatchCursor(OrderedCursor):
             self._start = None
             self.sequence.reply = b""
         return super().renew(deadline, deliver_to)
+
+    def _create(self, config: ConsumerConfig, deadline: Deadline) -> ConsumerInfo:
+        if self.initial:
+            self.end = self.last_seq(deadline)
+        return super()._create(config, deadline)
 
     def _has_start(self, info: ConsumerInfo) -> bool:
         # Used when nothing is pending, and then true for the last messages of subjects, too.
@@ -200,7 +210,7 @@ class Watch(Generic[E]):
         self._buffer: deque[E] = deque()  # entries that wait_current() has read
         self._seen: dict[bytes, bytes] = {}  # subject -> last reply subject, until it is current
         self._taken: Delivery | None = None  # the message of the entry that is being returned
-        self._left = 0  # messages that are left until it is current
+        self._left = 0  # messages that are left of those that the current consumer announced
         self._catch_ups = 0  # rounds after the initial messages; see _catch_up()
         self._target = 0  # the stream sequence at which the round ends
         self._received: deque[Delivery] = deque()  # received messages in order
@@ -210,12 +220,14 @@ class Watch(Generic[E]):
         self._check_delay = _FIRST_CHECK_S
         self._stalled = 0
         self._fork_reset = _ForkReset(self)
+        if updates_only:
+            self._set_current()
         deadline = self._messages.deadline = api.deadline()
         try:
             self._messages.start(deadline)
         except StreamNotFoundError as error:
             raise not_found() from error
-        if updates_only or self._received_all():
+        if self._is_empty():
             self._set_current()
 
     # --- taking entries -------------------------------------------------------------------------
@@ -381,34 +393,41 @@ class Watch(Generic[E]):
         received.popleft()
         if self._catch_ups:
             if _stream_seq(delivery[1]) >= self._target:
-                self._catch_up(_stream_seq(delivery[1]))
+                self._catch_up(delivery[1])
         # The last token alone is compared first, because this runs for each initial message.
         elif self._left <= 0 or (delivery[1].endswith(b".0") and _is_last(delivery[1])):
-            self._catch_up(_stream_seq(delivery[1]))
+            self._catch_up(delivery[1])
         return entry
 
-    def _catch_up(self, position: int) -> None:
+    def _catch_up(self, reply: bytes) -> None:
         """
         Become current when messages that were replaced before their delivery have been received.
 
-        The consumer of the last message per subject delivers a list made at its creation. If a message
-        of the list is replaced before its delivery, the list ends with fewer messages than announced,
-        and the new message follows, although the last message of the list reports nothing pending. So
-        the watch reads on up to the present end of the stream, again if values were replaced meanwhile.
-        The number of rounds is limited.
+        A message that is replaced before its delivery is delivered with its new sequence, behind the
+        others, and new subjects may take its place in the count. A message can report that nothing is
+        pending although there are such messages, because the server counts a stored message with a
+        delay. So the count is complete only with messages that existed before the consumer. Otherwise
+        the watch reads on up to the present end of the stream, again if values were replaced
+        meanwhile. The number of rounds is limited.
+
+        Args:
+            reply: the reply subject of the last received message.
+
         """
         info = self._cursor.info
-        complete = info is None or len(self._seen) >= info.num_pending
-        if complete or not self._cursor.from_scratch or self._catch_ups == _MAX_CATCH_UPS:
+        tokens = ack_tokens(reply)
+        position = int(tokens[3])
+        known = info is None or (
+            position <= self._cursor.end and int(tokens[4]) >= info.num_pending
+        )
+        if known or self._catch_ups == _MAX_CATCH_UPS:
             self._set_current()
             return
-        route = self._api.routes.stream_info(self._cursor.stream)
         try:
-            found = info_of(self._api.ask(route, None, Deadline(_CHECK_TIMEOUT_S)))
+            self._target = self._cursor.last_seq(Deadline(_CHECK_TIMEOUT_S))
         except Error:
             return  # the connection is lost, or the check after a silence decides
         self._catch_ups += 1
-        self._target = found.state.last_seq
         if self._target <= position:
             self._set_current()
 
@@ -458,13 +477,14 @@ class Watch(Generic[E]):
         if info is not None:  # otherwise the watch was stopped
             self._left = info.num_pending - self._cursor.consumer_seq + received
 
-    def _received_all(self) -> bool:
-        """Return whether as many messages were received as were pending at the creation."""
+    def _is_empty(self) -> bool:
+        """Return whether nothing was pending when the current consumer was created."""
         info = self._cursor.info
-        return info is not None and self._cursor.consumer_seq >= info.num_pending
+        return info is not None and not info.num_pending
 
     def _set_current(self) -> None:
         self._current = True
+        self._cursor.initial = False
         self._cursor.from_scratch = False
         self._seen = {}
 
@@ -474,9 +494,7 @@ class Watch(Generic[E]):
         if info is None:
             return
         received = self._cursor.consumer_seq
-        if (
-            not self._catch_ups and self._received_all()
-        ):  # also by a new consumer with nothing pending
+        if self._is_empty():
             self._set_current()
             return
         now = monotonic()

@@ -102,6 +102,29 @@ def test_messages_removed_before_their_delivery(js: JetStream, store: Stream) ->
         assert len(list(watching.initial())) < len(names)
 
 
+@pytest.mark.parametrize("kept", [1, 5])
+@pytest.mark.parametrize("policy", [DeliverPolicy.LAST_PER_SUBJECT, DeliverPolicy.ALL])
+def test_replaced_before_delivery(
+    js: JetStream, store: Stream, policy: DeliverPolicy, kept: int
+) -> None:
+    """A key that is replaced before its delivery is not left out when new keys appear before it."""
+    js.update_stream(replace(store.cached_info.config, max_msgs_per_subject=kept))
+    names = [f"k{number}" for number in range(2000)]
+    for name in names:
+        js.publish_async(f"{store.name}.{name}", b"")
+    js.publish_async_completed(30 * SCALE)
+    with watch(js, store, deliver_policy=policy) as watching:
+        found = {watching.next(10 * SCALE)[0]}
+        for number in range(100):
+            js.publish_async(f"{store.name}.new{number}", b"")
+        for _ in range(kept):
+            for name in names[1500:1600]:
+                js.publish_async(f"{store.name}.{name}", b"")
+        js.publish_async_completed(30 * SCALE)
+        found.update(key for key, _ in watching.initial(10 * SCALE))
+    assert found.issuperset(names)
+
+
 def test_lost_consumer_before_current(js: JetStream, store: Stream) -> None:
     """After a failure in the initial phase no older revision and no entry is repeated."""
     for value in range(3):

@@ -2,32 +2,25 @@
 Read the current entries of a key-value bucket.
 
 Up to 1,024 keys are read with one request, at one point in time (nats-server 2.11). More keys come from a
-watch. A watch alone may leave keys out: a revision that was replaced before its delivery is skipped, and
-the server reports nothing pending although the new one follows. So the watch is read up to the last
-message that the leader has, until there is no newer one, or for a few rounds while the bucket changes all
-the time. Then each value was current at some moment of the read.
+watch: then each value was current at some moment of the read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ...api.key_value import STREAM_PREFIX, BucketSubjects, KeyValueEntry
 from ...errors import (
-    MessageNotFoundError,
     MessagesChangedError,
     NoRespondersError,
     ServerTooOldError,
-    TimeoutError,
     TooManyResultsError,
 )
 from ...jetstream.context import JetStream
-from ...jetstream.direct_get import StoredMsg, leader_get
-from ...jetstream.watch import Watch
-from ..connections import api_requests, connection
+from ...jetstream.direct_get import StoredMsg
+from ..connections import connection
 from ..options import BucketReadOptions
 from ..retry import retry_transient
 
@@ -39,10 +32,6 @@ __all__ = ["check_bucket_exists", "read_bucket", "read_entries"]
 
 #: Attempts to read the keys with one request, while they change between two pages.
 _PAGE_ATTEMPTS: Final = 3
-#: Maximum number of times that a watch is read up to the last message of the leader.
-_MAX_ROUNDS: Final = 3
-#: Seconds to wait for a message that exists, after which the leader is asked again.
-_SETTLE_TIMEOUT_S: Final = 1.0
 
 
 def check_bucket_exists(options: BucketReadOptions) -> None:
@@ -126,51 +115,17 @@ def read_entries(
         except (NoRespondersError, ServerTooOldError, TooManyResultsError):
             break
         return [entry for entry in found if entry.has_value]
+    entries: dict[str, KeyValueEntry] = {}
     with kv.watch(patterns, meta_only=meta_only) as watch:
-        return _watched_entries(watch, partial(_last_revision, js, stream.name, subjects))
+        for entry in watch.initial():
+            entries[entry.subject] = entry
+    current = (entry for entry in entries.values() if entry.has_value)
+    return sorted(current, key=lambda entry: entry.revision)
 
 
 def _stored_entry(names: BucketSubjects, message: StoredMsg) -> KeyValueEntry:
     _, subject, revision, data, headers, time = message
     return KeyValueEntry.of_stored(names, subject, revision, headers, data, time)
-
-
-def _watched_entries(
-    watch: Watch[KeyValueEntry], last_revision: Callable[[], int]
-) -> list[KeyValueEntry]:
-    entries: dict[str, KeyValueEntry] = {}
-    seen = 0
-
-    def apply(entry: KeyValueEntry) -> int:
-        if entry.has_value:
-            entries[entry.subject] = entry
-        else:
-            entries.pop(entry.subject, None)
-        return max(seen, entry.revision)
-
-    for entry in watch.initial():
-        seen = apply(entry)
-    for _ in range(_MAX_ROUNDS):
-        wanted = last_revision()
-        if wanted <= seen:
-            break
-        while seen < wanted:
-            try:
-                seen = apply(watch.next(timeout=_SETTLE_TIMEOUT_S))
-            except TimeoutError:
-                break  # this message was removed, or the consumer is being created again
-    return sorted(entries.values(), key=lambda entry: entry.revision)
-
-
-def _last_revision(js: JetStream, stream: str, subjects: Sequence[str]) -> int:
-    """Return the last revision of some keys on the leader; 0: there is none."""
-    api = api_requests(js)
-    found = [0]
-    for subject in subjects:
-        with suppress(MessageNotFoundError):
-            request = {"last_by_subj": subject}
-            found.append(leader_get(api, stream, request, api.deadline()).seq)
-    return max(found)
 
 
 def _jetstream(options: BucketReadOptions) -> JetStream:
