@@ -138,6 +138,10 @@ MAX_NESTING = 4
 BROAD_HANDLERS: dict[tuple[str, str], str] = {
     ("cli/__main__.py", "main"): "the top of the process: an unexpected error is one line, too",
     ("client/events.py", "_run"): "a user's callback for connection events may raise anything",
+    ("client/core.py", "_notify_receivers"): "a fault of one receiver ends that receiver only",
+    ("client/core.py", "_close_receiver"): "a fault of one receiver must not keep others waiting",
+    ("client/reader.py", "_dispatch"): "a fault of one receiver ends that receiver only",
+    ("client/reader.py", "_dispatch_permission_error"): "the same",
     ("client/connector.py", "_delay"): "the user's reconnect delay callback may raise anything",
     ("client/subscription.py", "_run"): "a user's callback for messages may raise anything",
     ("client/threads.py", "run"): "the top of every thread: it reports the error that ended it",

@@ -155,6 +155,7 @@ class ConnectionCore:
             self._events,
             self._on_info,
             self._on_limit_reached,
+            self._on_receiver_error,
         )
         self._mux = RequestMux(self)
         #: Publish a request and return the first reply. The subject is not validated here: it must come
@@ -312,7 +313,7 @@ class ConnectionCore:
         self._keepalive.close(reason)
         self._mux.on_closed(reason)
         for subscription in subscriptions:
-            subscription.receiver.on_closed(reason)
+            self._close_receiver(subscription, reason)
         self._session.subscriptions.clear()
         self._events.closed(
             ConnectionEvent(
@@ -568,7 +569,31 @@ class ConnectionCore:
 
     def _notify_receivers(self, *, connected: bool) -> None:
         for subscription in self.subscriptions():
-            subscription.receiver.on_connection_change(connected=connected)
+            try:
+                subscription.receiver.on_connection_change(connected=connected)
+            except Exception as error:  # noqa: BLE001 - reported
+                self._on_receiver_error(subscription, error)
+
+    def _on_receiver_error(
+        self, subscription: SubscriptionState[MessageReceiver], error: Exception
+    ) -> None:
+        """End the subscription of a receiver that raised, and report it; all others continue."""
+        log.error("%s: the receiver of %r raised", self.name, subscription.subject, exc_info=error)
+        ended = ConnectionClosedError(
+            f"an internal error ended the subscription to {subscription.subject!r}"
+        )
+        ended.__cause__ = error
+        self.remove_subscription_deferred(subscription)
+        self._events.error(ended)
+        self._close_receiver(subscription, ended)
+
+    def _close_receiver(
+        self, subscription: SubscriptionState[MessageReceiver], reason: BaseException
+    ) -> None:
+        try:
+            subscription.receiver.on_closed(reason)
+        except Exception:
+            log.exception("%s: the receiver of %r raised", self.name, subscription.subject)
 
     # --- the reader -----------------------------------------------------------------------------
 
@@ -690,7 +715,7 @@ class ConnectionCore:
         else:
             ended = BadSubscriptionError(str(error))
             ended.__cause__ = error
-            subscription.receiver.on_closed(ended)
+            self._close_receiver(subscription, ended)
 
     def _reconnect(self, lost: ServerAddress | None, cause: BaseException) -> Transport | None:
         try:

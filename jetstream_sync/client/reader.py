@@ -37,6 +37,7 @@ class Reader:
         events: receives the errors that do not end the connection.
         on_info: called with each INFO.
         on_limit_reached: called with a subscription that has received its limit of messages.
+        on_receiver_error: called with a subscription whose receiver raised an exception.
 
     Used by the reader thread only, except for `stop_reading()`.
     """
@@ -50,6 +51,7 @@ class Reader:
         events: Events,
         on_info: Callable[[ServerInfo], None],
         on_limit_reached: Callable[[SubscriptionState[MessageReceiver]], None],
+        on_receiver_error: Callable[[SubscriptionState[MessageReceiver], Exception], None],
     ) -> None:
         self._direct = direct
         self._subscriptions = subscriptions
@@ -58,6 +60,7 @@ class Reader:
         self._events = events
         self._on_info = on_info
         self._on_limit_reached = on_limit_reached
+        self._on_receiver_error = on_receiver_error
         #: Messages received for a subscription, and errors that servers sent, so far.
         self.in_msgs: int = 0
         self.errors_received: int = 0
@@ -103,7 +106,10 @@ class Reader:
             if isinstance(operation, Messages):
                 subscription = subscriptions.get(operation.sid)
                 if subscription is not None:
-                    self._deliver(subscription, operation.deliveries)
+                    try:
+                        self._deliver(subscription, operation.deliveries)
+                    except Exception as error:  # noqa: BLE001 - reported
+                        self._on_receiver_error(subscription, error)
             else:
                 self._handle(operation)
 
@@ -146,9 +152,17 @@ class Reader:
         """Notify the receiver that the refused command belongs to."""
         # A malformed text from the server may contain a surrogate.
         subject = error.subject.encode("utf-8", "replace")
+        is_subscribe = error.operation == "subscribe"
         for subscription in self._subscriptions.copy().values():
-            if error.operation != "subscribe":
-                if subscription.receiver.on_permission_error(subject, error):
+            if is_subscribe and (subscription.subject, subscription.queue) != (
+                error.subject,
+                error.queue,
+            ):
+                continue
+            try:
+                known = subscription.receiver.on_permission_error(subject, error)
+            except Exception as raised:  # noqa: BLE001 - reported
+                self._on_receiver_error(subscription, raised)
+            else:
+                if known and not is_subscribe:
                     return
-            elif subscription.subject == error.subject and subscription.queue == error.queue:
-                subscription.receiver.on_permission_error(subject, error)

@@ -7,6 +7,7 @@ from typing import ClassVar
 from ..errors import PermissionsError
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
+from ..protocol.session import SubscriptionState
 
 __all__ = ["MessageReceiver"]
 
@@ -19,7 +20,10 @@ class MessageReceiver:
     handle, and no public object, unless it has to keep the connection open.
     """
 
-    __slots__ = ()
+    __slots__ = ("subscription",)
+
+    subscription: SubscriptionState[MessageReceiver]
+    """The last entry in the subscription table; assigned before the reader can find the entry."""
 
     is_reply_inbox: ClassVar[bool] = False
     """Whether the messages are replies to requests: a drain of the connection keeps such a

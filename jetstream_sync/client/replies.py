@@ -27,7 +27,6 @@ from ..errors import (
 from ..headers import HeadersLike, parse_status
 from ..net.clock import Deadline, seconds
 from ..protocol.parser import Delivery
-from ..protocol.session import SubscriptionState
 from .core import ConnectionCore
 from .mailbox import Mailbox
 from .message import Msg
@@ -59,16 +58,14 @@ class _ReplyInbox(MessageReceiver):
 
     is_reply_inbox = True
 
-    __slots__ = ("_asked", "_core", "_reply", "_subscription")
+    __slots__ = ("_asked", "_core", "_reply")
 
     def __init__(self, core: ConnectionCore, limit: int = 0) -> None:
         self._core = core.machinery  # the reader holds this object
         self._asked = b""
         inbox = core.new_inbox()
         self._reply = inbox.encode()
-        self._subscription: SubscriptionState[MessageReceiver] = core.add_subscription_deferred(
-            inbox, self, limit
-        )
+        core.add_subscription_deferred(inbox, self, limit)
 
     def ask(
         self,
@@ -164,9 +161,9 @@ class ReplyCollector(_ReplyInbox):
     def close(self) -> None:
         """Unsubscribe and drop the messages; the UNSUB is deferred if the reply is complete."""
         if self._open:
-            self._core.remove_subscription(self._subscription)
+            self._core.remove_subscription(self.subscription)
         else:
-            self._core.remove_subscription_deferred(self._subscription)
+            self._core.remove_subscription_deferred(self.subscription)
         # A reference cycle with the subscription delays the deletion of this object, but not of its items.
         self.items = []
 
@@ -225,7 +222,7 @@ class _ReplyQueue(_ReplyInbox):
     def close(self, reason: str) -> None:
         """End with a reason, and unsubscribe; the queued replies can still be read."""
         self.mailbox.close(_End(reason))
-        self._core.remove_subscription(self._subscription)
+        self._core.remove_subscription(self.subscription)
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Queue the replies, unless they came too late."""
@@ -233,7 +230,7 @@ class _ReplyQueue(_ReplyInbox):
             return
         if self._deadline.expired():
             self.mailbox.close(_End("timeout"))
-            self._core.remove_subscription_deferred(self._subscription)
+            self._core.remove_subscription_deferred(self.subscription)
             return
         self.mailbox.put(deliveries, len(deliveries))
 
@@ -244,7 +241,7 @@ class _ReplyQueue(_ReplyInbox):
             self._fail(
                 ConnectionLostError("the connection was lost before the answer was complete")
             )
-            self._core.remove_subscription_deferred(self._subscription)
+            self._core.remove_subscription_deferred(self.subscription)
 
     def _fail(self, error: BaseException) -> bool:
         if self.mailbox.closed:

@@ -86,12 +86,8 @@ class Subscription:
         self._thread: threading.Thread | None = None
         # Set after the last call of the callback.
         self._done = threading.Event()
-        receiver = self._new_receiver()
-        # A placeholder, because a message may arrive before add_subscription() returns.
-        self._state: SubscriptionState[MessageReceiver] = SubscriptionState(
-            0, subject, queue, receiver
-        )
-        self._state = receiver.state = core.add_subscription(subject, queue, receiver)
+        self._receiver: SubscriptionReceiver = self._new_receiver()
+        core.add_subscription(subject, queue, self._receiver)
         if callback is None:
             self._done.set()
         else:
@@ -103,6 +99,10 @@ class Subscription:
         return SubscriptionReceiver(self, self._core.machinery, weak=weak)
 
     # --- state ----------------------------------------------------------------------------------
+
+    @property
+    def _state(self) -> SubscriptionState[MessageReceiver]:
+        return self._receiver.subscription
 
     @property
     def sid(self) -> int:
@@ -388,50 +388,46 @@ class SubscriptionReceiver(MessageReceiver):
 
     """
 
-    __slots__ = ("_core", "_subscription", "state")
+    __slots__ = ("_core", "_owner")
 
     def __init__(self, subscription: Subscription, core: ConnectionCore, *, weak: bool) -> None:
-        self._subscription: Callable[[], Subscription | None] = (
+        self._owner: Callable[[], Subscription | None] = (
             weakref.ref(subscription) if weak else lambda: subscription
         )
         self._core = core
-        #: The entry in the subscription table; ``None`` until it exists.
-        self.state: SubscriptionState[MessageReceiver] | None = None
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Queue messages."""
-        subscription = self._subscription()
+        subscription = self._owner()
         if subscription is not None:
             subscription._deliver(self, deliveries)
-        elif self.state is not None:
-            self._core.remove_subscription_deferred(self.state)
+        else:
+            self._core.remove_subscription_deferred(self.subscription)
 
     def on_connection_change(self, *, connected: bool) -> None:
         """Pass the event on."""
-        subscription = self._subscription()
+        subscription = self._owner()
         if subscription is not None:
             subscription._on_connection_change(connected=connected)
 
     def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
         """Pass a refusal of the subscription on; the subscription publishes nothing."""
         del subject
-        subscription = self._subscription()
+        subscription = self._owner()
         if error.operation != "subscribe":
             return False
         if subscription is not None:
             return subscription._on_refused(error)
-        if self.state is None:
-            return False
-        self._core.remove_subscription_deferred(self.state)  # not to be restored
+        self._core.remove_subscription_deferred(self.subscription)  # not to be restored
         return True
 
     def on_closed(self, reason: BaseException) -> None:
         """Pass the end on."""
-        subscription = self._subscription()
+        subscription = self._owner()
         if subscription is not None:
             subscription._on_closed(reason)
 
     def wait_drained(self, deadline: Deadline) -> bool:
         """Wait for the callback."""
-        subscription = self._subscription()
+        subscription = self._owner()
         return subscription is None or subscription._wait_drained(deadline)

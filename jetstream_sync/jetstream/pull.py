@@ -111,7 +111,6 @@ class PullInbox(MessageReceiver):
         "_core",
         "_disconnects",
         "_disconnects_read",
-        "_subscription",
         "awaited",
         "callback_finished",
         "connected",
@@ -143,7 +142,7 @@ class PullInbox(MessageReceiver):
         subject = core.new_inbox()
         #: The reply subject of requests.
         self.reply: bytes = subject.encode()
-        self._subscription = core.add_subscription_deferred(subject + self._suffix, self)
+        core.add_subscription_deferred(subject + self._suffix, self)
         #: Whether there is a connection, as far as the markers were read. Initialised after the
         #: subscription exists, because later changes are reported to it.
         self.connected: bool = core.address is not None
@@ -159,9 +158,9 @@ class PullInbox(MessageReceiver):
         """
         self._closed = True
         if deferred:
-            self._core.remove_subscription_deferred(self._subscription)
+            self._core.remove_subscription_deferred(self.subscription)
         else:
-            self._core.remove_subscription(self._subscription)
+            self._core.remove_subscription(self.subscription)
 
     def next_reply(self) -> bytes | None:
         """Return the reply subject for a request that is sent now; ``None``: wait for `RECONNECTED`."""
@@ -197,7 +196,7 @@ class PullInbox(MessageReceiver):
             direct.end()
             return False
         arrived = self.mailbox.items
-        if not direct.read(self._subscription, arrived, arrived.__len__, deadline):
+        if not direct.read(self.subscription, arrived, arrived.__len__, deadline):
             return False
         self.last_seen = monotonic()
         return True
@@ -211,7 +210,7 @@ class PullInbox(MessageReceiver):
             ConnectionClosedError: the connection is closed or was lost.
 
         """
-        self._core.drain_subscriptions([self._subscription], deadline)
+        self._core.drain_subscriptions([self.subscription], deadline)
 
     # --- called by the reader; see `MessageReceiver` ------------------------------------------------
 
@@ -241,16 +240,16 @@ class PullInbox(MessageReceiver):
 
     def _renew(self) -> None:
         subject = self._core.new_inbox()
-        old = self._subscription
+        old = self.subscription
         try:
-            self._subscription = self._core.add_subscription_deferred(subject + self._suffix, self)
+            self._core.add_subscription_deferred(subject + self._suffix, self)
         except ConnectionClosedError:
             return  # the connection is being closed
         self.reply = subject.encode()
         self._core.remove_subscription_deferred(old)
         if self._closed:
             # close() was called meanwhile and may not have seen the new subscription.
-            self._core.remove_subscription_deferred(self._subscription)
+            self._core.remove_subscription_deferred(self.subscription)
 
     def on_closed(self, reason: BaseException) -> None:
         """Wake the waiting threads."""

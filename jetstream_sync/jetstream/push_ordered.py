@@ -256,9 +256,9 @@ class OrderedPushSubscription(PushSubscription):
             old = self._state
             feed = self._new_feed()
             inbox = core.new_inbox()
-            self._state = feed.state = core.add_subscription(inbox, "", feed)
+            core.add_subscription(inbox, "", feed)
             core.remove_subscription_deferred(old)
-            self._feed = feed
+            self._feed = self._receiver = feed
             self.subject = inbox
             self._cursor.sequence.last = 0
             self._last_seen = monotonic()

@@ -83,11 +83,11 @@ class _ChunkReceiver(MessageReceiver):
         self.subject: str = core.new_inbox()
         #: The last reply subject that was answered.
         self.answered = b""
-        self._subscription = core.add_subscription_deferred(self.subject, self)
+        core.add_subscription_deferred(self.subject, self)
 
     def close(self) -> None:
         """Remove the subscription; the server notices that and stops."""
-        self._core.remove_subscription(self._subscription)
+        self._core.remove_subscription(self.subscription)
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Enqueue chunks."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ..errors import (
     AuthenticationExpiredError,
@@ -41,7 +41,12 @@ __all__ = [
 #: The protocol level that makes a server send INFO again when the cluster changes.
 _PROTOCOL_LEVEL: Final = 1
 
-ReceiverT = TypeVar("ReceiverT")
+
+class _Receiver(Protocol):
+    subscription: SubscriptionState[Any]
+
+
+ReceiverT = TypeVar("ReceiverT", bound=_Receiver)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +153,8 @@ class Session(Generic[ReceiverT]):
         """
         Add a subscription, and return it with the command that must be sent.
 
+        The receiver has it as `subscription` before it is in the table, where the reader finds it.
+
         Raises:
             BadSubjectError: the command line is too long for a server; nothing was added.
 
@@ -162,6 +169,7 @@ class Session(Generic[ReceiverT]):
             )
         self._last_sid += 1
         subscription = SubscriptionState(self._last_sid, subject, queue, receiver)
+        receiver.subscription = subscription
         self.subscriptions[subscription.sid] = subscription
         return subscription, command
 

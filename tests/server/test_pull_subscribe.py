@@ -379,7 +379,7 @@ def test_a_drain_hands_over_what_has_come(
         wait_until(lambda: sub.consumer_info().num_waiting == 1)
         put(js, subject, 1, 2)
         # After the status that there was no message.
-        wait_until(lambda: [inbox._subscription.delivered for inbox in tuple(sub._busy)] == [3])
+        wait_until(lambda: [inbox.subscription.delivered for inbox in tuple(sub._busy)] == [3])
         sub.drain()
         assert numbers_of(fetched.result(5)) == [1, 2]
 

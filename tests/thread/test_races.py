@@ -251,11 +251,11 @@ def test_an_error_inside_closes_the_connection(
     sub = nc.subscribe("a")
     fault = ZeroDivisionError("a fault")
 
-    def deliver(_: object) -> None:
+    def pong() -> None:
         raise fault
 
-    monkeypatch.setattr(sub, "_enqueue", deliver)
-    listener.take().send(b"MSG a 1 1\r\nx\r\n")
+    monkeypatch.setattr(nc._core._keepalive, "pong", pong)
+    listener.take().send(b"PONG\r\n")
     with pytest.raises(ConnectionClosedError, match="internal error"):
         sub.next_msg(timeout=None)
     assert closed.wait(5 * SCALE)

@@ -268,13 +268,13 @@ class AckWindow(MessageReceiver):
         self._denials: list[tuple[bytes, PermissionsError]] = []
         inbox = core.new_inbox()
         self._reply = inbox.encode() + b"."
-        self._subscription = core.add_subscription(f"{inbox}.*", "", self)
+        core.add_subscription(f"{inbox}.*", "", self)
         # After the subscription, so that every later disconnect is among the events.
         self._connected = core.status is ConnectionStatus.CONNECTED
 
     def close(self) -> None:
         """Unsubscribe from acknowledgements."""
-        self._core.remove_subscription_deferred(self._subscription)
+        self._core.remove_subscription_deferred(self.subscription)
 
     # --- called by the reader thread; see `MessageReceiver` ------------------------------------------------
 

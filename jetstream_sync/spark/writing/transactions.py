@@ -86,11 +86,11 @@ class AtomicBatchSender(MessageReceiver):
         self._events: Mailbox[Delivery | Error] = Mailbox()
         self._subjects: frozenset[bytes] = frozenset()
         self._inbox = core.new_inbox()
-        self._subscription = core.add_subscription(f"{self._inbox}.*.*", "", self)
+        core.add_subscription(f"{self._inbox}.*.*", "", self)
 
     def close(self) -> None:
         """Unsubscribe from replies."""
-        self._core.remove_subscription_deferred(self._subscription)
+        self._core.remove_subscription_deferred(self.subscription)
 
     def commit(
         self, subject: bytes, lines: bytes, payload: bytes, rows: EncodedRows, deadline: Deadline

@@ -187,22 +187,31 @@ def test_the_fields_of_connect():
 # --- subscriptions --------------------------------------------------------------------------------
 
 
+class Receiver:
+    """A receiver of messages."""
+
+    subscription = None
+
+
 def test_subscriptions_have_numbers_of_their_own():
     """A sid is never reused."""
     session = Session()
-    first, said = session.subscribe("a", "", "sink")
+    first, said = session.subscribe("a", "", Receiver())
     assert said == b"SUB a 1\r\n"
     assert session.unsubscribe(first) == b"UNSUB 1\r\n"
-    second, said = session.subscribe("b.*", "q", "sink")
+    receiver = Receiver()
+    second, said = session.subscribe("b.*", "q", receiver)
     assert said == b"SUB b.* q 2\r\n"
     assert session.subscriptions == {2: second}
-    assert (second.sid, second.subject, second.queue, second.receiver) == (2, "b.*", "q", "sink")
+    assert (second.sid, second.subject, second.queue) == (2, "b.*", "q")
+    assert second.receiver is receiver
+    assert receiver.subscription is second
 
 
 def test_unsubscribing_after_some_messages():
     """The limit counts from the start of the subscription; the subscription is kept until it is reached."""
     session = Session()
-    subscription, _ = session.subscribe("a", "", None)
+    subscription, _ = session.subscribe("a", "", Receiver())
     subscription.delivered = 2
     assert session.unsubscribe(subscription, 5) == b"UNSUB 1 5\r\n"
     assert subscription.limit == 5
@@ -215,7 +224,7 @@ def test_unsubscribing_after_some_messages():
 def test_unsubscribing_when_the_limit_is_reached(limit):
     """A subscription that has already received as many messages ends at once."""
     session = Session()
-    subscription, _ = session.subscribe("a", "", None)
+    subscription, _ = session.subscribe("a", "", Receiver())
     subscription.delivered = 2
     assert session.unsubscribe(subscription, limit) == b"UNSUB 1\r\n"
     assert session.subscriptions == {}
@@ -224,7 +233,7 @@ def test_unsubscribing_when_the_limit_is_reached(limit):
 def test_ending_twice_is_fine():
     """Ending or removing a removed subscription does nothing."""
     session = Session()
-    subscription, _ = session.subscribe("a", "", None)
+    subscription, _ = session.subscribe("a", "", Receiver())
     session.unsubscribe(subscription)
     assert session.unsubscribe(subscription) == b"UNSUB 1\r\n"
     session.forget(subscription)
@@ -234,7 +243,7 @@ def test_ending_twice_is_fine():
 def test_a_stopped_interest_gets_what_is_on_its_way():
     """UNSUB is sent at once; messages in flight are delivered until the subscription is removed."""
     session = Session()
-    subscription, _ = session.subscribe("a", "", None)
+    subscription, _ = session.subscribe("a", "", Receiver())
     assert session.stop(subscription) == b"UNSUB 1\r\n"
     assert subscription.ending
     assert session.subscriptions == {1: subscription}
@@ -246,10 +255,10 @@ def test_every_subscription_is_sent_to_a_new_server():
     """Subscriptions are restored with their remaining limits; ended ones are not."""
     session = Session()
     assert session.resubscribe() == b""
-    _, first = session.subscribe("a", "", None)
-    limited, second = session.subscribe("b", "q", None)
-    ending, _ = session.subscribe("c", "", None)
-    ended, _ = session.subscribe("d", "", None)
+    _, first = session.subscribe("a", "", Receiver())
+    limited, second = session.subscribe("b", "q", Receiver())
+    ending, _ = session.subscribe("c", "", Receiver())
+    ended, _ = session.subscribe("d", "", Receiver())
     limited.delivered = 3
     session.unsubscribe(limited, 10)
     session.stop(ending)
