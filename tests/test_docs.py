@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from dataclasses import is_dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -39,6 +40,7 @@ from typing_extensions import is_typeddict
 import jetstream_sync
 from jetstream_sync.jetstream import connection as shared
 from jetstream_sync.server import NatsServer
+from jetstream_sync.workers import Worker
 
 
 def documents_with_code() -> list[Path]:
@@ -48,10 +50,35 @@ def documents_with_code() -> list[Path]:
     ]
 
 
-def run_python(block: Block, path: Path, names: dict[str, object]) -> None:
+def recording_calls(tree: ast.AST, called: set[int]) -> dict[str, object]:
+    """Make each function of `tree` add its line to `called`; return the name that this needs."""
+    name = f"called_{id(called)}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            (record,) = ast.parse(f"{name}({node.lineno})").body
+            for part in ast.walk(record):
+                if hasattr(part, "lineno"):
+                    ast.copy_location(part, node)
+            node.body.insert(ast.get_docstring(node) is not None, record)
+    return {name: called.add}
+
+
+def functions(code: str, first: int) -> dict[int, str]:
+    """Return the functions of a block by their line in the page."""
+    return {
+        node.lineno + first - 1: node.name
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+def run_python(
+    block: Block, path: Path, names: dict[str, object], called: set[int] | None = None
+) -> None:
     # Empty lines in front, so that tracebacks have the document's line numbers.
-    code = "\n" * (block.line - 1) + block.code
-    exec(compile(code, str(path), "exec"), names)
+    tree = ast.parse("\n" * (block.line - 1) + block.code, str(path))
+    names |= recording_calls(tree, set() if called is None else called)
+    exec(compile(tree, str(path), "exec"), names)
 
 
 def run_console(block: Block, path: Path) -> None:
@@ -85,6 +112,7 @@ def test_the_code_in_a_document_runs(
     found = [block for block in blocks(path) if block.language in {"python", "console"}]
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "__main__"}
+    called: set[int] = set()
     # A page may set variables, which the commands of the next page must not find.
     with mock.patch.dict(os.environ), NatsServer() as server:
         # Commands use the server of the page, and have their own folder of contexts.
@@ -94,9 +122,70 @@ def test_the_code_in_a_document_runs(
             code = block.code.replace(DOCUMENTED_URL, server.url)
             here = Block(block.language, code, block.line)
             if block.language == "python":
-                run_python(here, path, names)
+                run_python(here, path, names, called)
             else:
                 run_console(here, path)
+        deliver_to_handlers(names, not_called(found, called))
+        if path.name == "workers.rst" and path.parent.name == "howto":
+            call_the_functions_about_workers(names, server)
+    assert not_called(found, called) == [], f"{path}: nothing calls these functions"
+
+
+def not_called(found: list[Block], called: set[int]) -> list[str]:
+    """Return the functions in blocks that were not called; tests are run by pytest elsewhere."""
+    return [
+        f"line {line}: {name}"
+        for block in found
+        if block.language == "python"
+        for line, name in functions(block.code, block.line).items()
+        if line not in called and not name.startswith("test_")
+    ]
+
+
+def deliver_to_handlers(names: dict[str, object], functions: list[str]) -> None:
+    """Deliver a message to each handler of the workers of a page that is one of these functions."""
+    left = {text.rpartition(" ")[2] for text in functions}
+    for worker in [worker for worker in names.values() if isinstance(worker, Worker)]:
+        client = worker.test_client()
+        for handler in [each for each in client._handlers if each.name in left]:
+            if handler.max_messages is not None:
+                outcomes = client.deliver_batch(handler, [b"1"])
+            else:
+                outcomes = [client.deliver(handler, b"1")]
+            assert [outcome.error for outcome in outcomes] == [None], handler.name
+
+
+def call_the_functions_about_workers(page: dict[str, Any], server: NatsServer) -> None:
+    """Call the functions of howto/workers.rst that no handler calls."""
+    message = mock.Mock(subject="ORDERS.received", headers={"Tenant": "acme"})
+    assert page["by_tenant"](message, "rejected") == "dead.acme.ORDERS.received"
+    assert page["timed"](lambda: 7, mock.Mock(id="1")) == 7
+    page["report"](mock.Mock())
+    page["announce"](mock.Mock())
+    assert page["report_payload"]() == b"{}"
+
+    def answer(msg: jetstream_sync.Msg) -> None:
+        assert msg.headers is not None
+        nc.publish(str(msg.headers["Reply-To"]), b"12.50")
+
+    with jetstream_sync.connect(server.url) as nc:
+        nc.subscribe("ORDERS.price", cb=answer)
+        nc.flush()
+        assert page["ask"](nc, b"tea") == b"12.50"
+
+
+def test_a_function_that_nothing_calls_is_found(tmp_path: Path) -> None:
+    """Functions that were not called are listed with their lines, also nested ones."""
+    found = [
+        Block("python", 'def used():\n    """Text."""\n    def nested(): pass\n', 10),
+        Block("python", "def unused(): pass\nused()\n", 20),
+    ]
+    called: set[int] = set()
+    names: dict[str, object] = {}
+    for block in found:
+        run_python(block, tmp_path / "page.rst", names, called)
+    assert not_called(found, called) == ["line 12: nested", "line 20: unused"]
+    assert names["used"].__doc__ == "Text."
 
 
 @pytest.mark.parametrize("forgotten", [False, True], ids=["at once", "later"])
