@@ -75,6 +75,8 @@ FULL_NAMES = {
 nitpick_ignore = [
     ("py:class", "BatchOptions"),
     ("py:class", "DeadLetterTarget"),
+    ("py:class", "GaugeSnapshot"),
+    ("py:class", "jetstream_sync.workers.metrics.GaugeSnapshot"),
     ("py:class", "SparkSession"),
     ("py:class", "flask.app.Flask"),
     ("py:class", "pa.RecordBatch"),
