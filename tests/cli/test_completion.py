@@ -57,6 +57,23 @@ def test_aliases(complete) -> None:
     assert complete("jsm act inf") == ["info"]
 
 
+def test_names_that_a_shell_would_run_are_left_out(complete, raw: RawClient) -> None:
+    """A shell inserts a name without quotes: only names that are plain words are offered."""
+    for name in (
+        "ZED$(touch${IFS}pwned)",
+        "ZED;id",
+        "ZED`id`",
+        "ZED'",
+        "ZED|id",
+        "-ZED",
+        "ZED-1_a",
+    ):
+        subject = f"zed{len(name)}.{name.count('d')}"
+        assert "error" not in raw.api(f"STREAM.CREATE.{name}", name=name, subjects=[subject]), name
+    assert complete("jsm stream info ZED") == ["ZED-1_a"]
+    assert complete("jsm stream info -ZE") == []
+
+
 @pytest.mark.usefixtures("orders")
 @pytest.mark.parametrize("noun", ["stream", "ms", "str", "s"])
 def test_streams_by_any_name_of_theirs(complete, noun: str) -> None:
