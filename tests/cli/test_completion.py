@@ -59,17 +59,10 @@ def test_aliases(complete) -> None:
 
 def test_names_that_a_shell_would_run_are_left_out(complete, raw: RawClient) -> None:
     """A shell inserts a name without quotes: only names that are plain words are offered."""
-    for name in (
-        "ZED$(touch${IFS}pwned)",
-        "ZED;id",
-        "ZED`id`",
-        "ZED'",
-        "ZED|id",
-        "-ZED",
-        "ZED-1_a",
-    ):
-        subject = f"zed{len(name)}.{name.count('d')}"
-        assert "error" not in raw.api(f"STREAM.CREATE.{name}", name=name, subjects=[subject]), name
+    names = ("ZED$(touch${IFS}pwned)", "ZED;id", "ZED`id`", "ZED'", "ZED|id", "-ZED", "ZED-1_a")
+    for number, name in enumerate(names):
+        made = raw.api(f"STREAM.CREATE.{name}", name=name, subjects=[f"zed{number}"])
+        assert "error" not in made, made
     assert complete("jsm stream info ZED") == ["ZED-1_a"]
     assert complete("jsm stream info -ZE") == []
 
