@@ -1,4 +1,4 @@
-"""The programs of docs/howto/multiprocessing: pools of processes, forked and spawned."""
+"""The programs of docs/howto/threads: pools of processes, forked and spawned."""
 
 from __future__ import annotations
 
