@@ -2,7 +2,8 @@
 The code in the documents runs.
 
 The Python blocks of README.md and of every page under docs/ are run in order, file by file, in one
-namespace per file and against a fresh nats-server. Lines ``$ jsm ...`` in console blocks are run in
+namespace per file and against a fresh nats-server. Pages that readers type into a Python prompt are
+typed into one, on a server that the examples of the README have used. Lines ``$ jsm ...`` in console blocks are run in
 this process, and must succeed. Other shell blocks are not run: `.ci/run` and tox run such commands.
 
 One substitution is made: `DOCUMENTED_URL`, where the documents connect to, becomes the address of
@@ -13,6 +14,7 @@ the fresh server. A block that cannot run says why, in a comment right above it:
 from __future__ import annotations
 
 import ast
+import code
 import importlib
 import inspect
 import json
@@ -20,12 +22,14 @@ import logging
 import os
 import re
 import shlex
+import sys
 import textwrap
 import time
 from collections.abc import Iterator
 from dataclasses import is_dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from types import CodeType
 from typing import Any
 from unittest import mock
 
@@ -81,6 +85,43 @@ def run_python(
     exec(compile(tree, str(path), "exec"), names)
 
 
+class Prompt(code.InteractiveConsole):
+    """A Python prompt that raises the errors of what is typed, and records calls of functions."""
+
+    def __init__(self, path: Path, names: dict[str, object], called: set[int]) -> None:
+        super().__init__(names, str(path))
+        self._called = called
+        self._line = 0
+        complete = self.compile
+
+        def record(source: str, filename: str, symbol: str) -> CodeType | None:
+            compiled = complete(source, filename, symbol)
+            if compiled is None or not source.strip() or source.startswith("#"):
+                return compiled
+            tree = ast.parse(f"{source}\n", filename, symbol)
+            ast.increment_lineno(tree, self._line - len(self.buffer))
+            names.update(recording_calls(tree, called))
+            return compile(tree, filename, symbol)
+
+        self.compile = record  # type: ignore[assignment]
+
+    def type(self, block: Block) -> None:
+        """Type a block line by line, and press Enter where it ends indented."""
+        more = False
+        for self._line, line in enumerate(block.code.rstrip().splitlines(), block.line):
+            more = self.push(line)
+        self._line += 1
+        assert not (more and self.push("")), f"line {self._line}: the block is not complete"
+
+    def showtraceback(self) -> None:
+        error = sys.exc_info()[1]
+        assert error is not None
+        raise error
+
+    def showsyntaxerror(self, filename: str | None = None, **_: object) -> None:
+        self.showtraceback()
+
+
 def run_console(block: Block, path: Path) -> None:
     for line in block.code.splitlines():
         if line.startswith("$ jsm"):
@@ -118,10 +159,15 @@ def test_the_code_in_a_document_runs(
         # Commands use the server of the page, and have their own folder of contexts.
         monkeypatch.setenv("NATS_URL", server.url)
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+        prompt = None
+        if "into a Python prompt" in path.read_text(encoding="utf-8"):
+            run_readme(server)
+            prompt = Prompt(path, names, called)
         for block in found:
-            code = block.code.replace(DOCUMENTED_URL, server.url)
-            here = Block(block.language, code, block.line)
-            if block.language == "python":
+            here = replace(block, code=block.code.replace(DOCUMENTED_URL, server.url))
+            if prompt is not None and block.language == "python":
+                prompt.type(here)
+            elif block.language == "python":
                 run_python(here, path, names, called)
             else:
                 run_console(here, path)
@@ -129,6 +175,15 @@ def test_the_code_in_a_document_runs(
         if path.name == "workers.rst" and path.parent.name == "howto":
             call_the_functions_about_workers(names, server)
     assert not_called(found, called) == [], f"{path}: nothing calls these functions"
+
+
+def run_readme(server: NatsServer) -> None:
+    """Run the examples of the README."""
+    path = ROOT / "README.md"
+    for block in blocks(path):
+        if block.language == "python":
+            code = block.code.replace(DOCUMENTED_URL, server.url)
+            run_python(replace(block, code=code), path, {"__name__": "__main__"})
 
 
 def not_called(found: list[Block], called: set[int]) -> list[str]:
@@ -231,6 +286,28 @@ def test_blocks_are_found_by_the_rules(tmp_path: Path) -> None:
         Block("console", "$ jsm --help\n\n", 23),
         Block("python", "c = 3\n", 29),
     ]
+
+
+@each_case(
+    "text, error",
+    [
+        ("if True:\n    a = 1\na = 2\n", SyntaxError),
+        ("def f():\n    a = 1\n\n    return a\n", IndentationError),
+        ("if True:\n    a = 1 / 0\n", ZeroDivisionError),
+    ],
+)
+def test_what_fails_in_a_prompt_is_reported(text: str, error: type[Exception]) -> None:
+    """A statement right after an indented block, and an empty line in it, fail when typed."""
+    with pytest.raises(error):
+        Prompt(Path("page.rst"), {}, set()).type(Block("python", text, 1))
+
+
+def test_functions_typed_into_a_prompt_are_recorded() -> None:
+    """The lines of called functions are those of the page."""
+    called: set[int] = set()
+    prompt = Prompt(Path("page.rst"), {}, called)
+    prompt.type(Block("python", "a = 1\n\ndef f():\n    pass\n\nf()\n", 10))
+    assert called == {12}
 
 
 def test_a_failing_block_is_reported_at_its_line(tmp_path: Path) -> None:
