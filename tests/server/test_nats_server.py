@@ -437,6 +437,7 @@ def end_parent(process: subprocess.Popen[str]) -> int:
     return process.returncode
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("then", "status"),
     [
@@ -598,6 +599,7 @@ def test_a_cluster_that_is_stopped_is_not_ready(cluster: NatsCluster) -> None:
         cluster.wait_ready(0)
 
 
+@pytest.mark.full
 def test_a_cluster_keeps_its_data_over_a_stop_of_all(cluster: NatsCluster) -> None:
     """stop() and start() of the whole cluster keep ports and streams."""
     urls = cluster.urls
