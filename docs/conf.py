@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import re
 from dataclasses import MISSING, fields
 
 import django
@@ -14,7 +13,6 @@ from sphinx.application import Sphinx
 
 import jetstream_sync
 from jetstream_sync.codec import Record
-from jetstream_sync.install import install_command
 
 # The models in the reference can be imported then.
 settings.configure(INSTALLED_APPS=["jetstream_sync.django"])
@@ -105,13 +103,6 @@ napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 
 
-def insert_install_command(_app: Sphinx, _page: str, source: list[str]) -> None:
-    """Replace the install command of a clone by the one of a released package."""
-    source[0] = re.sub(
-        r"pip install '\.\[([\w,]+)\]'", lambda found: install_command(found[1]), source[0]
-    )
-
-
 def protect_colon(
     _app: Sphinx, what: str, _name: str, _obj: object, _options: object, lines: list[str]
 ) -> None:
@@ -166,7 +157,6 @@ def resolve_types(_app: Sphinx, page: nodes.document) -> None:
 
 def setup(app: Sphinx) -> None:
     """Connect the functions above. Docstrings are processed before napoleon, whose priority is 500."""
-    app.connect("source-read", insert_install_command)
     app.connect("autodoc-process-docstring", protect_colon, priority=400)
     app.connect("autodoc-process-docstring", drop_field_list, priority=400)
     app.connect("autodoc-process-signature", shorten_record)

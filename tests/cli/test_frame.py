@@ -242,7 +242,7 @@ def test_process_without_click_names_the_extra() -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr.decode() == "jsm needs click: pip install '.[cli]'\n"
+    assert done.stderr.decode() == "jsm needs click: pip install 'jetstream-sync[cli]'\n"
 
 
 @pytest.mark.parametrize(

