@@ -272,7 +272,9 @@ class KeyValue(ForeignNames):
         if not patterns:
             return {}
         subjects = [self._subjects.read + self._subjects.pattern(each) for each in patterns]
-        for attempt in range(_READ_ATTEMPTS):
+        # The batch has several replies.
+        attempts = 0 if self._api.single_replies and up_to_revision is None else _READ_ATTEMPTS
+        for attempt in range(attempts):
             try:
                 stored = list(self._stream.get_last_msgs(subjects, up_to_seq=up_to_revision))
             except MessagesChangedError:
