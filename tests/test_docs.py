@@ -22,10 +22,12 @@ import logging
 import os
 import re
 import shlex
+import sqlite3
 import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import is_dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -265,6 +267,32 @@ def test_the_tutorial_can_be_run_again(forgotten: bool) -> None:
                     js.update_stream(config)
                 stored = stream.info(subjects_filter="ORDERS.received").state.subjects
     assert stored == {"ORDERS.received": 202 if forgotten else 101}
+
+
+def test_the_program_of_the_worker_tutorial_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commands of the tutorial check the program and run it; it bills an order."""
+    program = ROOT / "docs" / "howto" / "apps" / "shop" / "shop.py"
+    with NatsServer() as server:
+        code = program.read_text(encoding="utf-8").replace(DOCUMENTED_URL, server.url)
+        (tmp_path / "shop.py").write_text(code, encoding="utf-8")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("NATS_URL", server.url)
+        page = (ROOT / "docs" / "tutorial" / "worker.rst").read_text(encoding="utf-8")
+        commands = re.findall(r"^   \$ (jsm .*)$", page, re.MULTILINE)
+        assert [shlex.split(command)[1:3] for command in commands] == [
+            ["stream", "add"],
+            ["worker", "check"],
+            ["worker", "run"],
+        ]
+        for command in commands[:2]:
+            run_console(Block("console", f"$ {command}", 1), tmp_path)
+        with jetstream_sync.connect(server.url) as nc:
+            nc.jetstream().publish("SHOP.order", b'{"number": 1, "total": 12.5}')
+        run_console(Block("console", f"$ {commands[2]} --burst", 1), tmp_path)
+    with closing(sqlite3.connect("shop.db")) as database:
+        assert list(database.execute("SELECT * FROM bills")) == [(1, 12.5)]
 
 
 def test_there_is_code_to_run() -> None:
