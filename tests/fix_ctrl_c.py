@@ -10,9 +10,11 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-__all__ = ["interrupted"]
+__all__ = ["interrupted", "points"]
 
 _PACKAGE = "jetstream_sync"
+#: Modules of the standard library that the package may wait in.
+_WAITING = {"threading.py", "_base.py", "queue.py"}
 
 # CPython runs signal handlers after a call of a C function, when a function is entered, and at jumps
 # backward. 3.10 does so also at the caller of a Python function, and at any jump that is taken, but not
@@ -49,6 +51,12 @@ def _handlers(code: CodeType) -> dict[int, int]:
     return handlers
 
 
+@cache
+def _is_traced(filename: str) -> bool:
+    path = Path(filename)
+    return _PACKAGE in path.parts or path.name in _WAITING
+
+
 class _Bomb:
     """Raises KeyboardInterrupt at the n-th point, once."""
 
@@ -58,7 +66,7 @@ class _Bomb:
         self._returned = False  # from a function of this file: CPython does not check there
 
     def trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        if self.went_off or _PACKAGE not in Path(frame.f_code.co_filename).parts:
+        if self.went_off or not _is_traced(frame.f_code.co_filename):
             return None
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
@@ -105,7 +113,15 @@ def interrupted(call: Callable[[], object], moment: int) -> bool:
         moment: 1 for the first point where a signal can be handled, and so on.
 
     """
-    bomb = _Bomb(moment)
+    return _run(call, _Bomb(moment)).went_off
+
+
+def points(call: Callable[[], object]) -> int:
+    """Call a function, and return the number of points where a signal can be handled."""
+    return -_run(call, _Bomb(0)).left
+
+
+def _run(call: Callable[[], object], bomb: _Bomb) -> _Bomb:
     before = sys.gettrace()
     sys.settrace(bomb.trace)
     try:
@@ -114,4 +130,4 @@ def interrupted(call: Callable[[], object], moment: int) -> bool:
         pass
     finally:
         sys.settrace(before)
-    return bomb.went_off
+    return bomb

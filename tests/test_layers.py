@@ -530,6 +530,19 @@ def test_threads_are_created_in_one_file(file: File) -> None:
     assert not wrong
 
 
+@every_file
+def test_the_client_waits_with_plain_locks(file: File) -> None:
+    """An interrupt leaves an Event or a Condition locked; see ``client/threads.py``."""
+    wrong = [
+        f"line {node.lineno}: {ast.unparse(node.func)}"
+        for node in file.nodes
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).rpartition(".")[2] in {"Event", "Condition"}
+        and file.part in {"client", "jetstream"}
+    ]
+    assert not wrong
+
+
 def broad_handlers(file: File) -> Iterator[tuple[str, int]]:
     """Yield the broad handlers that do not raise again: the name of the function, and the line."""
     owner = {

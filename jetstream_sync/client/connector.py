@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 
 from ..address import ServerAddress
 from ..errors import (
@@ -35,6 +34,7 @@ from ..protocol.session import ServerInfo
 from .dialer import Dialer
 from .events import Events
 from .pool import ServerPool
+from .threads import Signal
 from .transport import Transport, describe
 
 __all__ = ["Connector"]
@@ -79,8 +79,8 @@ class Connector:
             max_failures=options.max_reconnect_attempts,
         )
         self._pool = self.pool
-        self._stopped = threading.Event()
-        self._skip_wait = threading.Event()  # ends a delay
+        self._stopped = Signal()
+        self._skip_wait = Signal()  # ends a delay
         self._connected_at = 0.0  # monotonic time of the last successful connection
         self._short_lived = 0  # connections in a row that broke before _STABLE_UPTIME_S
         self._has_info = False  # whether an INFO was processed before
@@ -229,7 +229,7 @@ class Connector:
         """Wait between two rounds, until the delay is over or `skip_wait()` is called."""
         least = min(_MIN_DELAY_STEP_S * rounds, _MAX_MIN_DELAY_S)
         self._skip_wait.wait(min(max(self._delay(rounds), least), _MAX_DELAY_S))
-        # `stop()` sets both events, and the caller checks the other one after this.
+        # `stop()` sets both signals, and the caller checks the other one after this.
         self._skip_wait.clear()
 
     def _delay(self, rounds: int) -> float:

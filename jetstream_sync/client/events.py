@@ -13,7 +13,7 @@ from ..events import ConnectionEvent, EventKind
 from ..net.clock import FOREVER
 from ..options import ConnectionOptions, ErrorCallback, EventCallback
 from .mailbox import Mailbox
-from .threads import spawn
+from .threads import Signal, spawn
 
 __all__ = ["Events"]
 
@@ -69,7 +69,7 @@ class Events:
         # Taken by the call that reports the end of the connection.
         self._closed = threading.Lock()
         # Set when the thread has called its last callback.
-        self._done = threading.Event()
+        self._done = Signal()
 
     def error(self, error: Exception) -> None:
         """Report an asynchronous error to ``error_cb``, or log it if there is none."""

@@ -17,19 +17,16 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice
-from operator import methodcaller
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from ..errors import ForkedConnectionError, TimeoutError
 from ..net.clock import Deadline
 from .result_slot import copy_exception
+from .threads import release_gates
 
 __all__ = ["Mailbox", "first_items"]
 
 T = TypeVar("T")
-
-# Not `threading.Lock.release`: gevent may replace the class after this import.
-_release: Final[Callable[[threading.Lock], None]] = methodcaller("release")
 
 
 def first_items(items: Iterable[T], count: int | None = None) -> list[T]:
@@ -95,7 +92,7 @@ class Mailbox(Generic[T]):
         # reader sees the items, or this thread sees the gate.
         if self._gates:
             with self._lock:
-                self._wake(count)
+                release_gates(self._gates, count)
 
     def get(self, deadline: Deadline) -> T:
         """
@@ -131,7 +128,7 @@ class Mailbox(Generic[T]):
         with self._lock:
             if self._reason is None:
                 self._reason = reason
-            self._wake(len(self._gates))
+            release_gates(self._gates)
 
     def raise_reason(self) -> None:
         """Raise the reason if the mailbox is closed."""
@@ -170,10 +167,3 @@ class Mailbox(Generic[T]):
                         self._gates.popleft().release()
         if not woken and not self.items:
             raise self._timed_out("no message arrived in time")
-
-    def _wake(self, count: int) -> None:
-        """Wake up to ``count`` readers; the lock is held."""
-        # No bytecode runs between taking a gate and releasing it, so no KeyboardInterrupt is raised there:
-        # the publisher puts items from the caller's thread.
-        taken = iter(self._gates.popleft, None)
-        deque(map(_release, islice(taken, min(count, len(self._gates)))), maxlen=0)

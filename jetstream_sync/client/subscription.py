@@ -34,7 +34,7 @@ from .mailbox import Mailbox
 from .message import Msg
 from .pending_limits import PendingLimits
 from .receiver import MessageReceiver
-from .threads import spawn
+from .threads import Signal, spawn
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -85,7 +85,7 @@ class Subscription:
         self._limit = 0
         self._thread: threading.Thread | None = None
         # Set after the last call of the callback.
-        self._done = threading.Event()
+        self._done = Signal()
         self._receiver: SubscriptionReceiver = self._new_receiver()
         core.add_subscription(subject, queue, self._receiver)
         if callback is None:

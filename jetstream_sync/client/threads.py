@@ -1,8 +1,12 @@
 """
-Start threads and timers; no other module of the package does.
+Start threads and timers, and wait for other threads; no other module of the package does the former.
 
 Every thread is a daemon, has a name that starts with ``nats-``, and logs an unexpected exception.
 Objects register here for forks and for the exit of the interpreter. Importing starts no thread.
+
+Waits use plain locks. Python raises a KeyboardInterrupt between two bytecodes of the main thread, so in
+the methods of `threading.Condition` and `threading.Event`, which are written in Python, it can leave
+their lock held, and every other thread then blocks. A plain lock in a ``with`` statement is released.
 """
 
 from __future__ import annotations
@@ -14,17 +18,25 @@ import logging
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from itertools import islice
+from operator import methodcaller
+from typing import Final, Protocol
+
+from ..net.clock import FOREVER, Deadline
 
 __all__ = [
     "ExitAware",
     "ForkAware",
+    "Signal",
+    "Waiters",
     "after_fork",
     "at_exit",
     "in_callback",
     "in_each_child",
     "join",
+    "release_gates",
     "spawn",
     "spawn_from_finalizer",
     "start_timer",
@@ -49,10 +61,88 @@ class ExitAware(Protocol):
         ...
 
 
+# Not `threading.Lock.release`: gevent may replace the class after this import.
+_release: Final[Callable[[threading.Lock], None]] = methodcaller("release")
+
+
+def release_gates(gates: deque[threading.Lock], count: int | None = None) -> None:
+    """
+    Remove gates from a queue and release them, each by one thread only.
+
+    A KeyboardInterrupt cannot separate the removal of a gate from its release.
+
+    Args:
+        gates: locked locks, on which other threads wait.
+        count: the maximum number; ``None``: all.
+
+    """
+    try:  # noqa: SIM105 - each wake-up would cost more
+        # No bytecode runs between the two steps.
+        deque(map(_release, islice(iter(gates.popleft, None), count)), maxlen=0)
+    except IndexError:
+        pass  # no more gates
+
+
+class Waiters:
+    """
+    The threads that wait until a condition holds, without a lock around the condition.
+
+    A thread that makes the condition true calls `wake_all()` afterwards.
+    """
+
+    def __init__(self) -> None:
+        #: One locked lock for each waiting thread, released to wake it.
+        self.gates: deque[threading.Lock] = deque()
+
+    def wait_for(self, holds: Callable[[], object], deadline: Deadline) -> bool:
+        """Wait until ``holds()`` is true; return whether it is, false after the deadline."""
+        while not holds():
+            gate = threading.Lock()
+            gate.acquire()
+            self.gates.append(gate)
+            try:
+                # Checked again: either this thread sees the change, or its author sees the gate.
+                if not holds() and not gate.acquire(timeout=deadline.lock_timeout()):
+                    return bool(holds())
+            finally:
+                with contextlib.suppress(ValueError):  # another thread took it
+                    self.gates.remove(gate)
+        return True
+
+    def wake_all(self) -> None:
+        """Let all waiting threads check their condition."""
+        release_gates(self.gates)
+
+
+class Signal(Waiters):
+    """A flag for which threads wait, as with `threading.Event`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        """Return whether the flag is set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Set the flag and wake all waiting threads."""
+        self._is_set = True
+        self.wake_all()
+
+    def clear(self) -> None:
+        """Reset the flag."""
+        self._is_set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait up to ``timeout`` seconds for the flag, ``None``: for ever; return whether it is set."""
+        return self.wait_for(self.is_set, FOREVER if timeout is None else Deadline(timeout))
+
+
 # Keyed by the threads, not a `Thread` subclass or a `threading.local`: these would be created at import,
 # and if gevent patches later, they would have the wrong type.
-#: The threads of this package, each with the event that is set at its end.
-_ours: weakref.WeakKeyDictionary[threading.Thread, threading.Event] = weakref.WeakKeyDictionary()
+#: The threads of this package, each with the signal that is set at its end.
+_ours: weakref.WeakKeyDictionary[threading.Thread, Signal] = weakref.WeakKeyDictionary()
 
 
 def spawn(
@@ -70,6 +160,9 @@ def spawn(
     Returns:
         The running thread.
 
+    Raises:
+        RuntimeError: the system or the interpreter refuses another thread.
+
     """
 
     def run() -> None:
@@ -82,10 +175,25 @@ def spawn(
         finally:
             ended.set()
 
-    ended = threading.Event()
+    def start() -> None:
+        try:
+            thread.start()
+        except RuntimeError as error:
+            refused.append(error)
+        finally:
+            started.set()
+
+    ended = Signal()
+    started = Signal()
+    refused: list[RuntimeError] = []
     thread = threading.Thread(target=run, name=f"nats-{name}", daemon=True)
     _ours[thread] = ended
-    thread.start()
+    # `Thread.start` waits for a `threading.Event`, and a KeyboardInterrupt in it could block the new
+    # thread. So a thread that is never interrupted calls it.
+    _thread.start_new_thread(start, ())
+    started.wait()
+    if refused:
+        raise refused[0]
     return thread
 
 
@@ -123,21 +231,23 @@ def in_callback() -> bool:
     return threading.current_thread() in _ours
 
 
-def start_timer(name: str, seconds: float, target: Callable[[], None]) -> threading.Timer:
+def start_timer(name: str, seconds: float, target: Callable[[], None], cancelled: Signal) -> None:
     """
-    Start a timer: ``target`` runs once on a daemon thread after ``seconds``, unless cancelled.
+    Start a timer: ``target`` runs once on a daemon thread after ``seconds``.
 
     Args:
         name: the name of the thread, without the prefix ``nats-``.
         seconds: how long to wait.
         target: the function to run; it must not raise.
+        cancelled: when this is set, the timer ends without a call.
 
     """
-    timer = threading.Timer(seconds, target)
-    timer.name = f"nats-{name}"
-    timer.daemon = True
-    timer.start()
-    return timer
+
+    def run() -> None:
+        if not cancelled.wait(seconds):
+            target()
+
+    spawn(name, run)
 
 
 # Weak references, so that unused connections are collected.

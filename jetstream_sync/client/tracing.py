@@ -8,8 +8,6 @@ Rules:
 2. A place in the queue is reserved *before* bytes are sent, and filled afterwards with the bytes that
    were sent. So a command precedes its reply, which another thread may receive in between.
 3. The queue is bounded. Lines that do not fit are dropped and counted, and a line reports the number.
-4. A KeyboardInterrupt between sending and recording loses nothing: the send is kept in ``_open``, and
-   the next send completes it first. Its lines are late if the trace thread has stopped waiting for them.
 """
 
 from __future__ import annotations
@@ -100,22 +98,19 @@ class Tracer:
         return place
 
     def fill(self, place: _Place | None, lines: list[str]) -> None:
-        """Put lines into the place that was reserved for them; a second call is harmless."""
+        """Put lines into the place that was reserved for them."""
         if place is None:
             self.add(lines)
             return
         with self._lock:
-            if place.lines is None and self._full():
+            if self._full():
                 place.dropped, place.lines = len(lines), []
-            elif place.lines is None:
+            else:
                 self._bytes += _size(lines)
                 place.lines = lines
             if place.taken and (place.lines or place.dropped):
-                # Processed without lines after the timeout, so once more. An interruption may repeat
-                # this, which is harmless: the trace thread takes the lines out of the place.
-                self._put(place)
-            if place.gate.locked():
-                place.gate.release()
+                self._put(place)  # processed without lines after the timeout, so once more
+            place.gate.release()
 
     def add(self, lines: list[str]) -> None:
         """Add lines at the end."""
@@ -227,8 +222,6 @@ class TracedStream:
         self._tracer = tracer
         self._received = LineCutter(RECEIVED)
         self._sent = LineCutter(SENT)
-        # The send that is not recorded yet: its place, its data, the counts, and how many were there before.
-        self._open: tuple[_Place | None, memoryview, list[int], int] | None = None
 
     def receive(self) -> bytes:
         """Wait for bytes and return them; ``b""`` at the end of the stream."""
@@ -240,22 +233,12 @@ class TracedStream:
 
     def send(self, data: memoryview, sent: list[int]) -> None:
         """Send as much as possible without waiting, and append the count to ``sent``."""
-        self._settle()
-        self._open = (self._tracer.reserve(), data, sent, len(sent))
+        place, before = self._tracer.reserve(), len(sent)
         try:
             self._stream.send(data, sent)
         finally:
-            self._settle()
-
-    def _settle(self) -> None:
-        """Record the bytes of the last send."""
-        if self._open is None:
-            return
-        place, data, sent, before = self._open
-        cutter = self._sent.copy()
-        lines = cutter.feed(bytes(data[: sum(sent[before:])]))
-        self._tracer.fill(place, lines)
-        self._sent, self._open = cutter, None
+            lines = self._sent.feed(bytes(data[: sum(sent[before:])]))
+            self._tracer.fill(place, lines)
 
     def wait_writable(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds until the stream is writable; return whether it is."""

@@ -40,6 +40,7 @@ from ..net.clock import FOREVER, Deadline
 from ..net.stream import ByteStream
 from ..protocol.commands import PING, PONG
 from .result_slot import copy_exception
+from .threads import Signal
 
 __all__ = ["FastWriter", "SendFunction", "Writer"]
 
@@ -402,7 +403,7 @@ class Writer:
         """Wait for the reader to `detach()`; under gevent, a retrying sender would not let it run."""
         limit = Deadline(_STREAM_CHECK_S)
         while self._stream is stream and self.closed is None and not limit.expired():
-            threading.Event().wait(_FLUSH_DELAY_S)
+            Signal().wait(_FLUSH_DELAY_S)
 
     def _take(self, stream: ByteStream) -> bool:
         """Take the buffer as the next batch if the last one was sent; return whether there is one."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..api.consumer import ConsumerConfig
 from ..client.core import ConnectionCore, is_deliberate_close
-from ..client.threads import spawn
+from ..client.threads import Signal, spawn
 from ..errors import (
     ConnectionClosedError,
     Error,
@@ -89,7 +89,7 @@ class ConsumeHandle:
         self._messages = messages
         self._callback = callback
         self._config = config
-        self._closed = threading.Event()
+        self._closed = Signal()
         self._error: Error | None = None
         messages.set_callback_waiter(self._finished)
         self._thread = spawn(f"consume-{name}", self._run)

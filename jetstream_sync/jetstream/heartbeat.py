@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from ..client.threads import start_timer
+from ..client.threads import Signal, start_timer
 from ..errors import NoHeartbeatError
 from ..net.clock import monotonic
 
@@ -89,16 +88,15 @@ class HeartbeatMonitor:
         self._patience = timeout
         self._last_seen = last_seen
         self._on_timeout = on_timeout
-        self._lock = threading.Lock()
-        # --- under _lock ---
-        self._timer: threading.Timer | None = None
-        self._stopped = False
-        self._start_timer(timeout.limit)
+        self._stopped = Signal()
+
+    def start(self) -> None:
+        """Start; the caller holds the monitor by now, so that it can always be stopped."""
+        self._start_timer(self._patience.limit)
 
     def _start_timer(self, seconds: float) -> None:
-        with self._lock:
-            if not self._stopped:
-                self._timer = start_timer(f"heartbeat-{self._name}", seconds, self._check)
+        if not self._stopped.is_set():
+            start_timer(f"heartbeat-{self._name}", seconds, self._check, self._stopped)
 
     def _check(self) -> None:
         left = self._patience.left(self._last_seen())
@@ -109,13 +107,4 @@ class HeartbeatMonitor:
 
     def stop(self) -> None:
         """Stop the monitor, without waiting for a running call of ``on_timeout``."""
-        with self._lock:
-            self._stopped = True
-            if self._timer is not None:
-                self._timer.cancel()
-
-    def forked(self) -> None:
-        """Stop the monitor in a forked child, where its thread does not exist; replace the lock."""
-        self._lock = threading.Lock()
-        self._stopped = True
-        self._timer = None
+        self._stopped.set()

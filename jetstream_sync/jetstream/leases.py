@@ -35,7 +35,7 @@ from ..api.enums import AckPolicy
 from ..api.reply import ack_tokens
 from ..client.core import ConnectionCore
 from ..client.mailbox import first_items
-from ..client.threads import start_timer
+from ..client.threads import Signal, start_timer
 from ..errors import Error, NotJSMessageError
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
@@ -361,17 +361,13 @@ class LeaseRenewer:
         self._since: dict[int, tuple[JetStreamMsg, float]] = {}
         # The number of taken messages, and since when it is unchanged.
         self._taken = (-1, _NEVER)
-        self._lock = threading.Lock()
-        # --- under _lock ---
-        self._timer: threading.Timer | None = None
-        self._stopped = False
+        self._stopped = Signal()
         self._start_timer()
 
     def _start_timer(self) -> None:
-        with self._lock:
-            if not self._stopped:
-                seconds = self._leases.interval()
-                self._timer = start_timer(f"leases-{self._name}", seconds, self._tick)
+        if not self._stopped.is_set():
+            seconds = self._leases.interval()
+            start_timer(f"leases-{self._name}", seconds, self._tick, self._stopped)
 
     def _tick(self) -> None:
         buffer_state = self._buffer_state()
@@ -425,13 +421,4 @@ class LeaseRenewer:
 
     def stop(self) -> None:
         """Stop the timer, without waiting for a running renewal."""
-        with self._lock:
-            self._stopped = True
-            if self._timer is not None:
-                self._timer.cancel()
-
-    def forked(self) -> None:
-        """Stop in a forked child, where the timer thread does not exist; replace the lock."""
-        self._lock = threading.Lock()
-        self._stopped = True
-        self._timer = None
+        self._stopped.set()

@@ -39,7 +39,6 @@ from ..errors import (
     ConnectionClosedError,
     ConnectionLostError,
     Error,
-    ForkedConnectionError,
     InvalidOptionError,
     IteratorClosedError,
     NotJSMessageError,
@@ -127,10 +126,7 @@ class _LeasedInbox(PullInbox):
         # After a drain, buffered messages can still be taken.
         renewer = None if self.renewer is None else self.renewer()
         if renewer is not None and isinstance(reason, ConnectionClosedError):
-            if isinstance(reason, ForkedConnectionError):
-                renewer.forked()
-            else:
-                renewer.stop()
+            renewer.stop()
 
     def wait_drained(self, deadline: Deadline) -> bool:
         done = super().wait_drained(deadline)
@@ -405,10 +401,6 @@ class MessagePuller:
     def take_run(self) -> list[Delivery]:
         """Return the deliveries of the accepted run; for a consumer without acknowledgements."""
         return list(islice(starmap(self._ready.popleft, repeat(())), len(self._ready)))
-
-    def has_arrived(self) -> bool:
-        """Return whether a message or status has arrived that was not taken."""
-        return bool(self._ready or self._arrived)
 
     # --- runs; _lock is held --------------------------------------------------------------------
 
@@ -735,7 +727,7 @@ class MessagePuller:
         self._waiting.clear()
         self._leases.forked()
         if self._renewer is not None:
-            self._renewer.forked()
+            self._renewer.stop()
 
     def _close(self, reason: Error) -> None:
         self._inbox.mailbox.close(reason)

@@ -8,14 +8,14 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final, NoReturn
 
 from .. import speedups
 from ..api.publish import PubAck, parse_pub_ack
 from ..client.gevent_check import is_gevent
-from ..client.threads import in_each_child, spawn
+from ..client.threads import Waiters, in_each_child, spawn
 from ..errors import Error, ForkedConnectionError, TimeoutError
+from ..net.clock import Deadline
 from ..protocol.parser import Delivery
 
 __all__ = ["PubAckFuture"]
@@ -60,6 +60,11 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
     # _outcome: None; then the server's reply, until it is decoded; then the acknowledgement or the error.
     # _has_standard: whether the standard part exists.
 
+    # Calls of this class wait with _wakeups and add to _calls under _lock, since an interrupt could leave
+    # the standard part locked; see ``client/threads.py``. Both are created with it.
+    _wakeups: Waiters
+    _calls: list[Callable[[Future[PubAck]], object]]
+
     message: tuple[bytes, int] | None
     #: Number of retries while there are no responders, and the delay before each, in seconds.
     retries: int = 2
@@ -81,6 +86,8 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
             if self._has_standard:
                 return
             Future.__init__(self)
+            self._wakeups = Waiters()
+            self._calls = []
             self._has_standard = True
             if not self._settled():
                 _watched.add(self)
@@ -163,7 +170,10 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
         self.message = None  # no longer needed
         if self._has_standard:
             _watched.discard(self)
+            self._wakeups.wake_all()
             self._settle_standard()
+            for call in self._calls:
+                super().add_done_callback(call)  # calls it now, and logs what it raises
 
     def forked(self, error: ForkedConnectionError) -> None:
         """
@@ -254,11 +264,9 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
         if not self._settled():
             # The message may still be buffered.
             self._core.send_buffered()
-            try:
-                super().exception(timeout)
-            except FutureTimeoutError:
-                # Before Python 3.11 it is not the built-in class.
-                raise TimeoutError("the future was not settled in time") from None
+            self._create_standard()  # not by __getattr__: its creation may have been interrupted
+            if not self._wakeups.wait_for(self._settled, Deadline(timeout)):
+                raise TimeoutError("the future was not settled in time")
         outcome = self._decoded()
         return None if isinstance(outcome, PubAck) else outcome
 
@@ -277,6 +285,11 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
             if os.getpid() == process:
                 fn(future)
 
+        self._create_standard()
+        with _lock:
+            if not self._settled():
+                self._calls.append(call)
+                return
         super().add_done_callback(call)
 
 

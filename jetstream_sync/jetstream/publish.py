@@ -34,7 +34,7 @@ from ..api.publish import PubAck, parse_pub_ack
 from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox
 from ..client.receiver import MessageReceiver
-from ..client.threads import spawn
+from ..client.threads import Waiters, spawn
 from ..durations import duration, duration_to_ns
 from ..errors import (
     BadSubscriptionError,
@@ -256,8 +256,7 @@ class Publisher(MessageReceiver):
         self._unsubscribe: Callable[[], None] | None = None
         self._thread: threading.Thread | None = None
         self._asleep = False  # whether the ack thread sleeps until it is woken
-        self._room = threading.Condition()
-        self._waiting = 0  # number of threads that wait on _room; guarded by it
+        self._room = Waiters()
 
     # --- waiting for each ack -------------------------------------------------------------------
 
@@ -317,8 +316,8 @@ class Publisher(MessageReceiver):
         if retry_attempts != RETRY_ATTEMPTS or retry_wait != RETRY_WAIT:
             future.retry_wait = _retry_wait(retry_attempts, retry_wait)
             future.retries = retry_attempts
-        self._pending[token] = future
         try:
+            self._pending[token] = future
             # Checked after the entry is pending: if the inbox is not permitted, the reader first resets
             # _subscribed and then fails the pending messages.
             if not self._subscribed:
@@ -352,34 +351,20 @@ class Publisher(MessageReceiver):
             raise TimeoutError("a callback of a future cannot wait for other messages")
         self._core.end_direct_reads()
         self._core.send_buffered()
-        with self._room:
-            self._waiting += 1
-            try:
-                if not self._room.wait_for(lambda: not self._pending, deadline.left()):
-                    raise self._core.timed_out(
-                        f"{len(self._pending)} messages still await their acks"
-                    )
-            finally:
-                self._waiting -= 1
+        if not self._room.wait_for(lambda: not self._pending, deadline):
+            raise self._core.timed_out(f"{len(self._pending)} messages still await their acks")
 
     def _wait_for_room(self, deadline: Deadline) -> None:
         self._core.check_not_forked()
         self._core.end_direct_reads()
         self._core.send_buffered()
-        with self._room:
-            self._waiting += 1
-            try:
-                if not self._room.wait_for(
-                    lambda: len(self._pending) < self._window, deadline.left()
-                ):
-                    raise TooManyStalledMsgsError(
-                        self._core.with_outage(
-                            f"{len(self._pending)} messages await their acks; "
-                            f"publish_async_max_pending is {self._window}"
-                        )
-                    )
-            finally:
-                self._waiting -= 1
+        if not self._room.wait_for(lambda: len(self._pending) < self._window, deadline):
+            raise TooManyStalledMsgsError(
+                self._core.with_outage(
+                    f"{len(self._pending)} messages await their acks; "
+                    f"publish_async_max_pending is {self._window}"
+                )
+            )
 
     def _subscribe(self) -> None:
         self._core.check_not_forked()
@@ -461,8 +446,7 @@ class Publisher(MessageReceiver):
 
     def _forked(self, reason: ForkedConnectionError) -> None:
         self._start = threading.Lock()
-        self._room = threading.Condition()
-        self._waiting = 0
+        self._room = Waiters()
         self._retries = []
         self._acks.close(reason)
         pending, self._pending = self._pending, {}
@@ -521,9 +505,8 @@ class Publisher(MessageReceiver):
 
     def _make_room(self) -> None:
         """Wake the threads that wait for pending acks."""
-        if self._waiting:
-            with self._room:
-                self._room.notify_all()
+        if self._room.gates:
+            self._room.wake_all()
 
     def _settle(self, delivery: Delivery) -> None:
         subject, _, header, payload = delivery

@@ -35,7 +35,6 @@ from ..errors import (
     ConnectionClosedError,
     ConsumerSequenceMismatchError,
     Error,
-    ForkedConnectionError,
     InvalidOptionError,
     MsgAlreadyAckdError,
     NotJSMessageError,
@@ -174,6 +173,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         self._monitor = HeartbeatMonitor(
             self.consumer_name, timeout, lambda: self._last_seen, lambda: self._on_silence(timeout)
         )
+        self._monitor.start()
         if self._mailbox.closed:
             self._monitor.stop()  # _on_closed() was called meanwhile and did not see the monitor
 
@@ -390,10 +390,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
     def _on_closed(self, reason: BaseException) -> None:
         """Handle the end of the subscription; a callback stops at once after a deliberate close."""
         if self._monitor is not None:
-            if isinstance(reason, ForkedConnectionError):
-                self._monitor.forked()
-            else:
-                self._monitor.stop()
+            self._monitor.stop()
         if isinstance(reason, BadSubscriptionError) and not self._mailbox.closed:
             # A durable consumer outlives the connection that created it.
             owned = self._ending or not self._config.durable_name

@@ -82,13 +82,6 @@ class LineCutter:
         # Whether the next line end closes a payload.
         self._behind_payload = False
 
-    def copy(self) -> LineCutter:
-        """Return a copy with the same state."""
-        other = LineCutter(self._mark)
-        for name in self.__slots__:
-            setattr(other, name, getattr(self, name))
-        return other
-
     def feed(self, data: bytes) -> list[str]:
         """
         Take the next bytes and return the lines that are complete now.

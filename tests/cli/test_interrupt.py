@@ -68,7 +68,6 @@ def run(jsm: Jsm, bomb: str, *args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize(
     "module",
     [

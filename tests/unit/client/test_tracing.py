@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
-from fix_ctrl_c import interrupted
 from fix_threads import wait_until
 
 from jetstream_sync.client import tracing
@@ -43,13 +41,6 @@ def tracer(callback: Callback) -> Iterator[Tracer]:
     callback.gate.set()
     tracer.close(5)
     wait_until(lambda: not [t for t in threading.enumerate() if t.name == "nats-trace-test"])
-
-
-class Counting(MemoryStream):
-    """A stream that sends and counts in one step, as the contract requires."""
-
-    def send(self, data: memoryview, sent: list[int]) -> None:
-        sent.append(len(data))
 
 
 class PartialStream(MemoryStream):
@@ -210,30 +201,3 @@ def test_the_callback_may_close() -> None:
     tracer = Tracer("test", close)
     tracer.wrap(MemoryStream([b"PING\r\n"])).receive()
     assert closed.wait(5)
-
-
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="not every opcode is traced")
-@pytest.mark.parametrize("fill_timeout_s", [0, 0.05])
-def test_a_ctrl_c_loses_no_byte_of_the_trace(
-    callback: Callback, monkeypatch: pytest.MonkeyPatch, fill_timeout_s: float
-) -> None:
-    """Wherever it interrupts, the counts are right, and each sent byte is traced once."""
-    monkeypatch.setattr(tracing, "_FILL_TIMEOUT_S", fill_timeout_s)
-    command = b"PUB a 5\r\nhello\r\n"
-    moment = 0
-    struck = True
-    while struck:
-        moment += 1
-        tracer = Tracer("test", callback)
-        plain = Counting([])
-        stream = tracer.wrap(plain)
-        sent: list[int] = []
-        struck = interrupted(lambda: stream.send(memoryview(command)[sum(sent) :], sent), moment)  # noqa: B023
-        rest = memoryview(command)[sum(sent) :]
-        if rest:
-            stream.send(rest, sent)
-        stream.send(memoryview(b"PING\r\n"), [])
-        tracer.close(5)
-        assert callback.lines == ["> PUB a 5 | hello", "> PING"], moment
-        callback.lines.clear()
-    assert moment > 20

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
+from fix_threads import SCALE
 
+from jetstream_sync.client.threads import Signal
 from jetstream_sync.jetstream import heartbeat
 from jetstream_sync.jetstream.heartbeat import HeartbeatMonitor, HeartbeatTimeout
 
@@ -19,31 +22,28 @@ class FakeTimers:
         self.timers: list[FakeTimer] = []
         self.armed: list[float] = []
 
-    def start_timer(self, name: str, seconds: float, target: Callable[[], None]) -> FakeTimer:
+    def start_timer(
+        self, name: str, seconds: float, target: Callable[[], None], cancelled: Signal
+    ) -> None:
         assert name.startswith("heartbeat-")
-        timer = FakeTimer(self.now + seconds, target)
-        self.timers.append(timer)
+        self.timers.append(FakeTimer(self.now + seconds, target, cancelled))
         self.armed.append(seconds)
-        return timer
 
     def until(self, moment: float) -> None:
         while due := [timer for timer in self.timers if timer.at <= moment]:
             timer = min(due, key=lambda timer: timer.at)
             self.timers.remove(timer)
             self.now = timer.at
-            if not timer.cancelled:
+            if not timer.cancelled.is_set():
                 timer.target()
         self.now = moment
 
 
+@dataclass
 class FakeTimer:
-    def __init__(self, at: float, target: Callable[[], None]) -> None:
-        self.at = at
-        self.target = target
-        self.cancelled = False
-
-    def cancel(self) -> None:
-        self.cancelled = True
+    at: float
+    target: Callable[[], None]
+    cancelled: Signal
 
 
 @pytest.fixture
@@ -57,7 +57,9 @@ def timers(monkeypatch: pytest.MonkeyPatch) -> FakeTimers:
 def monitor(timers: FakeTimers, seen: Callable[[], float]) -> tuple[HeartbeatMonitor, list[float]]:
     alarms: list[float] = []
     patience = HeartbeatTimeout(5.0, 3)
-    return HeartbeatMonitor("C", patience, seen, lambda: alarms.append(timers.now)), alarms
+    watching = HeartbeatMonitor("C", patience, seen, lambda: alarms.append(timers.now))
+    watching.start()
+    return watching, alarms
 
 
 def test_the_alarm_comes_after_three_intervals(timers: FakeTimers) -> None:
@@ -116,28 +118,21 @@ def test_stopped_is_stopped(timers: FakeTimers) -> None:
         ended[0].stop()
 
     ended.append(HeartbeatMonitor("C", HeartbeatTimeout(5.0, 3), lambda: 100.0, end))
+    ended[0].start()
     timers.until(300)
     assert len(timers.armed) == 2
 
 
-def test_in_a_forked_child_no_lock_of_the_parent_is_taken(timers: FakeTimers) -> None:
-    """A missing thread may have held the lock."""
-    watching, _ = monitor(timers, lambda: 100.0)
-    watching._lock.acquire()
-    watching.forked()
-    watching.stop()
-    assert watching._timer is None
-
-
 def test_the_timer_is_a_daemon_with_a_name() -> None:
-    """It is a `threading.Timer` that does not keep the program alive."""
+    """It does not keep the program alive, and ends when it is cancelled."""
+    before = set(threading.enumerate())
     watching = HeartbeatMonitor("C", HeartbeatTimeout(100.0, 3), lambda: 0.0, lambda: None)
-    timer = watching._timer
-    assert isinstance(timer, threading.Timer)
+    watching.start()
+    (timer,) = set(threading.enumerate()) - before
     assert timer.daemon
     assert timer.name == "nats-heartbeat-C"
     watching.stop()
-    timer.join(5)
+    timer.join(5 * SCALE)
     assert not timer.is_alive()
 
 

@@ -199,19 +199,9 @@ def test_it_does_not_matter_how_the_bytes_are_cut(parts: list[bytes], sizes: lis
     at = 0
     for size in [*sizes, len(data)]:
         lines += cutter.feed(data[at : at + size])
-        cutter = cutter.copy()
         at += size
     assert lines == expected
     assert all(line.startswith("> ") and line.isprintable() for line in lines)
-
-
-def test_a_copy_goes_on_on_its_own() -> None:
-    """A copy does not change the original."""
-    cutter = LineCutter(SENT)
-    assert cutter.feed(b"PUB a 5\r\nhel") == []
-    copy = cutter.copy()
-    assert copy.feed(b"lo\r\nPING\r\n") == ["> PUB a 5 | hello", "> PING"]
-    assert cutter.feed(b"p!\r\n") == ["> PUB a 5 | help!"]
 
 
 @pytest.mark.parametrize(
