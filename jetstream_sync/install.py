@@ -1,13 +1,28 @@
-"""The install command for extras, for error texts and the documentation."""
+"""The install command for extras, for error texts."""
 
 from __future__ import annotations
 
 __all__ = ["install_command"]
 
-#: The argument of pip: a clone of the repository, until a release is published.
-_SOURCE = "."
+_NAME = "jetstream-sync"
 
 
 def install_command(extras: str) -> str:
-    """Return the command that installs this package with extras such as ``cli,server``."""
-    return f"pip install '{_SOURCE}[{extras}]'"
+    """
+    Return the command that installs this package with extras such as ``cli,server``.
+
+    It names the distribution, which pip also finds if it was installed from a clone. A source tree
+    that runs without an installation is named by its path.
+    """
+    # Slow to import, and needed for an error only.
+    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415
+    from pathlib import Path  # noqa: PLC0415
+
+    source = _NAME
+    try:
+        distribution(_NAME)
+    except PackageNotFoundError:
+        tree = Path(__file__).parents[1]
+        if (tree / "pyproject.toml").is_file():
+            source = str(tree)
+    return f"pip install '{source}[{extras}]'"

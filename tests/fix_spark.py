@@ -33,7 +33,7 @@ __all__ = [
     "spark_environment",
 ]
 
-#: Set this variable to 1 to skip the tests that need Java where it is missing, instead of failing.
+#: Set this variable to 1 to leave out the tests that need Java where it is missing, instead of failing.
 NO_JAVA = "JETSTREAM_SYNC_NO_JAVA"
 
 _TESTS = Path(__file__).parent
@@ -43,6 +43,38 @@ _STAT_SESSION = 3
 
 def _asked_for(config: pytest.Config) -> bool:
     return "spark" in (config.getoption("-m") or "")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse to run tests of Spark without Java, unless `NO_JAVA` leaves out those that need it."""
+    missing = _missing_java()
+    if _asked_for(config) and missing and os.environ.get(NO_JAVA) != "1":
+        raise pytest.UsageError(
+            f"{missing}; or set {NO_JAVA}=1 to leave out the tests that need it"
+        )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Report in one line how many tests were left out because Java is missing."""
+    missing = _missing_java()
+    skipped = [
+        report
+        for report in terminalreporter.getreports("skipped")
+        if missing and missing in report.longrepr[-1]
+    ]
+    if skipped:
+        terminalreporter.write_line(f"left out: {len(skipped)} tests. {missing}")
+
+
+def _missing_java() -> str:
+    """Return why Spark would find no Java and how to install it, or an empty string."""
+    from jetstream_sync.spark.java import JavaNotFoundError, find_java
+
+    try:
+        find_java()
+    except JavaNotFoundError as error:
+        return str(error)
+    return ""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -73,15 +105,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def need_java() -> None:
-    """Fail if Spark would find no Java, or skip if `NO_JAVA` is set."""
-    from jetstream_sync.spark.java import JavaNotFoundError, find_java
-
-    try:
-        find_java()
-    except JavaNotFoundError as error:
-        if os.environ.get(NO_JAVA) == "1":
-            pytest.skip(str(error))
-        pytest.fail(f"{error}; or set {NO_JAVA}=1 to skip these tests", pytrace=False)
+    """Skip the test if Spark would find no Java."""
+    if missing := _missing_java():
+        pytest.skip(missing)
 
 
 def spark_environment() -> dict[str, str]:

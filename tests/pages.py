@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTED_URL = "nats://127.0.0.1:4222"
 
 _PAGE_BLOCK = re.compile(
-    r"^(?P<indent> *)\.\. code-block:: (?P<language>\w+)\n"
+    r"^(?P<indent> *)\.\. code-block:: (?P<language>[\w-]+)\n"
     r"(?:(?P=indent) +:.*\n)*\n*"
     r"(?P<code>(?:(?:(?P=indent) +\S.*)?\n)+)",
     re.MULTILINE,

@@ -2,7 +2,8 @@
 The code in the documents runs.
 
 The Python blocks of README.md and of every page under docs/ are run in order, file by file, in one
-namespace per file and against a fresh nats-server. Lines ``$ jsm ...`` in console blocks are run in
+namespace per file and against a fresh nats-server. Pages that readers type into a Python prompt are
+typed into one, on a server that the examples of the README have used. Lines ``$ jsm ...`` in console blocks are run in
 this process, and must succeed. Other shell blocks are not run: `.ci/run` and tox run such commands.
 
 One substitution is made: `DOCUMENTED_URL`, where the documents connect to, becomes the address of
@@ -13,6 +14,7 @@ the fresh server. A block that cannot run says why, in a comment right above it:
 from __future__ import annotations
 
 import ast
+import code
 import importlib
 import inspect
 import json
@@ -20,12 +22,17 @@ import logging
 import os
 import re
 import shlex
+import sqlite3
+import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import is_dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from types import CodeType
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -39,6 +46,7 @@ from typing_extensions import is_typeddict
 import jetstream_sync
 from jetstream_sync.jetstream import connection as shared
 from jetstream_sync.server import NatsServer
+from jetstream_sync.workers import Worker
 
 
 def documents_with_code() -> list[Path]:
@@ -48,10 +56,72 @@ def documents_with_code() -> list[Path]:
     ]
 
 
-def run_python(block: Block, path: Path, names: dict[str, object]) -> None:
+def recording_calls(tree: ast.AST, called: set[int]) -> dict[str, object]:
+    """Make each function of `tree` add its line to `called`; return the name that this needs."""
+    name = f"called_{id(called)}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            (record,) = ast.parse(f"{name}({node.lineno})").body
+            for part in ast.walk(record):
+                if hasattr(part, "lineno"):
+                    ast.copy_location(part, node)
+            node.body.insert(ast.get_docstring(node) is not None, record)
+    return {name: called.add}
+
+
+def functions(code: str, first: int) -> dict[int, str]:
+    """Return the functions of a block by their line in the page."""
+    return {
+        node.lineno + first - 1: node.name
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+def run_python(
+    block: Block, path: Path, names: dict[str, object], called: set[int] | None = None
+) -> None:
     # Empty lines in front, so that tracebacks have the document's line numbers.
-    code = "\n" * (block.line - 1) + block.code
-    exec(compile(code, str(path), "exec"), names)
+    tree = ast.parse("\n" * (block.line - 1) + block.code, str(path))
+    names |= recording_calls(tree, set() if called is None else called)
+    exec(compile(tree, str(path), "exec"), names)
+
+
+class Prompt(code.InteractiveConsole):
+    """A Python prompt that raises the errors of what is typed, and records calls of functions."""
+
+    def __init__(self, path: Path, names: dict[str, object], called: set[int]) -> None:
+        super().__init__(names, str(path))
+        self._called = called
+        self._line = 0
+        complete = self.compile
+
+        def record(source: str, filename: str, symbol: str) -> CodeType | None:
+            compiled = complete(source, filename, symbol)
+            if compiled is None or not source.strip() or source.startswith("#"):
+                return compiled
+            tree = ast.parse(f"{source}\n", filename, symbol)
+            ast.increment_lineno(tree, self._line - len(self.buffer))
+            names.update(recording_calls(tree, called))
+            return compile(tree, filename, symbol)
+
+        self.compile = record  # type: ignore[assignment]
+
+    def type(self, block: Block) -> None:
+        """Type a block line by line, and press Enter where it ends indented."""
+        more = False
+        for self._line, line in enumerate(block.code.rstrip().splitlines(), block.line):
+            more = self.push(line)
+        self._line += 1
+        assert not (more and self.push("")), f"line {self._line}: the block is not complete"
+
+    def showtraceback(self) -> None:
+        error = sys.exc_info()[1]
+        assert error is not None
+        raise error
+
+    def showsyntaxerror(self, filename: str | None = None, **_: object) -> None:
+        self.showtraceback()
 
 
 def run_console(block: Block, path: Path) -> None:
@@ -85,18 +155,94 @@ def test_the_code_in_a_document_runs(
     found = [block for block in blocks(path) if block.language in {"python", "console"}]
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "__main__"}
+    called: set[int] = set()
     # A page may set variables, which the commands of the next page must not find.
     with mock.patch.dict(os.environ), NatsServer() as server:
         # Commands use the server of the page, and have their own folder of contexts.
         monkeypatch.setenv("NATS_URL", server.url)
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+        prompt = None
+        if "into a Python prompt" in path.read_text(encoding="utf-8"):
+            run_readme(server)
+            prompt = Prompt(path, names, called)
         for block in found:
-            code = block.code.replace(DOCUMENTED_URL, server.url)
-            here = Block(block.language, code, block.line)
-            if block.language == "python":
-                run_python(here, path, names)
+            here = replace(block, code=block.code.replace(DOCUMENTED_URL, server.url))
+            if prompt is not None and block.language == "python":
+                prompt.type(here)
+            elif block.language == "python":
+                run_python(here, path, names, called)
             else:
                 run_console(here, path)
+        deliver_to_handlers(names, not_called(found, called))
+        if path.name == "workers.rst" and path.parent.name == "howto":
+            call_the_functions_about_workers(names, server)
+    assert not_called(found, called) == [], f"{path}: nothing calls these functions"
+
+
+def run_readme(server: NatsServer) -> None:
+    """Run the examples of the README."""
+    path = ROOT / "README.md"
+    for block in blocks(path):
+        if block.language == "python":
+            code = block.code.replace(DOCUMENTED_URL, server.url)
+            run_python(replace(block, code=code), path, {"__name__": "__main__"})
+
+
+def not_called(found: list[Block], called: set[int]) -> list[str]:
+    """Return the functions in blocks that were not called; tests are run by pytest elsewhere."""
+    return [
+        f"line {line}: {name}"
+        for block in found
+        if block.language == "python"
+        for line, name in functions(block.code, block.line).items()
+        if line not in called and not name.startswith("test_")
+    ]
+
+
+def deliver_to_handlers(names: dict[str, object], functions: list[str]) -> None:
+    """Deliver a message to each handler of the workers of a page that is one of these functions."""
+    left = {text.rpartition(" ")[2] for text in functions}
+    for worker in [worker for worker in names.values() if isinstance(worker, Worker)]:
+        client = worker.test_client()
+        for handler in [each for each in client._handlers if each.name in left]:
+            if handler.max_messages is not None:
+                outcomes = client.deliver_batch(handler, [b"1"])
+            else:
+                outcomes = [client.deliver(handler, b"1")]
+            assert [outcome.error for outcome in outcomes] == [None], handler.name
+
+
+def call_the_functions_about_workers(page: dict[str, Any], server: NatsServer) -> None:
+    """Call the functions of howto/workers.rst that no handler calls."""
+    message = mock.Mock(subject="ORDERS.received", headers={"Tenant": "acme"})
+    assert page["by_tenant"](message, "rejected") == "dead.acme.ORDERS.received"
+    assert page["timed"](lambda: 7, mock.Mock(id="1")) == 7
+    page["report"](mock.Mock())
+    page["announce"](mock.Mock())
+    assert page["report_payload"]() == b"{}"
+
+    def answer(msg: jetstream_sync.Msg) -> None:
+        assert msg.headers is not None
+        nc.publish(str(msg.headers["Reply-To"]), b"12.50")
+
+    with jetstream_sync.connect(server.url) as nc:
+        nc.subscribe("ORDERS.price", cb=answer)
+        nc.flush()
+        assert page["ask"](nc, b"tea") == b"12.50"
+
+
+def test_a_function_that_nothing_calls_is_found(tmp_path: Path) -> None:
+    """Functions that were not called are listed with their lines, also nested ones."""
+    found = [
+        Block("python", 'def used():\n    """Text."""\n    def nested(): pass\n', 10),
+        Block("python", "def unused(): pass\nused()\n", 20),
+    ]
+    called: set[int] = set()
+    names: dict[str, object] = {}
+    for block in found:
+        run_python(block, tmp_path / "page.rst", names, called)
+    assert not_called(found, called) == ["line 12: nested", "line 20: unused"]
+    assert names["used"].__doc__ == "Text."
 
 
 @pytest.mark.parametrize("forgotten", [False, True], ids=["at once", "later"])
@@ -123,6 +269,32 @@ def test_the_tutorial_can_be_run_again(forgotten: bool) -> None:
     assert stored == {"ORDERS.received": 202 if forgotten else 101}
 
 
+def test_the_program_of_the_worker_tutorial_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commands of the tutorial check the program and run it; it bills an order."""
+    program = ROOT / "docs" / "howto" / "apps" / "shop" / "shop.py"
+    with NatsServer() as server:
+        code = program.read_text(encoding="utf-8").replace(DOCUMENTED_URL, server.url)
+        (tmp_path / "shop.py").write_text(code, encoding="utf-8")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("NATS_URL", server.url)
+        page = (ROOT / "docs" / "tutorial" / "worker.rst").read_text(encoding="utf-8")
+        commands = re.findall(r"^   \$ (jsm .*)$", page, re.MULTILINE)
+        assert [shlex.split(command)[1:3] for command in commands] == [
+            ["stream", "add"],
+            ["worker", "check"],
+            ["worker", "run"],
+        ]
+        for command in commands[:2]:
+            run_console(Block("console", f"$ {command}", 1), tmp_path)
+        with jetstream_sync.connect(server.url) as nc:
+            nc.jetstream().publish("SHOP.order", b'{"number": 1, "total": 12.5}')
+        run_console(Block("console", f"$ {commands[2]} --burst", 1), tmp_path)
+    with closing(sqlite3.connect("shop.db")) as database:
+        assert list(database.execute("SELECT * FROM bills")) == [(1, 12.5)]
+
+
 def test_there_is_code_to_run() -> None:
     """Blocks of the README are found."""
     assert any(block.language == "python" for block in blocks(ROOT / "README.md"))
@@ -142,6 +314,28 @@ def test_blocks_are_found_by_the_rules(tmp_path: Path) -> None:
         Block("console", "$ jsm --help\n\n", 23),
         Block("python", "c = 3\n", 29),
     ]
+
+
+@each_case(
+    "text, error",
+    [
+        ("if True:\n    a = 1\na = 2\n", SyntaxError),
+        ("def f():\n    a = 1\n\n    return a\n", IndentationError),
+        ("if True:\n    a = 1 / 0\n", ZeroDivisionError),
+    ],
+)
+def test_what_fails_in_a_prompt_is_reported(text: str, error: type[Exception]) -> None:
+    """A statement right after an indented block, and an empty line in it, fail when typed."""
+    with pytest.raises(error):
+        Prompt(Path("page.rst"), {}, set()).type(Block("python", text, 1))
+
+
+def test_functions_typed_into_a_prompt_are_recorded() -> None:
+    """The lines of called functions are those of the page."""
+    called: set[int] = set()
+    prompt = Prompt(Path("page.rst"), {}, called)
+    prompt.type(Block("python", "a = 1\n\ndef f():\n    pass\n\nf()\n", 10))
+    assert called == {12}
 
 
 def test_a_failing_block_is_reported_at_its_line(tmp_path: Path) -> None:

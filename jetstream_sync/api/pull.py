@@ -25,6 +25,10 @@ HEARTBEAT_FROM_NS: Final = 10 * _NS_PER_S
 _DEFAULT_HEARTBEAT_NS: Final = 5 * _NS_PER_S
 _MAX_HEARTBEAT_NS: Final = 30 * _NS_PER_S
 _MIN_HEARTBEAT_NS: Final = _NS_PER_S // 2
+#: Open requests if each has one reply; the second number with a limit in bytes. A pull consumer has
+#: 512 at most by default.
+SINGLE_REPLIES: Final = 100
+SINGLE_REPLIES_LARGE: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +88,16 @@ class PullRequest:
         for option, default in (("min_pending", 0), ("min_ack_pending", 0), ("priority", None)):
             if getattr(self, option) != default and not self.group:
                 raise InvalidOptionError(option, getattr(self, option), "requires a group")
+
+    def single(self) -> PullRequest:
+        """
+        Return the request for one message, to which there is exactly one reply.
+
+        A heartbeat would be the reply. The status at the expiry takes its place, before a heartbeat is
+        missed.
+        """
+        expires_ns = self.heartbeat_ns * 3 // 2 or self.expires_ns
+        return replace(self, batch=1, heartbeat_ns=0, expires_ns=expires_ns)
 
     def encode(self) -> bytes:
         """Return the JSON body of the request, with the fields that are set."""
@@ -212,6 +226,17 @@ class ContinuousPull:
             threshold_bytes=_threshold("threshold_bytes", threshold_bytes, max_bytes or 0),
             stop_after=stop_after or 0,
             on_demand=on_demand,
+        )
+
+    def with_single_replies(self) -> ContinuousPull:
+        """Return the limits for an API that forwards one reply, and so one message, per request."""
+        batch = SINGLE_REPLIES_LARGE if self.request.max_bytes else SINGLE_REPLIES
+        batch = min(batch, self.request.batch)
+        return replace(
+            self,
+            request=replace(self.request, batch=batch, max_bytes=0),
+            threshold_messages=(batch + 1) // 2,
+            threshold_bytes=0,
         )
 
 

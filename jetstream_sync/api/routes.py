@@ -49,6 +49,11 @@ class Routes:
             raise InvalidOptionError(option, domain or prefix, str(error)) from None
         return cls()
 
+    @property
+    def imported(self) -> bool:
+        """Whether an account import defines the prefix, which is not the default or a domain's."""
+        return not (self.prefix.startswith("$JS.") and self.prefix.endswith(".API"))
+
     # --- the account ----------------------------------------------------------------------------
 
     def account_info(self) -> str:

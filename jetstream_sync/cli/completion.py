@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from itertools import islice
@@ -43,6 +44,8 @@ __all__ = [
 _TIMEOUT_S = 0.3
 #: The maximum number of keys or objects that are offered.
 _MAX_NAMES = 500
+#: The names that no shell takes for more than a word, and no command for an option.
+_UNQUOTED: Final = re.compile(r"[\w@%+=:,./][\w@%+=:,./-]*")
 
 
 def complete_stream(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -103,7 +106,8 @@ def complete_object(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def _beginning(names: list[str], incomplete: str) -> list[str]:
-    return [name for name in names if name.startswith(incomplete)]
+    # A shell inserts a name as it is, without quotes, and names are chosen by other clients.
+    return [name for name in names if name.startswith(incomplete) and _UNQUOTED.fullmatch(name)]
 
 
 def _names(ctx: click.Context, what: str, ask: Callable[[JetStream], list[str]]) -> list[str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 import click
 
+from .sanitize import SafeText, unescaped
 from .values import TIMEOUT
 
 if TYPE_CHECKING:
@@ -28,13 +29,20 @@ class Environment:
     """
     The streams and variables of one command.
 
-    Results go to ``stdout``; progress, warnings and errors go to ``stderr``.
+    Results go to ``stdout``; progress, warnings and errors go to ``stderr``. Both escape control characters;
+    see `SafeText`.
     """
 
     stdin: BinaryIO
     stdout: TextIO
     stderr: TextIO
     variables: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("stdout", "stderr"):
+            stream = getattr(self, name)
+            if not isinstance(stream, SafeText):
+                object.__setattr__(self, name, SafeText(stream))
 
     @classmethod
     def of_process(cls) -> Environment:
@@ -49,7 +57,7 @@ class Environment:
 
     def write_utf8(self) -> None:
         """Set the encoding of streams that are not terminals to UTF-8, as JSON requires, in any locale."""
-        for stream in (self.stdout, self.stderr):
+        for stream in map(unescaped, (self.stdout, self.stderr)):
             if isinstance(stream, io.TextIOWrapper) and not stream.isatty():
                 stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
@@ -78,7 +86,7 @@ class Environment:
 
         plain = color == "never" or (bool(self.variables.get("NO_COLOR")) and color != "always")
         return Console(
-            file=stream,
+            file=unescaped(stream),
             no_color=plain,
             highlight=False,
             force_terminal=True if color == "always" else None,

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 from ..errors import TimeoutError
 from ..net.clock import Deadline
 from .output import emit, emit_line
+from .sanitize import unescaped
 from .settings import Settings
 
 __all__ = ["pause", "read_interruptibly", "wait_interruptibly", "write_reports"]
@@ -76,7 +77,7 @@ def write_reports(
     out = settings.env.stdout
     while True:
         if every is not None and not settings.json and settings.env.console(out) is not None:
-            out.write("\x1b[H\x1b[2J")
+            unescaped(out).write("\x1b[H\x1b[2J")
         found = take()
         if settings.json and every is not None:
             emit_line(settings, [row(each) for each in found])

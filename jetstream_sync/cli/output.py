@@ -17,7 +17,7 @@ from typing import Any
 from ..codec import Record, encode
 from .env import Environment
 from .render import to_json
-from .sanitize import readable
+from .sanitize import readable, readable_json
 from .settings import Settings
 
 __all__ = [
@@ -82,7 +82,8 @@ def emit_line(settings: Settings, result: object) -> None:
     if out.isatty():
         out.write(to_json(_plain(result)))
     else:
-        out.write(json.dumps(_plain(result), ensure_ascii=False, separators=(",", ":")) + "\n")
+        text = json.dumps(_plain(result), ensure_ascii=False, separators=(",", ":"))
+        out.write(f"{readable_json(text)}\n")
     out.flush()
 
 

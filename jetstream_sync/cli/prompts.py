@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from .sanitize import unescaped
 from .status import CommandError, ExitStatus
 
 if TYPE_CHECKING:
@@ -312,7 +313,7 @@ class Asker:
             instruction=f"(use arrow keys or type to filter; settable using {flag})",
             use_search_filter=True,
             use_jk_keys=False,
-            output=create_output(stdout=self._env.stderr),
+            output=create_output(stdout=unescaped(self._env.stderr)),
         )
         # ask() would return None on Ctrl-C.
         return str(question.unsafe_ask())

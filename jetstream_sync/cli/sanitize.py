@@ -8,9 +8,10 @@ or characters that move the cursor, change terminal colours or reverse the direc
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final, TextIO
 
-__all__ = ["readable", "readable_json", "single_line", "visible"]
+__all__ = ["SafeText", "readable", "readable_json", "single_line", "unescaped", "visible"]
 
 #: The Unicode characters that control the direction of text.
 _BIDIRECTIONAL: Final = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
@@ -38,6 +39,35 @@ def _escape(match: re.Match[str]) -> str:
 def readable_json(text: str) -> str:
     """Return the same JSON, with characters that control a terminal escaped."""
     return _IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+class SafeText:
+    """
+    A text stream that escapes what it is given, as `readable` does.
+
+    All output of commands goes through one, so that no text of a server or a publisher controls a terminal.
+    ``stream`` is the stream itself, for the control sequences of this program.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Write escaped text."""
+        return self.stream.write(readable(text))
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write escaped lines."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def unescaped(stream: TextIO) -> TextIO:
+    """Return the stream below a `SafeText`, for control sequences of this program."""
+    return stream.stream if isinstance(stream, SafeText) else stream
 
 
 def single_line(text: str) -> str:

@@ -78,6 +78,9 @@ class APIRequests:
         self.core = core
         self.routes = routes
         self.timeout = timeout
+        #: Whether only the first reply to a request may arrive. A service import forwards one, unless
+        #: it is configured for more.
+        self.single_replies: bool = routes.imported
         self._fail_on_disconnect = fail_on_disconnect
 
     def failing_on_disconnect(self) -> APIRequests:

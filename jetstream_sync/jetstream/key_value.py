@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, overload
 from ..api.enums import DeliverPolicy, KeyValueOperation
 from ..api.key_codecs import KeyCodec, ValueCodec, key_codec, value_codec
 from ..api.key_value import (
+    KEY_PREFIX,
     OPERATION,
     ROLLUP,
     BucketSubjects,
@@ -21,7 +22,7 @@ from ..api.key_value import (
     check_writable,
     merge_patterns,
 )
-from ..api.routes import DEFAULT_PREFIX
+from ..api.routes import DEFAULT_PREFIX, Routes
 from ..errors import (
     APIError,
     BucketNotFoundError,
@@ -42,13 +43,13 @@ from ..foreign_names import ForeignNames
 from ..net.clock import Deadline, seconds
 from ..options import check_callback
 from ..protocol.parser import Delivery
+from .api_requests import APIRequests
 from .direct_get import StoredMsg, leader_get
 from .ordered_cursor import OrderedOptions
 from .publish import Publisher, publish_headers
 from .watch import Watch, WatchHandle
 
 if TYPE_CHECKING:
-    from .api_requests import APIRequests
     from .stream import Stream
 
 __all__ = ["KeyValue", "bucket_not_found"]
@@ -84,7 +85,7 @@ class KeyValue(ForeignNames):
     ``"a" in kv``, and iteration over the keys. It has no length: `KeyValueStatus.values` counts messages.
 
     A read may be answered by a replica that is behind, so a value that was written a moment ago may not be
-    seen yet; `get()` with ``consistent`` reads from the leader.
+    seen yet; `get()` with ``consistent`` and `modify()` read from the leader.
     """
 
     def __init__(
@@ -165,7 +166,8 @@ class KeyValue(ForeignNames):
         Args:
             key: the key.
             revision: the revision to return; ``None``: the last one.
-            consistent: read from the leader of the bucket's stream, so that all earlier writes are seen.
+            consistent: read from the leader of the bucket's stream, or of the origin if the bucket is a
+                mirror, so that all earlier writes are seen.
 
         Raises:
             KeyNotFoundError: the key has no value: it was never written, was deleted or has expired; its
@@ -179,10 +181,10 @@ class KeyValue(ForeignNames):
             ConnectionClosedError: the connection is closed.
 
         """
-        subject = self._subjects.read + self._subjects.encoded(key)
+        stored = self._subjects.encoded(key)
         if revision is not None:
             _check_revision("revision", revision, 1)
-        entry = self._read(subject, revision, consistent=consistent)
+        entry = self._read(stored, revision, consistent=consistent)
         if entry is None or not entry.has_value:
             marker = None if entry is None else entry.revision
             raise KeyNotFoundError(self.bucket, key, revision, marker)
@@ -200,27 +202,39 @@ class KeyValue(ForeignNames):
             Error: as `get()`, other than `KeyNotFoundError`.
 
         """
-        entry = self._read(self._subjects.read + self._subjects.encoded(key))
+        entry = self._read(self._subjects.encoded(key))
         return entry.value if entry is not None and entry.has_value else default
 
     def _read(
-        self, subject: str, revision: int | None = None, *, consistent: bool = False
+        self, stored: str, revision: int | None = None, *, consistent: bool = False
     ) -> KeyValueEntry | None:
-        """Return the last entry of a subject or a revision of it, which may be a marker."""
+        """Return the last entry of a stored key or a revision of it, which may be a marker."""
+        subject = self._subjects.read + stored
         try:
-            if revision is None and not consistent:
-                stored = self._stream.get_msg(last_by_subject=subject)
-            elif not consistent:
-                stored = self._stream.get_msg(seq=revision)
+            if consistent:
+                msg = self._leader_read(stored, revision)
+            elif revision is None:
+                msg = self._stream.get_msg(last_by_subject=subject)
             else:
-                request = {"last_by_subj": subject} if revision is None else {"seq": revision}
-                deadline = self._api.deadline()
-                stored = leader_get(self._api, self._stream.name, request, deadline)
+                msg = self._stream.get_msg(seq=revision)
         except MessageNotFoundError:
             return None
         except StreamNotFoundError as error:
             raise bucket_not_found(self.bucket) from error
-        return self._entry(stored) if stored.subject == subject else None
+        return self._entry(msg) if msg.subject == subject else None
+
+    def _leader_read(self, stored: str, revision: int | None) -> StoredMsg:
+        """Return the last message of a stored key, or a revision, from the leader of the origin."""
+        api, stream, prefix = self._api, self._stream.name, self._subjects.read
+        mirror = self._stream.cached_info.config.mirror
+        if mirror is not None:
+            # A mirror may be behind. Its messages have the sequences of the origin, where writes go.
+            stream, prefix = mirror.name, f"{KEY_PREFIX}{bucket_of(mirror.name)}."
+            if mirror.external is not None:
+                api = APIRequests(api.core, Routes(mirror.external.api), api.timeout)
+        request = {"last_by_subj": prefix + stored} if revision is None else {"seq": revision}
+        msg = leader_get(api, stream, request, self._api.deadline())
+        return msg._replace(subject=self._subjects.read + msg.subject.removeprefix(prefix))
 
     def _entry(self, stored: StoredMsg) -> KeyValueEntry:
         return KeyValueEntry.of_stored(
@@ -258,7 +272,9 @@ class KeyValue(ForeignNames):
         if not patterns:
             return {}
         subjects = [self._subjects.read + self._subjects.pattern(each) for each in patterns]
-        for attempt in range(_READ_ATTEMPTS):
+        # The batch has several replies.
+        attempts = 0 if self._api.single_replies and up_to_revision is None else _READ_ATTEMPTS
+        for attempt in range(attempts):
             try:
                 stored = list(self._stream.get_last_msgs(subjects, up_to_seq=up_to_revision))
             except MessagesChangedError:
@@ -394,7 +410,7 @@ class KeyValue(ForeignNames):
                 return self._write(stored, self._encoded(value), extra, expected, ttl, deadline)
             except WrongLastSequenceError as error:
                 # The leader knows the message that is in the way; a replica may not.
-                entry = self._read(self._subjects.read + stored, consistent=True)
+                entry = self._read(stored, consistent=True)
                 refusal = error.code, error.err_code, error.description
                 if entry is not None and entry.has_value:
                     raise KeyExistsError(*refusal, key, entry.revision) from None
@@ -492,13 +508,13 @@ class KeyValue(ForeignNames):
         """
         if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
             raise InvalidOptionError("attempts", attempts, "must be an int of at least 1")
-        subject = self._subjects.read + check_writable(self._subjects.encoded(key))
+        stored = check_writable(self._subjects.encoded(key))
         delay = _FIRST_CONFLICT_DELAY_S
         attempt = 0
         while True:
             attempt += 1
-            # After a conflict a replica could return the same entry again.
-            entry = self._read(subject, consistent=attempt > 1)
+            # A replica or mirror that is behind could return no entry, or the same one again.
+            entry = self._read(stored, consistent=True)
             current = entry if entry is not None and entry.has_value else None
             value = function(current)
             last = 0 if entry is None else entry.revision
@@ -709,7 +725,7 @@ class KeyValue(ForeignNames):
         """Return whether a key has a value."""
         if not isinstance(key, str):
             return False
-        entry = self._read(self._subjects.read + self._subjects.encoded(key))
+        entry = self._read(self._subjects.encoded(key))
         return entry is not None and entry.has_value
 
     def __iter__(self) -> Iterator[str]:

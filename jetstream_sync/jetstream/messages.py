@@ -402,6 +402,10 @@ class MessagePuller:
         """Return the deliveries of the accepted run; for a consumer without acknowledgements."""
         return list(islice(starmap(self._ready.popleft, repeat(())), len(self._ready)))
 
+    def has_arrived(self) -> bool:
+        """Return whether a message or status has arrived that was not taken."""
+        return bool(self._ready or self._arrived)
+
     # --- runs; _lock is held --------------------------------------------------------------------
 
     def _next_delivery(self) -> Delivery | None:

@@ -28,11 +28,13 @@ from ..errors import (
     UnsupportedDigestError,
 )
 from ..net.clock import Deadline
+from .consumer import continuous_pull
 from .direct_get import leader_get
 from .message import JetStreamMsg
 from .object_store_bucket import ObjectBucket
 from .object_store_writing import ProgressCallback
-from .ordered import OrderedConsumer, OrderedMessages
+from .ordered import OrderedPuller
+from .ordered_cursor import OrderedCursor, OrderedOptions, pull_cursor
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -42,9 +44,13 @@ __all__ = ["Download", "ObjectReader"]
 #: Bytes that are requested ahead, or two messages if those can be larger.
 _PEEKED_BYTES: Final = 1024
 _BUFFERED_BYTES: Final = 8 * 1024 * 1024
+#: Heartbeat of the pull requests in seconds.
+_HEARTBEAT_S: Final = 5.0
 #: Seconds without a chunk before the first look for the next one; the following waits double.
 _FIRST_CHECK_S: Final = 0.1
 _MAX_CHECK_S: Final = 1.0
+#: Checks that find the next chunk stored, after which the consumer is replaced.
+_CHECKS: Final = 2
 #: Reserve for subject and headers of a message with the maximum payload.
 _HEADER_RESERVE: Final = 4096
 
@@ -83,8 +89,7 @@ class Download:
         self._size = 0
         self._chunks = 0
         self._last_seq = 0
-        self._consumer: OrderedConsumer | None = None
-        self._messages: OrderedMessages | None = None
+        self._puller: OrderedPuller | None = None
         if self._digest is None:
             raise UnsupportedDigestError(bucket.name, info.name, info.digest or "")
         if not info.chunks:
@@ -122,19 +127,19 @@ class Download:
 
     def close(self) -> None:
         """Delete the consumer; a second call does nothing."""
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
+        puller, self._puller = self._puller, None
+        if puller is not None:
             with suppress(ConnectionClosedError):
-                consumer.close()  # stops the messages, too
-        self._messages = None
+                puller.stop()
 
     def _next_message(self) -> JetStreamMsg:
         deadline = self.bucket.api.deadline(self._timeout)
         wait = _FIRST_CHECK_S
-        messages = self._messages or self._start(deadline)
+        checks = 0
+        puller = self._puller or self._start(deadline)
         while True:
             try:
-                return messages.next(deadline.sooner(wait).left())
+                return puller.take(deadline.sooner(wait))
             except TimeoutError:
                 if deadline.expired():
                     name = self.info.name
@@ -145,24 +150,31 @@ class Download:
                 if not self._is_next_stored(deadline):
                     # It may have arrived before it was purged.
                     with suppress(TimeoutError):
-                        return messages.next(0)
+                        return puller.take(Deadline(0))
                     raise self._missing(deadline)
+                checks += 1
+                if checks == _CHECKS:
+                    # The chunk is stored, but the consumer does not deliver it.
+                    checks = 0
+                    puller.replace_consumer("a stored chunk does not arrive")
             wait = min(2 * wait, _MAX_CHECK_S)
 
-    def _start(self, deadline: Deadline) -> OrderedMessages:
+    def _start(self, deadline: Deadline) -> OrderedPuller:
         """Create the consumer."""
         bucket = self.bucket
+        api = bucket.api
+        buffered = max(_BUFFERED_BYTES, 2 * (api.core.max_payload + _HEADER_RESERVE))
+        pull = continuous_pull({"max_bytes": buffered, "heartbeat": _HEARTBEAT_S})
+        options: OrderedOptions = {"filter_subjects": self._subject}
+        cursor = pull_cursor(api, bucket.stream, options, OrderedCursor)
+        puller = OrderedPuller(api, cursor, pull)
         with bucket.errors():
-            largest = bucket.api.core.max_payload + _HEADER_RESERVE
-            self._consumer = OrderedConsumer(
-                bucket.api, bucket.stream, filter_subjects=self._subject
-            )
-            messages = self._consumer.messages(max_bytes=max(_BUFFERED_BYTES, 2 * largest))
-        created = self._consumer.cached_info
+            puller.start(api.deadline())
+        self._puller = puller
+        created = cursor.info
         if created is not None and not created.num_pending and not created.delivered.consumer_seq:
             self._check_next(deadline)
-        self._messages = messages
-        return messages
+        return puller
 
     def _check_next(self, deadline: Deadline) -> None:
         """

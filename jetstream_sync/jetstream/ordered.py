@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 __all__ = [
     "OrderedConsumer",
     "OrderedMessages",
+    "OrderedPuller",
     "OrderedRequester",
     "at_least",
 ]
@@ -75,6 +76,8 @@ _DEFAULT_MAX_MESSAGES: Final = 4000
 _HEARTBEAT_S: Final = 5.0
 #: Minimum timeout for creating a consumer in seconds, also if the fetch timeout is shorter.
 _MIN_CREATE_TIMEOUT_S: Final = 1.0
+#: Timeout of the request for the state of a silent consumer, in seconds.
+_CHECK_TIMEOUT_S: Final = 2.0
 #: Minimum expiry of a pull request, in nanoseconds; it must be above 0.
 _MIN_EXPIRES_NS: Final = 1_000_000
 
@@ -86,6 +89,17 @@ class OrderedRequester(PullRequester):
         super().__init__(api, info.stream_name, info.name, info.config)
         self.cursor = cursor
         self.sequence: DeliverySequence | None = cursor.sequence
+        self._single_replies = api.single_replies
+
+    def send(self, request: PullRequest, inbox: PullInbox, *, deferred: bool = False) -> None:
+        """Send a request, or one for each message if a request has a single reply."""
+        if not self._single_replies:
+            super().send(request, inbox, deferred=deferred)
+            return
+        single = request.single()
+        for _ in range(request.batch - 1):
+            super().send(single, inbox, deferred=True)
+        super().send(single, inbox, deferred=deferred)
 
     def message(self, delivery: Delivery) -> JetStreamMsg:
         """Return the message for the caller; raise if one before it is missing."""
@@ -155,6 +169,8 @@ class OrderedPuller:
                 raise
             except _RECREATE_ON as error:
                 log.info("ordered consumer on %r: %s", self._cursor.stream, error)
+                if isinstance(error, NoHeartbeatError):
+                    self.find_lost_replies()
                 messages.abandon(error, self._cursor.rewind)
                 self._recreate(messages, deadline)
 
@@ -193,6 +209,8 @@ class OrderedPuller:
             if left < 1:
                 raise IteratorClosedError("the iterator has returned stop_after messages")
             pull = replace(pull, stop_after=left)
+        if self._api.single_replies:
+            pull = pull.with_single_replies()
         self._messages = None
         info = self._cursor.renew(deadline)
         requester = self._requester_type(self._api, info, self._cursor)
@@ -200,6 +218,45 @@ class OrderedPuller:
         if self._callback_finished is not None:
             messages.set_callback_waiter(self._callback_finished)
         return messages
+
+    def silent_state(self) -> ConsumerInfo | None:
+        """
+        Request the state of a consumer that was silent for a while.
+
+        What the server sent before it answers should have arrived with the answer.
+
+        Returns:
+            The state; ``None``: it is unknown, or a message or status has arrived meanwhile.
+
+        """
+        info, messages = self._cursor.info, self._messages
+        if info is None or messages is None:
+            return None
+        try:
+            state = consumer_info(
+                self._api, info.stream_name, info.name, Deadline(_CHECK_TIMEOUT_S)
+            )
+        except Error:
+            return None  # the next pull finds out
+        return None if messages.has_arrived() else state
+
+    def find_lost_replies(self) -> None:
+        """
+        Send one request per message from now on if the server sent messages that did not arrive.
+
+        A service import forwards one reply per request, also one that keeps the names of the API.
+        """
+        state = self.silent_state()
+        if state is not None and state.delivered.consumer_seq > self._cursor.consumer_seq:
+            log.info("ordered consumer on %r: only one reply per request", self._cursor.stream)
+            self._api.single_replies = True
+
+    def replace_consumer(self, reason: str) -> None:
+        """End a silent consumer, so that the next call continues with another one."""
+        messages = self._messages
+        if messages is not None:
+            self.find_lost_replies()
+            messages.abandon(PullError(409, reason), self._cursor.rewind)
 
     def stop(self) -> None:
         """Stop the iterator, drop the buffered messages, and delete its consumer."""
@@ -478,6 +535,8 @@ class OrderedConsumer:
         if requester is None or self._reconnects != self._api.core.reconnects:
             requester = self._renewed(at_least(deadline, _MIN_CREATE_TIMEOUT_S))
             request = _fit_expiry(request, deadline)
+        if self._api.single_replies:
+            request = replace(request, batch=1, heartbeat_ns=0)
         pull = Fetch(requester, request, deadline.left(), fail_fast=True)
         inbox = self._inbox = PullInbox(self._api.core)
         try:

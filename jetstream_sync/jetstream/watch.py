@@ -45,7 +45,6 @@ from ..protocol.parser import Delivery
 from .api_requests import APIRequests
 from .consume import ConsumeHandle, JetStreamCallback
 from .consumer import continuous_pull
-from .consumer_api import consumer_info
 from .message import JetStreamMsg
 from .messages import MessagePuller, until_stopped
 from .ordered import OrderedPuller, OrderedRequester, at_least
@@ -70,12 +69,14 @@ _MIN_CREATE_TIMEOUT_S: Final = 1.0
 #: the first time and the maximum; the delay doubles each time.
 _FIRST_CHECK_S: Final = 0.25
 _MAX_CHECK_S: Final = 5.0
-#: Timeout of this request in seconds.
+#: Timeout of the request for the state of the stream, in seconds.
 _CHECK_TIMEOUT_S: Final = 2.0
 #: Maximum number of rounds in which replaced values are read before a watch is current.
 _MAX_CATCH_UPS: Final = 20
-#: Checks that find the same pending messages undelivered, after which the consumer is replaced.
-_STALLED_CHECKS: Final = 4
+#: Checks that find the same pending messages undelivered, after which the consumer is replaced, and the
+#: number of replaced consumers after which an error is raised.
+_STALLED_CHECKS: Final = 3
+_MAX_REPLACED: Final = 4
 #: Interval in which a thread that waits for another one checks whether the watch is current.
 _CURRENT_POLL_S: Final = 0.05
 
@@ -219,6 +220,7 @@ class Watch(Generic[E]):
         self._check_at = 0.0
         self._check_delay = _FIRST_CHECK_S
         self._stalled = 0
+        self._replaced = 0  # consumers in a row that were replaced because nothing arrived
         self._fork_reset = _ForkReset(self)
         if updates_only:
             self._set_current()
@@ -244,6 +246,7 @@ class Watch(Generic[E]):
             IteratorClosedError: the watch was stopped.
             BucketNotFoundError: the bucket was deleted.
             BadRequestError, PermissionsError: the server refuses a new consumer.
+            PullError: the server has messages for the watch, but none arrives; the watch stays usable.
             ConnectionClosedError: the connection is closed.
 
         """
@@ -468,6 +471,7 @@ class Watch(Generic[E]):
             messages.restart("a call was interrupted")
             raise
         if not self._current:
+            self._replaced = 0
             self._count_initial(len(self._received))
         return True
 
@@ -507,21 +511,27 @@ class Watch(Generic[E]):
             return
         self._check_at = now + self._check_delay
         self._check_delay = min(2 * self._check_delay, _MAX_CHECK_S)
-        try:
-            state = consumer_info(
-                self._api, info.stream_name, info.name, Deadline(_CHECK_TIMEOUT_S)
-            )
-        except Error:
-            return  # the next pull finds out
-        if state.delivered.consumer_seq != received:
-            return  # messages are in flight
-        if state.num_pending == 0:
+        state = self._messages.silent_state()
+        if state is None:
+            return
+        if state.delivered.consumer_seq == received and not state.num_pending:
             self._set_current()
             return
         self._stalled += 1
-        if self._stalled == _STALLED_CHECKS:
-            # The server counts messages as pending that it does not deliver.
-            self._messages.restart("the consumer delivers nothing")
+        if self._stalled < _STALLED_CHECKS:
+            return
+        # The server counts messages as pending that it does not deliver, or they do not arrive.
+        self._messages.find_lost_replies()
+        self._messages.restart("the consumer delivers nothing")
+        self._replaced += 1
+        if self._replaced == _MAX_REPLACED:
+            self._replaced = 0
+            raise PullError(
+                409,
+                f"stream {info.stream_name!r} has messages for the watch that do not arrive: "
+                f"{state.delivered.consumer_seq} were sent, {received} arrived, "
+                f"{state.num_pending} are pending",
+            )
 
     # --- ending ---------------------------------------------------------------------------------
 

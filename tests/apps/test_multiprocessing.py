@@ -1,4 +1,4 @@
-"""The programs of docs/howto/multiprocessing: pools of processes, forked and spawned."""
+"""The programs of docs/howto/threads: pools of processes, forked and spawned."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ METHODS = multiprocessing.get_all_start_methods()
 pytestmark = pytest.mark.timeout(110)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("method", METHODS)
 def test_a_pool(fresh_server: NatsServer, tmp_path: Path, method: str) -> None:
     """Each process of a pool has its own connection, and the parent keeps its connection."""
@@ -26,6 +27,7 @@ def test_a_pool(fresh_server: NatsServer, tmp_path: Path, method: str) -> None:
         assert raw.api("STREAM.INFO.ORDERS")["state"]["messages"] == 101
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "forkserver"])
 def test_an_executor(fresh_server: NatsServer, tmp_path: Path, method: str) -> None:
     """Messages stay in the process that fetched them; other processes get their bytes."""

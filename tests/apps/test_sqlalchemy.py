@@ -1,4 +1,4 @@
-"""The worker of docs/howto/sqlalchemy, with PostgreSQL."""
+"""The worker of docs/howto/workers, with PostgreSQL."""
 
 from __future__ import annotations
 

@@ -132,6 +132,7 @@ def test_csv_goes_to_a_file_or_standard_output(jsm: Jsm, tmp_path: Any) -> None:
     assert jsm("bench", "pub", "--msgs", "20", "--csv", str(tmp_path)).status == 1
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("stop", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["int", "term"]
 )

@@ -57,6 +57,16 @@ def test_aliases(complete) -> None:
     assert complete("jsm act inf") == ["info"]
 
 
+def test_names_that_a_shell_would_run_are_left_out(complete, raw: RawClient) -> None:
+    """A shell inserts a name without quotes: only names that are plain words are offered."""
+    names = ("ZED$(touch${IFS}pwned)", "ZED;id", "ZED`id`", "ZED'", "ZED|id", "-ZED", "ZED-1_a")
+    for number, name in enumerate(names):
+        made = raw.api(f"STREAM.CREATE.{name}", name=name, subjects=[f"zed{number}"])
+        assert "error" not in made, made
+    assert complete("jsm stream info ZED") == ["ZED-1_a"]
+    assert complete("jsm stream info -ZE") == []
+
+
 @pytest.mark.usefixtures("orders")
 @pytest.mark.parametrize("noun", ["stream", "ms", "str", "s"])
 def test_streams_by_any_name_of_theirs(complete, noun: str) -> None:

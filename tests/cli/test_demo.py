@@ -298,6 +298,7 @@ def test_order_above_the_servers_limit(tmp_path: Path) -> None:
 # --- how it ends --------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("number", "status", "said"),
     [(signal.SIGINT, 130, "jsm: interrupted\n"), (signal.SIGTERM, 143, "")],
@@ -397,6 +398,7 @@ def test_server_that_freezes_ends_it(
     assert one_line(err)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("what", ["stream", "consumer"])
 def test_a_deleted_stream_or_consumer_ends_it(
     fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path, what: str

@@ -242,7 +242,7 @@ def test_process_without_click_names_the_extra() -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr.decode() == "jsm needs click: pip install '.[cli]'\n"
+    assert done.stderr.decode() == "jsm needs click: pip install 'jetstream-sync[cli]'\n"
 
 
 @pytest.mark.parametrize(
@@ -311,6 +311,7 @@ def test_a_reader_that_goes_away(jsm: Jsm, args: tuple[str, ...]) -> None:
         assert child.wait(10 * SCALE) == ExitStatus.BROKEN_PIPE
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("args", [("--help",), ("account", "info"), ("stream", "ls")])
 def test_the_first_word_comes_soon(jsm: Jsm, args: tuple[str, ...]) -> None:
     """A command is done within a fraction of a second, interpreter and connection included."""
@@ -408,6 +409,7 @@ def test_plain_output_without_rich(jsm: Jsm, terminal: Any, tmp_path: Path) -> N
     jsm("context", "ls").ok()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_have_no_use(jsm: Jsm, closed: str) -> None:
     """With closed standard streams, jsm returns its status and uses no socket in their place."""
@@ -427,6 +429,7 @@ def test_closed_streams_have_no_use(jsm: Jsm, closed: str) -> None:
         assert b"bug" not in done.stderr
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-16", "utf-8"])
 def test_json_is_utf_8_whatever_the_locale_says(jsm: Jsm, encoding: str) -> None:
     """JSON has one encoding; what is written for people has that of their terminal."""

@@ -68,6 +68,7 @@ def run(jsm: Jsm, bomb: str, *args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "module",
     [

@@ -208,6 +208,57 @@ def test_stdout_is_json(jsm: Jsm, world: dict[str, str], tmp_path: Path, command
     assert "\x1b" not in result.out + result.err
 
 
+#: An escape sequence, a C1 control character, and one that turns the direction of text.
+STEERING = "a\x1b[2J\x9b31m\u202eb"
+#: Commands that show texts of a server or a publisher; `kv get` writes the value as it is into a pipe.
+SHOWING = [
+    command
+    for command in sorted(set(LEAVES) & set(LINES))
+    if command.split()[0] in {"stream", "consumer", "kv", "object", "pub", "req", "sub", "top"}
+    and command != "kv get"
+]
+
+
+@pytest.fixture
+def steering_world(world: dict[str, str], raw: RawClient) -> dict[str, str]:
+    """The same, with control characters wherever another client can put them."""
+    for stream in ("ORDERS", "OTHER", "KV_CONFIG", "OBJ_FILES"):
+        config = raw.api(f"STREAM.INFO.{stream}")["config"]
+        config["description"] = STEERING
+        config["metadata"] = {STEERING: STEERING}
+        assert "error" not in raw.api(f"STREAM.UPDATE.{stream}", **config)
+    config = raw.api("CONSUMER.INFO.ORDERS.NEW")["config"]
+    config |= {"description": STEERING, "metadata": {STEERING: STEERING}}
+    raw.api("CONSUMER.CREATE.ORDERS.NEW", stream_name="ORDERS", config=config)
+    text = STEERING.encode()
+    headers = b"NATS/1.0\r\n" + text + b": " + text + b"\r\n\r\n"
+    for subject in (b"ORDERS." + text, b"$KV.CONFIG.key"):
+        body = headers + text
+        raw.send(b"HPUB %s %d %d\r\n%s\r\n" % (subject, len(headers), len(body), body))
+    info = {"name": STEERING, "bucket": "FILES", "nuid": "n", "description": STEERING}
+    info |= {"headers": {STEERING: [STEERING]}, "size": 0, "chunks": 0}
+    raw.request("$O.FILES.M.YQ==", json.dumps(info).encode())
+    return world
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(each, marks=pytest.mark.server(SERVERS[each]) if each in SERVERS else ())
+        for each in SHOWING
+    ],
+)
+@pytest.mark.parametrize("options", [[], ["-j"], ["--trace"]])
+def test_no_text_of_others_controls_a_terminal(
+    jsm: Jsm, steering_world: dict[str, str], tmp_path: Path, command: str, options: list[str]
+) -> None:
+    """Names, descriptions, headers and bodies are escaped in text, in JSON and in a trace."""
+    words = [*command.split(), *LINES[command].format(tmp=tmp_path).split()]
+    result = jsm(*words, *options, **steering_world)
+    shown = set(result.out + result.err) - set("\n\t")
+    assert not [char for char in shown if not char.isprintable()], result
+
+
 @each_case("command", LEAVES)
 def test_wrong_usage_is_json_as_well(jsm: Jsm, command: str) -> None:
     """An option that is not there is told as JSON, with nothing on stdout."""

@@ -1,4 +1,4 @@
-"""The code in ``docs/howto/gevent.rst`` does what the page says."""
+"""The code in ``docs/howto/threads.rst`` does what the page says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fix_threads import SCALE, wait_until
 import jetstream_sync
 from jetstream_sync.server import NatsServer
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "gevent.rst"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "threads.rst"
 _BLOCK = re.compile(
     r"^\.\. code-block:: python\n   :caption: (?P<name>\S+)\n(?P<code>(?:\n|   .*\n)+)",
     re.MULTILINE,

@@ -104,6 +104,7 @@ def ours() -> list[str]:
 
 @by_opcodes
 # A socket that was just created is freed with the interrupted frame.
+@pytest.mark.matrix
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("call", ["connect", "close", "drain"])
 def test_connecting_and_closing_may_be_interrupted(nats_server: NatsServer, call: str) -> None:
@@ -188,6 +189,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path
 STORM = Path(__file__).with_name("ctrl_c_storm.py")
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(os.name != "posix", reason="timers that send signals are POSIX")
 @pytest.mark.parametrize("seed", range(3))
 def test_many_interrupts_corrupt_nothing(fresh_server: NatsServer, seed: int) -> None:

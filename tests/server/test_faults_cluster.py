@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -129,11 +128,7 @@ def stored(nodes: NatsCluster) -> int:
 
 
 every_loss = pytest.mark.parametrize("which", ["stream leader", "connected"])
-#: The servers notice a lost node after some seconds, so most of these tests run in the tox
-#: environment that has the time.
-takes_its_time = pytest.mark.skipif(
-    float(os.environ.get("JETSTREAM_SYNC_FAULT_SECONDS", "0")) < 12, reason="run by tox -e faults"
-)
+# The servers notice a lost node after some seconds, so most of these tests are in the full list.
 
 
 # --- leaders that step down ---------------------------------------------------------------------
@@ -157,6 +152,7 @@ def test_a_leader_that_steps_down_loses_no_message(nodes: NatsCluster, js: JetSt
     assert stored(nodes) == 303
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("what", ["CONSUMER.S.C", "STREAM.S"])
 def test_readers_resume_under_a_new_leader(
     nodes: NatsCluster,
@@ -207,7 +203,7 @@ def test_readers_resume_under_a_new_leader(
 # --- nodes that are lost ------------------------------------------------------------------------
 
 
-@takes_its_time
+@pytest.mark.full
 @every_loss
 def test_a_lost_node_loses_no_message(
     nodes: NatsCluster, nc: Connection, js: JetStream, which: str
@@ -228,7 +224,7 @@ def test_a_lost_node_loses_no_message(
     assert stored(nodes) == 201
 
 
-@takes_its_time
+@pytest.mark.full
 @every_loss
 def test_readers_resume_without_a_node(
     nodes: NatsCluster,
@@ -297,7 +293,7 @@ def test_an_ordered_fetch_survives_the_node_of_its_consumer(
     assert got == [b"%d" % each for each in range(30)]
 
 
-@takes_its_time
+@pytest.mark.full
 def test_without_a_majority_everything_ends_in_time(
     nodes: NatsCluster,
     nc: Connection,

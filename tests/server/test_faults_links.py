@@ -186,6 +186,7 @@ def test_a_fetch_and_a_next_go_on(
     wait_until(lambda: waiting(stream) == 0 and waiting(stream, "N") == 0)
 
 
+@pytest.mark.matrix
 @every_break
 @pytest.mark.parametrize("way", ["messages", "fetch"])
 def test_an_ordered_consumer_stays_gapless(

@@ -8,11 +8,12 @@ import pytest
 from faults.run import run
 
 #: Duration of the faults in seconds, set by the environments of tox.
-SECONDS = float(os.environ.get("JETSTREAM_SYNC_FAULT_SECONDS", "6"))
+SECONDS = float(os.environ.get("JETSTREAM_SYNC_FAULT_SECONDS", "12"))
 #: Seeds of the plans; a failed run prints its own.
 SEED = int(os.environ.get("JETSTREAM_SYNC_FAULT_SEED", "1"))
 
 
+@pytest.mark.full
 @pytest.mark.timeout(SECONDS * 2 + 240)
 def test_random_faults_break_no_promise() -> None:
     """Random faults lose, repeat and reorder nothing, and leave nothing behind."""
@@ -21,7 +22,7 @@ def test_random_faults_break_no_promise() -> None:
     assert not outcome.wrong, str(outcome)
 
 
-@pytest.mark.skipif(SECONDS < 12, reason="three servers take part in longer runs only")
+@pytest.mark.full
 @pytest.mark.timeout(SECONDS * 2 + 240)
 def test_random_faults_of_a_cluster_break_no_promise() -> None:
     """With three replicas, leader changes and lost nodes break no promise either."""
@@ -30,7 +31,7 @@ def test_random_faults_of_a_cluster_break_no_promise() -> None:
     assert not outcome.wrong, str(outcome)
 
 
-@pytest.mark.skipif(SECONDS < 12, reason="longer runs only")
+@pytest.mark.full
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("mistake", "expected"),

@@ -8,17 +8,16 @@ import pytest
 from faults.workers import run_workers
 
 #: Seconds of faults; the environments of tox say. A short run of the tests leaves these out.
-SECONDS = float(os.environ.get("JETSTREAM_SYNC_FAULT_SECONDS", "6"))
+SECONDS = float(os.environ.get("JETSTREAM_SYNC_FAULT_SECONDS", "12"))
 SEED = int(os.environ.get("JETSTREAM_SYNC_FAULT_SEED", "1"))
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX signals"),
     pytest.mark.timeout(SECONDS * 2 + 400),
 ]
-_only_long = pytest.mark.skipif(SECONDS < 12, reason="run by tox -e faults")
 
 
-@_only_long
+@pytest.mark.full
 @pytest.mark.parametrize("pool", ["threads", "processes"])
 def test_every_message_has_one_result_while_processes_and_the_server_are_killed(pool: str) -> None:
     """Each message is acknowledged after a successful run or is one dead letter, as configured."""
@@ -28,7 +27,7 @@ def test_every_message_has_one_result_while_processes_and_the_server_are_killed(
     assert not outcome.wrong, str(outcome)
 
 
-@_only_long
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("mistake", "expected"),
     [

@@ -683,6 +683,32 @@ def test_mirror(js: JetStream, kv: KeyValue, bucket: str) -> None:
         found.create("c", b"5")
 
 
+@pytest.mark.parametrize("renamed", [False, True])
+def test_mirror_that_lags(js: JetStream, kv: KeyValue, bucket: str, renamed: bool) -> None:
+    """Through a mirror without the last messages, the leader of the origin decides."""
+    transform = SubjectTransform(src=f"$KV.{bucket}.>", dest=f"$KV.{bucket}-m.>")
+    kv.put("a", b"1")
+    mirror = js.create_key_value(
+        bucket=f"{bucket}-m",
+        mirror=StreamSource(
+            name=bucket,
+            opt_start_seq=100,
+            subject_transforms=[transform] if renamed else None,
+        ),
+        storage="memory",
+    )
+    assert mirror.value("a") is None
+    entry = mirror.get("a", consistent=True)
+    assert (entry.key, entry.value, entry.bucket) == ("a", b"1", f"{bucket}-m")
+    assert mirror.get("a", entry.revision, consistent=True) == entry
+    with pytest.raises(KeyExistsError):
+        mirror.create("a", b"2")
+    mirror.modify("a", lambda entry: entry and entry.value + b"3")
+    assert kv["a"] == b"13"
+    mirror.modify("a", lambda _: None)
+    assert "a" not in kv
+
+
 def test_sources(js: JetStream, kv: KeyValue, bucket: str) -> None:
     """The keys of a source have the same names, or those of its transform."""
     kv.put("a", b"1")

@@ -288,6 +288,7 @@ def test_two_threads_read_one_watch(js: JetStream, kv: KeyValue) -> None:
     assert sorted(found) == sorted(f"k{number}" for number in range(500))
 
 
+@pytest.mark.full
 def test_poll_with_short_timeouts(kv: KeyValue, js: JetStream) -> None:
     """A loop with short timeouts survives the loss of the consumer, too."""
     with kv.watch() as watch:

@@ -56,6 +56,7 @@ class Handler:
 WAYS = ["messages", "stop_after", "max_bytes", "consume", "next_msg", "cb", "queue"]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("way", WAYS)
 def test_a_slow_handler_with_a_full_buffer_gets_each_message_once(
     way: str, js: JetStream, stream: Stream

@@ -344,7 +344,7 @@ def test_a_callback_may_raise_system_exit_while_connecting(nkey_server, error):
 def test_without_the_nkeys_package(nkey_server, seed_file, monkeypatch):
     """The error says what to install; logins without a key work."""
     monkeypatch.setitem(sys.modules, "nkeys", None)
-    with pytest.raises(CredentialsError, match=r"pip install '\.\[nkeys\]'") as caught:
+    with pytest.raises(CredentialsError, match=r"pip install 'jetstream-sync\[nkeys\]'") as caught:
         jetstream_sync.connect(nkey_server.url, nkeys_seed=seed_file)
     assert caught.value.option == "nkeys_seed"
     assert works(jetstream_sync.connect(nkey_server.url, user="u", password="open sesame"))

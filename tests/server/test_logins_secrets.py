@@ -259,6 +259,7 @@ def tried(url: str, login: dict[str, Any], watch: Watch) -> None:
             nc.close()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("play", PLAYS)
 def test_servers_that_refuse_the_login(tmp_path, watch, play):
     """Whatever a server does with the login, it appears nowhere."""

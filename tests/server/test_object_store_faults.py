@@ -107,6 +107,7 @@ def test_server_restarted_between_chunks(fresh_server: NatsServer) -> None:
         check_no_orphans(js, store)
 
 
+@pytest.mark.full
 def test_leader_killed_in_put_and_get(cluster: NatsCluster) -> None:
     """On a cluster a put succeeds or fails with a typed error, a get continues, nothing is left."""
     urls = [server.url for server in cluster.servers]
@@ -352,6 +353,7 @@ def test_domain(domain: str) -> None:
 
 
 # As in test_ctrl_c: newer versions do not trace every opcode.
+@pytest.mark.matrix
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="not every opcode is traced")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("call", ["put", "replace", "delete", "get_file"])

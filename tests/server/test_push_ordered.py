@@ -255,6 +255,7 @@ def test_a_new_link_is_a_new_consumer(js: JetStream, nc: Connection, stream: Str
     sub.unsubscribe()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("callback", [False, True])
 def test_continuous_faults(
     js: JetStream, nc: Connection, stream: Stream, nats_server: NatsServer, callback: bool

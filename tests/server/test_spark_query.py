@@ -238,6 +238,7 @@ def test_planning_timeout_ends_the_query(fresh_server: NatsServer) -> None:
     planner.close()
 
 
+@pytest.mark.full
 @pytest.mark.server(">=2.11")
 def test_a_leader_failure_is_waited_out(cluster: NatsCluster) -> None:
     """In a cluster, planning and commits continue with the next leader, and lose nothing."""

@@ -92,6 +92,7 @@ def test_a_restart(transport: Transport) -> None:
         assert sub.next_msg(timeout=LATER).data == b"again"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("reset", [True, False], ids=["reset", "end"])
 def test_a_cut_link(transport: Transport, proxy: FaultProxy, reset: bool) -> None:
     """A link that is cut anywhere is replaced, also in the middle of a record or a frame."""
@@ -210,6 +211,7 @@ def test_a_fork(transport: Transport) -> None:
         assert echoes(nc)
 
 
+@pytest.mark.matrix
 def test_many_interrupts(transport: Transport, certificates: Certificates) -> None:
     """However often the main thread is interrupted, nothing is lost, repeated or corrupt."""
     config = Path(__file__).with_name("ctrl_c_storm.py")

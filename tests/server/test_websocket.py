@@ -182,6 +182,6 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "websockets.client", None)
     with (
         Listener(lambda peer: peer.rest()) as listener,
-        refused(InvalidOptionError, r"pip install '\.\[websocket\]'"),
+        refused(InvalidOptionError, r"pip install 'jetstream-sync\[websocket\]'"),
     ):
         connect(listener.url.replace("nats://", "ws://"))

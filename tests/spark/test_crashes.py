@@ -26,6 +26,7 @@ def _held(outcome: Outcome) -> None:
 
 # Each start of Spark takes seconds, so the other modes of delivery and retention policies are left to
 # `tox -e spark-soak`, and to the repeated tasks and batches in test_sink.py.
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("delivery", "retention", "cluster"),
     [

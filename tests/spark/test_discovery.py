@@ -147,6 +147,7 @@ def packed(folder: Path) -> Path:
     return archive
 
 
+@pytest.mark.full
 def test_the_package_as_a_zip(url: str, tmp_path: Path) -> None:
     """A zip of the package is sufficient on the workers if the data source is registered."""
     archive = packed(tmp_path)
@@ -168,6 +169,7 @@ print("workers:", spark.sparkContext.parallelize([0], 1).mapPartitions(where).co
     assert "shipped.zip" in workers
 
 
+@pytest.mark.full
 @pytest.mark.timeout(180)
 def test_spark_submit_on_a_cluster(tmp_path: Path) -> None:
     """--py-files ships the package to executors and --files ships a password; neither is installed there."""
@@ -211,6 +213,7 @@ def test_spark_submit_on_a_cluster(tmp_path: Path) -> None:
     assert sys.executable in workers
 
 
+@pytest.mark.full
 def test_register_sets_the_interpreter_of_the_workers(url: str, tmp_path: Path) -> None:
     """In a virtual environment that is not activated, register() gives the workers the interpreter of the driver."""
     # Another python3 is first on PATH, as in a system installation; it cannot run anything.

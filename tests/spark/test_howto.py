@@ -18,6 +18,7 @@ _BLOCK = re.compile(r"^\.\. code-block:: python\n\n(?P<code>(?:\n|   .*\n)+)", r
 ORDERS = 1000
 
 
+@pytest.mark.full
 @pytest.mark.timeout(180)
 @pytest.mark.usefixtures("spark")
 def test_the_page_runs(

@@ -35,6 +35,7 @@ def assert_nothing_left(program: Program, folder: Path) -> None:
     assert list((folder / "temporary").iterdir()) == []
 
 
+@pytest.mark.full
 def test_every_order_comes_through_once(program: Program, tmp_path: Path) -> None:
     """Both queries take all orders through, and their repeated batches store nothing twice."""
     assert program.ended(150) == 0, program.output
@@ -45,6 +46,7 @@ def test_every_order_comes_through_once(program: Program, tmp_path: Path) -> Non
     assert_nothing_left(program, tmp_path)
 
 
+@pytest.mark.full
 def test_ctrl_c_leaves_nothing_behind(program: Program, tmp_path: Path) -> None:
     """Ctrl-C in the middle ends the program with its server, Spark and temporary files."""
     program.wait_for(f" of {COUNT} completed", 110)

@@ -469,6 +469,7 @@ def test_batches_have_a_size_limit(
     assert found == sizes
 
 
+@pytest.mark.matrix
 @both_modes
 def test_a_slow_caller_does_not_lose_the_connection(mode: str) -> None:
     """A pause of the caller between two chunks never makes the server close the connection."""
@@ -546,6 +547,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
+@pytest.mark.matrix
 @both_modes
 def test_memory_does_not_grow_with_the_range(fresh_server: NatsServer, mode: str) -> None:
     """A process that reads ten times as many messages takes about the same memory."""

@@ -157,6 +157,7 @@ def test_a_queue_with_another_consumer_is_refused(
     assert held(queue) == [1, 2, 3]
 
 
+@pytest.mark.full
 def test_a_second_query_is_refused(js: JetStream, queue: Stream, collected: Collected) -> None:
     """A second query for the same subjects with another checkpoint is refused, also after a restart."""
     # The query owns the queue before there is anything to read.

@@ -204,6 +204,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.full
 def test_secrets_show_nowhere(
     words_server: NatsServer,
     token_server: NatsServer,

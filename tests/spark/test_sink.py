@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fix_spark import Driver, SparkHome, batches, forget_commit
+from fix_spark import Driver, SparkHome, batches, forget_commit, need_java
 from fix_threads import wait_until
 from rawnats import RawClient
 
@@ -439,6 +439,7 @@ def window_over(target: SinkStream) -> None:
     wait_until(lambda: not target.js.publish(subject, msg_id="probe").duplicate, 20)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("delivery", EXACT)
 def test_a_repeated_batch_is_stored_once(
     spark: SparkSession, target: SinkStream, lines: Lines, delivery: str
@@ -472,6 +473,7 @@ def test_a_replay_after_the_duplicate_window(
     assert Counter(target.payloads()) == Counter(dict.fromkeys(wanted(3000), times))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("delivery", EXACT)
 def test_an_interrupted_batch_is_completed_by_the_next_run(
     spark: SparkSession, target: SinkStream, lines: Lines, tmp_path: Path, delivery: str
@@ -570,11 +572,13 @@ spark.stop()
 """
 
 
+@pytest.mark.full
 @pytest.mark.timeout(240)
 def test_a_repeated_task_stores_its_rows_once(
     js: JetStream, nats_server: NatsServer, stream_name: str, tmp_path: Path
 ) -> None:
     """A task that fails after its last row stores its rows once when Spark repeats it."""
+    need_java()
     targets = {
         delivery: SinkStream(js, nats_server, f"{stream_name}_{delivery}").make(allow_atomic=True)
         for delivery in EXACT

@@ -25,6 +25,7 @@ DEADLINE = 2
 PAUSE = 3 * DEADLINE
 
 
+@pytest.mark.full
 def test_a_slow_consumer_does_not_lose_the_connection(spark: SparkSession) -> None:
     """Rows that are processed for seconds do not end the connection, and none is lost or duplicated."""
     with NatsServer(config=f'write_deadline: "{DEADLINE}s"\n') as server:

@@ -81,6 +81,7 @@ def test_available_now_ends_at_the_initial_end_of_the_stream(
     assert collected.sequences() == list(range(1, 101 + 4 * 7))
 
 
+@pytest.mark.full
 def test_once_reads_everything_in_one_batch(
     js: JetStream, stream: Stream, collected: Collected
 ) -> None:
@@ -196,6 +197,7 @@ def test_a_query_continues_from_its_checkpoint(
     assert collected.sequences() == list(range(1, 31))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("filtered", [False, True])
 def test_a_repeated_batch_has_the_same_partitions(
     js: JetStream, stream: Stream, collected: Collected, filtered: bool
@@ -244,6 +246,7 @@ def test_a_repeated_batch_is_shuffled_alike(
     assert sink.info().state.messages == 100
 
 
+@pytest.mark.full
 def test_a_crash_in_the_first_batch_loses_nothing(
     js: JetStream, stream: Stream, collected: Collected
 ) -> None:

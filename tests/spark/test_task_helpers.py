@@ -312,6 +312,7 @@ def test_two_attempts_at_once_store_each_row_once(server: NatsServer, kind: str)
 # --- server faults -------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", ["at-least-once", *EXACT])
 def test_a_server_restart_loses_no_rows(fresh_server: NatsServer, kind: str) -> None:
     """Unacknowledged rows are sent again with the same ids after the reconnect."""
@@ -710,6 +711,7 @@ def stepped_down(nc: Connection, led: set[str]) -> bool:
     return b'"success":true' in answer.data
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", EXACT)
 def test_a_leader_that_steps_down_loses_nothing(cluster: NatsCluster, kind: str) -> None:
     """Rows that the stream leader forgets are sent again, and rows that it stored are not duplicated."""

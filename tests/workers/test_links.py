@@ -345,6 +345,7 @@ authorization {{ users: [
         assert stream.consumer_info("C").num_redelivered == 0
 
 
+@pytest.mark.full
 def test_the_leader_of_the_consumer_moves_under_load(cluster: NatsCluster) -> None:
     """With three servers, every message is handled while leaders step down; the worker stays alive."""
     worker = Worker(cluster.urls, connection=RECONNECT)

@@ -25,7 +25,7 @@ from ...net.clock import monotonic
 from ..env import Environment
 from ..output import emit_line, note
 from ..render import Table, to_json, write_table
-from ..sanitize import readable, visible
+from ..sanitize import readable, unescaped, visible
 from ..settings import Settings
 from ..status import CommandError, ExitStatus
 
@@ -389,7 +389,7 @@ class SubWriter(MessageWriter):
 
     def _dump(self, document: dict[str, Any]) -> None:
         if self._folder is None:
-            self._env.stdout.write(json.dumps(document, ensure_ascii=False) + "\0")
+            unescaped(self._env.stdout).write(json.dumps(document, ensure_ascii=False) + "\0")
             return
         path = self._folder / f"{self.number}.json"
         try:
@@ -431,7 +431,7 @@ class SubjectReport:
                 {"subject": subject, "messages": count, "bytes": self._bytes[subject]}
                 for subject, count in ordered
             ]
-            self._settings.env.stdout.write(json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
+            self._settings.env.stdout.write(to_json(rows))
             return
         shown = ordered[: self._top]
         title = f"{len(ordered):,} subjects"

@@ -14,6 +14,7 @@ from ..completion import optional_stream_argument
 from ..interruptible import pause
 from ..output import counted, emit_line, size, when
 from ..prompts import Asker
+from ..sanitize import unescaped
 from ..settings import Settings, common_options
 from ..terminology import find_stream, words
 from ..values import PAUSE
@@ -97,7 +98,7 @@ def _show(settings: Settings, name: str, samples: list[_Sample]) -> None:
             return sparkline(values, len(values), blocks=blocks)
 
         held = [float(sample.messages) for sample in samples[1:]]
-        out.write("\x1b[H\x1b[2J")
+        unescaped(out).write("\x1b[H\x1b[2J")
         out.write(f"{words().stream} {name}\n\n")
         out.write(f"  In:    {drawn(rates)} {rates[-1]:,.0f} msgs/s\n")
         out.write(

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import Self
 
+from ..sanitize import unescaped
+
 if TYPE_CHECKING:
     from ..env import Environment
 
@@ -38,7 +40,7 @@ class Screen:
     """
 
     def __init__(self, env: Environment) -> None:
-        self._out = env.stdout
+        self._out = unescaped(env.stdout)
         self._input = env.stdin.fileno()
         self._before: list[object] | None = None
 

@@ -261,5 +261,5 @@ def test_without_speedups_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the extra the error names the package to install."""
     monkeypatch.setitem(sys.modules, "websockets.client", None)
-    with pytest.raises(InvalidOptionError, match=r"pip install '\.\[websocket\]'"):
+    with pytest.raises(InvalidOptionError, match=r"pip install 'jetstream-sync\[websocket\]'"):
         stream_on(Wire(Scripted(b"")))

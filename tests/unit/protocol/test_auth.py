@@ -201,7 +201,7 @@ def test_a_wiped_key_is_gone():
 def test_without_the_package_the_error_says_what_to_install(monkeypatch):
     """Without the nkeys package, the error has the install command."""
     monkeypatch.setitem(sys.modules, "nkeys", None)
-    with pytest.raises(BadCredentialsError, match=r"pip install '\.\[nkeys\]'"):
+    with pytest.raises(BadCredentialsError, match=r"pip install 'jetstream-sync\[nkeys\]'"):
         Key(find_seed(SEED))
 
 
