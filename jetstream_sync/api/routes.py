@@ -16,6 +16,17 @@ __all__ = ["DEFAULT_PREFIX", "Routes"]
 
 #: The API prefix without a domain or a custom prefix.
 DEFAULT_PREFIX: Final = "$JS.API"
+#: How the subjects of requests that change nothing begin, after the prefix.
+_READING: Final = (
+    "INFO",
+    "STREAM.INFO.",
+    "STREAM.LIST",
+    "STREAM.MSG.GET.",
+    "STREAM.NAMES",
+    "CONSUMER.INFO.",
+    "CONSUMER.LIST.",
+    "CONSUMER.NAMES.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +64,10 @@ class Routes:
     def imported(self) -> bool:
         """Whether an account import defines the prefix, which is not the default or a domain's."""
         return not (self.prefix.startswith("$JS.") and self.prefix.endswith(".API"))
+
+    def is_reading(self, route: str) -> bool:
+        """Return whether a request to one of these subjects changes nothing, so that it can be repeated."""
+        return route[len(self.prefix) + 1 :].startswith(_READING)
 
     # --- the account ----------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ class RequestFunction(Protocol):
         headers: HeadersLike | None = ...,
         *,
         fail_on_disconnect: bool = ...,
+        repeat_after: float = ...,
     ) -> Delivery:
         """Publish a request and return the first reply."""
 
@@ -113,6 +114,7 @@ class RequestMux(MessageReceiver):
         headers: HeadersLike | None = None,
         *,
         fail_on_disconnect: bool = False,
+        repeat_after: float = 0.0,
     ) -> Delivery:
         """
         Publish a request and return the first reply.
@@ -123,6 +125,8 @@ class RequestMux(MessageReceiver):
             deadline: when to stop waiting for the reply.
             headers: names and values; ``None``: none.
             fail_on_disconnect: fail the request when the connection is lost.
+            repeat_after: seconds without a reply after which the request is sent again, with the same
+                reply subject, and again after twice the time; 0: it is sent once.
 
         Raises:
             NoRespondersError: the subject has no subscribers.
@@ -151,15 +155,22 @@ class RequestMux(MessageReceiver):
             self._core.send(command, 1, size, deadline)
             subscription, direct = self._subscription, self._core.direct
             replies: list[Delivery] = []
-            if direct.paused and subscription is not None:
-                direct.read(
-                    subscription, replies, slot.is_set, deadline, self._reply_prefix + token
-                )
-            if not replies and not slot.arrived(deadline):
-                if self._waiting.pop(token, None) is not None:
-                    raise self._core.timed_out(f"no reply on {subject.decode()!r} in time")
-                # Another thread has just removed the request and is about to settle it.
-                slot.arrived(FOREVER)
+            while True:
+                limit = deadline.sooner(repeat_after) if repeat_after else deadline
+                if direct.paused and subscription is not None:
+                    direct.read(
+                        subscription, replies, slot.is_set, limit, self._reply_prefix + token
+                    )
+                if replies or slot.arrived(limit):
+                    break
+                if not repeat_after or deadline.expired():
+                    if self._waiting.pop(token, None) is not None:
+                        raise self._core.timed_out(f"no reply on {subject.decode()!r} in time")
+                    # Another thread has just removed the request and is about to settle it.
+                    slot.arrived(FOREVER)
+                    break
+                self._core.send(command, 1, size, deadline)
+                repeat_after *= 2
         finally:
             self._waiting.pop(token, None)
             self._fail_on_disconnect.discard(token)

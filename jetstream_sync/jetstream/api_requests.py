@@ -51,6 +51,11 @@ R = TypeVar("R", bound=Record)
 
 # The error of nats-server if JetStream is disabled; raised for "no responders".
 _NOT_ENABLED: Final = JetStreamNotEnabledError(503, 10076, "JetStream is not enabled here")
+#: The error of nats-server while there is no leader, and the delay before a request is repeated.
+_UNAVAILABLE: Final = 10008
+_UNAVAILABLE_DELAY_S: Final = 0.25
+#: Seconds without a reply after which a request is repeated: its server or the leader may be gone.
+_REPEAT_AFTER_S: Final = 1.0
 
 
 class APIRequests:
@@ -97,6 +102,9 @@ class APIRequests:
         """
         Send a request and return the decoded answer.
 
+        A request that changes nothing is sent again, within the deadline, while there is no reply or no
+        leader that could answer it.
+
         Args:
             route: the subject, of `Routes`.
             body: sent as JSON; ``None``: an empty request.
@@ -112,14 +120,30 @@ class APIRequests:
 
         """
         payload = b"" if body is None else dumps(body)
+        deadline = deadline or self.deadline()
+        reading = self.routes.is_reading(route)
+        while True:
+            try:
+                return self._ask(route, payload, deadline, _REPEAT_AFTER_S if reading else 0.0)
+            except APIError as error:
+                left = deadline.left()
+                late = left is not None and left <= _UNAVAILABLE_DELAY_S
+                if not reading or error.err_code != _UNAVAILABLE or late:
+                    raise
+            self.core.wait_closed(_UNAVAILABLE_DELAY_S)
+
+    def _ask(
+        self, route: str, payload: bytes, deadline: Deadline, repeat_after: float
+    ) -> dict[str, Any]:
         try:
             # As bytes it is not checked as a subject to publish to: the filter in a consumer's route
             # may have wildcards. What goes into a route was checked before.
             delivery = self.core.request(
                 route.encode(),
                 payload,
-                deadline or self.deadline(),
+                deadline,
                 fail_on_disconnect=self._fail_on_disconnect,
+                repeat_after=repeat_after,
             )
         except NoRespondersError as error:
             raise JetStreamNotEnabledError(*_NOT_ENABLED.args) from error

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from ..api.object_store import (
     ObjectInfo,
@@ -43,15 +43,13 @@ from ..errors import (
 from ..headers import EXPECTED_LAST_SUBJECT_SEQ, ROLLUP
 from ..net.clock import Deadline
 from .api_requests import APIRequests
-from .direct_get import StoredMsg, leader_get
+from .direct_get import leader_get
 from .publish import Publisher
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
 __all__ = ["ObjectBucket"]
-
-T = TypeVar("T")
 
 log: logging.Logger = logging.getLogger("jetstream_sync.object_store")
 
@@ -65,7 +63,7 @@ _SEALED: Final = 10109
 _NOT_READY: Final = frozenset({10158, 10163})
 #: Seconds before such a retry.
 _NOT_READY_DELAY_S: Final = 0.05
-#: Seconds without a reply after which a request is repeated.
+#: Seconds without a reply after which a purge is repeated.
 _REPEAT_INTERVAL_S: Final = 2.0
 
 
@@ -111,16 +109,6 @@ class ObjectBucket:
         """Return the error for a bucket that does not exist."""
         return BucketNotFoundError(404, 10059, f"object store {self.name!r} does not exist")
 
-    def _repeat(self, request: Callable[[Deadline], T], deadline: Deadline) -> T:
-        """Send a request that may be repeated: a stream without a leader does not reply."""
-        while True:
-            try:
-                with self.errors():
-                    return request(deadline.sooner(_REPEAT_INTERVAL_S))
-            except TimeoutError:
-                if deadline.expired():
-                    raise
-
     # --- infos ----------------------------------------------------------------------------------
 
     def last_info(
@@ -143,12 +131,9 @@ class ObjectBucket:
 
         """
         request = {"last_by_subj": info_subject(self.name, name)}
-
-        def read(part: Deadline) -> StoredMsg:
-            return leader_get(self.api, self.stream, request, part)
-
         try:
-            msg = self._repeat(read, deadline)
+            with self.errors():
+                msg = leader_get(self.api, self.stream, request, deadline)
         except MessageNotFoundError:
             return None, 0
         try:
@@ -222,9 +207,16 @@ class ObjectBucket:
         if before is not None:
             body["seq"] = before
         route = self.api.routes.stream_purge(self.stream)
-        answer = self._repeat(lambda part: self.api.ask(route, body, part), deadline)
-        purged = answer.get("purged")
-        return purged if type(purged) is int else 0
+        while True:
+            try:
+                with self.errors():
+                    answer = self.api.ask(route, body, deadline.sooner(_REPEAT_INTERVAL_S))
+            except TimeoutError:  # a stream without a leader does not reply
+                if deadline.expired():
+                    raise
+                continue
+            purged = answer.get("purged")
+            return purged if type(purged) is int else 0
 
     def request_purge(self, subject: str) -> None:
         """

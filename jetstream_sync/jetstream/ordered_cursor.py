@@ -36,8 +36,10 @@ from .consumer_api import CREATE, add_consumer
 __all__ = ["OrderedCursor", "OrderedOptions", "pull_cursor"]
 
 _INACTIVE_THRESHOLD: Final = timedelta(minutes=5)
-#: Timeout of one attempt to create a consumer, in seconds.
-_CREATE_TIMEOUT_S: Final = 10.0
+#: Timeout of one attempt to create a consumer, in seconds: the first and the maximum; it doubles each
+#: time. A request to a leader that has just gone gets no reply.
+_FIRST_CREATE_TIMEOUT_S: Final = 2.0
+_MAX_CREATE_TIMEOUT_S: Final = 10.0
 #: Delay between two attempts, in seconds: the first and the maximum; it doubles each time.
 _FIRST_RETRY_DELAY_S: Final = 1.0
 _MAX_RETRY_DELAY_S: Final = 10.0
@@ -183,13 +185,15 @@ class OrderedCursor:
         self.drop()
         self._wait_to_create(deadline)
         wait = _FIRST_RETRY_DELAY_S
+        timeout = _FIRST_CREATE_TIMEOUT_S
         attempt = 0
         while True:
             attempt += 1
             position = self.stream_seq
             # The subject is subscribed before the consumer exists, and no two consumers share one.
             config = self._next_config(None if deliver_to is None else deliver_to())
-            limit = deadline.sooner(_CREATE_TIMEOUT_S)
+            limit = deadline.sooner(timeout)
+            timeout = min(2 * timeout, _MAX_CREATE_TIMEOUT_S)
             try:
                 info = self._create(config, limit)
                 if position is not None and self._starts_early(info, position, limit):
