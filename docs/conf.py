@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import re
 from dataclasses import MISSING, fields
+from pathlib import Path
 
 import django
 from django.conf import settings
@@ -155,9 +157,32 @@ def resolve_types(_app: Sphinx, page: nodes.document) -> None:
                 reference.attributes.pop("refspecific", None)
 
 
+def read_examples() -> dict[str, list[str]]:
+    """Return the examples in the folder of that name, by class and method."""
+    found = {}
+    for path in sorted(Path(__file__).with_name("examples").glob("*.py")):
+        parts = re.split(r"^# --- (.*)\n", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        for name, code in zip(parts[1::2], parts[2::2], strict=True):
+            found[name] = code.strip().splitlines()
+    return found
+
+
+EXAMPLES = read_examples()
+
+
+def add_example(
+    _app: Sphinx, what: str, name: str, _obj: object, _options: object, lines: list[str]
+) -> None:
+    """Show the example of a method after its description."""
+    code = EXAMPLES.get(".".join(name.split(".")[-2:]))
+    if what == "method" and code:
+        lines += ["", ".. code-block:: python", "", *(f"   {line}" for line in code), ""]
+
+
 def setup(app: Sphinx) -> None:
     """Connect the functions above. Docstrings are processed before napoleon, whose priority is 500."""
     app.connect("autodoc-process-docstring", protect_colon, priority=400)
     app.connect("autodoc-process-docstring", drop_field_list, priority=400)
+    app.connect("autodoc-process-docstring", add_example, priority=600)
     app.connect("autodoc-process-signature", shorten_record)
     app.connect("doctree-read", resolve_types)

@@ -1,0 +1,50 @@
+import jetstream_sync
+
+nc = jetstream_sync.connect("nats://127.0.0.1:4222")
+
+# --- Connection.subscribe
+prices = {"tea": b"4.50"}
+service = nc.subscribe("prices.*", cb=lambda msg: msg.respond(prices[msg.subject.split(".")[1]]))
+
+# --- Connection.request
+answer = nc.request("prices.tea", timeout=2.0)
+assert answer.data == b"4.50"
+
+# --- Msg.respond
+answers = nc.subscribe("greetings", queue="greeters")
+nc.publish("greetings", b"ada", reply=nc.new_inbox())
+msg = answers.next_msg(timeout=2.0)
+msg.respond(b"hello " + msg.data)
+
+# --- Connection.request_many
+for reply in nc.request_many("prices.tea", timeout=2.0, max_messages=1):
+    print(reply.data)
+
+# --- Connection.new_inbox
+inbox = nc.new_inbox()
+with nc.subscribe(inbox) as replies:
+    nc.publish("prices.tea", reply=inbox)
+    print(replies.next_msg(timeout=2.0).data)
+
+# --- Connection.rtt
+print(f"{nc.rtt(timeout=2.0).total_seconds() * 1000:.1f} ms")
+
+# --- Connection.set_server_pool
+nc.set_server_pool(["nats://127.0.0.1:4222"])  # used from the next reconnect on
+
+# --- Connection.reconnect
+nc.reconnect()  # such as after set_server_pool(), or to leave an overloaded server
+
+# --- Subscription.next_msg
+events = nc.subscribe("events.*")
+nc.publish("events.signup", b"ada")
+print(events.next_msg(timeout=5.0).data)
+
+# --- Subscription.unsubscribe
+events.unsubscribe(limit=10)  # ends after ten messages in all
+
+# --- Subscription.drain
+service.drain(timeout=5.0)  # the callback handles what has arrived
+
+# --- Connection.close
+nc.close()  # sends what is buffered; use drain() to finish callbacks first

@@ -1,0 +1,152 @@
+import jetstream_sync
+from jetstream_sync import ConsumerConfig, StreamConfig
+
+nc = jetstream_sync.connect("nats://127.0.0.1:4222")
+js = nc.jetstream()
+js.create_stream(name="ORDERS", subjects=["ORDERS.*"])
+for number in range(10):
+    js.publish("ORDERS.new", b"order %d" % number)
+
+# --- JetStream.account_info
+info = js.account_info()
+print(info.storage, "bytes in", info.streams, "streams")
+
+# --- JetStream.create_or_update_stream
+js.create_or_update_stream(name="ORDERS", subjects=["ORDERS.*"], max_msgs=1_000_000)
+
+# --- JetStream.find_stream_name_by_subject
+assert js.find_stream_name_by_subject("ORDERS.new") == "ORDERS"
+
+# --- JetStream.list_streams
+for info in js.list_streams(subject="ORDERS.*"):
+    print(info.config.name, info.state.messages)
+
+# --- JetStream.publish_async_completed
+futures = [js.publish_async("ORDERS.new", b"order") for _ in range(100)]
+js.publish_async_completed(timeout=10.0)
+assert all(future.exception() is None for future in futures)
+
+# --- JetStream.create_consumer
+config = ConsumerConfig(durable_name="BILLING", ack_wait=60, max_deliver=5)
+consumer = js.create_consumer("ORDERS", config)
+
+# --- JetStream.update_consumer
+js.update_consumer("ORDERS", ConsumerConfig(durable_name="BILLING", ack_wait=120, max_deliver=5))
+
+# --- JetStream.create_or_update_consumer
+consumer = js.create_or_update_consumer("ORDERS", durable_name="BILLING", max_ack_pending=500)
+
+# --- JetStream.get_consumer
+for message in js.get_consumer("ORDERS", "BILLING").fetch(5, timeout=2.0):
+    message.ack()
+
+# --- JetStream.consumer_info
+info = js.consumer_info("ORDERS", "BILLING")
+print(info.num_pending, "not delivered,", info.num_ack_pending, "not acknowledged")
+
+# --- JetStream.consumer_names
+assert js.consumer_names("ORDERS") == ["BILLING"]
+
+# --- JetStream.list_consumers
+for info in js.list_consumers("ORDERS"):
+    print(info.name, info.num_pending)
+
+# --- JetStream.pause_consumer
+from datetime import datetime, timedelta, timezone
+
+js.pause_consumer("ORDERS", "BILLING", datetime.now(timezone.utc) + timedelta(hours=1))
+
+# --- JetStream.resume_consumer
+js.resume_consumer("ORDERS", "BILLING")
+
+# --- JetStream.reset_consumer
+js.reset_consumer("ORDERS", "BILLING", seq=3)  # delivers again from sequence 3 on
+
+# --- JetStream.unpin_consumer
+js.create_consumer(
+    "ORDERS", durable_name="ONE", priority_groups=["jobs"], priority_policy="pinned_client"
+)
+js.unpin_consumer("ORDERS", "ONE", "jobs")  # the next client that pulls is pinned
+
+# --- JetStream.delete_consumer
+js.delete_consumer("ORDERS", "ONE")
+
+# --- JetStream.create_push_consumer
+config = ConsumerConfig(durable_name="AUDIT", deliver_subject="audit.orders", ack_policy="none")
+js.create_push_consumer("ORDERS", config)
+
+# --- JetStream.update_push_consumer
+config = ConsumerConfig(durable_name="AUDIT", deliver_subject="audit.all", ack_policy="none")
+js.update_push_consumer("ORDERS", config)
+
+# --- JetStream.ordered_consumer
+with js.ordered_consumer("ORDERS").messages(stop_after=10) as messages:
+    for message in messages:
+        print(message.metadata.stream_seq, message.data)
+
+# --- JetStream.subscribe_bind
+with js.subscribe_bind("ORDERS", "AUDIT") as sub:
+    print(sub.next_msg(timeout=5.0).data)
+
+# --- JetStream.pull_subscribe_bind
+sub = js.pull_subscribe_bind("BILLING", "ORDERS")
+for message in sub.fetch(5, timeout=2.0):
+    message.ack()
+
+# --- JetStream.schedule
+js.create_stream(name="JOBS", subjects=["jobs.>"], allow_msg_schedules=True, allow_msg_ttl=True)
+js.schedule("jobs.timer.report", target="jobs.report", cron="0 0 5 * * *", payload=b"{}")
+
+# --- JetStream.restore_stream
+with js.get_stream("ORDERS").snapshot() as snapshot, open("ORDERS.s2", "wb") as file:
+    snapshot.write_to(file)
+js.delete_stream("ORDERS")
+with open("ORDERS.s2", "rb") as file:
+    js.restore_stream(snapshot.info, file)
+
+# --- JetStream.create_key_value
+kv = js.create_key_value(bucket="CONFIG", history=5)
+kv.put("color", b"blue")
+
+# --- JetStream.key_value
+kv = js.key_value("CONFIG")
+print(kv.get("color").value)
+
+# --- JetStream.update_key_value
+js.update_key_value(bucket="CONFIG", history=10)  # other settings are kept
+
+# --- JetStream.create_or_update_key_value
+js.create_or_update_key_value(bucket="CONFIG", history=10, description="settings of the shop")
+
+# --- JetStream.list_key_values
+for status in js.list_key_values():
+    print(status.bucket, status.values)
+
+# --- JetStream.key_value_names
+assert js.key_value_names() == ["CONFIG"]
+
+# --- JetStream.delete_key_value
+js.delete_key_value("CONFIG")
+
+# --- JetStream.create_object_store
+store = js.create_object_store(bucket="REPORTS")
+store.put("january", b"all went well")
+
+# --- JetStream.object_store
+print(js.object_store("REPORTS").get_bytes("january"))
+
+# --- JetStream.update_object_store
+js.update_object_store(bucket="REPORTS", description="monthly reports")
+
+# --- JetStream.create_or_update_object_store
+js.create_or_update_object_store(bucket="REPORTS", max_bytes=10_000_000)
+
+# --- JetStream.list_object_stores
+for status in js.list_object_stores():
+    print(status.bucket, status.size)
+
+# --- JetStream.object_store_names
+assert js.object_store_names() == ["REPORTS"]
+
+# --- JetStream.delete_object_store
+js.delete_object_store("REPORTS")
