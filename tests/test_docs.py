@@ -38,7 +38,6 @@ from unittest import mock
 import pytest
 from check_links import broken_links
 from check_types import extract_pages, untyped_names
-from fix_cases import each_case
 from fix_jsm import run_jsm
 from pages import DOCUMENTED_URL, ROOT, Block, blocks, documents
 from typing_extensions import is_typeddict
@@ -316,8 +315,8 @@ def test_blocks_are_found_by_the_rules(tmp_path: Path) -> None:
     ]
 
 
-@each_case(
-    "text, error",
+@pytest.mark.parametrize(
+    ("text", "error"),
     [
         ("if True:\n    a = 1\na = 2\n", SyntaxError),
         ("def f():\n    a = 1\n\n    return a\n", IndentationError),
@@ -418,7 +417,7 @@ _INCLUDED = re.compile(
 )
 
 
-@each_case("path", documents())
+@pytest.mark.parametrize("path", documents())
 def test_the_links_of_a_page_have_targets(path: Path) -> None:
     """Pages and files that a page names exist, relative to it or to ``docs``."""
     text = path.read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from types import FunctionType, ModuleType
 
-from fix_cases import each_case
+import pytest
 
 import jetstream_sync
 from jetstream_sync import errors
@@ -287,7 +287,7 @@ ALSO_SHOWN = {
 }
 
 
-@each_case("name", ALSO_SHOWN)
+@pytest.mark.parametrize("name", ALSO_SHOWN)
 def test_objects_show_public_names_only(name: str) -> None:
     """``dir()`` shows the methods for users, and none that other modules of the package call."""
     contract = {part for entry in CLASSES[name] for part in (entry or CLASSES[name][""]).split()}
@@ -329,7 +329,7 @@ def every_module() -> list[str]:
 # --- the tests --------------------------------------------------------------------------------
 
 
-@each_case("option", CONNECT.split())
+@pytest.mark.parametrize("option", CONNECT.split())
 def test_connect_has_the_options_of_the_contract(option: str) -> None:
     """Every option of the contract is accepted, and documented."""
     if option == "servers":
@@ -348,7 +348,7 @@ def test_shared_connection_has_the_options_of_connect() -> None:
     assert shared == connect
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("class_name", "member", "wanted"),
     [
         (class_name, member, wanted)
@@ -411,7 +411,7 @@ def test_every_error_class_is_in_all() -> None:
     assert defined == {name for name in errors.__all__ if isinstance(getattr(errors, name), type)}
 
 
-@each_case("name", every_module())
+@pytest.mark.parametrize("name", every_module())
 def test_every_name_in_all_exists(name: str) -> None:
     """Every name in ``__all__`` exists."""
     module = importlib.import_module(name)
@@ -435,7 +435,7 @@ def test_public_classes_and_functions_have_docstrings() -> None:
     assert not silent
 
 
-@each_case(
+@pytest.mark.parametrize(
     "value",
     [
         jetstream_sync,
@@ -483,7 +483,7 @@ def test_importing_starts_nothing() -> None:
     assert set(answer[1:]) & set(_LATE.split()) == set()
 
 
-@each_case(
+@pytest.mark.parametrize(
     "cls",
     [
         value

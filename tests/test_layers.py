@@ -14,7 +14,6 @@ from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
-from fix_cases import each_case
 
 import jetstream_sync
 
@@ -316,7 +315,7 @@ def modules() -> frozenset[str]:
 
 
 def every_file(test: Callable[..., None]) -> Callable[..., None]:
-    return each_case("file", files())(test)
+    return pytest.mark.parametrize("file", files(), ids=lambda file: file.name)(test)
 
 
 def functions(file: File) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,8 +65,8 @@ def test_every_price_of_whole_cents_is_kept(cents: int, as_float: bool) -> None:
     assert orders.result("received", payload) == ("A-1", cents)
 
 
-@each_case(
-    "payload, part",
+@pytest.mark.parametrize(
+    ("payload", "part"),
     [
         (b"{", "invalid JSON"),
         (b"\xff\xfe", "invalid JSON"),
@@ -132,8 +131,8 @@ def test_the_input_is_one_order_per_line() -> None:
     assert found[0].payload == line(id=1)
 
 
-@each_case(
-    "lines, message",
+@pytest.mark.parametrize(
+    ("lines", "message"),
     [
         ([], "standard input contains no orders"),
         ([b"", b" "], "standard input contains no orders"),

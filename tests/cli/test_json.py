@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_cases import each_case
 from fix_jsm import Jsm
 from make_jsm_reference import nodes
 from rawnats import RawClient
@@ -259,7 +258,7 @@ def test_no_text_of_others_controls_a_terminal(
     assert not [char for char in shown if not char.isprintable()], result
 
 
-@each_case("command", LEAVES)
+@pytest.mark.parametrize("command", LEAVES)
 def test_wrong_usage_is_json_as_well(jsm: Jsm, command: str) -> None:
     """An option that is not there is told as JSON, with nothing on stdout."""
     result = jsm(*command.split(), "--no-such-option", "-j")
@@ -267,7 +266,7 @@ def test_wrong_usage_is_json_as_well(jsm: Jsm, command: str) -> None:
     assert result.error["exit_status"] == 2
 
 
-@each_case("command", sorted(set(LEAVES) & set(LINES)))
+@pytest.mark.parametrize("command", sorted(set(LEAVES) & set(LINES)))
 def test_nobody_is_asked(jsm: Jsm, command: str) -> None:
     """Without arguments and without a person a command ends, and says what is missing in one line."""
     if command in {"demo", "top", *(each for each in LEAVES if each.startswith("bench"))}:

@@ -10,7 +10,6 @@ import subprocess
 from typing import Any
 
 import pytest
-from fix_cases import each_case
 from fix_jsm import Jsm, run_jsm
 from fix_threads import SCALE, wait_until
 from rawnats import RawClient
@@ -370,8 +369,8 @@ def test_watch_shows_values_and_changes(jsm: Jsm, config: str) -> None:
     assert b"Traceback" not in err
 
 
-@each_case(
-    "words, expected",
+@pytest.mark.parametrize(
+    ("words", "expected"),
     [
         (["--history", "--count", "3"], ["one", "two", "shop"]),
         (["db.*", "--count", "1"], ["two"]),
@@ -425,7 +424,7 @@ def test_watch_ends_with_the_bucket(jsm: Jsm, config: str) -> None:
 
 
 @pytest.mark.usefixtures("config")
-@each_case(
+@pytest.mark.parametrize(
     "words",
     [
         "get NONE k",
@@ -464,7 +463,7 @@ def test_a_bucket_with_a_similar_name(jsm: Jsm) -> None:
 
 
 @pytest.mark.usefixtures("config")
-@each_case(
+@pytest.mark.parametrize(
     "words",
     [
         "get A.B k",

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_cases import each_case
 from fix_jsm import Jsm, Terminal, run_jsm
 from fix_threads import SCALE, wait_until
 from rawnats import RawClient
@@ -211,7 +210,7 @@ def test_names(jsm: Jsm, files: str) -> None:
     assert Path("ü.txt").read_bytes() == b"x"
 
 
-@each_case("name", ["..", "/", "a/..", "sub/."])
+@pytest.mark.parametrize("name", ["..", "/", "a/..", "sub/."])
 def test_a_name_without_a_file_name(jsm: Jsm, files: str, name: str) -> None:
     """A name that would lead to another directory is refused; --output names the file."""
     jsm("object", "put", files, "--name", name, "-f", stdin=b"x").ok()
@@ -397,7 +396,7 @@ def test_watch(jsm: Jsm, files: str) -> None:
 
 
 @pytest.mark.usefixtures("files")
-@each_case(
+@pytest.mark.parametrize(
     "words",
     [
         "put NONE data.bin",
@@ -422,7 +421,7 @@ def test_what_does_not_exist(jsm: Jsm, words: str) -> None:
     assert here() == ["data.bin"]
 
 
-@each_case(
+@pytest.mark.parametrize(
     "words",
     [
         "add A.B",

@@ -7,7 +7,6 @@ import shlex
 
 import click
 import pytest
-from fix_cases import each_case
 from fix_jsm import run_jsm
 from make_jsm_reference import PAGE, STATUSES, nodes, page, root
 
@@ -31,7 +30,7 @@ def test_every_status_is_explained() -> None:
         assert re.search(rf"^ .*\b{int(status)}  \w", shown, re.MULTILINE), status
 
 
-@each_case("node", NODES)
+@pytest.mark.parametrize("node", NODES)
 def test_every_command_has_help(node: Node) -> None:
     """A command, and each of its options, says what it does; -h shows it, and -j is among them."""
     first = node.help.partition("\n\n")[0]
@@ -47,7 +46,7 @@ def test_every_command_has_help(node: Node) -> None:
     assert len({id(each) for each in arguments}) == len(arguments)
 
 
-@each_case("node", NODES)
+@pytest.mark.parametrize("node", NODES)
 def test_no_name_is_used_twice(node: Node) -> None:
     """No option hides another one of the same command, and no alias is ambiguous."""
     flags = [flag for each in node.command.params for flag in (*each.opts, *each.secondary_opts)]

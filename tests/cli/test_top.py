@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fix_cases import each_case
 from fix_jsm import Jsm, Terminal
 from fix_threads import wait_until
 from rawnats import RawClient
@@ -153,11 +152,11 @@ def busy_frame(rows: int) -> Frame:
     return frame
 
 
-@each_case("view", ["both", "streams", "consumers"])
-@each_case("rows", [0, 1, 5, 40])
-@each_case("columns", [20, 80, 200])
-@each_case("lines", [3, 10, 24, 60])
-@each_case("graphs", [True, False])
+@pytest.mark.parametrize("view", ["both", "streams", "consumers"])
+@pytest.mark.parametrize("rows", [0, 1, 5, 40])
+@pytest.mark.parametrize("columns", [20, 80, 200])
+@pytest.mark.parametrize("lines", [3, 10, 24, 60])
+@pytest.mark.parametrize("graphs", [True, False])
 def test_a_screen_fits_every_terminal(
     view: str, rows: int, columns: int, lines: int, graphs: bool
 ) -> None:

@@ -18,7 +18,6 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from fix_cases import each_case
 from fix_fork import in_child
 from fix_proxy import Listener, ScriptedPeer
 from fix_threads import SCALE, wait_until
@@ -756,7 +755,7 @@ def test_a_connection_is_not_pickled(nc: Connection) -> None:
         pickle.dumps(nc)
 
 
-@each_case("name", [field.name for field in fields(Inherited)])
+@pytest.mark.parametrize("name", [field.name for field in fields(Inherited)])
 def test_nothing_that_has_a_connection_is_pickled(it: Inherited, name: str) -> None:
     """Pickling it is refused, with the advice what to pass instead."""
     with pytest.raises(TypeError, match="can ?not be pickled; "):

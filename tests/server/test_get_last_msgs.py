@@ -9,7 +9,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from fix_cases import each_case
 from fix_threads import wait_until
 
 from jetstream_sync import (
@@ -288,7 +287,7 @@ def test_an_old_replica_is_named(nats_server: NatsServer, stream: Stream) -> Non
             next(found)
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("given", "error"),
     [
         ({"subjects": []}, InvalidOptionError),
@@ -370,7 +369,7 @@ def test_a_page_that_broke_off_is_requested_again(nats_server: NatsServer, strea
         assert [msg.seq for msg in fake.get_last_msgs(["s.*"])] == [7]
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("block", "error"),
     [
         (b"NATS/1.0 408 Bad Request\r\n\r\n", APIError),
@@ -438,7 +437,7 @@ def test_messages_from_a_time_on(js: JetStream, stream: Stream, allow_direct: bo
     assert stream.get_msgs(1, start_time=tenth.astimezone(cet))[0].seq <= 10
 
 
-@each_case(
+@pytest.mark.parametrize(
     "given",
     [
         {"start_time": datetime(2026, 1, 1)},  # noqa: DTZ001 - what is refused

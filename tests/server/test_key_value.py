@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from fix_cases import each_case
 from fix_threads import SCALE, wait_until
 
 import jetstream_sync
@@ -214,7 +213,7 @@ def test_the_longest_keys(kv: KeyValue) -> None:
             write(key + "k")
 
 
-@each_case("length", [4030, 4089])
+@pytest.mark.parametrize("length", [4030, 4089])
 def test_longer_keys_of_other_writers(nc: Connection, kv: KeyValue, length: int) -> None:
     """A key is read if another client could write it, even if its subject does not fit into a request."""
     key = longest_key(kv, length)
@@ -287,7 +286,7 @@ def test_get_what_is_not_there(kv: KeyValue) -> None:
         kv.get("a", revision=0)
 
 
-@each_case("revision", [0, -1, 2**64, True, 1.5, "1"])
+@pytest.mark.parametrize("revision", [0, -1, 2**64, True, 1.5, "1"])
 def test_revisions_that_are_refused(nc: Connection, kv: KeyValue, revision: Any) -> None:
     """A revision that is not an int from 1 on is refused before a request, by its argument's name."""
     sent = nc.stats["out_msgs"]

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_cases import each_case
 from fix_threads import SCALE, wait_until
 from rawnats import RawClient
 
@@ -79,7 +78,7 @@ def messages(stream: Stream) -> int:
 # --- storing and reading ------------------------------------------------------------------------
 
 
-@each_case("size", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 1_000_003])
+@pytest.mark.parametrize("size", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 1_000_003])
 def test_objects_of_many_sizes(store: ObjectStore, stream: Stream, size: int) -> None:
     """What was put is read, in chunks of which only the last one may be shorter."""
     data = os.urandom(size)
@@ -120,7 +119,7 @@ def test_what_an_info_tells(store: ObjectStore) -> None:
     assert (info.bucket, info.chunks, info.deleted, info.is_link) == ("FILES", 3, False, False)
 
 
-@each_case(
+@pytest.mark.parametrize(
     "name", ["a/b/c.txt", "with spaces", "ünïcödé 🎉", ".hidden", "*.>", "x" * 1000, "\r\n\0"]
 )
 def test_names_may_have_any_characters(store: ObjectStore, name: str) -> None:
@@ -226,7 +225,7 @@ def test_data_that_is_refused(
     assert messages(stream) == 0
 
 
-@each_case("pieces", [["text"], [b"x" * 25, "text"], [b"x" * 25, 5]])
+@pytest.mark.parametrize("pieces", [["text"], [b"x" * 25, "text"], [b"x" * 25, 5]])
 def test_pieces_that_are_not_bytes(store: ObjectStore, stream: Stream, pieces: list[Any]) -> None:
     """A wrong piece ends the put, and what was sent before is purged."""
     with pytest.raises(InvalidOptionError, match="must be pieces of bytes"):
@@ -234,8 +233,8 @@ def test_pieces_that_are_not_bytes(store: ObjectStore, stream: Stream, pieces: l
     assert messages(stream) == 0
 
 
-@each_case(
-    "meta, error",
+@pytest.mark.parametrize(
+    ("meta", "error"),
     [
         ("", InvalidNameError),
         (5, InvalidOptionError),
@@ -439,7 +438,7 @@ def test_get_file_that_fails(store: ObjectStore, stream: Stream, tmp_path: Path)
     assert target.read_bytes() == b"before"
 
 
-@each_case("name", ["\u65e5" * 85, "\U0001f600" * 63, "a" * 255])
+@pytest.mark.parametrize("name", ["\u65e5" * 85, "\U0001f600" * 63, "a" * 255])
 def test_get_file_with_the_longest_names(store: ObjectStore, tmp_path: Path, name: str) -> None:
     """A file name may have all the 255 bytes that file systems allow, in any characters."""
     store.put("a", b"data")
@@ -717,8 +716,8 @@ def test_chunks_removed_while_being_read(store: ObjectStore, stream: Stream) -> 
             file.read()
 
 
-@each_case(
-    "changes, error",
+@pytest.mark.parametrize(
+    ("changes", "error"),
     [
         ({"digest": "MD5=AAAA"}, UnsupportedDigestError),
         ({"digest": None}, UnsupportedDigestError),
@@ -750,7 +749,7 @@ def test_headers_of_nats_py(store: ObjectStore) -> None:
     assert store.get_bytes("a") == b"hello"
 
 
-@each_case("name", ["other", "", None, 5])
+@pytest.mark.parametrize("name", ["other", "", None, 5])
 def test_an_info_with_another_name(store: ObjectStore, stream: Stream, name: object) -> None:
     """The subject of an info names the object, whatever name the info has."""
     store.put("a", b"hello")
@@ -774,7 +773,7 @@ def test_empty_chunks(store: ObjectStore, js: JetStream) -> None:
     assert info.chunks == 1
 
 
-@each_case("change", [str.lower, lambda text: text.rstrip("=")])
+@pytest.mark.parametrize("change", [str.lower, lambda text: text.rstrip("=")])
 def test_digests_in_other_forms(store: ObjectStore, change: Callable[[str], str]) -> None:
     """The name of the algorithm in lower case and a digest without padding are accepted."""
     info = store.put("a", b"hello")
@@ -1189,7 +1188,7 @@ def test_the_stream_of_a_bucket(js: JetStream, nats_server: NatsServer) -> None:
     assert config["storage"] == "file"
 
 
-@each_case("bucket", ["", "a.b", "a b", "a*", ">", "ü", "a/b", 5])
+@pytest.mark.parametrize("bucket", ["", "a.b", "a b", "a*", ">", "ü", "a/b", 5])
 def test_bucket_names(js: JetStream, bucket: Any) -> None:
     """A bucket name of other characters is refused before anything is sent."""
     for call in (

@@ -14,7 +14,6 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from fix_cases import each_case
 from fix_threads import between, wait_until, within
 
 import jetstream_sync
@@ -334,7 +333,7 @@ def test_a_request_that_cannot_be_sent_leaves_no_subscription(nc: Connection) ->
 # --- connections that break and close -----------------------------------------------------------
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("options", "timeout", "fails"),
     [
         ({"fail_requests_on_disconnect": True}, 30.0, True),

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fix_cases import each_case
 
 from jetstream_sync import BucketNotFoundError, Connection, JetStream, KeyValue
 from jetstream_sync.api.stream import StreamSource
@@ -161,7 +160,7 @@ def test_rows_are_put(nc: Connection, js: JetStream, kv: KeyValue, nats_server: 
     assert keys(js, kv) == {"a": b"", "b.c": b"\xff", "d": "\u00e4".encode()}
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("row", "text"),
     [
         (("a b", "x"), "key"),
@@ -200,7 +199,7 @@ def test_buckets_that_take_no_rows(
         js.delete_key_value(mirror.bucket)
 
 
-@each_case(
+@pytest.mark.parametrize(
     "columns",
     [
         [("key", "string")],
@@ -217,7 +216,7 @@ def test_wrong_columns_to_write(columns: list[tuple[str, str]]) -> None:
         RowLayout.of_bucket(schema(*columns))
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("column", "kind"),
     [("key", "binary"), ("value", "string"), ("data", "binary"), ("Key", "string")],
 )
@@ -227,7 +226,7 @@ def test_wrong_columns_to_read(column: str, kind: str) -> None:
         check_read_columns([(column, kind)], BUCKET_TYPES)
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("parse", "options"),
     [
         *((BucketReadOptions, {name: "1"}) for name in ("stream", "subjects", "startingOffsets")),

@@ -13,7 +13,6 @@ from datetime import datetime, timedelta, timezone
 from enum import Enum, IntEnum
 
 import pytest
-from fix_cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -108,7 +107,7 @@ def either(request, monkeypatch):
 # --- JSON -----------------------------------------------------------------------------------------
 
 
-@each_case(
+@pytest.mark.parametrize(
     "value",
     [
         None,
@@ -137,7 +136,7 @@ def test_json_is_compact_utf_8(either):
     assert either.dumps({"a": [1, "é"]}) == '{"a":[1,"é"]}'.encode()
 
 
-@each_case(
+@pytest.mark.parametrize(
     "data", [b"", b"{", b"nope", b"NaN", b"[Infinity]", b"\xff", b'"\xff"', b"{}x", b"[" * 100_000]
 )
 def test_what_is_not_json_is_an_invalid_response(either, data):
@@ -148,7 +147,7 @@ def test_what_is_not_json_is_an_invalid_response(either, data):
     assert len(str(caught.value)) < 400
 
 
-@each_case(
+@pytest.mark.parametrize(
     "value",
     [
         object(),
@@ -269,7 +268,7 @@ def test_an_unknown_enum_value_is_kept():
     assert encode(dataclasses.replace(tree, name="b")) == {"name": "b", "color": "mauve"}
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("field", "wrong"),
     [
         ("name", 1),
@@ -362,7 +361,7 @@ def test_a_record_does_not_share_what_it_was_made_of():
     assert tree == Tree(name="a", words=["x"], labels={"k": "v"})
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("field", "wrong"),
     [
         ("name", None),

@@ -9,7 +9,6 @@ import pickle
 import re
 
 import pytest
-from fix_cases import each_case
 
 import jetstream_sync
 from jetstream_sync import errors
@@ -87,8 +86,8 @@ def drawn():
                 yield name, path[depth - 1]
 
 
-@each_case("cls", CLASSES)
-@each_case("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("cls", CLASSES)
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_every_error_survives_pickle(cls, protocol):
     """Errors keep class, fields and text through pickle, as Spark and multiprocessing require."""
     error = example(cls)
@@ -99,8 +98,8 @@ def test_every_error_survives_pickle(cls, protocol):
     assert str(again) == str(error)
 
 
-@each_case("cls", CLASSES)
-@each_case("copied", [copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("cls", CLASSES)
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
 def test_every_error_can_be_copied(cls, copied):
     """One error that ends several waits is raised as a copy in each of them."""
     error = example(cls)
@@ -111,7 +110,7 @@ def test_every_error_can_be_copied(cls, copied):
     assert str(again) == str(error)
 
 
-@each_case("cls", CLASSES)
+@pytest.mark.parametrize("cls", CLASSES)
 def test_every_text_says_what_the_fields_say(cls):
     """The text of an error contains all of its fields."""
     error = example(cls)
@@ -171,7 +170,7 @@ def test_the_codes_are_nats_servers():
         assert APIError.by_err_code[err_code].__name__ == name
 
 
-@each_case("err_code", SERVER_CODES)
+@pytest.mark.parametrize("err_code", SERVER_CODES)
 def test_a_known_err_code_has_its_class(err_code):
     """The err_code selects the class, which derives from the one for the server's code."""
     _, code, name = SERVER_CODES[err_code]

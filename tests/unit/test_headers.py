@@ -6,7 +6,6 @@ import copy
 import pickle
 
 import pytest
-from fix_cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -240,7 +239,7 @@ def test_any_header_is_refused_or_unchanged(name, value):
 # --- the status line ----------------------------------------------------------------------------
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("block", "status"),
     [
         (b"NATS/1.0 100 Idle Heartbeat\r\n\r\n", Status(100, "Idle Heartbeat")),

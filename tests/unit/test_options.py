@@ -11,7 +11,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from fix_cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,7 +86,7 @@ def test_every_option_has_bad_values():
     assert options == ConnectOptions.__annotations__.keys()
 
 
-@each_case(("option", "value"), [(o, v) for o, values in BAD.items() for v in values])
+@pytest.mark.parametrize(("option", "value"), [(o, v) for o, values in BAD.items() for v in values])
 def test_bad_values_are_refused_by_name(option, value):
     """The error names the option."""
     with pytest.raises(InvalidOptionError) as caught:
@@ -96,8 +95,8 @@ def test_bad_values_are_refused_by_name(option, value):
     assert str(caught.value).startswith(f"{option}=")
 
 
-@each_case("option", TIMES)
-@each_case("value", [1, 1.0, timedelta(seconds=1)])
+@pytest.mark.parametrize("option", TIMES)
+@pytest.mark.parametrize("value", [1, 1.0, timedelta(seconds=1)])
 def test_a_time_is_seconds_or_a_timedelta(option, value):
     """The record has seconds, whether seconds or a timedelta were given."""
     seconds = getattr(made(**{option: value}), option)
@@ -105,14 +104,14 @@ def test_a_time_is_seconds_or_a_timedelta(option, value):
     assert type(seconds) is float
 
 
-@each_case("option", TIMES)
-@each_case("value", [INF, timedelta.max, 1e300])
+@pytest.mark.parametrize("option", TIMES)
+@pytest.mark.parametrize("value", [INF, timedelta.max, 1e300])
 def test_a_time_has_a_maximum(option, value):
     """The maximum is the longest wait of a lock, nearly 300 years."""
     assert 200 * 365 * 86400 < getattr(made(**{option: value}), option) < 2**63 / 1e9
 
 
-@each_case(
+@pytest.mark.parametrize(
     "options",
     [
         {"reconnect_time_wait": 0},
@@ -178,7 +177,7 @@ SEED = "SUAAAAAAAA" + "A" * 48
 JWT = "eyJ0eXAiOiJKV1QifQ.eyJqdGki.c2ln"
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("option", "value"),
     [
         ("nkeys_seed", SEED),
@@ -277,8 +276,8 @@ PICKLED = [
 ]
 
 
-@each_case("options", PICKLED)
-@each_case("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("options", PICKLED)
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_options_without_inline_secrets_survive_pickle(options, protocol):
     """Paths and importable functions survive pickle; the result is equal."""
     before = made(**options)
@@ -296,8 +295,8 @@ LOST = [
 ]
 
 
-@each_case(("options", "lost"), LOST)
-@each_case("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize(("options", "lost"), LOST)
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_a_pickle_has_no_secret_in_it(options, lost, protocol):
     """A secret is removed and marked, everything else is pickled."""
     before = made(name="n", connect_timeout=5, **options)
@@ -314,8 +313,8 @@ def test_a_pickle_has_no_secret_in_it(options, lost, protocol):
     assert pickle.loads(pickle.dumps(after, protocol)) == after
 
 
-@each_case("url", ["nats://u:s3cret@h:1", "tls://s3cret@h"])
-@each_case("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("url", ["nats://u:s3cret@h:1", "tls://s3cret@h"])
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_a_pickled_address_has_no_login_in_it(url, protocol):
     """The user's name stays; password and token are marked, and the options name them."""
     before = ServerAddress.parse(url)
@@ -355,7 +354,7 @@ def test_an_unimportable_callable_is_not_pickled(option):
 # --- servers ------------------------------------------------------------------------------------
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("text", "address"),
     [
         ("h", ServerAddress("h", 4222)),
@@ -389,7 +388,7 @@ def test_urls(text, address):
     assert ServerAddress.parse(text) == address
 
 
-@each_case(
+@pytest.mark.parametrize(
     "text",
     [
         "",
@@ -428,7 +427,7 @@ def test_what_is_no_url_is_refused(text):
     assert caught.value.option == "servers"
 
 
-@each_case(
+@pytest.mark.parametrize(
     "text",
     [
         "http://u:s3cret@h",

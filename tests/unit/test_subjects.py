@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from fix_cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,7 +68,7 @@ def test_badly_formed_subjects_are_refused(subject):
         assert caught.value.subject == subject
 
 
-@each_case("blank", BLANK)
+@pytest.mark.parametrize("blank", BLANK)
 def test_white_space_and_control_characters_are_refused(blank):
     """A space would end an argument of the protocol line."""
     for text in (blank, f"a{blank}", f"{blank}a", f"a.b{blank}c"):
@@ -108,15 +107,15 @@ def test_a_queue_group_may_be_left_out_or_have_dots():
     assert check_queue("workers.eu") == "workers.eu"
 
 
-@each_case("kind", CHECK_NAMES)
-@each_case("name", ["A", "ORDERS", "a-b_c", "ä", "a=b", "x" * 255])
+@pytest.mark.parametrize("kind", CHECK_NAMES)
+@pytest.mark.parametrize("name", ["A", "ORDERS", "a-b_c", "ä", "a=b", "x" * 255])
 def test_good_names_come_back(kind, name):
     """A name is one token that is valid as a file name."""
     assert CHECK_NAMES[kind](name) == name
 
 
-@each_case("kind", CHECK_NAMES)
-@each_case(
+@pytest.mark.parametrize("kind", CHECK_NAMES)
+@pytest.mark.parametrize(
     "name",
     ["", ".", "a.b", "*", "a*", ">", "a>", "a/b", "a\\b", "..", " ", "x" * 256, "ä" * 128],
 )

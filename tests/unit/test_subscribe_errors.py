@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 
-from fix_cases import each_case
+import pytest
 
 from jetstream_sync import errors
 from jetstream_sync.errors import (
@@ -31,7 +31,7 @@ def example(cls: type[Error]) -> Error:
     return cls("asked", "found")
 
 
-@each_case("cls", CLASSES)
+@pytest.mark.parametrize("cls", CLASSES)
 def test_every_error_survives_pickle(cls: type[Error]) -> None:
     """An error keeps its class, its fields and its text through pickle."""
     error = example(cls)
@@ -41,7 +41,7 @@ def test_every_error_survives_pickle(cls: type[Error]) -> None:
     assert str(copied) == str(error)
 
 
-@each_case("cls", CLASSES)
+@pytest.mark.parametrize("cls", CLASSES)
 def test_every_error_is_in_the_tree(cls: type[Error]) -> None:
     """Each is a JetStreamError; raised ones are also errors of an argument."""
     assert issubclass(cls, JetStreamError)
@@ -50,7 +50,7 @@ def test_every_error_is_in_the_tree(cls: type[Error]) -> None:
         assert issubclass(cls, InvalidArgumentError)
 
 
-@each_case("cls", CLASSES)
+@pytest.mark.parametrize("cls", CLASSES)
 def test_the_text_has_the_values(cls: type[Error]) -> None:
     """The text names the values that disagree."""
     error = example(cls)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 
-from fix_cases import each_case
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,7 +41,7 @@ TEXTS = [
 ]
 
 
-@each_case(("text", "meant"), TEXTS)
+@pytest.mark.parametrize(("text", "meant"), TEXTS)
 def test_what_a_server_says(text, meant):
     """Operation, subject and queue group are read; missing ones are empty."""
     assert parse_permissions_violation(text) == PermissionsViolation(*meant)
@@ -50,7 +50,7 @@ def test_what_a_server_says(text, meant):
     assert str(error) == text
 
 
-@each_case(("text", "meant"), TEXTS)
+@pytest.mark.parametrize(("text", "meant"), TEXTS)
 def test_the_error_keeps_what_it_says(text, meant):
     """It is created from the text alone, so its fields survive pickle."""
     again = pickle.loads(pickle.dumps(PermissionsError(text)))

@@ -7,7 +7,7 @@ from dataclasses import fields
 from datetime import timedelta
 from typing import Any, get_type_hints
 
-from fix_cases import each_case
+import pytest
 
 from jetstream_sync import ConsumerConfig, KeyValueConfig, ObjectStoreConfig, StreamConfig
 from jetstream_sync.api.config_fields import (
@@ -18,7 +18,7 @@ from jetstream_sync.api.config_fields import (
 )
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("record", "keywords"),
     [
         (StreamConfig, StreamConfigFields),

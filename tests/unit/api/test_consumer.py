@@ -7,7 +7,6 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from fix_cases import each_case
 
 from jetstream_sync.api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause
 from jetstream_sync.api.enums import AckPolicy, DeliverPolicy, PriorityPolicy, ReplayPolicy
@@ -141,7 +140,7 @@ NOW = datetime(2024, 1, 1, tzinfo=timezone.utc)
 PUSH = {"deliver_subject": "d"}
 
 
-@each_case(
+@pytest.mark.parametrize(
     "fields",
     [
         {"name": "a", "durable_name": "a"},
@@ -168,7 +167,7 @@ def test_what_goes_together_is_accepted(fields):
     ConsumerConfig(**fields)
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("option", "fields"),
     [
         ("name", {"name": "a", "durable_name": "b"}),
@@ -245,8 +244,8 @@ def test_what_needs_deliveries_is_refused_where_messages_are_pulled(option, valu
     assert caught.value.option == option
 
 
-@each_case("name", ["", "a.b", "a b", "a*", ">", "a/b"])
-@each_case("field", ["name", "durable_name"])
+@pytest.mark.parametrize("name", ["", "a.b", "a b", "a*", ">", "a/b"])
+@pytest.mark.parametrize("field", ["name", "durable_name"])
 def test_bad_names_are_refused(field, name):
     """An invalid consumer name is rejected before a request is sent."""
     with pytest.raises(InvalidNameError):

@@ -5,7 +5,6 @@ import json
 import pickle
 
 import pytest
-from fix_cases import each_case
 
 from jetstream_sync.api import enums
 
@@ -13,7 +12,7 @@ POLICIES = [getattr(enums, name) for name in enums.__all__]
 WORDS = [word for policy in POLICIES for word in policy]
 
 
-@each_case("word", WORDS)
+@pytest.mark.parametrize("word", WORDS)
 def test_a_policy_is_its_word(word):
     """A policy equals, prints, formats and dumps as the string of the protocol."""
     assert isinstance(word, str)

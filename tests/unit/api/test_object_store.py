@@ -8,7 +8,6 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from fix_cases import each_case
 
 from jetstream_sync import (
     InvalidNameError,
@@ -43,7 +42,7 @@ def test_subjects() -> None:
     assert chunk_subject("FILES", "n1") == "$O.FILES.C.n1"
 
 
-@each_case("name", ["", 5, "\ud800", "x" * 5000])
+@pytest.mark.parametrize("name", ["", 5, "\ud800", "x" * 5000])
 def test_names_that_have_no_subject(name: Any) -> None:
     """A name that no subject can hold is refused."""
     with pytest.raises(InvalidNameError, match="object name"):
@@ -60,7 +59,9 @@ def test_digests() -> None:
     assert parse_digest(text.replace("SHA", "sha")) == empty
 
 
-@each_case("text", [None, "", "SHA-256", "SHA-256=", "MD5=AAAA", "SHA-256=AAAA", "SHA-256=ü", "="])
+@pytest.mark.parametrize(
+    "text", [None, "", "SHA-256", "SHA-256=", "MD5=AAAA", "SHA-256=AAAA", "SHA-256=ü", "="]
+)
 def test_digests_of_another_kind(text: str | None) -> None:
     """Another algorithm or encoding is not a digest."""
     assert parse_digest(text) is None
@@ -103,14 +104,14 @@ def test_infos_of_other_clients() -> None:
     assert loads(encode_info(info))["new"] == 1
 
 
-@each_case("nuid", ["", ">", "*", "a.b", "a b", "a\r\n"])
+@pytest.mark.parametrize("nuid", ["", ">", "*", "a.b", "a b", "a\r\n"])
 def test_ids_that_are_not_one_token(nuid: str) -> None:
     """An id with which a purge would delete the chunks of other objects is refused."""
     with pytest.raises(InvalidResponseError, match="nuid"):
         decode_info(dumps({"name": "a", "bucket": "B", "nuid": nuid}), NOON)
 
 
-@each_case(
+@pytest.mark.parametrize(
     "data", [b"", b"[]", b'"a"', b"{}", b'{"name":"a"}', b'{"name":5,"bucket":"B","nuid":"n"}']
 )
 def test_what_is_not_an_info(data: bytes) -> None:
@@ -155,7 +156,7 @@ def test_update_keeps_what_the_config_does_not_have() -> None:
     assert dict(changed.extra) == {"future": 1}
 
 
-@each_case(
+@pytest.mark.parametrize(
     "fields",
     [
         {"bucket": "a.b"},

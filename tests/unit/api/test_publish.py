@@ -5,7 +5,6 @@ import pickle
 from pathlib import Path
 
 import pytest
-from fix_cases import each_case
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -64,7 +63,7 @@ def test_an_old_error_without_err_code_is_raised():
         PubAck.from_json({"error": {"code": 599}})
 
 
-@each_case(
+@pytest.mark.parametrize(
     "data",
     [
         None,

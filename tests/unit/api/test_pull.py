@@ -7,7 +7,6 @@ from collections import deque
 from dataclasses import replace
 
 import pytest
-from fix_cases import each_case
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -46,7 +45,7 @@ REFUSED = [
 ]
 
 
-@each_case(("blamed", "arguments"), REFUSED)
+@pytest.mark.parametrize(("blamed", "arguments"), REFUSED)
 def test_invalid_requests_are_refused(blamed, arguments):
     """The error names the option, and no request is sent."""
     with pytest.raises(InvalidOptionError) as caught:
@@ -107,7 +106,7 @@ def limits(**said):
     )
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("said", "worked_out"),
     [
         ({}, (500, 0, 250, 0, 30, 15.0, 0)),
@@ -131,7 +130,7 @@ def test_what_depends_on_what(said, worked_out):
     assert limits(**said) == worked_out
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("blamed", "said"),
     [
         ("max_bytes", {"max_messages": 1, "max_bytes": 1}),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from fix_cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,7 +59,7 @@ def test_the_tokens_that_both_forms_share(reply):
     assert consumer_sequence(reply) == 3
 
 
-@each_case("reply", JUNK)
+@pytest.mark.parametrize("reply", JUNK)
 def test_other_subjects_are_no_streams(reply):
     """A message that did not come from a stream has no metadata."""
     for read in (metadata_of, ack_tokens, consumer_sequence):
@@ -70,9 +69,9 @@ def test_other_subjects_are_no_streams(reply):
             read(reply)
 
 
-@each_case("position", [-5, -4, -3, -2, -1])
-@each_case("word", [b"", b"x", b"\xff", b"0x1", b"9" * 5000])
-@each_case("form", [V1, V2])
+@pytest.mark.parametrize("position", [-5, -4, -3, -2, -1])
+@pytest.mark.parametrize("word", [b"", b"x", b"\xff", b"0x1", b"9" * 5000])
+@pytest.mark.parametrize("form", [V1, V2])
 def test_numbers_are_numbers(form, position, word):
     """A subject with other text in place of a number is not that of a stream message."""
     tokens = form.split(b".")

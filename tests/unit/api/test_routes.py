@@ -6,7 +6,6 @@ import inspect
 import re
 
 import pytest
-from fix_cases import each_case
 
 from jetstream_sync.api.routes import DEFAULT_PREFIX, Routes
 from jetstream_sync.errors import InvalidOptionError
@@ -58,20 +57,20 @@ def test_every_route_is_in_the_table() -> None:
     assert named == set(SUBJECTS)
 
 
-@each_case("name", SUBJECTS)
+@pytest.mark.parametrize("name", SUBJECTS)
 def test_a_route_is_the_servers_subject(name: str) -> None:
     """Without a domain or prefix, a route is the subject that the server listens to."""
     assert route(Routes.of(), name) == SUBJECTS[name]
 
 
-@each_case("name", SUBJECTS)
+@pytest.mark.parametrize("name", SUBJECTS)
 def test_a_domain_is_part_of_every_route(name: str) -> None:
     """A domain's API has the domain between `$JS` and `API` (ADR-19)."""
     expected = re.sub(r"^\$JS\.API", "$JS.hub.API", SUBJECTS[name])
     assert route(Routes.of(domain="hub"), name) == expected
 
 
-@each_case("name", SUBJECTS)
+@pytest.mark.parametrize("name", SUBJECTS)
 def test_a_prefix_replaces_the_usual_one(name: str) -> None:
     """A prefix replaces `$JS.API`."""
     expected = re.sub(r"^\$JS\.API", "from.acme", SUBJECTS[name])

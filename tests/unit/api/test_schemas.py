@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-from fix_cases import each_case
 
 from jetstream_sync.api import account, cluster, consumer, publish, stream
 from jetstream_sync.codec import UnknownEnumValue, decode, encode
@@ -89,7 +88,7 @@ def wrong_samples(kind):
     return [value for value in everything if type(value) not in right]
 
 
-@each_case("record", RECORDS)
+@pytest.mark.parametrize("record", RECORDS)
 def test_every_field_of_a_schema_is_a_field_of_ours(record):
     """The records have every field of the schemas; additional fields are listed here."""
     ours = {field.name for field in dataclasses.fields(RECORDS[record])} - {"extra"}
@@ -97,7 +96,7 @@ def test_every_field_of_a_schema_is_a_field_of_ours(record):
     assert set(SCHEMAS[record]) <= ours
 
 
-@each_case("record", RECORDS)
+@pytest.mark.parametrize("record", RECORDS)
 def test_an_object_with_every_field_survives(record):
     """Decoding and encoding an object with every field returns the same JSON."""
     data = whole(record)
@@ -106,7 +105,7 @@ def test_an_object_with_every_field_survives(record):
     assert value.extra == {}
 
 
-@each_case(("record", "name"), FIELDS)
+@pytest.mark.parametrize(("record", "name"), FIELDS)
 def test_types_agree(record, name):
     """A field accepts every value of its schema's type and no value of another type."""
     kind = SCHEMAS[record][name]
@@ -118,14 +117,14 @@ def test_types_agree(record, name):
             decode(RECORDS[record], {**whole(record), name: value})
 
 
-@each_case(("record", "name"), FIELDS)
+@pytest.mark.parametrize(("record", "name"), FIELDS)
 def test_times_and_durations_are_not_left_as_they_came(record, name):
     """Durations and times of a schema are decoded to Python types."""
     if SCHEMAS[record][name] in ("duration", "time"):
         assert not isinstance(getattr(decode(RECORDS[record], whole(record)), name), (int, str))
 
 
-@each_case(("record", "name"), FIELDS)
+@pytest.mark.parametrize(("record", "name"), FIELDS)
 def test_every_word_of_a_schema_is_known(record, name):
     """Every policy value of the schemas has a member, except for the listed ones."""
     kind = SCHEMAS[record][name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from fix_cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,8 +64,8 @@ def block(line, **headers):
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-@each_case(("line", "kind", "error"), ROWS)
-@each_case("case", [str, str.lower, str.upper])
+@pytest.mark.parametrize(("line", "kind", "error"), ROWS)
+@pytest.mark.parametrize("case", [str, str.lower, str.upper])
 def test_every_status_of_a_pull(line, kind, error, case):
     """Each status has its kind and its error class; the text is compared without case."""
     status = parse_pull_status(block(case(line)), b"")
@@ -80,7 +79,7 @@ def test_every_status_of_a_pull(line, kind, error, case):
         assert str(status.error)
 
 
-@each_case(("line", "kind", "error"), ROWS)
+@pytest.mark.parametrize(("line", "kind", "error"), ROWS)
 def test_every_status_may_say_what_was_not_delivered(line, kind, error):
     """The two headers with undelivered messages and bytes are read from every status (ADR-37)."""
     header = block(line, Nats_Pending_Messages=3, Nats_Pending_Bytes=512)

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from fix_cases import each_case
 
 from jetstream_sync.api.cluster import Placement
 from jetstream_sync.api.enums import (
@@ -183,7 +182,7 @@ def test_what_goes_together_is_accepted(fields):
     StreamConfig(name="S", **fields)
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("option", "fields"),
     [
         ("subjects", {"mirror": MIRROR, "subjects": ["a"]}),

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from fix_cases import each_case
 
 from jetstream_sync import (
     AckPolicy,
@@ -274,7 +273,7 @@ def attempt(asked: dict[str, Any], existing: ConsumerInfo | None) -> SubscribeRe
     return wanted
 
 
-@each_case(("sentence", "asked", "existing", "error", "one", "other"), SENTENCES)
+@pytest.mark.parametrize(("sentence", "asked", "existing", "error", "one", "other"), SENTENCES)
 def test_every_sentence_has_its_error(
     sentence: str,
     asked: dict[str, Any],
@@ -334,7 +333,7 @@ def test_what_fits_is_taken(asked: dict[str, Any], existing: ConsumerInfo) -> No
 NOON = datetime(2024, 5, 1, 12, tzinfo=timezone.utc)
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("option", "asked", "found"),
     [
         ("ack_policy", {"ack_policy": "all"}, {"ack_policy": "explicit"}),
@@ -574,7 +573,7 @@ def test_an_ordered_consumer_is_made_as_the_document_says() -> None:
     )
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("option", "asked"),
     [
         ("durable_name", {"durable": "d"}),

@@ -8,7 +8,6 @@ from queue import SimpleQueue
 from unittest.mock import Mock
 
 import pytest
-from fix_cases import each_case
 
 from jetstream_sync.address import parse_servers
 from jetstream_sync.client.events import Events
@@ -55,7 +54,7 @@ def default_of_its_own(got):
     return callback
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("make", "expected"),
     [
         (lambda got: lambda: got.put(NOTHING), NOTHING),

@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from fix_cases import each_case
 
 from jetstream_sync.errors import (
     BadSubjectError,
@@ -86,7 +85,7 @@ def test_a_ttl_is_exact(ttl: float | timedelta, text: str) -> None:
     assert made(msg_ttl=ttl) == {"Nats-TTL": text}
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("argument", "value"),
     [
         ("msg_id", ""),

@@ -9,7 +9,6 @@ import sys
 
 import nkeys
 import pytest
-from fix_cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,7 +86,7 @@ def test_a_jwt_is_found(content):
     assert find_jwt(bytearray(content)) == JWT
 
 
-@each_case(
+@pytest.mark.parametrize(
     "content",
     [
         b"",
@@ -134,7 +133,7 @@ def wrong(seed):
     return seed[:20] + (b"A" if seed[20:21] != b"A" else b"B") + seed[21:]
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("content", "reason"),
     [
         (b"", "it contains no nkey seed"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 
 import pytest
-from fix_cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,9 +113,9 @@ def test_each_operation(text, operation):
     assert fed(text) == [operation]
 
 
-@each_case("payload", PAYLOADS)
-@each_case("header", [b"", BLOCK])
-@each_case("reply", [b"", b"r"])
+@pytest.mark.parametrize("payload", PAYLOADS)
+@pytest.mark.parametrize("header", [b"", BLOCK])
+@pytest.mark.parametrize("reply", [b"", b"r"])
 def test_a_payload_is_the_bytes_that_were_announced(payload, header, reply):
     """Line ends inside a payload belong to the payload."""
     text = message(7, b"a", payload, reply, header)
@@ -322,9 +321,9 @@ GARBLED = [
 ]
 
 
-@each_case("line", GARBLED)
-@each_case("prefix", [b"", b"PING\r\n", message(1, b"a", b"hello")])
-@each_case("payload", [b"", b"abcd"])
+@pytest.mark.parametrize("line", GARBLED)
+@pytest.mark.parametrize("prefix", [b"", b"PING\r\n", message(1, b"a", b"hello")])
+@pytest.mark.parametrize("payload", [b"", b"abcd"])
 def test_what_is_not_the_protocol_is_refused(line, prefix, payload):
     """Numbers must be digits, commands in upper case with single spaces, and nothing may be missing."""
     text = prefix + line + b"\r\n" + payload + b"\r\n"

@@ -6,7 +6,6 @@ import dataclasses
 import json
 
 import pytest
-from fix_cases import each_case
 
 from jetstream_sync.errors import (
     AuthenticationExpiredError,
@@ -306,7 +305,7 @@ TEXTS = [
 ]
 
 
-@each_case(("text", "cls", "closes"), TEXTS)
+@pytest.mark.parametrize(("text", "cls", "closes"), TEXTS)
 def test_the_servers_complaints(text, cls, closes):
     """Each -ERR has its class and keeps its text; some concern one subject and not the connection."""
     (operation,) = Parser().feed(f"-ERR '{text}'\r\n".encode())

@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from fix_cases import each_case
 
 from jetstream_sync.protocol.state import TRANSITIONS, ConnectionStatus, Event, next_status
 
 S, E = ConnectionStatus, Event
 
 
-@each_case(("status", "event"), list(itertools.product(S, E)))
+@pytest.mark.parametrize(("status", "event"), list(itertools.product(S, E)))
 def test_the_table_decides(status, event):
     """An event leads to the state in the table; an event without an entry is an internal error."""
     if (status, event) in TRANSITIONS:

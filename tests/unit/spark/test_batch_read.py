@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from fix_cases import each_case
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -132,7 +132,7 @@ def test_messages_that_pass_the_filters_are_within_the_bounds(
         assert keeps(left, subject, sequence, time_to_ns(time) + nanoseconds)
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("filters", "option", "left"),
     [
         ([], (), None),

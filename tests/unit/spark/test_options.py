@@ -6,7 +6,6 @@ import pickle
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from fix_cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,7 +76,7 @@ def test_options_added_by_spark_are_ignored() -> None:
     assert read(checkpointLocation="/somewhere", queryName="orders") == read()
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("options", "named"),
     [
         ({"streamPattern": "ORDERS_*"}, "streamPattern"),
@@ -105,7 +104,7 @@ def test_contradictions_are_refused(options: dict[str, str], named: str) -> None
     assert refusal(read, **options).option == named
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("option", "value"),
     [
         ("stream", "a.b"),

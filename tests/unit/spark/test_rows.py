@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fix_cases import each_case
 
 from jetstream_sync.spark.schema import WRITE_COLUMNS, SchemaError
 from jetstream_sync.spark.writing.rows import (
@@ -53,7 +52,7 @@ def test_the_columns_are_the_documented_ones() -> None:
     assert tuple(WRITE_TYPES) == WRITE_COLUMNS
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("name", "kind"), [(name, kind) for name, kinds in WRITE_TYPES.items() for kind in kinds]
 )
 def test_each_column_accepts_its_types(name: str, kind: str) -> None:
@@ -104,7 +103,7 @@ def test_payloads_are_bytes() -> None:
     assert made.ids is None
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("values", "said"),
     [
         ({"data": [None]}, "data is NULL"),
