@@ -38,8 +38,8 @@ STATUSES = {
 }
 
 HEAD = """\
-The jsm command
-===============
+jsm reference
+=============
 
 .. This page is made by tests/make_jsm_reference.py, of what the commands say of themselves.
 
