@@ -5,13 +5,21 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from ..errors import InvalidNameError, InvalidOptionError
 
-__all__ = ["Base64Keys", "KeyCodec", "PathKeys", "ValueCodec", "key_codec", "value_codec"]
+__all__ = [
+    "Base64Keys",
+    "KeyCodec",
+    "PathKeys",
+    "ValueCodec",
+    "encode_pattern",
+    "key_codec",
+    "value_codec",
+]
 
-_ROOT = "_root_"
+_ROOT: Final = "_root_"
 
 
 class KeyCodec(Protocol):
@@ -76,25 +84,44 @@ def _encoded_token(token: str) -> str:
     return base64.urlsafe_b64encode(token.encode()).rstrip(b"=").decode()
 
 
+#: Characters of a path that have another meaning in its stored form, and how they are stored.
+_ESCAPES: Final = {".": "=2E", "=": "=3D"}
+#: The stored form of a relative path that begins with the token of the root.
+_ESCAPED_ROOT: Final = "=5Froot_"
+
+
 class PathKeys:
-    """Stores paths such as ``/a/b`` as ``_root_.a.b``, and ``a/b`` as ``a.b``; a final slash is dropped."""
+    """
+    Stores paths such as ``/a/b`` as ``_root_.a.b``, and ``a/b`` as ``a.b``; a final slash is dropped.
+
+    A dot in a path is stored as ``=2E``, and ``=`` as ``=3D``, so no two paths have one stored form.
+    """
 
     def encode(self, key: str) -> str:
         """Return the stored form of a path."""
-        path = key.removesuffix("/")
+        tokens = "".join(_ESCAPES.get(char, char) for char in key.removesuffix("/")).split("/")
         if key.startswith("/"):
-            path = _ROOT + path
-        return path.replace("/", ".")
+            tokens[0] = _ROOT
+        elif tokens[0] == _ROOT:
+            tokens[0] = _ESCAPED_ROOT
+        return ".".join(tokens)
 
     encode_filter = encode
 
     def decode(self, key: str) -> str:
-        """Return the path of a stored form."""
-        if key == _ROOT:
-            return "/"
-        if key.startswith(f"{_ROOT}."):
-            key = key[len(_ROOT) :]
-        return key.replace(".", "/")
+        """
+        Return the path of a stored form.
+
+        Raises:
+            InvalidNameError: it is not the stored form of a path.
+
+        """
+        first, *rest = key.split(".")
+        first = "" if first == _ROOT else _ROOT if first == _ESCAPED_ROOT else first
+        path = "/".join((first, *rest)).replace("=2E", ".").replace("=3D", "=") or "/"
+        if self.encode(path) != key:
+            raise InvalidNameError("key", key, "not the stored form of a path")
+        return path
 
 
 class _KeyChain:
@@ -110,11 +137,7 @@ class _KeyChain:
 
     def encode_filter(self, pattern: str) -> str:
         for codec in self._codecs:
-            encode = getattr(codec, "encode_filter", None)
-            if encode is None:
-                reason = f"{type(codec).__name__} cannot encode patterns"
-                raise InvalidOptionError("pattern", pattern, reason)
-            pattern = encode(pattern)
+            pattern = encode_pattern(codec, pattern)
         return pattern
 
     def decode(self, key: str) -> str:
@@ -138,6 +161,21 @@ class _ValueChain:
         for codec in reversed(self._codecs):
             value = codec.decode(value)
         return value
+
+
+def encode_pattern(codec: KeyCodec, pattern: str) -> str:
+    """
+    Return the stored form of a pattern.
+
+    Raises:
+        InvalidOptionError: it has wildcards, and the codec cannot encode patterns.
+
+    """
+    encode = getattr(codec, "encode_filter", None)
+    if encode is None and ("*" in pattern or ">" in pattern):
+        reason = f"{type(codec).__name__} cannot encode patterns"
+        raise InvalidOptionError("pattern", pattern, reason)
+    return str((encode or codec.encode)(pattern))
 
 
 def key_codec(given: KeyCodec | Sequence[KeyCodec] | None) -> KeyCodec | None:

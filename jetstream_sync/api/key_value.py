@@ -28,6 +28,7 @@ from ..subjects import (
 )
 from .cluster import Placement
 from .enums import DiscardPolicy, KeyValueOperation, StorageType, StoreCompression
+from .key_codecs import encode_pattern
 from .reply import metadata_of
 from .stream import (
     RePublish,
@@ -545,12 +546,8 @@ class BucketSubjects:
             InvalidOptionError: the codec cannot encode patterns.
 
         """
-        if self.key_codec is not None:
-            encode = getattr(self.key_codec, "encode_filter", None)
-            if encode is None:
-                reason = f"{type(self.key_codec).__name__} cannot encode patterns"
-                raise InvalidOptionError("pattern", pattern, reason)
-            pattern = encode(pattern)
+        if self.key_codec is not None and pattern != ">":
+            pattern = encode_pattern(self.key_codec, pattern)
         return check_subject(pattern) if self.loose else check_pattern(pattern)
 
     def decoded(self, subject: str) -> str:

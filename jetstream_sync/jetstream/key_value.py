@@ -290,15 +290,15 @@ class KeyValue(ForeignNames):
                 if up_to_revision is not None:
                     raise
                 break
-            entries = [self._entry(each) for each in stored]
-            return {entry.key: entry for entry in entries if entry.has_value}
+            entries = map(self._entry, stored)
+            return {key: entry for key, entry in _decoded(entries) if entry.has_value}
         found: dict[str, KeyValueEntry] = {}
         with self.watch(patterns) as watch:
-            for entry in watch.initial(self._api.timeout):
+            for key, entry in _decoded(watch.initial(self._api.timeout)):
                 if entry.has_value:
-                    found[entry.key] = entry
+                    found[key] = entry
                 else:
-                    found.pop(entry.key, None)
+                    found.pop(key, None)
         return found
 
     def history(self, key: str) -> list[KeyValueEntry]:
@@ -312,8 +312,8 @@ class KeyValue(ForeignNames):
             Error: as `watch()`.
 
         """
-        self._subjects.encoded(key)
-        with self.watch(key, history=True) as watch:
+        options = _start_options(history=True, updates_only=False, revision=None)
+        with self._watch([self._subjects.encoded(key)], options) as watch:
             return list(watch.initial(self._api.timeout))
 
     def keys(self, *patterns: str) -> list[str]:
@@ -343,8 +343,7 @@ class KeyValue(ForeignNames):
         """
         with self.watch(patterns or ">", ignore_deletes=True, meta_only=True) as watch:
             known: set[str] = set()
-            for entry in watch.initial(self._api.timeout):
-                key = entry.key
+            for key, _ in _decoded(watch.initial(self._api.timeout)):
                 if key not in known:  # it was changed meanwhile
                     known.add(key)
                     yield key
@@ -694,18 +693,24 @@ class KeyValue(ForeignNames):
             if callback is not None:
                 check_callback(name, callback)
         options = _start_options(history, updates_only, resume_from_revision)
-        filters, select = merge_patterns(self._subjects.pattern(each) for each in _patterns(keys))
-        options["filter_subjects"] = [self._subjects.read + each for each in filters]
         options["headers_only"] = meta_only
-        watch = Watch(
+        stored = [self._subjects.pattern(pattern) for pattern in _patterns(keys)]
+        watch = self._watch(stored, options, ignore_deletes)
+        return watch if cb is None else WatchHandle(self._api, watch, cb, current_cb)
+
+    def _watch(
+        self, stored: list[str], options: OrderedOptions, ignore_deletes: bool = False
+    ) -> Watch[KeyValueEntry]:
+        """Watch the stored forms of keys and patterns."""
+        filters, select = merge_patterns(stored)
+        options["filter_subjects"] = [self._subjects.read + pattern for pattern in filters]
+        return Watch(
             self._api,
             self._stream.name,
             options,
             _entry_maker(self._subjects, select, ignore_deletes),
             partial(bucket_not_found, self.bucket),
-            updates_only=updates_only,
         )
-        return watch if cb is None else WatchHandle(self._api, watch, cb, current_cb)
 
     # --- like a dict ----------------------------------------------------------------------------
 
@@ -741,6 +746,16 @@ def _patterns(keys: str | Sequence[str]) -> list[str]:
     if isinstance(keys, str) or not isinstance(keys, Iterable):
         return [keys]
     return list(keys)
+
+
+def _decoded(entries: Iterable[KeyValueEntry]) -> Iterator[tuple[str, KeyValueEntry]]:
+    """Yield entries with their keys, other than those whose key the codec cannot decode."""
+    for entry in entries:
+        try:
+            key = entry.key
+        except ValueError:
+            continue
+        yield key, entry
 
 
 def _check_revision(option: str, revision: int, least: int) -> None:

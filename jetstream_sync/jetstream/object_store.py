@@ -683,7 +683,6 @@ class ObjectStore(ForeignNames):
             {"filter_subjects": infos_subject(self.bucket), "deliver_policy": policy},
             info_of_delivery,
             self._bucket.not_found,
-            updates_only=policy == DeliverPolicy.NEW,
         )
 
     # --- the bucket -----------------------------------------------------------------------------

@@ -34,7 +34,12 @@ from .message import JetStreamMsg
 from .object_store_bucket import ObjectBucket
 from .object_store_writing import ProgressCallback
 from .ordered import OrderedPuller
-from .ordered_cursor import OrderedCursor, OrderedOptions, pull_cursor
+from .ordered_cursor import (
+    INACTIVE_THRESHOLD_S,
+    OrderedCursor,
+    OrderedOptions,
+    pull_cursor,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -165,7 +170,10 @@ class Download:
         api = bucket.api
         buffered = max(_BUFFERED_BYTES, 2 * (api.core.max_payload + _HEADER_RESERVE))
         pull = continuous_pull({"max_bytes": buffered, "heartbeat": _HEARTBEAT_S})
-        options: OrderedOptions = {"filter_subjects": self._subject}
+        options: OrderedOptions = {
+            "filter_subjects": self._subject,
+            "inactive_threshold": INACTIVE_THRESHOLD_S,
+        }
         cursor = pull_cursor(api, bucket.stream, options, OrderedCursor)
         puller = OrderedPuller(api, cursor, pull)
         with bucket.errors():

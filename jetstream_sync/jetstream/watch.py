@@ -48,7 +48,12 @@ from .consumer import continuous_pull
 from .message import JetStreamMsg
 from .messages import MessagePuller, until_stopped
 from .ordered import OrderedPuller, OrderedRequester, at_least
-from .ordered_cursor import OrderedCursor, OrderedOptions, pull_cursor
+from .ordered_cursor import (
+    INACTIVE_THRESHOLD_S,
+    OrderedCursor,
+    OrderedOptions,
+    pull_cursor,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -175,8 +180,6 @@ class Watch(Generic[E]):
         options: OrderedOptions,
         make: Callable[[Delivery], E | None],
         not_found: Callable[[], Error],
-        *,
-        updates_only: bool = False,
     ) -> None:
         """
         Create the consumer of the watch.
@@ -184,10 +187,10 @@ class Watch(Generic[E]):
         Args:
             api: the JetStream API.
             stream: the name of the bucket's stream.
-            options: the filters and the deliver policy of the consumer.
+            options: the filters and the deliver policy of the consumer; with the policy ``new`` the
+                watch is current from the start.
             make: makes the entry of a message; ``None``: there is none to hand out. It must not raise.
             not_found: makes the error for a bucket that does not exist.
-            updates_only: whether the watch is current from the start.
 
         Raises:
             Error: the result of ``not_found``: the bucket does not exist.
@@ -199,6 +202,7 @@ class Watch(Generic[E]):
         self._api = api
         self._make = make
         self._not_found = not_found
+        options.setdefault("inactive_threshold", INACTIVE_THRESHOLD_S)
         self._cursor = cursor = pull_cursor(api, stream, options, _WatchCursor)
         cursor.from_scratch = options.get("deliver_policy") == DeliverPolicy.LAST_PER_SUBJECT
         pull = continuous_pull({"max_messages": _MAX_BUFFERED, "heartbeat": _HEARTBEAT_S})
@@ -222,7 +226,7 @@ class Watch(Generic[E]):
         self._stalled = 0
         self._replaced = 0  # consumers in a row that were replaced because nothing arrived
         self._fork_reset = _ForkReset(self)
-        if updates_only:
+        if options.get("deliver_policy") == DeliverPolicy.NEW:
             self._set_current()
         deadline = self._messages.deadline = api.deadline()
         try:

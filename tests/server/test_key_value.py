@@ -757,6 +757,41 @@ class Upper:
         return value.lower()
 
 
+class Reversed:
+    """A codec of keys that cannot encode patterns."""
+
+    def encode(self, key: str) -> str:
+        return key[::-1]
+
+    def decode(self, key: str) -> str:
+        if key == "foreign":
+            raise ValueError("not encoded")
+        return key[::-1]
+
+
+def test_codec_without_patterns(kv: KeyValue) -> None:
+    """Without patterns a codec lists all keys, and returns the history and values of given keys."""
+    coded = kv.with_codecs(key=Reversed())
+    coded.put("ab", b"1")
+    coded.put("ab", b"2")
+    kv.put("foreign", b"3")
+    assert coded.keys() == ["ab"]
+    assert [entry.value for entry in coded.history("ab")] == [b"1", b"2"]
+    assert set(coded.get_many(["ab"])) == {"ab"}
+    assert set(coded.get_many(">")) == {"ab"}
+    with pytest.raises(InvalidOptionError, match="patterns"):
+        coded.keys("a.*")
+
+
+def test_history_of_a_key_like_a_wildcard(kv: KeyValue) -> None:
+    """A codec makes any text a key; a history is that of this key only."""
+    coded = kv.with_codecs(key=Base64Keys())
+    coded.put("a", b"1")
+    assert coded.history("*") == coded.history(">") == []
+    coded.put("*", b"2")
+    assert [entry.value for entry in coded.history("*")] == [b"2"]
+
+
 def test_codecs(kv: KeyValue) -> None:
     """Keys and values are decoded in every result, and patterns are encoded."""
     coded = kv.with_codecs(key=[PathKeys(), Base64Keys()], value=Upper())

@@ -114,7 +114,7 @@ def test_our_bucket_there(nats_server: NatsServer, js: JetStream, bucket: str) -
 
 def test_their_writes_in_our_watch(nats_server: NatsServer, js: JetStream, bucket: str) -> None:
     """A watch here shows what nats-py does to the keys."""
-    kv = js.create_key_value(bucket=bucket, storage="memory")
+    kv = js.create_key_value(bucket=bucket, storage="memory", history=5)
     with kv.watch("a.*") as watch:
 
         async def write(nc: Client) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import timedelta
 
 import pytest
 from fix_ctrl_c import interrupted
@@ -73,6 +74,14 @@ def test_initial_entries_and_changes(js: JetStream, kv: KeyValue) -> None:
             ("a", "PURGE", b""),
         ]
     wait_until(lambda: consumers(js, kv) == [])
+
+
+def test_consumer_of_a_lost_watch(js: JetStream, kv: KeyValue) -> None:
+    """The server deletes the consumer of a watch whose program is gone after half a minute."""
+    with kv.watch():
+        (name,) = consumers(js, kv)
+        config = js.get_consumer(f"KV_{kv.bucket}", name).cached_info.config
+        assert config.inactive_threshold == timedelta(seconds=30)
 
 
 @pytest.mark.parametrize(

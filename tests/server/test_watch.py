@@ -39,10 +39,9 @@ def store(js: JetStream, stream: Stream) -> Stream:
 
 def watch(js: JetStream, stream: Stream, pattern: str = ">", **options: Any) -> Watch[Any]:
     """Watch the last message of each subject."""
-    updates_only = options.pop("updates_only", False)
     options.setdefault("deliver_policy", DeliverPolicy.LAST_PER_SUBJECT)
     options["filter_subjects"] = f"{stream.name}.{pattern}"
-    return Watch(js._api, stream.name, options, entry_of, gone, updates_only=updates_only)
+    return Watch(js._api, stream.name, options, entry_of, gone)
 
 
 def put(js: JetStream, stream: Stream, **values: int) -> None:
@@ -169,7 +168,7 @@ def test_deleted_stream(js: JetStream, store: Stream, monkeypatch: pytest.Monkey
 def test_updates_only(js: JetStream, store: Stream) -> None:
     """With ``updates_only`` a watch is current at once and skips what exists."""
     put(js, store, a=1)
-    with watch(js, store, deliver_policy=DeliverPolicy.NEW, updates_only=True) as watching:
+    with watch(js, store, deliver_policy=DeliverPolicy.NEW) as watching:
         assert watching.is_current
         put(js, store, a=2)
         assert watching.next(10 * SCALE) == ("a", b"2")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from jetstream_sync import (
@@ -295,6 +295,38 @@ def test_path_keys(path: str, stored: str) -> None:
     assert codec.decode(stored) == (path.removesuffix("/") or "/")
 
 
+def _is_key(stored: str) -> bool:
+    try:
+        return bool(check_key(stored))
+    except InvalidNameError:
+        return False
+
+
+@given(st.lists(st.text("/._=2E3D5Froot*a", max_size=12), min_size=2, max_size=2))
+def test_path_keys_are_unique(paths: list[str]) -> None:
+    """Two paths have one stored form only if they differ by a final slash."""
+    codec = PathKeys()
+    same = paths[0].removesuffix("/") == paths[1].removesuffix("/") and (
+        paths[0].startswith("/") == paths[1].startswith("/")
+    )
+    stored = [codec.encode(path) for path in paths]
+    assume(all(map(_is_key, stored)))
+    assert (stored[0] == stored[1]) == same
+    for path, form in zip(paths, stored, strict=True):
+        assert codec.decode(form) in {path, path.removesuffix("/"), "/"}
+
+
+def test_path_keys_with_dots() -> None:
+    """A dot is no separator of paths, and a foreign key is not decoded."""
+    codec = PathKeys()
+    assert codec.encode("/etc/nginx.conf") == "_root_.etc.nginx=2Econf"
+    assert codec.decode("_root_.etc.nginx=2Econf") == "/etc/nginx.conf"
+    assert codec.decode(codec.encode("_root_/a")) == "_root_/a"
+    for foreign in ("a/b", "a=b", "=5Froot_=", "_root_.a=2e"):
+        with pytest.raises(InvalidNameError, match="stored form"):
+            codec.decode(foreign)
+
+
 @given(
     st.lists(st.text(min_size=1), min_size=1).map(
         lambda parts: ".".join(p.replace(".", "") or "x" for p in parts)
@@ -352,5 +384,7 @@ def test_chains() -> None:
     assert values.decode(values.encode(b"abc")) == b"abc"
     subjects = BucketSubjects("B", "$KV.B.", "$KV.B.", key_codec=key_codec([PathKeys(), Reverse()]))
     assert subjects.encoded("a/b") == "b.a"
+    assert subjects.pattern("a/b") == "b.a"
+    assert subjects.pattern(">") == ">"
     with pytest.raises(InvalidOptionError, match="Reverse cannot encode patterns"):
         subjects.pattern("a/*")
