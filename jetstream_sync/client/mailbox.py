@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 from ..errors import ForkedConnectionError, TimeoutError
 from ..net.clock import Deadline
 from .result_slot import copy_exception
-from .threads import release_gates
+from .threads import releases
 
 __all__ = ["Mailbox", "first_items"]
 
@@ -92,7 +92,10 @@ class Mailbox(Generic[T]):
         # reader sees the items, or this thread sees the gate.
         if self._gates:
             with self._lock:
-                release_gates(self._gates, count)
+                try:  # noqa: SIM105 - each wake-up would cost more
+                    deque(releases(self._gates, count), maxlen=0)
+                except IndexError:
+                    pass  # no more gates
 
     def get(self, deadline: Deadline) -> T:
         """
@@ -126,9 +129,12 @@ class Mailbox(Generic[T]):
             self._reason = reason
             return
         with self._lock:
-            if self._reason is None:
-                self._reason = reason
-            release_gates(self._gates)
+            wake = releases(self._gates)
+            self._reason = self._reason or reason
+            try:  # noqa: SIM105 - without a call
+                deque(wake, maxlen=0)
+            except IndexError:
+                pass  # no more gates
 
     def raise_reason(self) -> None:
         """Raise the reason if the mailbox is closed."""

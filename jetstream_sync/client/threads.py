@@ -19,7 +19,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from operator import methodcaller
 from typing import Final, Protocol
@@ -36,7 +36,7 @@ __all__ = [
     "in_callback",
     "in_each_child",
     "join",
-    "release_gates",
+    "releases",
     "spawn",
     "spawn_from_finalizer",
     "start_timer",
@@ -65,22 +65,26 @@ class ExitAware(Protocol):
 _release: Final[Callable[[threading.Lock], None]] = methodcaller("release")
 
 
-def release_gates(gates: deque[threading.Lock], count: int | None = None) -> None:
+def releases(gates: deque[threading.Lock], count: int | None = None) -> Iterator[None]:
     """
-    Remove gates from a queue and release them, each by one thread only.
+    Return an iterator that removes gates from a queue and releases them, each by one thread only.
 
-    A KeyboardInterrupt cannot separate the removal of a gate from its release.
+    No KeyboardInterrupt separates a change from the wake-up of the threads that wait for it, because no
+    bytecode runs in between::
+
+        wake = releases(gates)
+        self.closed = True
+        try:
+            deque(wake, maxlen=0)
+        except IndexError:
+            pass  # no more gates
 
     Args:
         gates: locked locks, on which other threads wait.
         count: the maximum number; ``None``: all.
 
     """
-    try:  # noqa: SIM105 - each wake-up would cost more
-        # No bytecode runs between the two steps.
-        deque(map(_release, islice(iter(gates.popleft, None), count)), maxlen=0)
-    except IndexError:
-        pass  # no more gates
+    return map(_release, islice(iter(gates.popleft, None), count))
 
 
 class Waiters:
@@ -111,7 +115,8 @@ class Waiters:
 
     def wake_all(self) -> None:
         """Let all waiting threads check their condition."""
-        release_gates(self.gates)
+        with contextlib.suppress(IndexError):
+            deque(releases(self.gates), maxlen=0)
 
 
 class Signal(Waiters):
@@ -127,8 +132,12 @@ class Signal(Waiters):
 
     def set(self) -> None:
         """Set the flag and wake all waiting threads."""
+        wake = releases(self.gates)
         self._is_set = True
-        self.wake_all()
+        try:  # noqa: SIM105 - without a call
+            deque(wake, maxlen=0)
+        except IndexError:
+            pass  # no more gates
 
     def clear(self) -> None:
         """Reset the flag."""

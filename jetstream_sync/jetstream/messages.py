@@ -355,32 +355,46 @@ class MessagePuller:
                 if self._last_taken is not None:
                     self._last_taken[get_ident()] = msg
                 return msg
-            with self._lock:
-                if ready and monotonic() < leases.fresh_until:
-                    continue  # another thread has accepted a run meanwhile
-                if ready:
-                    self._put_back()
-                delivery = self._next_delivery()
-                if delivery is None:
-                    self._waiting.add(get_ident())
-                elif (not delivery[2] or delivery[3]) and (
-                    monotonic() < leases.fresh_until or self._is_deliverable(delivery)
-                ):
-                    return self._accept(delivery)
-            if delivery is None:
-                try:
-                    self._wait(deadline)
-                finally:
-                    self._waiting.discard(get_ident())
-                continue
-            if delivery[2] and not delivery[3]:
-                if self._handle_status(delivery):
-                    continue
-                # Headers without a payload and without a status: a message.
+            try:
                 with self._lock:
-                    if monotonic() < leases.fresh_until or self._is_deliverable(delivery):
+                    if ready and monotonic() < leases.fresh_until:
+                        continue  # another thread has accepted a run meanwhile
+                    if ready:
+                        self._put_back()
+                    delivery = self._next_delivery()
+                    if delivery is None:
+                        self._waiting.add(get_ident())
+                    elif (not delivery[2] or delivery[3]) and (
+                        monotonic() < leases.fresh_until or self._is_deliverable(delivery)
+                    ):
                         return self._accept(delivery)
-            leases.verify()
+                if delivery is not None:
+                    checked = self._handle(delivery)
+                    if checked is not None:
+                        return checked
+                    continue
+            except Error:
+                raise
+            except BaseException:
+                # A message may not be counted, or a counted request not be sent: request again.
+                self._retry_at = 0.0
+                raise
+            try:
+                self._wait(deadline)
+            finally:
+                self._waiting.discard(get_ident())
+
+    def _handle(self, delivery: Delivery) -> JetStreamMsg | None:
+        """Handle a status, or a message that needs a check; return a message for the caller."""
+        if delivery[2] and not delivery[3]:
+            if self._handle_status(delivery):
+                return None
+            # Headers without a payload and without a status: a message.
+            with self._lock:
+                if monotonic() < self._leases.fresh_until or self._is_deliverable(delivery):
+                    return self._accept(delivery)
+        self._leases.verify()
+        return None
 
     def ready(self) -> Iterator[JetStreamMsg]:
         """Yield the messages of the accepted run while their leases last."""
@@ -582,11 +596,11 @@ class MessagePuller:
             return
         if self._draining or self._inbox.mailbox.closed or self._backoff.retry_at is not None:
             return
-        request = self._ledger.next_request()
-        if request is None:
-            return
-        self._inbox.last_seen = monotonic()
         try:
+            request = self._ledger.next_request()
+            if request is None:
+                return
+            self._inbox.last_seen = monotonic()
             # With an empty buffer the caller soon asks for the next message. What it sends before that
             # (an ack) is then sent together with the request.
             self._requester.send(request, self._inbox, deferred=not self._arrived)
@@ -594,6 +608,9 @@ class MessagePuller:
             # The connection was just lost, and the current message must not be lost with it. The next
             # item in the mailbox is DISCONNECTED, or the mailbox is closed with the reason.
             return
+        except BaseException:
+            self._retry_at = 0.0  # the request may be counted and not be sent
+            raise
 
     # --- statuses -------------------------------------------------------------------------------
 

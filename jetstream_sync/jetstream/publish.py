@@ -328,7 +328,7 @@ class Publisher(MessageReceiver):
             self._make_room()
             raise
         if self._asleep:
-            self._asleep = False
+            # The thread resets it, so after an interrupt here the next publish wakes the thread.
             self._acks.put((_WAKE,), 1)
         return future
 
@@ -486,7 +486,9 @@ class Publisher(MessageReceiver):
                     wait_s = (
                         None if self._asleep and not self._pending else _OVERDUE_CHECK_INTERVAL_S
                     )
-                self._settle(acks.get(Deadline(wait_s)))
+                delivery = acks.get(Deadline(wait_s))
+                self._asleep = False
+                self._settle(delivery)
                 # Settle everything that arrived with it before waking other threads.
                 for _ in range(len(acks)):
                     self._settle(acks.items.popleft())

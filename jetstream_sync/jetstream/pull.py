@@ -614,6 +614,15 @@ class Fetch:
             ConnectionClosedError: the connection was closed before the first message.
 
         """
+        try:
+            return self._run()
+        except Error:
+            raise
+        except BaseException:
+            self.keep_unread()
+            raise
+
+    def _run(self) -> list[JetStreamMsg]:
         requester = self._requester
         if not (self._is_small or requester.without_acks):
             inbox = PullInbox(requester.core)
@@ -636,8 +645,17 @@ class Fetch:
             else:
                 kept.close()
 
+    def keep_unread(self) -> None:
+        """
+        Keep the messages for the next fetch if the server redelivers none.
+
+        For an exception such as a KeyboardInterrupt, which keeps them from the caller.
+        """
+        if self._requester.without_acks:
+            self._requester.keep_unread(self._messages)
+
     def run_in(self, inbox: PullInbox) -> list[JetStreamMsg]:
-        """Pull as `run()` does, into an inbox that the caller closes."""
+        """Pull as `run()` does, into an inbox that the caller closes; see `keep_unread()`."""
         # More messages arrive in several reads, which cost less in the reader.
         inbox.awaited = self._request.batch == 1
         inbox.waiting = True
@@ -654,10 +672,6 @@ class Fetch:
         except Error:
             if not self._messages:
                 raise
-        except BaseException:
-            if self._requester.without_acks:
-                self._requester.keep_unread(self._messages)
-            raise
         finally:
             inbox.waiting = False
             inbox.awaited = True  # an inbox that is kept: no message is expected

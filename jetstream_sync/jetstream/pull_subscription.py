@@ -171,21 +171,27 @@ class PullSubscription(ConsumerAccessors):
         shared = batch == 1 or self._requester.without_acks
         inbox = self._shared_inbox() if shared else PullInbox(self._api.core)
         try:
-            self._busy.add(inbox)
-            if self._ended is not None:  # it ended before the inbox was in the set
-                raise copy_exception(self._ended)
-            messages = pull.run_in(inbox)
-        finally:
-            self._busy.discard(inbox)
-            kept = pull.answered or self._requester.without_acks
-            if shared and kept and self._ended is None:
-                self._put_back(inbox)
-            else:
-                inbox.close(deferred=pull.answered)
+            try:
+                self._busy.add(inbox)
+                if self._ended is not None:  # it ended before the inbox was in the set
+                    raise copy_exception(self._ended)
+                messages = pull.run_in(inbox)
+            finally:
+                self._busy.discard(inbox)
+                kept = pull.answered or self._requester.without_acks
+                if shared and kept and self._ended is None:
+                    self._put_back(inbox)
+                else:
+                    inbox.close(deferred=pull.answered)
+            with self._count:
+                self._delivered += len(messages)
+        except Error:
+            raise
+        except BaseException:
+            pull.keep_unread()
+            raise
         if not messages:
             raise self._api.core.timed_out(f"no message from consumer {self._consumer!r} in time")
-        with self._count:
-            self._delivered += len(messages)
         return messages
 
     def _shared_inbox(self) -> PullInbox:

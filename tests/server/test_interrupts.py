@@ -25,8 +25,10 @@ import jetstream_sync
 from jetstream_sync import (
     Connection,
     ConnectionLostError,
+    ConsumerNotFoundError,
     Error,
     JetStream,
+    JetStreamMsg,
     KeyValue,
     ObjectStore,
     Stream,
@@ -203,10 +205,20 @@ def server(nats_server: NatsServer) -> Iterator[NatsServer]:
         js.delete_object_store("interrupts")
 
 
-def check(world: World) -> None:
-    """Use the connection, break its link, use it again and close it."""
+def delete_consumers(server: NatsServer) -> None:
+    with jetstream_sync.connect(server.url) as nc:
+        js = nc.jetstream()
+        for name in js.stream_names():
+            stream = js.get_stream(name)
+            for consumer in stream.consumer_names():
+                with suppress(ConsumerNotFoundError):
+                    stream.delete_consumer(consumer)
+
+
+def check(world: World, *, ending: bool) -> None:
+    """Use the connection unless the call ends it, break its link, use it again and close it."""
     nc = world.nc
-    if not nc.is_closed and not nc.is_draining:
+    if not ending:
         use(world)
         transport = nc._core._transport
         if transport is not None:
@@ -238,12 +250,12 @@ def use_once(world: World) -> None:
     assert len(list(world.stream.create_consumer().fetch(2, timeout=5))) == 2
 
 
-def check_on_another_thread(world: World, what: str) -> None:
+def check_on_another_thread(world: World, what: str, *, ending: bool) -> None:
     raised: list[BaseException] = []
 
     def run() -> None:
         try:
-            check(world)
+            check(world, ending=ending)
         except BaseException as error:
             raised.append(error)
 
@@ -273,7 +285,10 @@ def interrupt(server: NatsServer, name: str, moments: Callable[[int], list[int]]
     for moment in moments(count):
         with world_on(server) as world:
             if interrupted(lambda: call(world), moment):
-                check_on_another_thread(world, f"{name}, point {moment} of {count}")
+                what = f"{name}, point {moment} of {count}"
+                check_on_another_thread(world, what, ending=name in {"close", "drain"})
+        if moment % 50 == 0:  # ordered consumers whose end was interrupted
+            delete_consumers(server)
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -290,3 +305,69 @@ def test_a_call_that_was_interrupted(server: NatsServer, name: str) -> None:
 def test_a_call_that_was_interrupted_at_each_point(server: NatsServer, name: str) -> None:
     """The same at every point."""
     interrupt(server, name, lambda count: list(range(1, count)))
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+
+def by_fetch(stream: Stream) -> Callable[[], list[JetStreamMsg]]:
+    consumer = stream.get_consumer("READ")
+    return lambda: consumer.fetch(5, timeout=0.5)
+
+
+def by_messages(stream: Stream) -> Callable[[], list[JetStreamMsg]]:
+    found = stream.get_consumer("READ").messages(max_messages=4)
+    return lambda: [found.next(timeout=0.5)]
+
+
+def by_ordered_fetch(stream: Stream) -> Callable[[], list[JetStreamMsg]]:
+    consumer = stream.ordered_consumer()
+    return lambda: consumer.fetch(5, timeout=0.5)
+
+
+def by_ordered_messages(stream: Stream) -> Callable[[], list[JetStreamMsg]]:
+    found = stream.ordered_consumer().messages()
+    return lambda: [found.next(timeout=0.5)]
+
+
+READERS = {
+    "fetch": by_fetch,
+    "messages": by_messages,
+    "ordered fetch": by_ordered_fetch,
+    "ordered messages": by_ordered_messages,
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_at_most_one_message_is_lost_without_acks(server: NatsServer, name: str) -> None:
+    """After an interrupt at any point, the next calls return the messages at once, except for one."""
+    with world_on(server) as world:
+        stream = world.stream
+
+        def start() -> Callable[[], list[JetStreamMsg]]:
+            with suppress(ConsumerNotFoundError):
+                stream.delete_consumer("READ")
+            stream.create_consumer(durable_name="READ", ack_policy="none")
+            return READERS[name](stream)
+
+        read = start()
+        read()
+        moment = 1
+        went_off = True
+        while went_off:
+            read = start()
+            got = read()
+            while len(got) < 5:
+                got += read()
+            went_off = interrupted(lambda: got.extend(read()), moment)  # noqa: B023
+            began = time.monotonic()
+            while got[-1].metadata.stream_seq < 20:
+                got += read()
+            took = time.monotonic() - began
+            found = [msg.metadata.stream_seq for msg in got]
+            what = f"{name}, point {moment}: {found}"
+            assert found == sorted(set(found)), what
+            assert len(found) >= 19, what
+            assert took < 2 * SCALE, what
+            moment += 1
+    assert moment > 5
