@@ -1,9 +1,9 @@
 """
-Write the reference of the commands, ``docs/reference/jsm.rst``, from their help.
+Write the reference of the commands, ``docs/reference/jsm.rst`` and a page for each group, from their help.
 
     python tests/make_jsm_reference.py
 
-``test_reference.py`` checks that the page is up to date.
+``test_reference.py`` checks that the pages are up to date.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from jetstream_sync.cli.main import jsm
 from jetstream_sync.cli.status import ExitStatus
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "jsm.rst"
+_NOTE = (
+    ".. This page is made by tests/make_jsm_reference.py, of what the commands say of themselves.\n"
+)
 
 #: The meaning of each exit status.
 STATUSES = {
@@ -37,12 +40,11 @@ STATUSES = {
     ExitStatus.TERMINATED: "It was terminated.",
 }
 
-HEAD = """\
+HEAD = f"""\
 jsm reference
 =============
 
-.. This page is made by tests/make_jsm_reference.py, of what the commands say of themselves.
-
+{_NOTE}
 Streams are also called Message Sets, and consumers Observables: ``jsm ms`` is ``jsm stream``, ``jsm obs`` is ``jsm consumer``.
 What is common to all commands, and how to use it in scripts, is in :doc:`../howto/jsm`.
 """
@@ -58,12 +60,26 @@ def nodes() -> list[Node]:
     return list(walk(jsm, root()))
 
 
-def page() -> str:
-    """Return the page."""
-    parts = [HEAD, *_exit_statuses(), *_common_options()]
+def pages() -> dict[Path, str]:
+    """Return the pages: the common part with the commands without a group, and each group."""
+    common = [HEAD, *_exit_statuses(), *_common_options()]
+    groups: dict[str, list[str]] = {}
     for node in nodes():
-        parts += _about(node)
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(parts)).rstrip() + "\n"
+        name = node.path[0]
+        if node.is_group and len(node.path) == 1:
+            groups[name] = []
+        if name in groups:
+            groups[name] += _about(node)
+        else:
+            common += _about(node)
+    common += ["", ".. toctree::", "   :maxdepth: 1", "", *(f"   jsm/{name}" for name in groups)]
+    found = {PAGE: common}
+    for name, parts in groups.items():
+        found[PAGE.with_suffix("") / f"{name}.rst"] = [*parts[:1], _NOTE, *parts[1:]]
+    return {
+        path: re.sub(r"\n{3,}", "\n\n", "\n".join(parts)).strip() + "\n"
+        for path, parts in found.items()
+    }
 
 
 def _title(text: str, line: str) -> str:
@@ -87,7 +103,8 @@ def _common_options() -> Iterator[str]:
 
 def _about(node: Node) -> Iterator[str]:
     name = " ".join(("jsm", *node.path))
-    yield _title(name, "-" if len(node.path) == 1 else "~")
+    # A group is the title of its page.
+    yield _title(name, "=" if node.is_group and len(node.path) == 1 else "-")
     if node.aliases:
         yield "Also: " + ", ".join(f"``{alias}``" for alias in node.aliases) + ".\n"
     yield from _help(node.command)
@@ -147,5 +164,9 @@ def _escaped(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), "utf-8")
+    for old in PAGE.with_suffix("").glob("*.rst"):
+        old.unlink()
+    PAGE.with_suffix("").mkdir(exist_ok=True)
+    for path, text in pages().items():
+        path.write_text(text, "utf-8")
     sys.stdout.write(f"{PAGE}: {len(nodes())} commands\n")

@@ -8,7 +8,7 @@ import shlex
 import click
 import pytest
 from fix_jsm import run_jsm
-from make_jsm_reference import PAGE, STATUSES, nodes, page, root
+from make_jsm_reference import PAGE, STATUSES, nodes, pages, root
 
 from jetstream_sync.cli.commands import Node, parameters
 from jetstream_sync.cli.main import jsm
@@ -17,9 +17,10 @@ from jetstream_sync.cli.status import ExitStatus
 NODES = nodes()
 
 
-def test_the_page_is_what_the_commands_say() -> None:
+def test_the_pages_are_what_the_commands_say() -> None:
     """Run ``python tests/make_jsm_reference.py`` when this fails."""
-    assert PAGE.read_text("utf-8") == page()
+    paths = [PAGE, *PAGE.with_suffix("").glob("*.rst")]
+    assert {path: path.read_text("utf-8") for path in paths} == pages()
 
 
 def test_every_status_is_explained() -> None:
