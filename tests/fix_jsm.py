@@ -26,7 +26,11 @@ from jetstream_sync.cli.env import Environment
 from jetstream_sync.cli.main import run
 from jetstream_sync.server import NatsServer
 
-__all__ = ["Jsm", "Result", "Terminal", "jsm", "raw", "run_jsm", "spawn_jsm", "terminal"]
+__all__ = ["NOWHERE", "Jsm", "Result", "Terminal", "jsm", "raw", "run_jsm", "spawn_jsm", "terminal"]
+
+#: An empty home: contexts and caches of the machine must not affect the tests. Not even root can create a
+#: folder below this file.
+NOWHERE = f"{os.devnull}/nowhere"
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][A-Z0-9]|\x1b[=>]")
 
@@ -87,9 +91,8 @@ def run_jsm(*args: str, stdin: bytes = b"", tty: bool = False, **variables: str)
     typed = _Typed(stdin) if tty else io.BytesIO(stdin)
     if tty:
         variables.setdefault("TERM", "dumb")
-    # An empty home: the developer's own contexts must not affect the tests.
-    variables.setdefault("XDG_CONFIG_HOME", "/nonexistent")
-    variables.setdefault("XDG_CACHE_HOME", "/nonexistent")
+    for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        variables.setdefault(name, NOWHERE)
     env = Environment(stdin=typed, stdout=out, stderr=err, variables=variables)
     status = run(args, env)
     texts = []
@@ -121,7 +124,7 @@ class Jsm:
 def _environment() -> dict[str, str]:
     # The package of this process, and empty contexts and caches.
     path = os.pathsep.join(each for each in sys.path if each)
-    nowhere = dict.fromkeys(("XDG_CONFIG_HOME", "XDG_CACHE_HOME"), "/nonexistent")
+    nowhere = dict.fromkeys(("XDG_CONFIG_HOME", "XDG_CACHE_HOME"), NOWHERE)
     return {**os.environ, "PYTHONPATH": path, **nowhere}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import admin
@@ -37,16 +38,24 @@ class _StateFilter(admin.SimpleListFilter):
 class OutboxAdmin(admin.ModelAdmin):
     """Messages that wait or are set aside: read them, publish them again, delete them."""
 
-    list_display = ("id", "subject", "msg_id", "created_at", "attempts", "failed_at", "error")
-    list_filter = (_StateFilter,)
-    search_fields = ("subject", "msg_id", "error")
-    ordering = ("id",)
-    actions = ("publish_again",)
-    readonly_fields = (
+    list_display: Sequence[str] = (
+        "id",
+        "subject",
+        "msg_id",
+        "created_at",
+        "attempts",
+        "failed_at",
+        "error",
+    )
+    list_filter: Sequence[Any] = (_StateFilter,)
+    search_fields: Sequence[str] = ("subject", "msg_id", "error")
+    ordering: Sequence[str] = ("id",)
+    actions: Sequence[str] = ("publish_again",)
+    readonly_fields: Sequence[str] = (
         *("subject", "msg_id", "headers", "text", "created_at"),
         *("attempts", "error", "retry_at", "failed_at"),
     )
-    fields = readonly_fields
+    fields: Sequence[str] = readonly_fields
 
     @admin.display(description="payload")  # type: ignore[untyped-decorator]
     def text(self, row: Outbox) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import click
 import pytest
-from fix_jsm import Jsm, Result, run_jsm
+from fix_jsm import NOWHERE, Jsm, Result, run_jsm
 from fix_threads import SCALE
 from rawnats import RawClient
 
@@ -416,7 +416,7 @@ def test_closed_streams_have_no_use(jsm: Jsm, closed: str) -> None:
     jsm("stream", "add", "S", "--subjects", "s").ok()
     for words, status in (("stream ls -n", 0), ("stream info NOPE", 3), ("pub s -J", 0)):
         command = f"exec {sys.executable} -m jetstream_sync.cli {words} {closed}"
-        environment = {**os.environ, "NATS_URL": jsm.url, "XDG_CONFIG_HOME": "/nonexistent"}
+        environment = {**os.environ, "NATS_URL": jsm.url, "XDG_CONFIG_HOME": NOWHERE}
         done = subprocess.run(
             ["sh", "-c", command],
             check=False,

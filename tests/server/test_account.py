@@ -120,7 +120,7 @@ def test_a_timeout_is_a_number(nc: Connection, timeout: object) -> None:
     assert caught.value.option == "timeout"
 
 
-@pytest.mark.parametrize("answer", [b"", b"hello", b"[]", b"17", b'{"memory": "much"}', b"{}"])
+@pytest.mark.parametrize("answer", [b"", b"hello", b"[]", b"17", b'{"memory": "much"}'])
 def test_an_answer_that_makes_no_sense_is_an_error(nc: Connection, answer: bytes) -> None:
     """A reply that is not valid JSON of the API is an error, and the connection stays usable."""
 

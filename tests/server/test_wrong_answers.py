@@ -51,8 +51,15 @@ def answered(call: Callable[[JetStream], object], answer: dict[str, Any]) -> Non
         nc.close()
 
 
-@pytest.mark.parametrize("name", [*NAMES, *INFOS, *LOOKUPS, *DONE, *RECORDS])
-@pytest.mark.parametrize("answer", [{}, {"error": "x"}, {"error": 5}, {"error": []}], ids=repr)
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        (name, answer)
+        for name in (*NAMES, *INFOS, *LOOKUPS, *DONE, *RECORDS)
+        for answer in ({}, {"error": "x"}, {"error": 5}, {"error": []})
+        if answer or name != "account_info"  # all fields of an account info are optional
+    ],
+)
 def test_an_answer_without_what_was_asked_for_is_invalid(name, answer):
     """An error that is not an object, and an empty answer, are not successes."""
     answered({**NAMES, **INFOS, **LOOKUPS, **DONE, **RECORDS}[name], answer)
