@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -15,13 +16,14 @@ from .. import (
     RetentionPolicy,
     StreamNotFoundError,
 )
-from .handler import Handler
+from .handler import Handler, start_of
 from .leases import MIN_WAIT_S, LeaseTimes
 from .logs import log
 from .parking import check_parking
+from .retries import MAX_EXTRA_DELIVERIES
 
 if TYPE_CHECKING:
-    from .. import ConsumerInfo, JetStream, PullConsumer
+    from .. import ConsumerInfo, JetStream, PullConsumer, Stream, StreamInfo
 
 __all__ = ["ConsumerWatch", "check_handler", "ensure_consumer"]
 
@@ -36,7 +38,11 @@ _PIN_TIMEOUT_S: Final = 30.0
 
 
 def ensure_consumer(
-    js: JetStream, handler: Handler, *, may_change: bool
+    js: JetStream,
+    handler: Handler,
+    *,
+    may_change: bool,
+    known: tuple[ConsumerInfo, str] | None = None,
 ) -> tuple[PullConsumer, str]:
     """
     Return the consumer of a handler, and the generation of its stream.
@@ -46,6 +52,8 @@ def ensure_consumer(
         handler: the handler.
         may_change: create the consumer if it does not exist, and update the fields that the handler
             names; otherwise it must exist.
+        known: the last known state of the consumer and the generation, if it was deleted while the worker
+            runs: a new one continues behind its ack floor.
 
     Raises:
         StreamNotFoundError, ConsumerNotFoundError: it does not exist.
@@ -60,7 +68,22 @@ def ensure_consumer(
     except ConsumerNotFoundError:
         if not may_change:
             raise
-        consumer = stream.create_consumer(_new_config(handler))
+        config = _new_config(handler, stream.cached_info)
+        floor = 0 if known is None or known[1] != generation else known[0].ack_floor.stream_seq
+        # Acknowledged messages of other streams are deleted.
+        if floor and stream.cached_info.config.retention == RetentionPolicy.LIMITS:
+            config = replace(config, **start_of(floor + 1), opt_start_time=None)
+        consumer = stream.create_consumer(config)
+        info = consumer.cached_info
+        log.log(
+            logging.INFO if known is None else logging.WARNING,
+            "%s: consumer %s/%s was created and receives %d stored messages%s",
+            handler.name,
+            handler.stream,
+            handler.consumer,
+            info.num_pending + info.delivered.consumer_seq,
+            f" behind sequence {floor}" if floor else "",
+        )
     else:
         wanted = _updated(consumer.cached_info.config, handler)
         if may_change and wanted != consumer.cached_info.config:
@@ -69,11 +92,14 @@ def ensure_consumer(
     return consumer, generation
 
 
-def _new_config(handler: Handler) -> ConsumerConfig:
+def _new_config(handler: Handler, stream: StreamInfo) -> ConsumerConfig:
+    # A work queue delivers all messages, whatever a consumer asks for, and refuses another start.
+    is_queue = stream.config.retention == RetentionPolicy.WORK_QUEUE
     config = ConsumerConfig(
         durable_name=handler.consumer,
         ack_wait=_ACK_WAIT_S,
         max_deliver=-1,  # the worker gives messages up, not the server
+        **({} if is_queue else start_of(handler.deliver)),
     )
     return _updated(config, handler)
 
@@ -118,14 +144,15 @@ def _check_consumer(config: ConsumerConfig, handler: Handler) -> None:
             f"consumer {name} has the priority_policy {str(config.priority_policy or 'none')!r}: "
             "'pinned_client' belongs to exclusive=True",
         )
-    attempts = handler.retry.attempts
+    least = handler.retry.attempts + MAX_EXTRA_DELIVERIES
     limit = config.max_deliver or -1
-    if 0 < limit <= attempts:
+    if 0 < limit <= least:
         raise InvalidOptionError(
             "max_deliver",
             limit,
-            f"consumer {name} must deliver more often than the {attempts} attempts of handler "
-            f"{handler.name}, or without limit (-1): otherwise the server gives messages up silently",
+            f"consumer {name} must deliver more than {least} times ({handler.retry.attempts} attempts of "
+            f"handler {handler.name} and {MAX_EXTRA_DELIVERIES} returned deliveries), or without limit (-1): "
+            "otherwise the server gives messages up silently",
         )
     shortest = LeaseTimes(config).shortest
     if shortest < MIN_WAIT_S:
@@ -189,6 +216,20 @@ def _filters(config: ConsumerConfig) -> list[str]:
     return sorted(config.filter_subjects or filter(None, [config.filter_subject]))
 
 
+def _stored_messages(stream: Stream, handler: Handler) -> str:
+    """Return how many stored messages a new consumer receives, as text."""
+    if handler.deliver == "new":
+        return "no stored messages"
+    stored = stream.cached_info.state.messages
+    if handler.filter_subjects:
+        counts = [
+            stream.info(subjects_filter=each).state.subjects for each in handler.filter_subjects
+        ]
+        stored = sum(sum((each or {}).values()) for each in counts)
+    most = "" if handler.deliver == "all" else "at most "
+    return f"{most}{stored} stored messages; deliver= changes that"
+
+
 def check_handler(
     js: JetStream, handler: Handler, *, may_change: bool, processes: int
 ) -> list[str]:
@@ -215,8 +256,12 @@ def check_handler(
     except ConsumerNotFoundError:
         if not may_change:
             raise
-        found.append(f"consumer {handler.consumer!r} does not exist: it is created at start")
-        config = replace(_new_config(handler), max_ack_pending=_MAX_ACK_PENDING)
+        found.append(
+            f"consumer {handler.consumer!r} does not exist: it is created at start, and receives "
+            f"{_stored_messages(stream, handler)}"
+        )
+        new = _new_config(handler, stream.cached_info)
+        config = replace(new, max_ack_pending=_MAX_ACK_PENDING)
     else:
         config = info.config
         # With may_change, the consumer is updated at start.

@@ -7,9 +7,10 @@ import json
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from .. import Headers, InvalidOptionError
+from .. import DeliverPolicy, Headers, InvalidOptionError
 from .context import Context
 from .dead_letters import DeadLetterTarget
 from .limits import rate_interval
@@ -27,6 +28,7 @@ __all__ = [
     "HandlerFunction",
     "Middleware",
     "Reply",
+    "start_of",
 ]
 
 HandlerFunction = Callable[..., object]
@@ -74,6 +76,7 @@ class BatchOptions(TypedDict, total=False):
     retry: Backoff | None
     timeout: float
     ack_wait: float | None
+    deliver: str | int | datetime
     reject_on: Sequence[type[BaseException]]
     retry_on: Sequence[type[BaseException]] | None
     decode: str | Callable[[bytes], Any]
@@ -111,6 +114,8 @@ class Handler:
     """Seconds after which the lease of a message is no longer renewed."""
     ack_wait: float | None = None
     """The consumer's ``ack_wait`` in seconds; ``None``: 30 for a new consumer, else unchanged."""
+    deliver: str | int | datetime = "all"
+    """Where a new consumer starts: ``"all"``, ``"new"``, a sequence or a time."""
     reject_on: tuple[type[BaseException], ...] = ()
     """Errors that make a dead letter at once."""
     retry_on: tuple[type[BaseException], ...] | None = None
@@ -163,6 +168,7 @@ class Handler:
             raise InvalidOptionError("timeout", self.timeout, "must be above 0 seconds")
         if self.ack_wait is not None and not self.ack_wait >= 3:
             raise InvalidOptionError("ack_wait", self.ack_wait, "must be at least 3 seconds")
+        start_of(self.deliver)
         if self.ack not in {"after", "before"}:
             raise InvalidOptionError("ack", self.ack, "must be 'after' or 'before'")
         if self.park_after is not None:
@@ -319,6 +325,25 @@ def _wrapped(
     middleware: Middleware, call: Callable[[], object], context: Context
 ) -> Callable[[], object]:
     return lambda: middleware(call, context)
+
+
+def start_of(deliver: str | int | datetime) -> dict[str, Any]:
+    """
+    Return the fields of a consumer config for the start of a new consumer.
+
+    Raises:
+        InvalidOptionError: it is none of the possible starts.
+
+    """
+    if isinstance(deliver, datetime):
+        return {"deliver_policy": DeliverPolicy.BY_START_TIME, "opt_start_time": deliver}
+    if isinstance(deliver, int) and not isinstance(deliver, bool) and deliver >= 1:
+        return {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": deliver}
+    if deliver not in ("all", "new"):
+        raise InvalidOptionError(
+            "deliver", deliver, "must be 'all', 'new', a sequence of at least 1, or a datetime"
+        )
+    return {"deliver_policy": DeliverPolicy(deliver)}
 
 
 def _check_function(function: HandlerFunction) -> None:

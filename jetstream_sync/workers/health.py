@@ -103,7 +103,7 @@ class Monitor:
                 found.append(f"leases were not checked for {idle:.0f} s")
         for pool in self._pools:
             state = pool.state()
-            if state.stuck >= state.slots:
+            if pool.is_stuck:
                 found.append(f"{pool.handler.name}: all {state.slots} threads exceed the timeout")
             if not state.pull_alive and self.phase == "running":
                 found.append(f"{pool.handler.name}: the thread that pulls messages has ended")
@@ -160,6 +160,7 @@ class Monitor:
             "last_success": total.last_success or None,
             "running": state.running,
             "buffered": state.buffered,
+            "paused": state.paused,
             "slots": state.slots,
             "delayed": observer.delayed,
             "pending": None if info is None else info.num_pending,

@@ -1,4 +1,4 @@
-"""Limits on how many handlers run at a time, and how often; both hold within one process."""
+"""Limits on how many handlers run at a time, and how often; they hold within one process."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ import time
 from typing import Final
 
 from .. import InvalidOptionError
+from .logs import log
 
-__all__ = ["Limit", "Pace", "rate_interval"]
+__all__ = ["CircuitBreaker", "Limit", "Pace", "rate_interval"]
+
+#: Number of failures in a row after which a handler is paused, at least twice its threads.
+_FAILURES: Final = 10
+#: The first and the longest pause, in seconds.
+_FIRST_PAUSE_S: Final = 1.0
+_MAX_PAUSE_S: Final = 60.0
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _RATE: Final = re.compile(r"(\d+(?:\.\d+)?)/([smh])")
@@ -29,6 +36,61 @@ def rate_interval(rate: str) -> float:
             "rate", rate, "must be a number above 0 and a unit, such as '10/s', '600/m' or '1000/h'"
         )
     return _UNITS[match[2]] / float(match[1])
+
+
+class CircuitBreaker:
+    """
+    Pauses a handler while all of its messages fail, so that they do not use up their attempts.
+
+    After a number of failures in a row no messages are requested for a second. Then as many are tried; if all
+    of them fail, the pause is twice as long, up to a minute. A success ends that.
+
+    Args:
+        name: of the handler, for the log.
+        threads: the number of its threads.
+
+    Any thread may call the methods.
+    """
+
+    def __init__(self, name: str, threads: int) -> None:
+        self._name = name
+        #: Number of failures in a row that open it, and of messages in a trial.
+        self.limit: int = max(_FAILURES, 2 * threads)
+        self._lock = threading.Lock()
+        self._failures = 0
+        self._pause = 0.0
+        self._until = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the handler is paused, or tries some messages."""
+        return self._pause > 0
+
+    @property
+    def seconds_left(self) -> float:
+        """The rest of the pause in seconds; 0: messages may be requested."""
+        return max(0.0, self._until - time.monotonic()) if self._pause else 0.0
+
+    def succeeded(self) -> None:
+        """Note a success."""
+        if not (self._failures or self._pause):
+            return
+        with self._lock:
+            was_open, self._failures, self._pause = self.is_open, 0, 0.0
+        if was_open:
+            log.warning("%s: a message was handled, all are requested again", self._name)
+
+    def failed(self) -> None:
+        """Note a failure that another message might have as well."""
+        with self._lock:
+            self._failures += 1
+            if self._failures < self.limit or self.seconds_left:
+                return
+            self._failures = 0
+            pause = self._pause = min(max(_FIRST_PAUSE_S, 2 * self._pause), _MAX_PAUSE_S)
+            self._until = time.monotonic() + pause
+        text = "%s: the last %d messages failed, none is requested for %g s"
+        log.error(text, self._name, self.limit, pause)
 
 
 class Limit:

@@ -60,6 +60,8 @@ class HandlerSnapshot(TypedDict):
     """Seconds since 1970; ``None``: no message was acknowledged."""
     running: int
     buffered: int
+    paused: float
+    """Seconds for which no messages are requested, because all have failed."""
     slots: int
     delayed: int
     pending: int | None
@@ -107,6 +109,12 @@ class _Family:
 _GAUGES: Final[tuple[tuple[str, str, Callable[[Iterable[float]], float], str], ...]] = (
     ("running", "running", sum, "Messages whose handler is running."),
     ("buffered", "buffered", sum, "Messages that were received and wait for a thread."),
+    (
+        "paused_seconds",
+        "paused",
+        max,
+        "Seconds for which no messages are requested, because all failed.",
+    ),
     ("slots", "slots", sum, "Messages that can be handled at a time."),
     ("consumer_pending", "pending", max, "Messages that the consumer has not delivered yet."),
     ("consumer_ack_pending", "ack_pending", max, "Messages delivered and not acknowledged."),
@@ -249,6 +257,7 @@ def counts_of(parts: Sequence[HandlerSnapshot]) -> HandlerSnapshot:
         "last_success": max(successes, default=None),
         "running": 0,
         "buffered": 0,
+        "paused": 0.0,
         "slots": 0,
         "delayed": 0,
         "pending": None,

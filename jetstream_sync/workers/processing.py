@@ -17,13 +17,13 @@ from .context import Context
 from .dead_letters import DeadLetterTooLargeError, DeadLetterWriter, one_line
 from .handler import REPLY_TO, DecodeError, Handler, Middleware, Reply
 from .leases import Delivery, LeaseKeeper, lease_clock
-from .limits import Limit
+from .limits import CircuitBreaker, Limit
 from .logs import log, log_context
 from .observer import Observer
 from .once import Once, Start
 from .parking import park, parked_attempts, parked_origin
 from .processes import ProcessPool
-from .retries import MAX_IN_PLACE_S, MIN_DELAY_S, Reject, Retry
+from .retries import MAX_EXTRA_DELIVERIES, MAX_IN_PLACE_S, MIN_DELAY_S, Reject, Retry
 from .settle import Settlements
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ __all__ = ["Processor", "Shared"]
 
 #: Timeout of the confirmation before a handler with ``ack="before"`` runs, in seconds.
 _ACK_TIMEOUT_S: Final = 5.0
+#: Number of failed messages that are remembered; their retries need not be run alone.
+_MAX_FAILED: Final = 10_000
 
 
 class Shared:
@@ -108,6 +110,14 @@ class Processor:
         self._observer = shared.observer.handler(handler)
         self._once = None if handler.once is None else Once(shared.js.key_value(handler.once))
         self._processes = processes
+        #: Pauses the handler while all messages fail.
+        self.breaker: CircuitBreaker = CircuitBreaker(handler.name, handler.concurrency)
+        # The attempts that failed here, by stream sequence; see `failed_here`. The oldest are forgotten.
+        self._failed_here: dict[int, int] = {}
+
+    def failed_here(self, delivery: Delivery) -> bool:
+        """Return whether this process returned the message after its last attempt, which it survived."""
+        return self._failed_here.get(delivery.metadata.stream_seq) == delivery.attempt - 1
 
     def process(self, delivery: Delivery) -> float | None:
         """
@@ -139,6 +149,7 @@ class Processor:
             self._observer.returned(delivery)
             return self._failed(delivery, error)
         delivery.give_up_at = math.inf
+        self.breaker.succeeded()
         acked = self._ack(delivery) or context.acked
         self._observer.handled(delivery, acked=acked)
         return None
@@ -153,14 +164,13 @@ class Processor:
         handler, shared = self.handler, self._shared
         if handler.park_after is not None:
             delivery.attempt += parked_attempts(delivery)
-        if delivery.attempt > handler.retry.attempts:
-            # Its last attempt ended without an answer: the process was killed, or the lease was lost.
+        if delivery.attempt > handler.retry.attempts + MAX_EXTRA_DELIVERIES:
+            # Its attempts ended without an answer: the processes were killed, or the leases were lost.
             if self._once is not None and self._once.is_done(self._message_id(delivery)):
                 if self._ack(delivery):
                     self._observer.settled(delivery, "ack")
                 return None
-            reason = f"no result after {handler.retry.attempts} attempts"
-            self._bury(delivery, reason, None)
+            self._bury(delivery, f"delivered {delivery.attempt} times, not started here", None)
             return None
         if delivery.failure is not None:
             self._failed(delivery, delivery.failure)  # never retried in place
@@ -275,6 +285,8 @@ class Processor:
         fatal = isinstance(error, (Reject, DecodeError, *self.handler.reject_on))
         if self.handler.retry_on is not None and not isinstance(error, Retry):
             fatal = fatal or not isinstance(error, self.handler.retry_on)
+        if not (fatal or isinstance(error, Retry)):
+            self.breaker.failed()
         if fatal or delivery.attempt >= retry.attempts:
             logged = None if isinstance(error, (Reject, Retry, DecodeError)) else logged
             log.error("%s: %r is given up: %s", what, delivery, one_line(error), exc_info=logged)
@@ -301,6 +313,9 @@ class Processor:
             if parked:
                 self._shared.settlements.ack(delivery, confirm=True)
             else:
+                self._failed_here[delivery.metadata.stream_seq] = delivery.attempt
+                if len(self._failed_here) > _MAX_FAILED:
+                    self._failed_here.pop(next(iter(self._failed_here)), None)
                 self._shared.settlements.nak(delivery, delay)
             self._observer.settled(delivery, "retry", error, delay)
         return None

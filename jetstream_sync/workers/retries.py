@@ -11,6 +11,7 @@ from typing import Final
 from .. import InvalidOptionError
 
 __all__ = [
+    "MAX_EXTRA_DELIVERIES",
     "MAX_IN_PLACE_S",
     "MIN_DELAY_S",
     "Backoff",
@@ -23,6 +24,9 @@ __all__ = [
 #: The shortest delay before a message is delivered again, in seconds: a short failure of a database
 #: must not use up all attempts.
 MIN_DELAY_S: Final = 0.1
+#: Number of deliveries above ``attempts`` in which a message is run still: messages that a stopped process
+#: returned, and those beside one that ended a process, were delivered without a run.
+MAX_EXTRA_DELIVERIES: Final = 10
 #: The longest total delay of the retries in place of one delivery, in seconds.
 MAX_IN_PLACE_S: Final = 60.0
 
@@ -90,8 +94,9 @@ class Backoff:
         factor: by which the delay grows with each attempt, at least 1.
         maximum: the longest delay before jitter, in seconds.
         jitter: the random share of each delay, from 0 to below 1.
-        attempts: number of attempts after which a message becomes a dead letter, at least 1. The
-            server's delivery counter is used: a crash and a returned message count, too.
+        attempts: a message whose handler fails at this delivery, or at a later one, becomes a dead letter;
+            at least 1. The server's delivery counter is used: crashes and returned messages count, so a
+            message may be tried less often. At more than 10 deliveries above that, it is not run again.
         in_place: wait for the delay in the handler's thread and run the handler again there, instead of
             returning the message to the server. The lease is renewed meanwhile, and a stop of the worker
             ends the wait and returns the message. For short delays: all of them together must not exceed
@@ -107,7 +112,7 @@ class Backoff:
     factor: float = 2.0
     maximum: float = 300.0
     jitter: float = 0.5
-    attempts: int = 8
+    attempts: int = 21
     in_place: bool = False
 
     def __post_init__(self) -> None:
@@ -179,7 +184,7 @@ def backoff_for(retry: Backoff | None, *, in_place: bool) -> Backoff:
     if not in_place:
         return Backoff() if retry is None else retry
     if retry is None:
-        return Backoff(first=0.5, maximum=10.0, in_place=True)
+        return Backoff(first=0.5, maximum=10.0, attempts=8, in_place=True)
     return replace(retry, in_place=True)
 
 

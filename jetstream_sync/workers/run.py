@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import threading
@@ -41,7 +42,7 @@ from .threads import HandlerThreads
 from .tracing import tracing_middleware
 
 if TYPE_CHECKING:
-    from .. import Connection, JetStream, PullConsumer
+    from .. import Connection, ConsumerInfo, JetStream, PullConsumer
 
 __all__ = ["WorkerRun"]
 
@@ -57,6 +58,8 @@ _POLL_S: Final = 0.1
 #: Longest wait of the main thread, in seconds. A signal that the system delivers to another thread does
 #: not interrupt the wait, and its handler runs afterwards.
 _SIGNAL_POLL_S: Final = 0.5
+#: The share of the drain timeout in which messages that were received before the stop are started.
+_BUFFERED_SHARE: Final = 1 / 3
 #: Interval at which a worker that ends when its consumers are empty reads their state, in seconds.
 _BURST_POLL_S: Final = 0.2
 #: Longest interval at which leases and unconfirmed settlements are checked, in seconds.
@@ -210,9 +213,11 @@ class WorkerRun:
             handler, self._shared, consumer, generation, writer, self._recreate_consumer
         )
 
-    def _recreate_consumer(self, handler: Handler) -> tuple[PullConsumer, str]:
+    def _recreate_consumer(
+        self, handler: Handler, known: tuple[ConsumerInfo, str]
+    ) -> tuple[PullConsumer, str]:
         may_change = self._worker.ensure != "none"
-        return ensure_consumer(self._js, handler, may_change=may_change)
+        return ensure_consumer(self._js, handler, may_change=may_change, known=known)
 
     def _maintain(self, interval: float) -> None:
         """Renew leases and repeat settlements until the worker has stopped."""
@@ -286,6 +291,9 @@ class WorkerRun:
                 return
             for pool in self._pools:
                 pool.keep_pin()
+                pool.resume()
+            if self._link is not None and any(pool.is_stuck for pool in self._pools):
+                self._link.recycle("all threads of a handler exceed the timeout")
             due = time.monotonic() >= refresh_at
             if due or (event is not None and event.kind == "reconnected"):
                 refresh_at = time.monotonic() + interval
@@ -332,9 +340,24 @@ class WorkerRun:
                     event.call()
 
     def _wait_idle(self, deadline: float) -> bool:
-        """Wait until all threads have ended; a second request to stop ends the wait."""
-        while not all(pool.idle for pool in self._pools):
-            left = deadline - time.monotonic()
-            if left <= 0 or self._stopped_within(min(left, _POLL_S)):
-                return False
-        return True
+        """
+        Wait until all threads have ended; a second request to stop ends the wait.
+
+        Waiting messages are handled in the first part of the time; then they are returned.
+        """
+        now = time.monotonic()
+        return_at, clean = now + (deadline - now) * _BUFFERED_SHARE, True
+        while clean and not all(pool.idle for pool in self._pools):
+            now = time.monotonic()
+            if now >= return_at:
+                self._return_waiting()
+                return_at = math.inf
+            left = min(deadline, return_at) - now
+            clean = now < deadline and not self._stopped_within(max(0.0, min(left, _POLL_S)))
+        self._return_waiting()
+        return clean
+
+    def _return_waiting(self) -> None:
+        count = sum(pool.return_waiting() for pool in self._pools)
+        if count:
+            log.info("%d messages that were not started are returned", count)

@@ -11,8 +11,13 @@ Rules:
    never while pulling, settling or running a handler.
 3. A handler thread that exceeds its timeout stays in the set of running messages, and occupies its
    slot, until the handler returns.
-4. After `stop_pulling`, the threads end when they have nothing to do.
-5. With ``key``, a message that waits for another one of its key occupies no thread. The key becomes
+4. After `stop_pulling`, the threads handle the waiting messages, until `return_waiting` returns the rest,
+   and end when they have nothing to do.
+5. A message that is delivered for the third time may have ended its process. It is started alone: no other
+   one starts while it runs, and only one message at a time is requested, until one comes that is not
+   suspicious. So the others are not delivered without a run. A retry of an attempt that this process survived is not
+   suspicious.
+6. With ``key``, a message that waits for another one of its key occupies no thread. The key becomes
    free after the settlement of its message was enqueued; a retry in place keeps it.
 """
 
@@ -73,6 +78,8 @@ _REFUSED_WITHIN_S: Final = 2.0
 _BYTES_TIMEOUT_S: Final = 1.0
 #: Largest number of messages that are handed to the handler threads in one step.
 _MAX_RUN: Final = 64
+#: The delivery from which on a message is started alone.
+_SUSPICIOUS_DELIVERY: Final = 3
 #: Timeout for messages in flight when pulling stops, in seconds.
 _STOP_TIMEOUT_S: Final = 2.0
 #: Timeout of a request for the consumer's info, in seconds: the main thread waits for it.
@@ -93,6 +100,8 @@ class PoolState:
     """Number of threads whose handler exceeds the timeout."""
     buffered: int
     """Number of messages that wait for a thread."""
+    paused: float
+    """Seconds for which no messages are requested, because all have failed."""
     pull_alive: bool
     """Whether the thread that pulls messages has not ended."""
 
@@ -115,7 +124,8 @@ class HandlerThreads:
         consumer: its consumer.
         generation: the creation time of the stream, which distinguishes it from a later one of its name.
         dead_letters: where dead letters go; ``None``: nowhere.
-        recreate: returns the consumer again after it was deleted; raises what must end the worker.
+        recreate: returns the consumer again after it was deleted, for its last known state and the
+            generation; raises what must end the worker.
 
     """
 
@@ -126,7 +136,7 @@ class HandlerThreads:
         consumer: PullConsumer,
         generation: str,
         dead_letters: DeadLetterWriter | None,
-        recreate: Callable[[Handler], tuple[PullConsumer, str]],
+        recreate: Callable[[Handler, tuple[ConsumerInfo, str]], tuple[PullConsumer, str]],
     ) -> None:
         self.handler = handler
         self._name = handler.name
@@ -170,6 +180,11 @@ class HandlerThreads:
         # Whether the thread that pulls waits for room; used with max_bytes only.
         self._pull_waits = False
         self._stopping = False
+        # Whether the waiting messages were returned after that.
+        self._returned = False
+        # The message that is run alone, and whether to request one message at a time.
+        self._alone: Delivery | None = None
+        self._careful = self._isolates = self._processes is None and handler.max_messages is None
         # Interrupts retries in place, and waits for the rate.
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -201,8 +216,16 @@ class HandlerThreads:
                 running=len(self._running),
                 stuck=len({each.thread for each in self._running if each.given_up}),
                 buffered=self._held - len(self._running),
+                paused=self._processor.breaker.seconds_left,
                 pull_alive=bool(self._threads) and self._threads[-1].is_alive(),
             )
+
+    def resume(self) -> None:
+        """Request messages if a pause after failures is over; call it often."""
+        if self._processor.breaker.is_open and not self._processor.breaker.seconds_left:
+            with self._lock:
+                more = self._next_request()
+            self._request(more)
 
     def delivered_if_empty(self) -> int | None:
         """Return how many messages the consumer has delivered; ``None``: it is not empty, or not reachable."""
@@ -240,6 +263,12 @@ class HandlerThreads:
         return self._prepared == self.handler.concurrency
 
     @property
+    def is_stuck(self) -> bool:
+        """Whether the handler exceeds its timeout in all threads."""
+        state = self.state()
+        return state.stuck >= state.slots
+
+    @property
     def pids(self) -> list[int]:
         """The ids of the processes of the handler; empty: it runs in this one."""
         return [] if self._processes is None else self._processes.pids
@@ -262,17 +291,10 @@ class HandlerThreads:
             self._return_waiting()
 
     def _return_waiting(self) -> None:
-        with self._lock:
-            waiting = self._take_waiting()
-            more = self._next_request()
-        self._request(more)
-        log.warning(
-            "%s: another process has taken over the messages; %d waiting ones are returned",
-            self._name,
-            len(waiting),
-        )
-        for delivery in waiting:
-            self._give_back(delivery)
+        """Return the waiting messages to the server, because another process has the pin."""
+        count = self.return_waiting()
+        text = "%s: another process has taken over the messages; %d waiting ones are returned"
+        log.warning(text, self._name, count)
 
     @property
     def _priority_options(self) -> PriorityOptions:
@@ -282,21 +304,30 @@ class HandlerThreads:
     # --- stopping -------------------------------------------------------------------------------
 
     def stop_pulling(self) -> None:
-        """Pull no more, and return the waiting messages to the server."""
+        """Pull no more; the threads end when they have handled the waiting messages."""
         with self._lock:
             self._stopping = True
-            waiting = self._take_waiting()
             pull = self._pull
             self._work.notify_all()
             self._room.notify_all()
         self._stopped.set()
         if self._limit is not None:
             self._limit.stop()
-        for delivery in waiting:
-            self._give_back(delivery)
         if pull is not None:
             with contextlib.suppress(Error):
                 pull.drain(_STOP_TIMEOUT_S)
+
+    def return_waiting(self) -> int:
+        """Return the waiting messages to the server; return how many there were."""
+        with self._lock:
+            self._returned = self._stopping
+            waiting = self._take_waiting()
+            self._work.notify_all()
+            more = self._next_request()
+        self._request(more)
+        for delivery in waiting:
+            self._give_back(delivery)
+        return len(waiting)
 
     def _take_waiting(self) -> list[Delivery]:
         """Remove and return the waiting messages; ``_lock`` is held."""
@@ -368,9 +399,10 @@ class HandlerThreads:
             if self._stopping:
                 return
             log.warning("%s: %s", self.handler.name, error)
-        consumer, generation = self._recreate(self.handler)
+        known = self.info, self._processor.generation
+        consumer, generation = self._recreate(self.handler, known)
         with self._lock:
-            self._consumer = consumer
+            self._consumer, self.info = consumer, consumer.cached_info
         self.watch = ConsumerWatch(self.handler, consumer.cached_info)
         self._processor.generation = generation
         self._shared.keeper.adopt(self._times, consumer.cached_info.config)
@@ -456,6 +488,11 @@ class HandlerThreads:
         # of a busy key do not count: the other threads have nothing to do.
         if len(self._lanes.ready) > max(handler.prefetch // 2, (handler.max_messages or 1) - 1):
             return 0
+        if self._careful:
+            return 0 if self._held else 1
+        breaker = self._processor.breaker
+        if breaker.is_open:
+            return 0 if self._held or breaker.seconds_left else min(breaker.limit, handler.capacity)
         if handler.max_bytes is not None and self._held:
             full = self._held_bytes >= handler.max_bytes or 0 < self._full_at <= self._held
             if full:
@@ -521,22 +558,23 @@ class HandlerThreads:
         self._shared.keeper.add(delivery)
         if self.handler.max_bytes is not None:
             delivery.size = message_size(msg)
+        self._careful = self._isolates and self._is_suspicious(delivery)
         return delivery, None if self.handler.key is None else self._key_of(delivery)
 
     def _enqueue(self, run: list[tuple[Delivery, Hashable]]) -> None:
-        """Hand received messages to the handler threads, or return them if the worker is stopping."""
+        """Hand received messages to the handler threads, or return them if it is too late for that."""
         with self._lock:
-            stopping = self._stopping
+            returned = self._returned
             self._requested = max(0, self._requested - len(run))
             more = None
-            if not stopping:
+            if not returned:
                 self._held += len(run)
                 if self.handler.max_bytes is not None:
                     self._held_bytes += sum(delivery.size for delivery, _ in run)
                 self._work.notify(self._lanes.add_run(run))
                 more = self._next_request()
         self._request(more)
-        if stopping:
+        if returned:
             for delivery, _ in run:
                 self._give_back(delivery)
 
@@ -608,7 +646,7 @@ class HandlerThreads:
                     continue
                 full_at = ready[0][0].received_at + self.handler.max_wait
                 left = full_at - lease_clock()
-                if len(ready) >= size or left <= 0:
+                if len(ready) >= size or left <= 0 or self._stopping:
                     break
                 self._work.wait(left)
             batch = [ready.popleft()[0] for _ in range(min(size, len(ready)))]
@@ -667,6 +705,9 @@ class HandlerThreads:
                 self.handled += 1
                 self._held_bytes -= done[0].size
                 self._running.discard(done[0])
+                if done[0] is self._alone:
+                    self._alone = None
+                    self._work.notify_all()
                 if self._lanes.release(done[1]):
                     self._work.notify()
             taken = self._next_ready()
@@ -679,7 +720,7 @@ class HandlerThreads:
         if taken is not None:
             return taken
         with self._lock:
-            while (taken := self._next_ready()) is None and not self._stopping:
+            while (taken := self._next_ready()) is None and not self._is_over():
                 self._work.wait()
             more = self._next_request()
         self._request(more)
@@ -688,7 +729,20 @@ class HandlerThreads:
     def _next_ready(self) -> tuple[Delivery, Hashable] | None:
         """Take a waiting message, if there is one; ``_lock`` is held."""
         ready = self._lanes.ready
-        taken = ready.popleft() if ready else None
-        if taken is not None:
-            self._running.add(taken[0])
+        if not ready or self._alone is not None:
+            return None
+        taken = ready.popleft()
+        delivery = taken[0]
+        self._running.add(delivery)
+        if self._isolates and self._is_suspicious(delivery):
+            self._alone = delivery
         return taken
+
+    def _is_suspicious(self, delivery: Delivery) -> bool:
+        """Return whether a message may have ended the process that received it before."""
+        many = delivery.attempt >= _SUSPICIOUS_DELIVERY
+        return many and not self._processor.failed_here(delivery)
+
+    def _is_over(self) -> bool:
+        """Return whether a thread without a message ends; ``_lock`` is held."""
+        return self._stopping and (self._alone is None or not self._lanes.ready)

@@ -150,6 +150,7 @@ class Worker:
         retry: Backoff | None = None,
         timeout: float = 600.0,
         ack_wait: float | None = None,
+        deliver: str | int | datetime = "all",
         reject_on: Sequence[type[BaseException]] = (),
         retry_on: Sequence[type[BaseException]] | None = None,
         decode: str | Callable[[bytes], Any] = "bytes",
@@ -185,6 +186,8 @@ class Worker:
             timeout: seconds after which the lease of a message is not renewed any more.
             ack_wait: the consumer's ``ack_wait``, at least 3 seconds; ``None``: 30 for a new consumer,
                 unchanged for an existing one.
+            deliver: where a new consumer starts in a stream with messages: ``"all"``, ``"new"``, a sequence
+                or a time; a work queue always delivers all. `check` tells how many stored messages it is.
             reject_on: errors that make a dead letter at once.
             retry_on: the errors to retry; all others make a dead letter at once; ``None``: all errors.
             decode: ``"bytes"``, ``"json"``, ``"text"``, or a function of the payload. A payload that
@@ -254,6 +257,7 @@ class Worker:
                 retry=backoff_for(retry, in_place=key is not None),
                 timeout=timeout,
                 ack_wait=ack_wait,
+                deliver=deliver,
                 reject_on=tuple(reject_on),
                 retry_on=None if retry_on is None else tuple(retry_on),
                 decode=decode,

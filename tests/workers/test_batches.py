@@ -136,7 +136,7 @@ def test_the_messages_of_a_batch_keep_their_leases(
 
 
 def test_a_batch_ends_before_its_worker(js: JetStream, stream: Stream, worker: Worker) -> None:
-    """A stop lets the running batch end, and returns the messages that wait for a full one."""
+    """A stop lets the running batch end, and handles the messages that wait for a full one."""
     began, release = threading.Event(), threading.Event()
 
     @worker.batch(stream=stream.name, consumer="C", max_messages=2, max_wait=30, ack_wait=60)
@@ -151,7 +151,7 @@ def test_a_batch_ends_before_its_worker(js: JetStream, stream: Stream, worker: W
         worker.stop()
         release.set()
         assert run.ended() == 0
-    assert stream.consumer_info("C").ack_floor.stream_seq == 2
+    assert stream.consumer_info("C").ack_floor.stream_seq == 3
 
 
 def test_options_of_batches_are_checked(worker: Worker, stream: Stream) -> None:

@@ -130,7 +130,7 @@ def handle():
         assert stream.consumer_info("C").num_ack_pending == 1
         with WorkerProgram(code, nats_server.url, tmp_path) as second:
             wait_until(lambda: is_settled(stream, "C"), 15)
-            assert second.runs == ["run"]
+            assert second.runs == ["run", "run"]
     assert js.get_stream("DEAD").cached_info.state.messages == 1
 
 

@@ -28,7 +28,7 @@ def test_sigterm_finishes_running_handlers_and_returns_the_others(
 ) -> None:
     """Running handlers end and are acknowledged; waiting messages go to another worker at once."""
     code = f"""
-worker = Worker(drain_timeout=30)
+worker = Worker(drain_timeout=15)  # waiting messages are returned after a third of it
 
 @worker.handler(stream={stream.name!r}, consumer="C", concurrency=2, ack_wait=60, decode="text")
 def handle(data):
@@ -91,11 +91,14 @@ def handle(ctx: Context):
 def test_a_message_that_kills_its_worker_becomes_a_dead_letter(
     js: JetStream, stream_name: str, nats_server: NatsServer, tmp_path: Path
 ) -> None:
-    """Killed in each attempt, the worker runs the message no more than the attempts; none is lost."""
+    """Killed in each attempt, the worker runs the message no more than permitted; none is lost."""
     stream = js.create_stream(
         name=stream_name, subjects=[f"{stream_name}.>"], retention="workqueue"
     )
     code = f"""
+from jetstream_sync.workers import processing
+
+processing.MAX_EXTRA_DELIVERIES = 0  # each of them takes a restart
 worker = Worker(dead_letters="DEAD")
 
 @worker.handler(
@@ -119,6 +122,7 @@ def handle(ctx: Context):
     assert letter.data == b"0"
     assert letter.headers is not None
     assert letter.headers["Dead-Attempts"] == "2"
+    assert letter.headers["Dead-Reason"] == "delivered 2 times, not started here"
 
 
 def test_a_suspended_worker_disturbs_no_other(

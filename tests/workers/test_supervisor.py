@@ -210,10 +210,13 @@ def test_a_message_that_kills_its_worker_process_becomes_a_dead_letter(
         name=stream_name, subjects=[f"{stream_name}.>"], retention="workqueue"
     )
     code = f"""
+from jetstream_sync.workers import processing
+
+processing.MAX_EXTRA_DELIVERIES = 1  # each of them takes a restart
 worker = Worker(dead_letters="DEAD")
 
 @worker.handler(
-    stream={stream.name!r}, consumer="C", ack_wait=3, prefetch=0, retry=Backoff(attempts=3)
+    stream={stream.name!r}, consumer="C", ack_wait=3, prefetch=0, retry=Backoff(attempts=2)
 )
 def handle(ctx: Context):
     record(f"attempt {{ctx.attempt}}")

@@ -160,7 +160,7 @@ def test_a_key_implies_retries_in_place() -> None:
     worker = Worker()
     options: dict[str, Any] = {"stream": "S", "key": lambda _msg: 1}
     default = worker.handler(consumer="A", **options)(print)
-    assert default.retry == Backoff(first=0.5, maximum=10.0, in_place=True)
+    assert default.retry == Backoff(first=0.5, maximum=10.0, attempts=8, in_place=True)
     given = worker.handler(consumer="B", retry=Backoff(first=2, attempts=3), **options)(print)
     assert given.retry == Backoff(first=2, attempts=3, in_place=True)
     with pytest.raises(InvalidOptionError, match=r"lower 'attempts'"):

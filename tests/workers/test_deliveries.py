@@ -1,0 +1,226 @@
+"""Deliveries without a run: restarts of a worker, messages that end it, and a consumer that is deleted."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from fix_threads import SCALE, wait_until
+from fix_worker import WorkerProgram, is_settled, running
+
+from jetstream_sync import ConsumerConfig, InvalidOptionError, JetStream, RetentionPolicy, Stream
+from jetstream_sync.server import NatsServer
+from jetstream_sync.workers import Backoff, Worker
+
+
+@pytest.fixture
+def worker(nats_server: NatsServer) -> Worker:
+    return Worker(nats_server.url, dead_letters="DEAD")
+
+
+def publish(js: JetStream, stream: Stream, count: int) -> None:
+    for number in range(count):
+        js.publish(f"{stream.name}.a", b"%d" % number)
+
+
+def test_restarts_use_up_no_attempts(
+    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """A worker with a full buffer is terminated again and again: each message is run once, none is buried."""
+    code = f"""
+worker = Worker(dead_letters="DEAD", drain_timeout=0.5)
+
+@worker.handler(
+    stream={stream.name!r}, consumer="C", prefetch=100, retry=Backoff(attempts=1)
+)
+def handle(data):
+    record(data.decode())
+    time.sleep(0.02)
+"""
+    publish(js, stream, 120)
+    for _ in range(6):
+        with WorkerProgram(code, nats_server.url, tmp_path) as program:
+            program.wait_runs(len(program.runs) + 1)
+            program.signal(signal.SIGTERM)
+            assert program.ended() == 0
+    with WorkerProgram(code, nats_server.url, tmp_path) as program:
+        wait_until(lambda: is_settled(stream, "C"), 20)
+        runs = program.runs
+    assert sorted(runs, key=int) == [str(number) for number in range(120)]
+    assert js.get_stream("DEAD").info().state.messages == 0
+
+
+def test_a_stop_handles_the_buffer_for_a_third_of_its_time(
+    js: JetStream, stream: Stream, worker: Worker
+) -> None:
+    """What was received before a stop is handled in the first third of the drain time; the rest is returned."""
+    worker.drain_timeout = 3.0 * SCALE
+    began, runs = threading.Event(), []
+
+    @worker.handler(stream=stream.name, consumer="C", prefetch=50, ack_wait=60)
+    def handle(data: bytes) -> None:
+        runs.append(data)
+        began.set()
+        time.sleep(0.2 * SCALE)
+
+    publish(js, stream, 50)
+    with running(worker) as run:
+        assert began.wait(10 * SCALE)
+        wait_until(lambda: stream.consumer_info("C").num_ack_pending == 50)
+        worker.stop()
+        assert run.ended() == 0
+    assert 3 <= len(runs) <= 15
+    info = stream.consumer_info("C")
+    assert info.ack_floor.stream_seq == len(runs)
+
+
+def test_a_limit_of_deliveries_leaves_room_for_returned_ones(
+    stream: Stream, worker: Worker
+) -> None:
+    """A consumer must deliver ten times more than the attempts: messages may be returned."""
+    stream.create_consumer(ConsumerConfig(durable_name="C", max_deliver=12))
+    options = {"stream": stream.name, "consumer": "C"}
+    worker.handler(retry=Backoff(attempts=2), **options)(print)
+    (error,) = worker.check().errors
+    assert "more than 12 times (2 attempts" in str(error)
+
+
+@pytest.mark.timeout(150)
+def test_a_message_that_ends_its_process_spares_its_neighbours(
+    js: JetStream, stream_name: str, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """From the third delivery on, messages start alone: only the one that kills becomes a dead letter."""
+    stream = js.create_stream(
+        name=stream_name, subjects=[f"{stream_name}.>"], retention=RetentionPolicy.WORK_QUEUE
+    )
+    code = f"""
+from jetstream_sync.workers import processing
+
+processing.MAX_EXTRA_DELIVERIES = 3  # each of them takes a restart
+worker = Worker(dead_letters="DEAD")
+
+@worker.handler(
+    stream={stream.name!r}, consumer="C", ack_wait=3, concurrency=4, prefetch=8,
+    retry=Backoff(attempts=1)
+)
+def handle(data):
+    if data == b"2":
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.5)
+"""
+    publish(js, stream, 8)
+    with WorkerProgram(code, nats_server.url, tmp_path, ["--processes", "1"]):
+        wait_until(lambda: stream.info().state.messages == 0, 90)
+    dead = js.get_stream("DEAD")
+    assert dead.info().state.messages == 1
+    assert dead.get_msg(seq=1).data == b"2"
+
+
+def test_a_deleted_consumer_continues_behind_its_ack_floor(
+    js: JetStream,
+    stream: Stream,
+    worker: Worker,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The worker creates the consumer again, and handled messages are not run again."""
+    monkeypatch.setattr("jetstream_sync.workers.run._REFRESH_S", 0.1)
+    runs: list[bytes] = []
+
+    @worker.handler(stream=stream.name, consumer="C")
+    def handle(data: bytes) -> None:
+        runs.append(data)
+
+    publish(js, stream, 20)
+    with running(worker) as run:
+        wait_until(lambda: is_settled(stream, "C") and len(runs) == 20, 10)
+        time.sleep(0.5 * SCALE)  # until the worker knows the ack floor
+        stream.delete_consumer("C")
+        js.publish(f"{stream.name}.a", b"new")
+        wait_until(lambda: runs[20:] == [b"new"], 20)
+        run.stop()
+    warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert any(
+        "was created and receives 1 stored messages behind sequence 20" in w for w in warnings
+    )
+
+
+@pytest.mark.parametrize(
+    ("deliver", "expected"), [("all", [b"0", b"1", b"2"]), ("new", []), (3, [b"2"])]
+)
+def test_a_new_handler_starts_where_it_says(
+    js: JetStream, stream: Stream, worker: Worker, deliver: str | int, expected: list[bytes]
+) -> None:
+    """`deliver` is where the new consumer starts; `check` says how many stored messages it receives."""
+    runs: list[bytes] = []
+
+    @worker.handler(stream=stream.name, consumer="C", deliver=deliver)
+    def handle(data: bytes) -> None:
+        runs.append(data)
+
+    publish(js, stream, 3)
+    told = {"all": "receives 3 stored", "new": "receives no stored", 3: "receives at most 3 stored"}
+    assert any(told[deliver] in line for line in worker.check().warnings)
+    with running(worker):
+        wait_until(lambda: is_settled(stream, "C"), 10)
+        js.publish(f"{stream.name}.a", b"new")
+        wait_until(lambda: runs == [*expected, b"new"], 10)
+
+
+@pytest.mark.parametrize("deliver", ["last", 0, True, 1.5, None])
+def test_an_unknown_start_is_refused(worker: Worker, deliver: object) -> None:
+    """A start is ``"all"``, ``"new"``, a sequence or a time."""
+    with pytest.raises(InvalidOptionError, match="deliver"):
+        worker.handler(stream="S", consumer="C", deliver=deliver)(print)  # type: ignore[arg-type]
+
+
+def test_failures_of_all_messages_pause_the_handler(
+    js: JetStream, stream: Stream, worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While all messages fail, no more are requested; the first success ends the pause."""
+    broken = threading.Event()
+    broken.set()
+    runs: list[bytes] = []
+
+    @worker.handler(stream=stream.name, consumer="C", prefetch=1, retry=Backoff(first=30))
+    def handle(data: bytes) -> None:
+        if broken.is_set():
+            raise OSError("no database")
+        runs.append(data)
+
+    publish(js, stream, 50)
+    with running(worker) as run:
+        wait_until(lambda: "the last 10 messages failed" in caplog.text, 10)
+        time.sleep(0.3)
+        # The messages that were requested before the pause have failed, too.
+        assert stream.consumer_info("C").delivered.consumer_seq <= 13
+        broken.clear()
+        wait_until(lambda: len(runs) >= 37, 20)
+        run.stop()
+    assert "all are requested again" in caplog.text
+
+
+def test_a_supervisor_replaces_a_process_whose_threads_are_stuck(
+    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """When all threads exceed the timeout, another process takes over."""
+    code = f"""
+worker = Worker(drain_timeout=1)
+
+@worker.handler(stream={stream.name!r}, consumer="C", ack_wait=3, timeout=1, prefetch=0)
+def handle(data):
+    record(f"{{os.getpid()}} {{data.decode()}}")
+    if data == b"0" and not os.path.exists("stuck"):
+        open("stuck", "w").close()
+        time.sleep(600)
+"""
+    publish(js, stream, 2)
+    with WorkerProgram(code, nats_server.url, tmp_path, ["--processes", "1"]) as program:
+        runs = program.wait_runs(3, 40)
+    assert len({line.split()[0] for line in runs}) == 2
+    assert {line.split()[1] for line in runs[1:]} == {"0", "1"}
