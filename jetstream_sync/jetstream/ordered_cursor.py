@@ -113,9 +113,11 @@ class OrderedCursor:
         self._start: int | None = None  # the sequence just before the first message
         self._delivered = 0  # messages from earlier consumers
         self.info: ConsumerInfo | None = None  # the current consumer
-        # When it was created, and the number of consumers in a row that ended at once without a message.
+        # When it was created, and the number of consumers in a row that ended at once without a message,
+        # or whose creation was cut short by the deadline.
         self._created_at = 0.0
         self._short_lives = 0
+        self._cut_short = False
         # When the next one may be created, while that is delayed.
         self._create_at: float | None = None
         self.stopping = False  # stopped by the user: a failed attempt is the last
@@ -211,6 +213,7 @@ class OrderedCursor:
                     raise
                 self._drop(config)  # it may have been created
                 if deadline.expired():
+                    self._cut_short = True
                     text = "the ordered consumer could not be created in time"
                     raise self._api.core.timed_out(text) from error
                 if lost and not self.stopping:
@@ -248,10 +251,11 @@ class OrderedCursor:
 
     def _count_short_lives(self) -> None:
         """Delay the next consumer if the last ones ended at once and without a message."""
-        if self._create_at is not None or self.info is None:
-            return  # the deadline of an earlier call passed during the delay or the creation
+        if self._create_at is not None or not (self._cut_short or self.info):
+            return  # the deadline of an earlier call passed during the delay, or this is the first
         now = monotonic()
-        if self.consumer_seq or now - self._created_at > _SHORT_LIFE_S:
+        was_cut_short, self._cut_short = self._cut_short, False
+        if not was_cut_short and (self.consumer_seq or now - self._created_at > _SHORT_LIFE_S):
             self._short_lives = 0
             return
         self._short_lives += 1
@@ -267,7 +271,7 @@ class OrderedCursor:
         # Without this, calls would create a consumer after each deadline, however short.
         if deadline.expired() and monotonic() < self._create_at and not self.stopping:
             raise self._api.core.timed_out(
-                "the last consumers ended at once, and the next must wait"
+                "the last consumers ended at once or were not created in time, and the next must wait"
             )
         self._create_at = None
 

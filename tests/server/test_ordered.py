@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
@@ -495,6 +496,32 @@ def test_another_thread_s_reset_keeps_to_the_time(alone: Connection, filed: Stre
         messages.stop()
         with pytest.raises(IteratorClosedError):
             waiting.result(5)
+
+
+def test_polling_creates_few_consumers_while_none_is_created_in_time(
+    fresh_server: NatsServer, alone: Connection, filed: Stream
+) -> None:
+    """A creation that the deadline cuts short delays the next one, as a short-lived consumer does."""
+    with jetstream_sync.connect(fresh_server.url) as observer:
+        creations = observer.subscribe("silent.api.CONSUMER.CREATE.>")
+        observer.flush()
+        messages = filed.ordered_consumer().messages()
+        cursor = messages._source._cursor
+        routes = cursor._api.routes
+        cursor._api.routes = alone.jetstream(prefix="silent.api")._api.routes
+        break_link(alone)
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            with pytest.raises(jetstream_sync.TimeoutError):
+                messages.next(timeout=0.01)
+        alone.flush()
+        observer.flush()
+        # The delays after the first two attempts: 0.1, 0.2, 0.4 and 0.8 seconds.
+        assert 2 <= creations.pending_msgs <= 6
+        cursor._api.routes = routes
+        fill(alone.jetstream(), "S", 1)
+        assert numbers(messages, 1, 30) == [0]
+        messages.stop()
 
 
 @pytest.mark.parametrize("end", ["close", "drain"])
