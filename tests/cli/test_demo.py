@@ -363,7 +363,7 @@ def test_signal_leaves_nothing_of_the_demos_own_server(orders: Path, tmp_path: P
     scratch.mkdir()
     options = ("--input", orders, "--rate", 10, "--quiet")
     with started(*options, env={"TMPDIR": str(scratch)}) as process:
-        wait_until(lambda: list(scratch.rglob("ORDERS")))
+        wait_until(lambda: list(scratch.glob("*/store/jetstream/$G/streams/ORDERS")))
         process.send_signal(signal.SIGINT)
         assert end_of(process) == (130, "", "jsm: interrupted\n")
     assert list(scratch.iterdir()) == []
