@@ -47,7 +47,7 @@ from .api_requests import APIRequests
 from .direct_get import StoredMsg, leader_get
 from .ordered_cursor import OrderedOptions
 from .publish import Publisher, publish_headers
-from .watch import Watch, WatchHandle
+from .watch import Markers, Watch, WatchHandle
 
 if TYPE_CHECKING:
     from .stream import Stream
@@ -661,7 +661,9 @@ class KeyValue(ForeignNames):
         Watch keys: first their current entries, then every change.
 
         The watch is *current* when all entries that existed at the start were received. It survives lost
-        connections, restarts of the server and leader changes.
+        connections, restarts of the server and leader changes. If the bucket has a ``limit_marker_ttl``
+        and the watch was cut off for longer, it returns a ``PURGE`` for each key that it has returned
+        and that the bucket does not have any more.
 
         Args:
             keys: keys and patterns: ``*`` is any token, a final ``>`` the rest; default: all keys.
@@ -710,6 +712,18 @@ class KeyValue(ForeignNames):
             options,
             _entry_maker(self._subjects, select, ignore_deletes),
             partial(bucket_not_found, self.bucket),
+            self._markers(),
+        )
+
+    def _markers(self) -> Markers | None:
+        """Return how to tell the markers of deletions; ``None``: the bucket keeps them."""
+        ttl = self._stream.cached_info.config.subject_delete_marker_ttl
+        if not ttl:
+            return None
+        return Markers(
+            seconds(ttl),
+            lambda delivery: KeyValueEntry(self._subjects, delivery).has_value,
+            f"NATS/1.0\r\n{OPERATION}: {KeyValueOperation.PURGE.value}\r\n\r\n".encode(),
         )
 
     # --- like a dict ----------------------------------------------------------------------------

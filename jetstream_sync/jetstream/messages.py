@@ -420,6 +420,11 @@ class MessagePuller:
         """Return whether a message or status has arrived that was not taken."""
         return bool(self._ready or self._arrived)
 
+    @property
+    def last_seen(self) -> float:
+        """The monotonic time of the last delivery from the server."""
+        return self._inbox.last_seen
+
     # --- runs; _lock is held --------------------------------------------------------------------
 
     def _next_delivery(self) -> Delivery | None:

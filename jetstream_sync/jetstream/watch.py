@@ -14,7 +14,9 @@ Watch the messages of a bucket: first those that exist, then every change.
 3. Before that, a consumer of the last message per subject starts from scratch after a failure, because
    the stream holds older revisions behind the last sequence. Revisions that were handed out are dropped.
    Afterwards a new consumer starts behind the last message.
-4. A message counts as handed out when the call that returns it is complete. After an exception before
+4. If the watch was without a consumer for longer than the server keeps markers of deletions, it compares
+   the keys that it has returned with those of the stream, and returns a marker for each missing one.
+5. A message counts as handed out when the call that returns it is complete. After an exception before
    that, such as a Ctrl-C, the next call creates a consumer that starts with this message.
 """
 
@@ -26,13 +28,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import DeliverPolicy
 from ..api.reply import ack_tokens
 from ..client.result_slot import copy_exception
 from ..client.threads import Signal, after_fork
+from ..durations import time_to_ns
 from ..errors import (
     Error,
     IteratorClosedError,
@@ -42,7 +45,7 @@ from ..errors import (
 )
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..protocol.parser import Delivery
-from .api_requests import APIRequests
+from .api_requests import APIRequests, stream_info
 from .consume import ConsumeHandle, JetStreamCallback
 from .consumer import continuous_pull
 from .message import JetStreamMsg
@@ -58,7 +61,7 @@ from .ordered_cursor import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Watch", "WatchHandle"]
+__all__ = ["Markers", "Watch", "WatchHandle"]
 
 E = TypeVar("E")
 
@@ -136,10 +139,23 @@ class _WatchMessages(OrderedPuller):
 
     #: The deadline of the caller. The one of `take` is often earlier.
     deadline = FOREVER
+    #: Seconds after which the server removes markers of deletions; ``None``: it keeps them.
+    marker_ttl: float | None = None
+    #: Whether markers may have been removed while there was no consumer.
+    markers_lost = False
+    # The monotonic time of the last delivery; 0: there was no consumer yet.
+    _last_seen = 0.0
 
     def _recreate(self, ended: MessagePuller | None, deadline: Deadline) -> MessagePuller:
         del deadline
-        return super()._recreate(ended, at_least(self.deadline, _MIN_CREATE_TIMEOUT_S))
+        if ended is not None:
+            self._last_seen = ended.last_seen
+        messages = super()._recreate(ended, at_least(self.deadline, _MIN_CREATE_TIMEOUT_S))
+        before, self._last_seen = self._last_seen, monotonic()
+        if before and self.marker_ttl is not None and self._last_seen - before >= self.marker_ttl:
+            self.markers_lost = True
+            raise TimeoutError("the watch looks for lost markers before it waits for messages")
+        return messages
 
     def take_many(self, deadline: Deadline) -> list[Delivery]:
         """Wait for the next message, and return it and those that have arrived after it."""
@@ -151,7 +167,21 @@ class _WatchMessages(OrderedPuller):
         """End the current consumer, so that the next call continues with another one."""
         messages, self._messages = self._messages, None
         if messages is not None:
+            self._last_seen = messages.last_seen
             messages.end(PullError(409, reason))
+
+
+class Markers(NamedTuple):
+    """The markers of deletions in a bucket that removes them after a time."""
+
+    ttl_s: float
+    """Seconds after which the server removes a marker."""
+
+    has_value: Callable[[Delivery], bool]
+    """Returns whether a message is a value, and not a marker."""
+
+    header: bytes
+    """The header block of a marker."""
 
 
 class Watch(Generic[E]):
@@ -180,6 +210,7 @@ class Watch(Generic[E]):
         options: OrderedOptions,
         make: Callable[[Delivery], E | None],
         not_found: Callable[[], Error],
+        markers: Markers | None = None,
     ) -> None:
         """
         Create the consumer of the watch.
@@ -191,6 +222,7 @@ class Watch(Generic[E]):
                 watch is current from the start.
             make: makes the entry of a message; ``None``: there is none to hand out. It must not raise.
             not_found: makes the error for a bucket that does not exist.
+            markers: the markers of deletions, if the server removes them after a time.
 
         Raises:
             Error: the result of ``not_found``: the bucket does not exist.
@@ -225,6 +257,11 @@ class Watch(Generic[E]):
         self._check_delay = _FIRST_CHECK_S
         self._stalled = 0
         self._replaced = 0  # consumers in a row that were replaced because nothing arrived
+        self._live: set[bytes] = set()  # subjects with a value, if the server removes markers
+        self._markers = markers
+        self._filters = options["filter_subjects"]
+        if markers is not None:
+            self._messages.marker_ttl = markers.ttl_s
         self._fork_reset = _ForkReset(self)
         if options.get("deliver_policy") == DeliverPolicy.NEW:
             self._set_current()
@@ -385,6 +422,9 @@ class Watch(Generic[E]):
             return None
         delivery = received[0]
         entry = self._make(delivery)
+        if self._markers is not None:
+            change = self._live.add if self._markers.has_value(delivery) else self._live.discard
+            change(delivery[0])
         self._taken = delivery
         if self._current:
             received.popleft()
@@ -456,13 +496,21 @@ class Watch(Generic[E]):
         wait = deadline
         if not self._current:
             wait = deadline.sooner(_FIRST_CHECK_S)
+        elif messages.markers_lost:
+            self._find_lost_markers()
+            if self._received:
+                return True
+            if messages.markers_lost:
+                wait = deadline.sooner(_MAX_CHECK_S)
         try:
             self._received += messages.take_many(wait)
         except TimeoutError:
             if not self._current:
                 self._check_current()
-                if self._current or not deadline.expired():
+                if self._current:
                     return False
+            if not deadline.expired():
+                return False
             raise
         except StreamNotFoundError as error:
             raise self._not_found() from error
@@ -478,6 +526,30 @@ class Watch(Generic[E]):
             self._replaced = 0
             self._count_initial(len(self._received))
         return True
+
+    def _find_lost_markers(self) -> None:
+        """
+        Add a marker for each key that had a value, and is not in the bucket any more.
+
+        Its marker was stored while the watch had no consumer, and was removed before there was another.
+        """
+        assert self._markers is not None
+        filters = [self._filters] if isinstance(self._filters, str) else self._filters
+        stored: set[str] = set()
+        try:
+            for pattern in filters:
+                info = stream_info(self._api, self._cursor.stream, pattern)
+                stored.update(info.state.subjects or ())
+        except Error:
+            return  # tried again later
+        self._messages.markers_lost = False
+        # The reply subject that the marker of the last sequence would have.
+        created = time_to_ns(info.ts or info.created)
+        parts = self._cursor.stream, self._cursor.name, 1, info.state.last_seq, 0, created, 0
+        reply = f"$JS.ACK.{'.'.join(map(str, parts))}".encode()
+        for subject in sorted(self._live):
+            if subject.decode("utf-8", "surrogateescape") not in stored:
+                self._received.append((subject, reply, self._markers.header, b""))
 
     def _count_initial(self, received: int) -> None:
         """Compute how many messages are left, including those that were just received."""

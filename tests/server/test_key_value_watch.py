@@ -200,6 +200,32 @@ def test_deleted_bucket(js: JetStream, kv: KeyValue, monkeypatch: pytest.MonkeyP
     assert isinstance(handle.error, BucketNotFoundError)
 
 
+@pytest.mark.server(">=2.11")
+@pytest.mark.parametrize("ignore_deletes", [False, True])
+def test_markers_lost_in_an_outage(js: JetStream, bucket: str, ignore_deletes: bool) -> None:
+    """A watch that was cut off for longer than markers are kept reports the missing keys."""
+    kv = js.create_key_value(bucket=bucket, limit_marker_ttl=1, storage="memory")
+    for key in ("a", "b", "c", "d", "other.a"):
+        kv.put(key, b"1")
+    kv.delete("d")
+    with kv.watch("*", ignore_deletes=ignore_deletes) as watch:
+        assert len(list(watch.initial())) == (3 if ignore_deletes else 4)
+        js.delete_consumer(f"KV_{bucket}", consumers(js, kv)[0])
+        for key in ("a", "b", "d", "other.a"):
+            kv.purge(key, ttl=1)
+        kv.put("b", b"2")
+        wait_until(lambda: kv.status().values == 2, 20)
+        if not ignore_deletes:
+            missing = watch.next(10 * SCALE)
+            assert (missing.key, missing.operation, missing.value) == ("a", "PURGE", b"")
+            assert missing.revision == kv.status().info.state.last_seq
+        assert watch.next(10 * SCALE).value == b"2"
+        kv.put("a", b"3")
+        assert watch.next(10 * SCALE).value == b"3"
+        with pytest.raises(TimeoutError):
+            watch.next(0.1)
+
+
 def test_errors_of_callbacks(nats_server: NatsServer, kv: KeyValue) -> None:
     """An error of a callback is reported, and the next entry follows."""
     errors: list[Exception] = []
