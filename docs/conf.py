@@ -48,6 +48,7 @@ autodoc_type_aliases = {"Duration": "Duration", "Durations": "Durations"}
 FULL_NAMES = {
     "Buffer": "collections.abc.Buffer",
     "Callable": "collections.abc.Callable",
+    "datetime": "datetime.datetime",
     "ConnectionEvent": "jetstream_sync.ConnectionEvent",
     "ConsumerConfigFields": "jetstream_sync.ConsumerConfig",
     "Future": "concurrent.futures.Future",

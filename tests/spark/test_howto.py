@@ -1,4 +1,4 @@
-"""The code in ``docs/howto/spark.rst`` runs, with the described results."""
+"""The code in ``docs/howto/spark.rst`` and ``docs/tutorial/spark.rst`` runs, with the described results."""
 
 from __future__ import annotations
 
@@ -13,9 +13,23 @@ from jetstream_sync.server import NatsServer
 
 pytestmark = pytest.mark.spark
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "spark.rst"
+DOCS = Path(__file__).parents[2] / "docs"
 _BLOCK = re.compile(r"^\.\. code-block:: python\n\n(?P<code>(?:\n|   .*\n)+)", re.MULTILINE)
 ORDERS = 1000
+
+
+def run_page(page: Path, server: NatsServer, folder: Path) -> None:
+    """Run the blocks of a page in order, in one namespace."""
+    text = page.read_text(encoding="utf-8")
+    names: dict[str, object] = {"__name__": "__main__"}
+    blocks = list(_BLOCK.finditer(text))
+    assert len(blocks) == text.count("code-block:: python")
+    for block in blocks:
+        line = text.count("\n", 0, block.start("code"))
+        code = textwrap.dedent(block["code"]).replace("nats://127.0.0.1:4222", server.url)
+        # The local folder of Spark's relative paths differs from the current folder.
+        code = re.sub(r'"(checkpoint|checkpoint-jobs)"', rf'"{folder}/\1"', code)
+        exec(compile("\n" * line + code, str(page), "exec"), names)
 
 
 @pytest.mark.full
@@ -29,16 +43,7 @@ def test_the_page_runs(
 ) -> None:
     """All code blocks run in order: write, read, stream, work queue, backlog, publish in a task."""
     monkeypatch.chdir(tmp_path)
-    text = PAGE.read_text(encoding="utf-8")
-    names: dict[str, object] = {"__name__": "__main__"}
-    blocks = list(_BLOCK.finditer(text))
-    assert len(blocks) == text.count("code-block:: python")
-    for block in blocks:
-        line = text.count("\n", 0, block.start("code"))
-        code = textwrap.dedent(block["code"]).replace("nats://127.0.0.1:4222", fresh_server.url)
-        # The local folder of Spark's relative paths differs from the current folder.
-        code = re.sub(r'"(checkpoint|checkpoint-jobs)"', rf'"{tmp_path}/\1"', code)
-        exec(compile("\n" * line + code, str(PAGE), "exec"), names)
+    run_page(DOCS / "howto" / "spark.rst", fresh_server, tmp_path)
     printed = capfd.readouterr().out
     assert f"count(1)={ORDERS}, min(sequence)=1," in printed
     assert f"[Row(subject='ORDERS.received', count={ORDERS - 500})]" in printed
@@ -52,3 +57,15 @@ def test_the_page_runs(
         "ORDERS.notes": 2,
     }
     assert last["message"]["data"]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(180)
+@pytest.mark.usefixtures("spark")
+def test_the_tutorial_runs_twice(
+    fresh_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tutorial publishes each alert once, also when it runs again with its checkpoint."""
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        run_page(DOCS / "tutorial" / "spark.rst", fresh_server, tmp_path)
