@@ -272,6 +272,8 @@ class ConsumerAdmin:
         Raises:
             InvalidNameError: the stream name is invalid.
             InvalidOptionError: an option is unknown or invalid.
+            StreamNotFoundError, BadRequestError, TimeoutError, ConnectionClosedError: with the deliver
+                policies ``new`` and ``last``, which ask the server for the position.
 
         """
         return OrderedConsumer(self._api, check_stream_name(stream_name), **options)

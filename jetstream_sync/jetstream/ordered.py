@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
 from ..api.consumer import ConsumerInfo
+from ..api.enums import DeliverPolicy
 from ..api.pull import ContinuousPull, PullRequest
 from ..client.mailbox import first_items
 from ..client.result_slot import copy_exception
@@ -343,6 +344,12 @@ class OrderedConsumer:
         # The cursor that was used last: the one above, or that of messages().
         self._last_used = self._cursor
         self._pullers: WeakSet[OrderedPuller] = WeakSet()
+        # Where all reads start, if that depends on the time of this call; see `OrderedCursor.start`.
+        self._start: int | None = None
+        if options.get("deliver_policy") in (DeliverPolicy.NEW, DeliverPolicy.LAST):
+            with self._lock:
+                self._requester = self._renewed(api.deadline())
+            self._start = self._cursor.start
 
     @property
     def stream_name(self) -> str:
@@ -419,6 +426,7 @@ class OrderedConsumer:
         if "max_bytes" not in options:
             options.setdefault("max_messages", _DEFAULT_MAX_MESSAGES)
         cursor = pull_cursor(self._api, self._stream, self._options, OrderedCursor)
+        cursor.start = self._start
         puller = OrderedPuller(self._api, cursor, continuous_pull(options))
         self._pullers.add(puller)
         puller.start(self._api.deadline())

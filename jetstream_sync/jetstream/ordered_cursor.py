@@ -63,7 +63,7 @@ class OrderedOptions(TypedDict, total=False):
     filter_subjects: str | Sequence[str]
     """Read only these subjects; default: all of the stream's."""
     deliver_policy: DeliverPolicy | str
-    """Where to start; default ``all``."""
+    """Where to start; default ``all``. ``new`` and ``last`` mean the time when the object is created."""
     opt_start_seq: int
     """The sequence to start at, with ``by_start_sequence``."""
     opt_start_time: datetime
@@ -77,7 +77,8 @@ class OrderedOptions(TypedDict, total=False):
     metadata: Mapping[str, str]
     """Metadata of the server's consumer; default: none."""
     name_prefix: str
-    """Prefix of the names of the server's consumers; default: random."""
+    """Prefix of the names of the server's consumers; default: random. A random part and a number follow it,
+    so a permission needs a wildcard for the name."""
     max_reset_attempts: int
     """Consecutive failed attempts to create a consumer before giving up; default: no limit."""
 
@@ -110,7 +111,8 @@ class OrderedCursor:
         self._serial = 0
         self._attempts = attempts
         self._first = first
-        self._start: int | None = None  # the sequence just before the first message
+        #: The sequence just before the first message; ``None``: not known before the first consumer.
+        self.start: int | None = None
         self._delivered = 0  # messages from earlier consumers
         self.info: ConsumerInfo | None = None  # the current consumer
         # When it was created, and the number of consumers in a row that ended at once without a message,
@@ -145,12 +147,12 @@ class OrderedCursor:
     def stream_seq(self) -> int | None:
         """The stream sequence to continue after; ``None``: the start of the first consumer."""
         reply = self.sequence.reply
-        return int(ack_tokens(reply)[3]) if reply else self._start
+        return int(ack_tokens(reply)[3]) if reply else self.start
 
     def rewind(self, reply: bytes) -> None:
         """Move the position back to before the message with this reply subject."""
         tokens = ack_tokens(reply)
-        self._start = int(tokens[3]) - 1
+        self.start = int(tokens[3]) - 1
         self.sequence.last = int(tokens[4]) - 1
         self.sequence.reply = b""
 
@@ -235,8 +237,8 @@ class OrderedCursor:
             if deliver_to is None:
                 self._delivered += self.consumer_seq
                 self.sequence.last = 0
-            if self._start is None and self._has_start(info):
-                self._start = info.delivered.stream_seq
+            if self.start is None and self._has_start(info):
+                self.start = info.delivered.stream_seq
             return info
 
     def _create(self, config: ConsumerConfig, deadline: Deadline) -> ConsumerInfo:
@@ -295,7 +297,7 @@ class OrderedCursor:
             return False
         if self.last_seq(deadline) >= position:
             return True
-        self._start = start
+        self.start = start
         self.sequence.reply = b""
         return False
 

@@ -733,6 +733,8 @@ class Stream(ForeignNames):
 
         Raises:
             InvalidOptionError: an option is unknown or invalid.
+            StreamNotFoundError, BadRequestError, TimeoutError, ConnectionClosedError: with the deliver
+                policies ``new`` and ``last``, which ask the server for the position.
 
         Example:
             >>> with stream.ordered_consumer(filter_subjects="ORDERS.received") as ordered:

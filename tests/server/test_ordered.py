@@ -171,6 +171,23 @@ def test_it_starts_and_filters_as_configured(
         assert numbers(messages, len(wanted)) == wanted
 
 
+@pytest.mark.parametrize("way", ["fetch", "messages"])
+@pytest.mark.parametrize(
+    ("policy", "expected"), [("new", [3, 4, 5]), (DeliverPolicy.LAST, [2, 3, 4, 5])]
+)
+def test_new_and_last_mean_the_time_of_the_call(
+    js: JetStream, stream: Stream, policy: str, expected: list[int], way: str
+) -> None:
+    """What is published between the creation of the object and its first read is delivered."""
+    fill(js, stream.name, 3)
+    with stream.ordered_consumer(deliver_policy=policy) as ordered:
+        fill(js, stream.name, 3, first=3)
+        if way == "fetch":
+            assert [int(msg.data) for msg in ordered.fetch(len(expected))] == expected
+        else:
+            assert numbers(ordered.messages(), len(expected)) == expected
+
+
 def test_it_starts_at_a_time(js: JetStream, stream: Stream) -> None:
     """With ``opt_start_time`` the first message is the first one stored at that time or later."""
     fill(js, stream.name, 5)
