@@ -357,8 +357,12 @@ def drawn(terminal: Terminal) -> list[str]:
 
 def until(terminal: Terminal, shown: Callable[[list[str]], Any], limit: float = 10) -> list[str]:
     """Wait until the screen fulfils a condition, and return its lines."""
-    wait_until(lambda: shown(drawn(terminal)), limit)
-    return drawn(terminal)
+
+    def lines() -> list[str]:
+        now = drawn(terminal)
+        return now if shown(now) else []
+
+    return wait_until(lines, limit)
 
 
 def has(text: str) -> Callable[[list[str]], bool]:
