@@ -9,7 +9,8 @@ for number in range(10):
 
 # --- JetStream.account_info
 info = js.account_info()
-print(info.storage, "bytes in", info.streams, "streams")
+print(info.streams, "streams")
+print(info.storage, "bytes")
 
 # --- JetStream.create_or_update_stream
 js.create_or_update_stream(name="ORDERS", subjects=["ORDERS.*"], max_msgs=1_000_000)
