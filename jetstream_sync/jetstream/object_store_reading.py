@@ -47,8 +47,9 @@ if TYPE_CHECKING:
 __all__ = ["Download", "ObjectReader"]
 
 #: Bytes that are requested ahead, or two messages if those can be larger.
-_PEEKED_BYTES: Final = 1024
 _BUFFERED_BYTES: Final = 8 * 1024 * 1024
+#: Bytes that `ObjectReader.peek` returns: more than most lines have, and little to copy for each line.
+_PEEKED_BYTES: Final = 1024
 #: Heartbeat of the pull requests in seconds.
 _HEARTBEAT_S: Final = 5.0
 #: Seconds without a chunk before the first look for the next one; the following waits double.
@@ -300,8 +301,18 @@ class ObjectReader(io.RawIOBase):
         return bytes(found)
 
     def peek(self, size: int = 0) -> bytes:
-        """Return some of the next bytes without reading them; `readline()` uses it. Raises as `readinto()`."""
-        return bytes(self._rest[: size or _PEEKED_BYTES]) if self._fill() else b""
+        """
+        Return some of the next bytes without reading them, and none only at the end.
+
+        Args:
+            size: ignored, as by `io.BufferedReader.peek`: `readline()` asks for one byte, and is fast only
+                if it gets more.
+
+        Raises:
+            Error: as `readinto()`.
+
+        """
+        return bytes(self._rest[:_PEEKED_BYTES]) if self._fill() else b""
 
     def write(self, data: object) -> NoReturn:
         """Raise `io.UnsupportedOperation`."""

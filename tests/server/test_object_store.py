@@ -574,7 +574,9 @@ def test_lines_of_bytes(store: ObjectStore) -> None:
     lines = [b"%d" % number * (number % 700) + b"\n" for number in range(2000)]
     store.put(small("a", 1000), b"".join(lines))
     with store.open("a") as file:
-        assert file.peek(1) == lines[0][:1]
+        seen = file.peek(1)
+        assert b"".join(lines).startswith(seen)
+        assert len(seen) > 500, "readline() asks for one byte, and needs more"
         assert list(file) == lines
         assert file.peek() == b""
 
