@@ -166,7 +166,7 @@ make_delivery(const Message *message, PyObject **last_subject)
     return delivery;
 }
 
-/* Append a run without messages to the operations. Return its list, borrowed. */
+/* Append a run without messages to the operations. Return its list. */
 static PyObject *
 add_run(PyObject *operations, PyObject *run_type, long long sid)
 {
@@ -177,8 +177,10 @@ add_run(PyObject *operations, PyObject *run_type, long long sid)
     PyObject *run = PyObject_CallFunction(run_type, "LO", sid, deliveries);
     int added = run != NULL && PyList_Append(operations, run) == 0;
     Py_XDECREF(run);
-    Py_DECREF(deliveries);
-    return added ? deliveries : NULL;
+    if (!added) {
+        Py_CLEAR(deliveries);
+    }
+    return deliveries;
 }
 
 PyDoc_STRVAR(read_messages_doc,
@@ -206,12 +208,12 @@ read_messages(PyObject *Py_UNUSED(module), PyObject *args)
     }
     const char *at = start;
     long long message_bytes = 0, run_sid = -1;
-    PyObject *deliveries = NULL; /* of the current run, borrowed */
+    PyObject *deliveries = NULL; /* of the current run */
     PyObject *last_subject = NULL;
     Message message;
     while (find_message(at, end, limit, &message)) {
         if (message.sid != run_sid) {
-            deliveries = add_run(operations, run_type, message.sid);
+            Py_XSETREF(deliveries, add_run(operations, run_type, message.sid));
             if (deliveries == NULL) {
                 goto failed;
             }
@@ -229,10 +231,12 @@ read_messages(PyObject *Py_UNUSED(module), PyObject *args)
         message_bytes += message.header.length + message.payload.length;
         at = message.end;
     }
+    Py_XDECREF(deliveries);
     Py_XDECREF(last_subject);
     return Py_BuildValue("NnL", operations, (Py_ssize_t)(at - start), message_bytes);
 
 failed:
+    Py_XDECREF(deliveries);
     Py_XDECREF(last_subject);
     Py_DECREF(operations);
     return NULL;
@@ -482,9 +486,12 @@ dealloc(Instance *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
+    /* A long chain of objects must not use up the C stack. */
+    Py_TRASHCAN_BEGIN(self, dealloc)
     (void)clear(self);
     type->tp_free(self);
     Py_DECREF(type);
+    Py_TRASHCAN_END
 }
 
 /* --- the fields of a message ----------------------------------------------------------------------------- */
@@ -586,17 +593,18 @@ try_append(OutputBuffer *self, PyObject *command, PyObject *size, int wake_from)
     if (bytes == -1 && PyErr_Occurred()) {
         return -1;
     }
-    if (self->is_locked == NULL || self->chunks == NULL || !PyList_CheckExact(self->chunks)
-        || !PyBytes_CheckExact(command)) {
+    if (self->is_locked == NULL || !PyBytes_CheckExact(command)) {
         return 0;
     }
-    PyObject *is_locked = PyObject_CallNoArgs(self->is_locked);
-    if (is_locked == NULL) {
+    PyObject *locked = PyObject_CallNoArgs(self->is_locked);
+    if (locked == NULL) {
         return -1;
     }
-    Py_DECREF(is_locked); /* True or False */
-    if (is_locked != Py_False || self->closed != Py_None || self->stream == Py_None
-        || self->flusher >= wake_from) {
+    int is_free = locked == Py_False;
+    Py_DECREF(locked);
+    /* Checked after the call, which may run other code: any field may be deleted or have any type. */
+    if (!is_free || self->chunks == NULL || !PyList_CheckExact(self->chunks) || self->closed != Py_None
+        || self->stream == NULL || self->stream == Py_None || self->flusher >= wake_from) {
         return 0;
     }
     if (PyList_Append(self->chunks, command) < 0) {
@@ -820,13 +828,18 @@ parse_pub_ack(PyObject *Py_UNUSED(module), PyObject *args)
     }
     rest.length--;
     long long seq = *rest.start == '0' && rest.length > 1 ? -1 : number(rest);
-    if (seq < 0 || !PyType_IsSubtype(type, &PyTuple_Type)) {
+    /* A struct sequence such as `time.struct_time`, which has hidden items, cannot be a base class. */
+    if (seq < 0 || !PyType_IsSubtype(type, &PyTuple_Type)
+        || !PyType_HasFeature(type, Py_TPFLAGS_BASETYPE)) {
         Py_RETURN_NONE;
     }
     PyObject *ack = type->tp_alloc(type, 2 + PyTuple_GET_SIZE(defaults));
     if (ack == NULL) {
         return NULL;
     }
+#if PY_VERSION_HEX >= 0x030E0000
+    ((PyTupleObject *)ack)->ob_hash = -1; /* not known yet; 0 would be taken for the hash */
+#endif
     PyTuple_SET_ITEM(ack, 0, PyUnicode_FromStringAndSize(stream, stream_length));
     PyTuple_SET_ITEM(ack, 1, PyLong_FromLongLong(seq));
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(defaults); i++) {
@@ -871,6 +884,10 @@ static PyMethodDef module_functions[] = {
 
 static PyModuleDef_Slot module_slots[] = {
     {Py_mod_exec, add_types},
+#ifdef Py_mod_multiple_interpreters
+    /* The module has no static state, and each interpreter has types of its own. */
+    {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
+#endif
 #ifdef Py_mod_gil
     /* There is no shared state, and the fields are read and set through member descriptors. */
     {Py_mod_gil, Py_MOD_GIL_NOT_USED},

@@ -7,6 +7,7 @@ import gc
 import os
 import subprocess
 import sys
+import time
 import tracemalloc
 import weakref
 from pathlib import Path
@@ -221,3 +222,54 @@ def test_nothing_is_leaked() -> None:
         tracemalloc.stop()
     # One leaked object for each call would be 300 times at least 33 bytes.
     assert after - before < 8000
+
+
+# --- arguments that the package never passes ------------------------------------------------------------
+
+
+@needs_extension
+def test_a_long_chain_of_messages_can_be_freed() -> None:
+    """Freeing it does not use up the C stack."""
+    message = None
+    for _ in range(300_000):
+        message = speedups.MessageFields(DELIVERY, message)
+    del message
+
+
+@needs_extension
+def test_a_type_of_runs_that_drops_its_list() -> None:
+    """The list of a run lives as long as messages are added to it."""
+    operations, size, _ = speedups.read_messages(MESSAGE, 100, lambda _, __: None)
+    assert operations == [None]
+    assert size == len(MESSAGE)
+
+
+@needs_extension
+def test_fields_that_vanish_during_the_check_of_the_lock() -> None:
+    """The method in Python appends then."""
+    left = []
+
+    class Buffer(speedups.OutputBuffer):
+        def _publish(self, command: bytes, size: int, wake_from: int) -> None:
+            left.append((command, size))
+
+    for name in ("_chunks", "_stream"):
+        buffer = Buffer()
+        buffer._chunks, buffer._stream, buffer.closed = [], object(), None
+
+        def is_locked(buffer: Buffer = buffer, name: str = name) -> bool:
+            delattr(buffer, name)
+            return False
+
+        buffer._is_locked = is_locked
+        buffer.publish(b"PUB a 0\r\n\r\n", 0)
+    assert left == [(b"PUB a 0\r\n\r\n", 0)] * 2
+
+
+@needs_extension
+def test_an_acknowledgement_of_another_class() -> None:
+    """A struct sequence is refused, and an acknowledgement has the hash of its equal."""
+    answer = b'{"stream":"S","seq":7}'
+    assert speedups.parse_pub_ack(answer, time.struct_time, ()) is None
+    ack = speedups.parse_pub_ack(answer, PubAck, tuple(PubAck._field_defaults.values()))
+    assert hash(ack) == hash(PubAck("S", 7))

@@ -1,0 +1,60 @@
+# Types of the C extension; see speedups.py for what the functions do.
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from typing_extensions import disjoint_base
+
+_T = TypeVar("_T", bound=tuple[Any, ...])
+
+@disjoint_base
+class MessageFields:
+    _subject: bytes
+    _reply: bytes
+    _header: Any
+    data: bytes
+    _core: Any
+    _settled: bool | None
+    def __init__(
+        self, delivery: tuple[bytes, bytes, bytes, bytes], core: Any, settled: Any = False, /
+    ) -> None: ...
+
+@disjoint_base
+class FutureFields:
+    subject: str
+    message: tuple[bytes, int] | None
+    due: float | None
+    _core: Any
+    _outcome: Any
+    _has_standard: bool
+    def __init__(
+        self, subject: str, message: tuple[bytes, int] | None, due: float | None, core: Any, /
+    ) -> None: ...
+
+@disjoint_base
+class OutputBuffer:
+    _is_locked: Callable[[], bool]
+    _chunks: list[bytes]
+    _stream: Any
+    closed: BaseException | None
+    _size: int
+    _send_above: int
+    out_msgs: int
+    out_bytes: int
+    _flusher: int
+    def publish(self, command: bytes, size: int, /) -> None: ...
+    def send_deferred(self, command: bytes, size: int, /) -> None: ...
+
+def read_messages(
+    data: bytes, limit: int, run_type: Callable[[int, list[Any]], Any], /
+) -> tuple[list[Any], int, int]: ...
+def encode_message(
+    subject: Any, payload: Any, reply: Any, headers: Any, max_payload: int, /
+) -> tuple[bytes, int] | None: ...
+def encode_command(
+    subject: Any, payload: Any, reply: Any, headers: Any, max_payload: int, /
+) -> tuple[bytes, int] | None: ...
+def settle_futures(
+    future_type: type[Any], pending: dict[bytes, Any], deliveries: list[Any], token_at: int, /
+) -> list[Any] | None: ...
+def parse_pub_ack(answer: bytes, ack_type: type[_T], defaults: tuple[Any, ...], /) -> _T | None: ...
