@@ -164,6 +164,10 @@ BROAD_HANDLERS: dict[tuple[str, str], str] = {
         "workers/processing.py",
         "process",
     ): "a user's handler may raise anything: the attempt has failed",
+    (
+        "workers/processing.py",
+        "_reply",
+    ): "the handler has succeeded: its reply must not fail the message",
     ("workers/child.py", "_handled"): "the same in a process: the worker gets the error",
     (
         "workers/child.py",

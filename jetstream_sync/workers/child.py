@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from .. import InvalidOptionError, JetStreamMsg
 from .context import Context
+from .dead_letters import one_line
 from .handler import Handler, Middleware, Reply
 from .leases import Delivery
-from .logs import log_context
+from .logs import log, log_context
 from .registry import created_workers, enter_handler_process
 from .spawn import spawn
 from .tracing import tracing_middleware
@@ -218,7 +219,12 @@ class _Child:
             result = self._handler.run(context, self._middleware)
             if not isinstance(result, Reply):
                 return "result", None
-            pickle.dumps(result)
+            try:
+                pickle.dumps(result)
+            except Exception as error:  # noqa: BLE001 - another run would repeat what has succeeded
+                text = "%s: no reply was sent for %r: it cannot be pickled: %s"
+                log.error(text, self._handler.name, delivery, one_line(error))  # noqa: TRY400
+                return "result", None
             return "result", result
         except BaseException as error:  # noqa: BLE001 - whatever it is, the attempt has failed
             return "failure", _report(error)

@@ -215,7 +215,9 @@ def load_worker(target: str) -> Worker:
             f"there is no module {error.name!r}: run the command in the directory of the module, or "
             "set PYTHONPATH",
         ) from error
-    found = getattr(module, attribute, None)
+    found: object = module
+    for name in attribute.split("."):
+        found = getattr(found, name, None)
     if not isinstance(found, Worker):
         names = [name for name, value in vars(module).items() if isinstance(value, Worker)]
         has = f"the module has {', '.join(names)}" if names else "the module has none"

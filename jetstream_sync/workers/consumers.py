@@ -25,7 +25,7 @@ from .retries import MAX_EXTRA_DELIVERIES
 if TYPE_CHECKING:
     from .. import ConsumerInfo, JetStream, PullConsumer, Stream, StreamInfo
 
-__all__ = ["ConsumerWatch", "check_handler", "ensure_consumer"]
+__all__ = ["ConsumerWatch", "check_handler", "ensure_consumer", "get_stream"]
 
 #: ``ack_wait`` of a new consumer, in seconds.
 _ACK_WAIT_S: Final = 30.0
@@ -35,6 +35,15 @@ _MAX_ACK_PENDING: Final = 1000
 #: seconds: as long as its messages are leased by default.
 _GROUP: Final = "worker"
 _PIN_TIMEOUT_S: Final = 30.0
+
+
+def get_stream(js: JetStream, name: str) -> Stream:
+    """Return a stream; as `JetStream.get_stream`, with the name in the error if there is none."""
+    try:
+        return js.get_stream(name)
+    except StreamNotFoundError as error:
+        text = f"{error.description}: {name!r}"
+        raise StreamNotFoundError(error.code, error.err_code, text) from error
 
 
 def ensure_consumer(
@@ -61,7 +70,7 @@ def ensure_consumer(
         Error: the server refused.
 
     """
-    stream = js.get_stream(handler.stream)
+    stream = get_stream(js, handler.stream)
     generation = f"{stream.cached_info.created.timestamp():.0f}"
     try:
         consumer = stream.get_consumer(handler.consumer)
@@ -250,7 +259,7 @@ def check_handler(
 
     """
     found = []
-    stream = js.get_stream(handler.stream)
+    stream = get_stream(js, handler.stream)
     try:
         info = stream.get_consumer(handler.consumer).cached_info
     except ConsumerNotFoundError:
@@ -296,7 +305,7 @@ def check_handler(
     if not isinstance(handler.dead_letters, str):
         return found  # the subjects are not known yet
     try:
-        js.get_stream(handler.dead_letters)
+        get_stream(js, handler.dead_letters)
     except StreamNotFoundError:
         if not may_change:
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -56,7 +57,9 @@ _RUNTIME_HEADERS: Final = ("dead-", "worker-attempt", "worker-origin")
 
 def one_line(error: BaseException | str) -> str:
     """Return the text of a reason as one line of limited length."""
-    text = error if isinstance(error, str) else str(error)
+    text = ""
+    with suppress(Exception):  # the class of the user decides
+        text = str(error)
     if not text and isinstance(error, BaseException):
         text = traceback.format_exception_only(error)[-1]
     printable = "".join(char if char.isprintable() else " " for char in text)

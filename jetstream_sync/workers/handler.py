@@ -5,16 +5,16 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from .. import DeliverPolicy, Headers, InvalidOptionError
 from .context import Context
-from .dead_letters import DeadLetterTarget
+from .dead_letters import DeadLetterTarget, one_line
 from .limits import rate_interval
-from .retries import Backoff
+from .retries import Backoff, is_number
 
 if TYPE_CHECKING:
     from .. import JetStreamMsg
@@ -28,7 +28,9 @@ __all__ = [
     "HandlerFunction",
     "Middleware",
     "Reply",
+    "exception_classes",
     "start_of",
+    "subject_filters",
 ]
 
 HandlerFunction = Callable[..., object]
@@ -54,7 +56,8 @@ class Reply:
     A result of a handler for the publisher of the message.
 
     It is published to the subject in the header ``Reply-To`` of the message, before the message is
-    acknowledged; without the header it is ignored. A subject that begins with ``$`` gets no reply.
+    acknowledged; without the header it is ignored. A subject that begins with ``$`` gets no reply. An
+    error of sending is logged, and the message is acknowledged.
 
     Args:
         payload: the payload.
@@ -164,15 +167,20 @@ class Handler:
             least = 1 if option == "concurrency" else 0
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InvalidOptionError(option, value, f"must be a whole number, {least} or above")
-        if not self.timeout > 0:
-            raise InvalidOptionError("timeout", self.timeout, "must be above 0 seconds")
-        if self.ack_wait is not None and not self.ack_wait >= 3:
+        for option in ("stream", "consumer"):
+            value = getattr(self, option)
+            if not isinstance(value, str) or not value:
+                raise InvalidOptionError(option, value, "must be a name")
+        if not is_number(self.timeout) or not self.timeout > 0:
+            rule = "must be a number of seconds above 0"
+            raise InvalidOptionError("timeout", self.timeout, rule)
+        if self.ack_wait is not None and not (is_number(self.ack_wait) and self.ack_wait >= 3):
             raise InvalidOptionError("ack_wait", self.ack_wait, "must be at least 3 seconds")
         start_of(self.deliver)
-        if self.ack not in {"after", "before"}:
+        if self.ack not in ("after", "before"):
             raise InvalidOptionError("ack", self.ack, "must be 'after' or 'before'")
         if self.park_after is not None:
-            if not self.park_after >= 1:
+            if not (is_number(self.park_after) and self.park_after >= 1):
                 raise InvalidOptionError("park_after", self.park_after, "must be 1 second or more")
             if self.key is not None or self.retry.in_place:
                 raise InvalidOptionError(
@@ -198,7 +206,7 @@ class Handler:
             )
         if self.rate is not None:
             rate_interval(self.rate)
-        if not callable(self.decode) and self.decode not in DECODERS:
+        if not callable(self.decode) and self.decode not in tuple(DECODERS):
             raise InvalidOptionError(
                 "decode", self.decode, f"must be a function or one of {sorted(DECODERS)}"
             )
@@ -208,7 +216,7 @@ class Handler:
     def _check_batch(self, size: int) -> None:
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise InvalidOptionError("max_messages", size, "must be a whole number, 1 or above")
-        if not 0 <= self.max_wait <= _LONGEST_WAIT_S:
+        if not (is_number(self.max_wait) and 0 <= self.max_wait <= _LONGEST_WAIT_S):
             raise InvalidOptionError(
                 "max_wait", self.max_wait, f"must be from 0 to {_LONGEST_WAIT_S} seconds"
             )
@@ -277,7 +285,7 @@ class Handler:
         try:
             return self._decode(data)
         except Exception as error:
-            raise DecodeError(f"the payload cannot be decoded: {error}") from error
+            raise DecodeError(f"the payload cannot be decoded: {one_line(error)}") from error
 
     def run(self, context: Context, middleware: Sequence[Middleware]) -> object:
         """Run the function for a message, inside the middleware; return and raise what they do."""
@@ -344,6 +352,49 @@ def start_of(deliver: str | int | datetime) -> dict[str, Any]:
             "deliver", deliver, "must be 'all', 'new', a sequence of at least 1, or a datetime"
         )
     return {"deliver_policy": DeliverPolicy(deliver)}
+
+
+def exception_classes(option: str, given: object) -> tuple[type[BaseException], ...]:
+    """
+    Return the exception classes of an option.
+
+    Raises:
+        InvalidOptionError: the value is not a list of them.
+
+    """
+    classes = tuple(given) if isinstance(given, Collection) else ()
+    if not isinstance(given, Collection) or not all(
+        isinstance(each, type) and issubclass(each, BaseException) for each in classes
+    ):
+        raise InvalidOptionError(
+            option, given, "must be a list of exception classes, such as (ValueError,)"
+        )
+    return classes
+
+
+def subject_filters(one: object, several: object) -> tuple[str, ...]:
+    """
+    Return the filters of a handler from its options ``filter_subject`` and ``filter_subjects``.
+
+    Raises:
+        InvalidOptionError: both are given, or one has the wrong type.
+
+    """
+    if one is not None:
+        if several:
+            raise InvalidOptionError(
+                "filter_subjects", several, "excludes 'filter_subject': give one of them"
+            )
+        if not isinstance(one, str):
+            raise InvalidOptionError("filter_subject", one, "must be a subject")
+        return (one,)
+    rule = "must be a list of subjects: give a single one as 'filter_subject'"
+    if not isinstance(several, Collection) or isinstance(several, (str, bytes)):
+        raise InvalidOptionError("filter_subjects", several, rule)
+    subjects = tuple(several)
+    if not all(isinstance(each, str) for each in subjects):
+        raise InvalidOptionError("filter_subjects", several, rule)
+    return subjects
 
 
 def _check_function(function: HandlerFunction) -> None:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from .. import BadSubjectError, Error
+from .. import Error
 from .context import Context
 from .dead_letters import DeadLetterTooLargeError, DeadLetterWriter, one_line
 from .handler import REPLY_TO, DecodeError, Handler, Middleware, Reply
@@ -248,14 +248,14 @@ class Processor:
         if subject is None:
             return
         # The publisher must not use the permissions of the worker for requests to the server.
-        problem: object = "subjects of the server are refused" if subject.startswith("$") else ""
+        problem = "subjects of the server are refused" if subject.startswith("$") else ""
         if not problem:
             try:
                 self._shared.settlements.reply(subject, reply.payload, reply.headers)
-            except BadSubjectError as error:
-                problem = error
+            except Exception as error:  # noqa: BLE001 - another run would repeat what has succeeded
+                problem = f"{type(error).__name__}: {one_line(error)}"
         if problem:
-            log.warning("%s: no reply was sent for %r: %s", self.handler.name, delivery, problem)
+            log.error("%s: no reply was sent for %r: %s", self.handler.name, delivery, problem)
 
     def _message_id(self, delivery: Delivery) -> str:
         origin = None if self.handler.park_after is None else parked_origin(delivery)
@@ -358,7 +358,7 @@ class Processor:
                     self.handler.name,
                     delivery,
                     delay,
-                    failure if isinstance(failure, Error) else repr(failure),
+                    f"{type(failure).__name__}: {one_line(failure)}",
                 )
                 if self._shared.settlements.claim(delivery):
                     self._shared.settlements.nak(delivery, delay)

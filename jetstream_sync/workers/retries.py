@@ -19,6 +19,7 @@ __all__ = [
     "Reject",
     "Retry",
     "backoff_for",
+    "is_number",
 ]
 
 #: The shortest delay before a message is delivered again, in seconds: a short failure of a database
@@ -117,6 +118,9 @@ class Backoff:
 
     def __post_init__(self) -> None:
         """Check the values."""
+        for option in ("first", "factor", "maximum", "jitter"):
+            if not is_number(getattr(self, option)):
+                raise InvalidOptionError(option, getattr(self, option), "must be a number")
         if not self.first >= MIN_DELAY_S:
             raise InvalidOptionError("first", self.first, f"must be at least {MIN_DELAY_S} seconds")
         if not self.factor >= 1:
@@ -169,6 +173,11 @@ class Backoff:
             return self.maximum
 
 
+def is_number(value: object) -> bool:
+    """Return whether a value is an int or a float."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def backoff_for(retry: Backoff | None, *, in_place: bool) -> Backoff:
     """
     Return the back-off of a handler.
@@ -178,9 +187,11 @@ def backoff_for(retry: Backoff | None, *, in_place: bool) -> Backoff:
         in_place: whether the handler needs retries in place.
 
     Raises:
-        InvalidOptionError: the delays are too long for that.
+        InvalidOptionError: it is no `Backoff`, or the delays are too long for that.
 
     """
+    if retry is not None and not isinstance(retry, Backoff):
+        raise InvalidOptionError("retry", retry, "must be a Backoff")
     if not in_place:
         return Backoff() if retry is None else retry
     if retry is None:

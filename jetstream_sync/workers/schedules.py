@@ -88,6 +88,17 @@ class Schedule:
         given = [each for each in ("cron", "every", "at") if getattr(self, each) is not None]
         if len(given) != 1:
             raise InvalidOptionError("cron, every, at", given, "give exactly one of them")
+        cron = self.cron
+        if cron is not None and (
+            not isinstance(cron, str)
+            or (
+                len(cron.split()) not in (5, 6)
+                and not (cron.startswith("@") and len(cron.split()) == 1)
+            )
+        ):
+            raise InvalidOptionError(
+                "cron", cron, "must have five or six fields, or be a name such as '@daily'"
+            )
         if self.at is not None and self.at.utcoffset() is None:
             raise InvalidOptionError("at", self.at, "must have a time zone")
 

@@ -22,14 +22,21 @@ from .. import (
 )
 from .consumers import check_handler
 from .dead_letters import DeadLetterTarget
-from .handler import BatchOptions, Handler, HandlerFunction, Middleware
+from .handler import (
+    BatchOptions,
+    Handler,
+    HandlerFunction,
+    Middleware,
+    exception_classes,
+    subject_filters,
+)
 from .health import Monitor, MonitoringServer
 from .heartbeat import SupervisorLink, supervisor_link
 from .http_server import parse_address
 from .logs import log
 from .observer import EVENT_KINDS, EventKind, Hook, Observer
 from .registry import refuse_to_run, register
-from .retries import Backoff, backoff_for
+from .retries import Backoff, backoff_for, is_number
 from .run import WorkerRun
 from .schedules import (
     Schedule,
@@ -110,7 +117,7 @@ class Worker:
     ) -> None:
         if ensure not in {"consumer", "none"}:
             raise InvalidOptionError("ensure", ensure, "must be 'consumer' or 'none'")
-        if not drain_timeout >= 0:
+        if not (is_number(drain_timeout) and drain_timeout >= 0):
             raise InvalidOptionError("drain_timeout", drain_timeout, "must be 0 or above")
         if trace is not None and trace not in TRACE_MODES:
             raise InvalidOptionError("trace", trace, f"must be None or one of {TRACE_MODES}")
@@ -233,17 +240,15 @@ class Worker:
                 handler has the same consumer.
 
         """
-        if filter_subject is not None and filter_subjects:
-            raise InvalidOptionError(
-                "filter_subjects", filter_subjects, "excludes 'filter_subject': give one of them"
-            )
+        filters = subject_filters(filter_subject, filter_subjects)
+        rejected = exception_classes("reject_on", reject_on)
+        retried = None if retry_on is None else exception_classes("retry_on", retry_on)
         if limit is not None and limit not in self.limits:
             raise InvalidOptionError(
                 "limit",
                 limit,
                 f"must be one of {sorted(self.limits)}: define it with limit() before",
             )
-        filters = tuple(filter_subjects) if filter_subject is None else (filter_subject,)
         caller = sys._getframe(1).f_globals["__name__"]  # noqa: SLF001 - as namedtuple() does
 
         def decorate(function: HandlerFunction) -> Handler:
@@ -258,8 +263,8 @@ class Worker:
                 timeout=timeout,
                 ack_wait=ack_wait,
                 deliver=deliver,
-                reject_on=tuple(reject_on),
-                retry_on=None if retry_on is None else tuple(retry_on),
+                reject_on=rejected,
+                retry_on=retried,
                 decode=decode,
                 confirm=confirm,
                 dead_letters=self.dead_letters if dead_letters is None else dead_letters,

@@ -78,7 +78,7 @@ def test_check_reads_nothing(jsm: Jsm, js: JetStream, stream: Stream, app: str) 
     assert f"handle: consumer C of stream {stream.name}\n" in result.out
     assert "  timeout=600.0\n" in result.out
     assert (
-        "  retry=Backoff(first=1.0, factor=2.0, maximum=300.0, jitter=0.5, attempts=8, "
+        "  retry=Backoff(first=1.0, factor=2.0, maximum=300.0, jitter=0.5, attempts=21, "
         in result.out
     )
     assert "stream 'DEAD' does not exist: it is created at start" in result.err
@@ -126,6 +126,16 @@ def test_schedules_are_listed_and_unused_ones_deleted(
     assert pruned["deleted"] == ["old"]
     assert [each["name"] for each in pruned["schedules"]] == ["daily"]
     assert jobs.info().state.messages == 0
+
+
+def test_a_worker_may_be_an_attribute_of_an_object(jsm: Jsm, app: str) -> None:
+    """As `js.worker` of the Flask extension."""
+    with Path(f"{app}.py").open("a") as file:
+        file.write("\nclass js:\n    worker = worker\n")
+    assert "handle: consumer C" in jsm("worker", "check", f"{app}:js.worker").ok().out
+    result = jsm("worker", "check", f"{app}:js.nothing")
+    assert result.status == 2
+    assert "is not a Worker" in result.err
 
 
 def test_a_worker_must_exist(jsm: Jsm, app: str) -> None:

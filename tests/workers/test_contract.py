@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from fix_faults import FaultProxy, Toward
 from fix_threads import wait_until
 from fix_worker import WorkerProgram, is_settled, running
 
-from jetstream_sync import Connection, JetStream, Stream
+from jetstream_sync import Connection, InvalidOptionError, JetStream, Stream
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Context, LeaseLostError, Reply, Worker
 
@@ -205,26 +206,124 @@ def test_a_reply_is_not_sent_to_every_subject(
     assert stream.consumer_info("C").delivered.consumer_seq == 1
 
 
-def test_a_reply_that_is_too_large_is_an_error_of_the_handler(
-    js: JetStream, nc: Connection, stream: Stream, worker: Worker
+@pytest.mark.parametrize("pool", ["threads", "processes"])
+def test_a_reply_that_cannot_be_sent_is_logged(
+    js: JetStream, nats_server: NatsServer, stream: Stream, tmp_path: Path, pool: str
 ) -> None:
-    """It cannot be sent, so the attempt has failed."""
-    attempts = []
+    """The handler has succeeded: the message is acknowledged, and the handler does not run again."""
+    code = f"""
+from jetstream_sync.workers import Reply
+worker = Worker()
 
-    @worker.handler(stream=stream.name, consumer="C", retry=FAST)
-    def handle(ctx: Context) -> Reply:
-        attempts.append(ctx.attempt)
-        return Reply(b"x" * 2_000_000 if ctx.attempt == 1 else b"x")
-
-    answers = nc.subscribe(inbox := nc.new_inbox())
-    js.publish(f"{stream.name}.a", b"x", headers={"Reply-To": inbox})
-    with running(worker):
-        assert answers.next_msg(5).data == b"x"
-        wait_until(lambda: is_settled(stream, "C"))
-    assert attempts == [1, 2]
+@worker.handler(stream={stream.name!r}, consumer="C", pool={pool!r}, decode="text")
+def handle(what):
+    record(what)
+    return Reply(b"x" * 2_000_000 if what == "large" else b"x", {{"a:b": "c"}})
+"""
+    with WorkerProgram(code, nats_server.url, tmp_path) as program:
+        for what in ("large", "header"):
+            js.publish(f"{stream.name}.a", what.encode(), headers={"Reply-To": "inbox"})
+        program.wait_for("no reply was sent")
+        wait_until(lambda: stream.consumer_info("C").ack_floor.stream_seq == 2)
+        assert program.runs == ["large", "header"]
+        assert stream.consumer_info("C").delivered.consumer_seq == 2
 
 
 # --- errors ---------------------------------------------------------------------------------------
+
+
+class UnprintableError(Exception):
+    """An error whose text cannot be made."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+def raise_unprintable(*_: object) -> str:
+    raise UnprintableError
+
+
+def test_an_error_without_a_text_is_one_of_the_handler(
+    js: JetStream, stream: Stream, nats_server: NatsServer
+) -> None:
+    """In the handler and the decoder it makes a dead letter; in the function for its subject a retry."""
+
+    def handle(_data: bytes) -> None:
+        raise UnprintableError
+
+    worker = Worker(nats_server.url, dead_letters="DEAD")
+    once = replace(FAST, attempts=1)
+    subjects = [f"{stream.name}.{name}" for name in ("handler", "decoder", "target")]
+    for subject, options in zip(
+        subjects,
+        ({}, {"decode": raise_unprintable}, {"dead_letters": raise_unprintable}),
+        strict=True,
+    ):
+        name = subject.rpartition(".")[2]
+        decorate = worker.handler(
+            stream=stream.name, consumer=name, filter_subject=subject, retry=once, **options
+        )
+        decorate(handle)
+        js.publish(subject, b"x")
+    with running(worker) as run:
+        wait_until(lambda: is_settled(stream, "handler") and is_settled(stream, "decoder"))
+        wait_until(lambda: stream.consumer_info("target").num_redelivered > 0)
+        assert run.status is None
+        dead = js.get_stream("DEAD")
+        assert dead.info().state.messages == 2
+        headers = [dead.get_msg(seq).headers or {} for seq in (1, 2)]
+        assert {each["Dead-Error"] for each in headers} == {"UnprintableError", "DecodeError"}
+
+
+def test_options_of_a_wrong_type_are_refused() -> None:
+    """The error names the option, instead of a TypeError of an operator, or letters for subjects."""
+    worker = Worker()
+    for option, value in [
+        ("filter_subjects", "a.b"),
+        ("filter_subjects", [1]),
+        ("filter_subject", 1),
+        ("timeout", "10"),
+        ("timeout", None),
+        ("ack_wait", "30"),
+        ("park_after", "60"),
+        ("reject_on", ValueError),
+        ("reject_on", [ValueError()]),
+        ("retry_on", ValueError),
+        ("retry_on", "ValueError"),
+        ("retry", 3),
+        ("decode", ["json"]),
+        ("ack", ["after"]),
+        ("stream", None),
+        ("consumer", ""),
+    ]:
+        options = {"stream": "S", "consumer": "C", option: value}
+        with pytest.raises(InvalidOptionError) as caught:
+            worker.handler(**options)(print)
+        assert caught.value.option == option, (option, value)
+    for option in ("first", "factor", "maximum", "jitter"):
+        with pytest.raises(InvalidOptionError) as caught:
+            Backoff(**{option: "1"})
+        assert caught.value.option == option
+    with pytest.raises(InvalidOptionError, match="drain_timeout"):
+        Worker(drain_timeout="25")
+    for cron in ("0 5 * *", "@every 5s", 5):
+        with pytest.raises(InvalidOptionError, match="cron"):
+            worker.schedule("x", subject="jobs.x", cron=cron)(bytes)
+    assert worker.handlers == []
+
+
+def test_a_missing_stream_is_named(
+    nats_server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error of `check` and of the start has the name of the stream."""
+    worker = Worker(nats_server.url)
+    worker.handler(stream="MISSING", consumer="C")(print)
+    assert "stream not found: 'MISSING'" in worker.check().errors[0]
+    with running(worker) as run:
+        assert run.ended() == 3
+    assert "stream not found: 'MISSING'" in caplog.text
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt(), GeneratorExit()], ids=repr)
