@@ -7,8 +7,8 @@ from typing_extensions import disjoint_base
 
 _T = TypeVar("_T", bound=tuple[Any, ...])
 
-@disjoint_base
 class MessageFields:
+    __slots__ = ("_core", "_header", "_reply", "_settled", "_subject", "data")
     _subject: bytes
     _reply: bytes
     _header: Any

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,17 @@ def test_leader_killed_in_put_and_get(cluster: NatsCluster) -> None:
         for server in cluster.servers:
             if not server.is_running:
                 server.start()
+
+        def is_whole() -> bool:
+            with suppress(Error):
+                info = js.get_stream("OBJ_FILES").info().cluster
+                return bool(
+                    info and info.leader and all(each.current for each in info.replicas or ())
+                )
+            return False
+
+        # While a new leader is elected, a put may fail with a typed error.
+        wait_until(is_whole, 20)
         store.put(small("a", 10_000), new)
         check_no_orphans(js, store)
 
