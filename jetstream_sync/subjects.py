@@ -37,6 +37,8 @@ _MAX_NAME_BYTES: Final = 255
 
 # Names become file names on the server, so slashes are forbidden (ADR-6).
 _FORBIDDEN_IN_NAMES = re.compile(r"[\s>*./\\\x00-\x1f\x7f\ud800-\udfff]")
+# Servers accept other white space and control characters in names (``isValidName``).
+_FORBIDDEN_BY_SERVERS = re.compile(r"[ \t\r\n\f>*./\\\x00\ud800-\udfff]")
 # Lone surrogates cannot be encoded as UTF-8.
 _FORBIDDEN_IN_SUBJECTS = re.compile(r"[\s\x00-\x1f\x7f\ud800-\udfff]")
 
@@ -125,36 +127,33 @@ def _check_length(text: str) -> None:
         )
 
 
-def check_stream_name(name: str) -> str:
+def check_stream_name(name: str, *, new: bool = False) -> str:
     """
     Validate a stream name, and return it.
 
-    Raises:
-        InvalidNameError: the name is not a str, is empty, contains white space, a dot, a wildcard or a
-            slash, or exceeds 255 bytes.
-
-    """
-    return _check_name("stream", name)
-
-
-def check_consumer_name(name: str) -> str:
-    """
-    Validate a consumer name, and return it.
+    Args:
+        name: the name.
+        new: whether to refuse all white space and control characters, which other clients may have used.
 
     Raises:
         InvalidNameError: the name is not a str, is empty, contains white space, a dot, a wildcard or a
             slash, or exceeds 255 bytes.
 
     """
-    return _check_name("consumer", name)
+    return _check_name("stream", name, new)
 
 
-def _check_name(kind: str, name: str) -> str:
+def check_consumer_name(name: str, *, new: bool = False) -> str:
+    """Validate a consumer name, and return it; args and errors are those of `check_stream_name()`."""
+    return _check_name("consumer", name, new)
+
+
+def _check_name(kind: str, name: str, new: bool) -> str:
     if not isinstance(name, str):
         raise InvalidNameError(kind, repr(name), f"must be a str, not {type(name).__name__}")
     if not name:
         raise InvalidNameError(kind, name, "must not be empty")
-    if _FORBIDDEN_IN_NAMES.search(name):
+    if (_FORBIDDEN_IN_NAMES if new else _FORBIDDEN_BY_SERVERS).search(name):
         raise InvalidNameError(
             kind, name, "must not contain white space, '.', '*', '>', '/' or '\\'"
         )

@@ -243,7 +243,7 @@ class ConsumerConfig(Record):
     def _check_names(self) -> None:
         for name in (self.durable_name, self.name):
             if name is not None:
-                check_consumer_name(name)
+                check_consumer_name(name, new=True)
         both = self.durable_name is not None and self.name is not None
         self._refuse_if(
             both and self.name != self.durable_name, "name", "must be equal to durable_name"

@@ -336,7 +336,7 @@ class StreamConfig(Record):
     """Whether to allow fast batches (ADR-50). Excludes `mirror`. Needs server 2.14."""
 
     def _check(self) -> None:
-        check_stream_name(self.name)
+        check_stream_name(self.name, new=True)
         self._check_subjects()
         self._check_numbers()
         self._check_mirror()

@@ -672,12 +672,12 @@ def restore_account(settings: Settings, *, directory: Path, progress: bool) -> N
 def _attempt(
     settings: Settings, name: str, directory: Path, do: Callable[[str], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Run an operation on a stream and return its result; connection errors are raised."""
+    """Run an operation on a stream and return its result; the loss of the connection is raised."""
     result = {"stream": name, "directory": str(directory)}
     try:
         return {**result, **do(name), "ok": True}
-    except (APIError, CommandError) as error:
-        if isinstance(error, CommandError) and error.status is not ExitStatus.FAILED:
+    except (Error, CommandError) as error:
+        if isinstance(error.__cause__ or error, ConnectionClosedError):
             raise
         note(settings, f"{name}: {one_line(error)}")
         return {**result, "ok": False, "error": one_line(error)}

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import click
 
-from ..errors import Error
+from ..address import parse_servers
+from ..errors import Error, InvalidOptionError
 from .context_store import KEYS, SECRETS, Contexts, complete_context, fault_in, redacted
 from .groups import NounGroup
 from .login import Login, chosen_context, read_password
@@ -108,6 +109,7 @@ def add(
     store = Contexts(settings.env.variables)
     exists = name in store.names()
     fields = store.load(name) if exists else dict(KEYS)
+    before = dict(fields) if exists else None
     for key, option in _SET_BY.items():
         if option in settings.given:
             fields[key] = settings.given[option]
@@ -126,6 +128,15 @@ def add(
     }
     fields.update({key: value for key, value in own_fields.items() if value is not None})
     store.save(name, fields)
+    try:
+        parse_servers(_with_context_only(settings, name).login().servers)
+    except (CommandError, InvalidOptionError) as error:
+        if before is None:
+            store.remove(name)
+        else:
+            store.save(name, before)
+        text = f"context {name} was not saved, because other commands would refuse it: {error}"
+        raise CommandError(text, ExitStatus.USAGE) from error
     if select:
         store.select(name)
     done = "changed" if exists else "created"

@@ -118,6 +118,7 @@ class CommonOptions:
             self.env = replace(self.env, variables={**self.env.variables, "JSM_COLOR": str(value)})
         elif name == "json":
             self.env.write_utf8()
+            self.env.stderr.as_json = True  # type: ignore[attr-defined]  # a `SafeText`
 
     # --- option values -------------------------------------------------------------------------
 

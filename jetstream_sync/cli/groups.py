@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -65,6 +65,22 @@ class MissingCommandError(click.UsageError):
     def __init__(self, ctx: click.Context) -> None:
         super().__init__("a command is missing", ctx)
         self.help: str = ctx.get_help()
+
+
+#: Commands of the ``nats`` command that are not in jsm, by group (natscli 0.3).
+_OF_NATS: Final[Mapping[str, frozenset[str]]] = {
+    "": frozenset(
+        {"audit", "auth", "counter", "governor", "latency", "micro", "plugins", "reply", "schema"}
+        | {"service", "tools", "trace", "traffic"}
+    ),
+    "account": frozenset({"report", "tls"}),
+    "consumer": frozenset({"cluster", "graph"}),
+    "server": frozenset(
+        {"account", "check", "cluster", "config", "generate", "graph", "info", "list", "ls"}
+        | {"mkpasswd", "ping", "raft", "report", "request", "watch"}
+    ),
+    "stream": frozenset({"cluster", "search"}),
+}
 
 
 class NounGroup(click.Group):
@@ -135,6 +151,8 @@ class NounGroup(click.Group):
         if command is None:
             if ctx.resilient_parsing:
                 return None, None, args[1:]
+            if typed in _OF_NATS.get(" ".join(ctx.command_path.split()[1:]), ()):
+                ctx.fail(f"the command {typed!r} of nats is not in jsm")
             close = closest_match(typed, [*self.list_commands(ctx), *self.aliases])
             hint = f"; did you mean {close!r}?" if close else ""
             ctx.fail(f"No such command {typed!r}{hint}")

@@ -14,13 +14,14 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
 from ..errors import InvalidOptionError, SubscriptionError
 from .context_store import Contexts
 from .prompts import Asker
+from .sanitize import SafeText, unescaped
 from .status import CommandError, ExitStatus, one_line
 
 if TYPE_CHECKING:
@@ -309,7 +310,8 @@ def connected(settings: CommonOptions, options: dict[str, Any]) -> Iterator[Conn
         **options,
     }
     if settings.trace and "trace_cb" not in wanted:
-        wanted["trace_cb"] = _Trace(env.stderr).line
+        # A trace is for people, also beside JSON.
+        wanted["trace_cb"] = _Trace(SafeText(unescaped(env.stderr))).line
     try:
         try:
             opened = connect(login.servers, **wanted)
@@ -341,7 +343,7 @@ class _Trace:
 
     """
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: SafeText) -> None:
         self._out = out
         #: Reply subjects of pending requests.
         self._replies: set[str] = set()

@@ -8,6 +8,7 @@ returns the status.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import platform
@@ -94,9 +95,9 @@ _COMMANDS = dict(
             "obj",
             target="objects.group:object_",
         ),
-        _lazy("pub", "Publish messages.", target="messages.pub:pub"),
+        _lazy("pub", "Publish messages.", "publish", target="messages.pub:pub"),
         _lazy("req", "Send a request and show the replies.", "request", target="messages.req:req"),
-        _lazy("sub", "Show messages as they arrive.", target="messages.sub:sub"),
+        _lazy("sub", "Show messages as they arrive.", "subscribe", target="messages.sub:sub"),
         _lazy(
             "apply",
             "Create or update streams and consumers from a file.",
@@ -211,7 +212,7 @@ def _report(error: BaseException, settings: Settings, args: Sequence[str]) -> Ex
     # A usage error may be raised before the option is parsed.
     as_json = settings.json or not {"-j", "--json"}.isdisjoint(args)
     if as_json:
-        text = to_json(document_of(error))
+        text = f"{json.dumps(document_of(error))}\n"
     elif isinstance(error, MissingCommandError):
         text = f"{error.help}\n"
     else:

@@ -104,7 +104,8 @@ def show_progress(
     """
     number = size if in_bytes else count
     stderr = env.stderr
-    console = env.console(stderr) if stderr.isatty() and not quiet else None
+    drawn = stderr.isatty() and not quiet and not getattr(stderr, "as_json", False)
+    console = env.console(stderr) if drawn else None
     if console is None:
 
         def write_line(text: str, _done: int) -> None:

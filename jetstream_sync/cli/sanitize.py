@@ -7,6 +7,7 @@ or characters that move the cursor, change terminal colours or reverse the direc
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from typing import Any, Final, TextIO
@@ -46,14 +47,20 @@ class SafeText:
     A text stream that escapes what it is given, as `readable` does.
 
     All output of commands goes through one, so that no text of a server or a publisher controls a terminal.
-    ``stream`` is the stream itself, for the control sequences of this program.
+    ``stream`` is the stream itself, for the control sequences of this program. With ``as_json``, each line
+    that is not part of a JSON document is written as one.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
+        self.as_json: bool = False
 
     def write(self, text: str) -> int:
         """Write escaped text."""
+        if self.as_json and not text.startswith("{"):
+            lines = filter(None, text.splitlines())
+            notes = [{"note": line.removeprefix("jsm: ")} for line in lines]
+            text = "".join(f"{readable_json(json.dumps(each))}\n" for each in notes)
         return self.stream.write(readable(text))
 
     def writelines(self, lines: Iterable[str]) -> None:

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 from fix_jsm import Jsm, Result, run_jsm
+from fix_server import wait_for_peers
+from fix_threads import wait_until
 from rawnats import RawClient
 
-from jetstream_sync.server import NatsServer
+from jetstream_sync.cli.backup import open_backup
+from jetstream_sync.server import NatsCluster, NatsServer
 
 
 def test_info_starts_with_usage_and_limits(jsm: Jsm, raw: RawClient) -> None:
@@ -150,3 +153,30 @@ def test_two_backups_of_a_stream_are_refused(jsm: Jsm, raw: RawClient, tmp_path:
     assert "one and" in refused.err
     assert "two are both backups of stream ORDERS" in refused.err
     assert raw.api("STREAM.NAMES")["total"] == 0
+
+
+def test_a_stream_without_a_leader_does_not_stop_the_others(tmp_path: Path) -> None:
+    """The other streams are saved, also one with an unusual name; the exit status is 1."""
+    good = "GOOD\x0bname"
+    with NatsCluster() as cluster:
+        wait_for_peers(cluster)
+        with RawClient(cluster.servers[0].port, 20) as raw:
+            fields = {"name": "DEAD", "subjects": ["dead"], "num_replicas": 2}
+            leader = raw.api("STREAM.CREATE.DEAD", **fields)["cluster"]["leader"]
+        next(each for each in cluster.servers if each.name == leader).kill()
+        server = next(each for each in cluster.servers if each.is_running)
+
+        def created() -> bool:
+            try:
+                with RawClient(server.port, 2) as raw:
+                    answer = raw.api(f"STREAM.CREATE.{good}", name=good, subjects=["good"])
+            except OSError:
+                return False  # the leader of the cluster was lost, too
+            return "error" not in answer
+
+        wait_until(created, 30)
+        result = Jsm(server)("account", "backup", str(tmp_path), "--timeout", "2s")
+    assert result.status == 1
+    assert result.err.splitlines()[-1] == "jsm: not backed up: DEAD"
+    assert "1 Stream backed up" in result.out
+    assert open_backup(tmp_path / good).info.config.name == good

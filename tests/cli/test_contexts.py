@@ -351,3 +351,14 @@ def test_a_context_is_used(home: Home, jsm: Jsm, nats_server: NatsServer) -> Non
     run_jsm("account", "info", "--context", "here", **variables).ok()
     run_jsm("account", "info", NATS_CONTEXT="here", **variables).ok()
     jsm("account", "info", **variables).ok()
+
+
+def test_a_context_that_no_command_could_use_is_not_saved(tmp_path: Path) -> None:
+    """``context add`` refuses what later commands would, and keeps the context that was there."""
+    home = {"XDG_CONFIG_HOME": str(tmp_path)}
+    refused = run_jsm("context", "add", "mine", "-s", "nats://h:99999", **home)
+    assert (refused.status, "was not saved" in refused.err) == (2, True), refused
+    assert run_jsm("context", "ls", "-j", **home).json == []
+    run_jsm("context", "add", "mine", "-s", "nats://h:4222", **home).ok()
+    assert run_jsm("context", "add", "mine", "-s", "nats://h:99999", **home).status == 2
+    assert "nats://h:4222" in run_jsm("context", "info", "mine", **home).ok().out

@@ -32,7 +32,7 @@ def started(jsm: Jsm, *args: str, **variables: str) -> subprocess.Popen[bytes]:
     child = jsm.spawn("events", *args, **variables)
     assert child.stderr is not None
     line = child.stderr.readline()
-    assert line.startswith(b"Listening on ["), line
+    assert b"Listening on [" in line, line
     return child
 
 

@@ -444,3 +444,20 @@ def test_json_is_utf_8_whatever_the_locale_says(jsm: Jsm, encoding: str) -> None
     with jsm.spawn("stream", "info", "S", PYTHONIOENCODING=encoding) as child:
         out, _ = child.communicate(timeout=60 * SCALE)
     assert "Description: Gr" in out.decode(encoding)
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [("service ls", "service"), ("stream cluster", "cluster"), ("server check", "check")],
+)
+def test_a_command_of_nats_that_is_missing_is_named(words: str, command: str) -> None:
+    """A command of natscli that jsm does not have is not taken for a misspelled one."""
+    result = run_jsm(*words.split())
+    assert result.status == 2
+    assert f"the command {command!r} of nats is not in jsm" in result.err
+
+
+@pytest.mark.parametrize(("alias", "command"), [("publish", "pub"), ("subscribe", "sub")])
+def test_long_names_of_publish_and_subscribe(alias: str, command: str) -> None:
+    """The long names of natscli are aliases."""
+    assert run_jsm(alias, "--help").out == run_jsm(command, "--help").out

@@ -205,6 +205,7 @@ def test_stdout_is_json(jsm: Jsm, world: dict[str, str], tmp_path: Path, command
     else:
         assert found, result
     assert "\x1b" not in result.out + result.err
+    assert all(json.loads(line) for line in result.err.splitlines()), result
 
 
 #: An escape sequence, a C1 control character, and one that turns the direction of text.

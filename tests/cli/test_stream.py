@@ -527,3 +527,11 @@ def test_no_server_is_status_five(jsm: Jsm) -> None:
     assert refused.status == 5
     assert len(refused.err.splitlines()) == 1
     assert json.loads(jsm("stream", "ls", "-s", url, "-j").err)["error"]["exit_status"] == 5
+
+
+def test_an_identical_add_changes_nothing(jsm: Jsm) -> None:
+    """Adding a stream again says that it is unchanged; with another config it fails."""
+    words = ("stream", "add", "SAME", "--subjects", "same", "--defaults")
+    assert "SAME was created" in jsm(*words).ok().out
+    assert "SAME is unchanged" in jsm(*words).ok().out
+    assert jsm(*words, "--max-age", "1h").status == 1

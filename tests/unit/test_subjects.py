@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,10 @@ from jetstream_sync.subjects import (
     subjects_overlap,
 )
 
-CHECK_NAMES = {"stream": check_stream_name, "consumer": check_consumer_name}
+CHECK_NAMES = {
+    "stream": partial(check_stream_name, new=True),
+    "consumer": partial(check_consumer_name, new=True),
+}
 # White space of any kind, and every other character below the printable ones.
 BLANK = [*map(chr, range(0x21)), "\x7f", "\x85", "\xa0", "\u2028", "\u3000"]
 
@@ -197,3 +201,12 @@ def test_patterns_overlap_where_a_subject_falls_under_both(one, other, subject):
 def test_overlapping_by_example(one, other, overlap):
     """A ``>`` stands for one token at least."""
     assert subjects_overlap(one, other) is overlap
+
+
+@pytest.mark.parametrize("check", [check_stream_name, check_consumer_name])
+def test_names_of_other_clients(check) -> None:
+    """A name that a server accepts can be used, as long as a subject can contain it."""
+    assert check("a\x0b\x1b\u2003b") == "a\x0b\x1b\u2003b"
+    for refused in (" ", "\t", "\r", "\n", "\f", "\0", ".", "*", ">", "/"):
+        with pytest.raises(InvalidNameError):
+            check(f"a{refused}b")

@@ -132,15 +132,15 @@ def _create(
     js: JetStream, config: StreamConfig, *, if_not_exists: bool, update: bool
 ) -> tuple[Stream, str]:
     """Create or update the stream; return it and the verb for the output."""
-    if not (if_not_exists or update):
-        return js.create_stream(config), "was created"
     try:
         found = js.get_stream(config.name)
     except StreamNotFoundError:
         return js.create_stream(config), "was created"
     if if_not_exists:
         return found, _EXISTS
-    return js.update_stream(config), "was updated"
+    if update:
+        return js.update_stream(config), "was updated"
+    return js.create_stream(config), "is unchanged"  # the server refuses another config
 
 
 def _show(settings: Settings, stream: Stream, done: str) -> None:
