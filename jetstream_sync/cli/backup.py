@@ -40,6 +40,7 @@ from ..codec import decode, encode, loads
 from ..errors import APIError, ConnectionClosedError, Error, StreamNotFoundError, TimeoutError
 from .completion import stream_argument
 from .config import config_of_file, differences
+from .long_running import failover, failover_options
 from .output import count, counted, emit, note, size
 from .progress import show_progress
 from .prompts import Asker
@@ -358,7 +359,7 @@ def backup(
     check_target(directory, replace=force)
     options: dict[str, Any] = {"consumers": consumers, "check": check}
     options.update(chunk_size=chunk_size, window_size=window_size)
-    with settings.jetstream() as js:
+    with settings.jetstream(**failover_options(settings)) as js:
         stream = find_stream(js, name)
         saved = back_up(
             settings, stream, directory, replace_it=force, quiet=not progress, **options
@@ -406,7 +407,8 @@ def back_up(
     timeout = max(settings.timeout, _CHECK_TIMEOUT_S if options.get("check") else 0.0)
     total = stream.cached_info.state.bytes
     title = f"Backing up {stream.name}"
-    try:
+
+    def save() -> Backup:
         with (
             show_progress(
                 settings.env, title, total, in_bytes=True, about=True, quiet=quiet
@@ -414,6 +416,9 @@ def back_up(
             stream.snapshot(timeout=timeout, **options) as snapshot,
         ):
             return save_snapshot(snapshot, directory, replace=replace_it, progress=shown.show)
+
+    try:
+        return failover(save)
     except (ConnectionClosedError, TimeoutError, SnapshotBrokenError) as error:
         text = f"the backup of {stream.name} failed: {one_line(error)}; the incomplete data was deleted"
         raise CommandError(text, exit_status(error)) from error
@@ -608,7 +613,7 @@ def backup_account(
     are listed at the end.
     """
     results: list[dict[str, Any]] = []
-    with settings.jetstream() as js:
+    with settings.jetstream(**failover_options(settings)) as js:
         names = js.stream_names()
         for name in names:
             check_target(directory / name, replace=force)

@@ -1,14 +1,19 @@
 """
 Connection options of long-running commands.
 
-Commands that run until Ctrl-C reconnect after a server restart and report it. Commands that open several
+Commands that run until Ctrl-C reconnect after a server restart and report it. Those that read or write much
+reconnect for as long as a request may take, so that a cluster may lose a server meanwhile. Commands that open several
 connections, or read a message from standard input, read the password from there once, first.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import contextlib
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from ..errors import ConnectionLostError, SnapshotBrokenError, TimeoutError
 from .login import read_password
 from .output import note
 
@@ -16,7 +21,19 @@ if TYPE_CHECKING:
     from .. import ConnectionEvent
     from .settings import Settings
 
-__all__ = ["RECONNECT_OPTIONS", "password_once", "reconnect_options"]
+__all__ = [
+    "RECONNECT_OPTIONS",
+    "failover",
+    "failover_options",
+    "password_once",
+    "reconnect_options",
+]
+
+T = TypeVar("T")
+
+#: Seconds between two attempts to reconnect, and the number of times that a call is made.
+_FAILOVER_WAIT_S: Final = 0.25
+_FAILOVER_CALLS: Final = 3
 
 #: Options of a connection that reconnects without limit. The output is watched by a person, so a server
 #: that stops answering is detected within half a minute.
@@ -27,6 +44,24 @@ RECONNECT_OPTIONS: Final[dict[str, Any]] = {
     "ping_interval": 10.0,
     "max_outstanding_pings": 2,
 }
+
+
+def failover_options(settings: Settings) -> dict[str, Any]:
+    """Return the options of a connection that reconnects for up to the timeout of a request."""
+    attempts = max(1, math.ceil(settings.timeout / _FAILOVER_WAIT_S))
+    return {
+        "allow_reconnect": True,
+        "max_reconnect_attempts": attempts,
+        "reconnect_time_wait": _FAILOVER_WAIT_S,
+    }
+
+
+def failover(call: Callable[[], T]) -> T:
+    """Make a call that may be repeated, again if the connection was lost or a reply did not come."""
+    for _ in range(_FAILOVER_CALLS - 1):
+        with contextlib.suppress(TimeoutError, ConnectionLostError, SnapshotBrokenError):
+            return call()
+    return call()
 
 
 def reconnect_options(settings: Settings) -> dict[str, Any]:

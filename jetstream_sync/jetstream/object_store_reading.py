@@ -162,7 +162,7 @@ class Download:
                 if checks == _CHECKS:
                     # The chunk is stored, but the consumer does not deliver it.
                     checks = 0
-                    puller.replace_consumer("a stored chunk does not arrive")
+                    puller.replace_consumer("a stored chunk does not arrive", deadline)
             wait = min(2 * wait, _MAX_CHECK_S)
 
     def _start(self, deadline: Deadline) -> OrderedPuller:

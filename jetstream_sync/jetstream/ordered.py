@@ -171,7 +171,7 @@ class OrderedPuller:
             except _RECREATE_ON as error:
                 log.info("ordered consumer on %r: %s", self._cursor.stream, error)
                 if isinstance(error, NoHeartbeatError):
-                    self.find_lost_replies()
+                    self.find_lost_replies(deadline)
                 messages.abandon(error, self._cursor.rewind)
                 self._recreate(messages, deadline)
 
@@ -220,11 +220,14 @@ class OrderedPuller:
             messages.set_callback_waiter(self._callback_finished)
         return messages
 
-    def silent_state(self) -> ConsumerInfo | None:
+    def silent_state(self, deadline: Deadline) -> ConsumerInfo | None:
         """
         Request the state of a consumer that was silent for a while.
 
         What the server sent before it answers should have arrived with the answer.
+
+        Args:
+            deadline: when to stop waiting, at the latest.
 
         Returns:
             The state; ``None``: it is unknown, or a message or status has arrived meanwhile.
@@ -234,29 +237,28 @@ class OrderedPuller:
         if info is None or messages is None:
             return None
         try:
-            state = consumer_info(
-                self._api, info.stream_name, info.name, Deadline(_CHECK_TIMEOUT_S)
-            )
+            limit = deadline.sooner(_CHECK_TIMEOUT_S)
+            state = consumer_info(self._api, info.stream_name, info.name, limit)
         except Error:
             return None  # the next pull finds out
         return None if messages.has_arrived() else state
 
-    def find_lost_replies(self) -> None:
+    def find_lost_replies(self, deadline: Deadline) -> None:
         """
         Send one request per message from now on if the server sent messages that did not arrive.
 
         A service import forwards one reply per request, also one that keeps the names of the API.
         """
-        state = self.silent_state()
+        state = self.silent_state(deadline)
         if state is not None and state.delivered.consumer_seq > self._cursor.consumer_seq:
             log.info("ordered consumer on %r: only one reply per request", self._cursor.stream)
             self._api.single_replies = True
 
-    def replace_consumer(self, reason: str) -> None:
+    def replace_consumer(self, reason: str, deadline: Deadline) -> None:
         """End a silent consumer, so that the next call continues with another one."""
         messages = self._messages
         if messages is not None:
-            self.find_lost_replies()
+            self.find_lost_replies(deadline)
             messages.abandon(PullError(409, reason), self._cursor.rewind)
 
     def stop(self) -> None:
@@ -524,11 +526,15 @@ class OrderedConsumer:
             fetch.start = self._cursor.sequence.reply
             self._last_fetch = fetch
             while True:
+                count = len(fetch.messages)
                 try:
                     complete = self._pull(request, deadline, fetch)
                 except TimeoutError:
                     return  # no connection or no leader
-                if fetch.messages or complete or deadline.expired():
+                found = len(fetch.messages) > count
+                if self._api.single_replies and found and len(fetch.messages) < request.batch:
+                    complete = found = False  # the other messages are requested one by one
+                if found or complete or deadline.expired():
                     return
 
     def _pull(self, request: PullRequest, deadline: Deadline, fetch: _OrderedFetch) -> bool:
@@ -568,7 +574,7 @@ class OrderedConsumer:
                     break
                 fetch.messages.append(msg)
             return False
-        fetch.messages = received
+        fetch.messages += received
         if pull.answered:
             self._requester = requester
         return pull.answered

@@ -587,7 +587,7 @@ class Watch(Generic[E]):
             return
         self._check_at = now + self._check_delay
         self._check_delay = min(2 * self._check_delay, _MAX_CHECK_S)
-        state = self._messages.silent_state()
+        state = self._messages.silent_state(FOREVER)
         if state is None:
             return
         if state.delivered.consumer_seq == received and not state.num_pending:
@@ -597,7 +597,7 @@ class Watch(Generic[E]):
         if self._stalled < _STALLED_CHECKS:
             return
         # The server counts messages as pending that it does not deliver, or they do not arrive.
-        self._messages.find_lost_replies()
+        self._messages.find_lost_replies(FOREVER)
         self._messages.restart("the consumer delivers nothing")
         self._replaced += 1
         if self._replaced == _MAX_REPLACED:

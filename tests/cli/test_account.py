@@ -155,6 +155,8 @@ def test_two_backups_of_a_stream_are_refused(jsm: Jsm, raw: RawClient, tmp_path:
     assert raw.api("STREAM.NAMES")["total"] == 0
 
 
+@pytest.mark.full
+@pytest.mark.timeout(180)
 def test_a_stream_without_a_leader_does_not_stop_the_others(tmp_path: Path) -> None:
     """The other streams are saved, also one with an unusual name; the exit status is 1."""
     good = "GOOD\x0bname"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from fix_faults import FaultProxy, Toward
-from fix_jsm import Jsm, run_jsm
-from fix_threads import wait_until
+from fix_jsm import Jsm, run_jsm, spawn_jsm
+from fix_threads import SCALE, wait_until
 from rawnats import RawClient
 
 from jetstream_sync.server import NatsServer
@@ -328,10 +328,15 @@ def own(fresh_server: NatsServer) -> NatsServer:
 def test_a_server_that_dies_leaves_no_backup(own: NatsServer, tmp_path: Path) -> None:
     """The error says that the connection was lost, and no part of the directory is left."""
     with FaultProxy(own.port) as proxy:
-        proxy.cut_after(1_000_000, Toward.CLIENT, after=b"S2sTwO")
-        result = run_jsm("stream", "backup", "ORDERS", str(tmp_path / "b"), NATS_URL=proxy.url)
-    assert result.status == 5
-    assert result.err.startswith("jsm: the backup of ORDERS failed: ")
+        proxy.hold_after(1_000_000, Toward.CLIENT)
+        words = ("stream", "backup", "ORDERS", str(tmp_path / "b"), "--timeout", "1s")
+        child = spawn_jsm(*words, NATS_URL=proxy.url)
+        wait_until(lambda: leftovers(tmp_path), 20)
+        proxy.refuse()
+        proxy.cut()
+        _, err = child.communicate(timeout=20 * SCALE)
+    assert child.returncode in {4, 5}
+    assert err.startswith(b"jsm: the backup of ORDERS failed: ")
     assert leftovers(tmp_path) == []
 
 

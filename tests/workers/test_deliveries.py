@@ -89,6 +89,7 @@ def test_a_limit_of_deliveries_leaves_room_for_returned_ones(
     assert "more than 12 times (2 attempts" in str(error)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(150)
 def test_a_message_that_ends_its_process_spares_its_neighbours(
     js: JetStream, stream_name: str, nats_server: NatsServer, tmp_path: Path

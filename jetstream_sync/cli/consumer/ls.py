@@ -12,6 +12,7 @@ import click
 from ...errors import InvalidNameError, StreamNotFoundError
 from ..completion import complete_stream
 from ..interruptible import write_reports
+from ..long_running import failover_options
 from ..output import count, duration, emit, limit, seconds_text, when
 from ..prompts import Asker
 from ..render import Table, write_table
@@ -183,7 +184,7 @@ def report(
     watch: timedelta | None,
 ) -> None:
     """Compare the consumers of a STREAM, or of all streams, in a table."""
-    with settings.jetstream() as js:
+    with settings.jetstream(**failover_options(settings)) as js:
         write_reports(
             settings,
             watch,

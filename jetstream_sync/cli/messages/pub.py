@@ -19,6 +19,7 @@ from ...headers import (
 )
 from ...net.clock import monotonic
 from ..interruptible import pause
+from ..long_running import failover, failover_options
 from ..output import count as count_text
 from ..output import counted, emit_line
 from ..render import to_json
@@ -122,7 +123,7 @@ def pub(
     messages = outgoing(settings, subject, body, **options)
     publishing = _Publishing(settings, several=several, sleep=sleep, quiet=quiet)
     watch = PermissionWatch()
-    with settings.connection(error_cb=watch.on_error) as nc:
+    with settings.connection(error_cb=watch.on_error, **failover_options(settings)) as nc:
         version = nc.server_info.version
         if ttl is not None and _OLD_VERSION.match(version):
             raise ServerTooOldError("--ttl", "2.11", version)
@@ -152,7 +153,11 @@ def _publish_headers(
 
 
 def _publish_to_stream(js: JetStream, message: Message) -> PubAck:
-    return js.publish(message.subject, message.body, headers=message.headers)
+    def publish() -> PubAck:
+        return js.publish(message.subject, message.body, headers=message.headers)
+
+    # Without an id it could be stored twice.
+    return failover(publish) if message.headers and MSG_ID in message.headers else publish()
 
 
 def _publish(nc: Connection, message: Message, reply: str) -> None:

@@ -18,7 +18,7 @@ from ...errors import ObjectNotFoundError
 from ..buckets import find_bucket, force_option
 from ..config import labels_of
 from ..interruptible import read_interruptibly
-from ..long_running import password_once
+from ..long_running import failover, failover_options, password_once
 from ..messages.outgoing import header_pairs
 from ..messages.view import write_bytes
 from ..output import emit, note, say, size
@@ -99,13 +99,23 @@ def put(
         metadata=labels_of(options["metadata"]) or None,
     )
     buffered = password_once(settings)
-    with _source(settings, path) as opened, settings.jetstream() as js:
+    options_of_connection = failover_options(settings)
+    with _source(settings, path) as opened, settings.jetstream(**options_of_connection) as js:
         store = find_bucket(OBJECTS, js, bucket)
         _confirm_replacement(settings, store, name, force=force)
         data = opened if path is not None else read_interruptibly(opened, buffered=buffered)
         title = f"Storing {single_line(name)}"
-        with _shown_progress(settings, title, _size_of(opened), on=progress) as show:
-            info = store.put(meta, data, progress=show)
+
+        def store_it() -> ObjectInfo:
+            if file_size is not None and path is not None:
+                opened.seek(0)
+            with _shown_progress(settings, title, file_size, on=progress) as show:
+                return store.put(meta, data, progress=show)
+
+        file_size = _size_of(opened)
+        # Other input can be read only once.
+        repeats = path is not None and file_size is not None
+        info = failover(store_it) if repeats else store_it()
     emit(settings, object_document(info), lambda: write_object(settings, info))
 
 

@@ -12,6 +12,7 @@ import click
 from ... import JetStream, StreamInfo
 from ...errors import InvalidNameError, StreamNotFoundError
 from ..interruptible import write_reports
+from ..long_running import failover_options
 from ..output import count, emit, emit_names, seconds_text, size, when
 from ..render import Table, write_table
 from ..settings import Settings, common_options
@@ -262,7 +263,7 @@ def report(
 ) -> None:
     """Compare the streams of the account in a table."""
     key = _SORTS[wanted or sort or "bytes"]
-    with settings.jetstream() as js:
+    with settings.jetstream(**failover_options(settings)) as js:
 
         def take() -> list[StreamInfo]:
             found = [

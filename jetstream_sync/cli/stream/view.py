@@ -24,6 +24,7 @@ from ...durations import time_from_ns
 from ...errors import Error, MessageNotFoundError, TimeoutError
 from ..completion import optional_stream_argument, stream_argument
 from ..interruptible import pause
+from ..long_running import failover_options
 from ..messages.view import FORMAT_HELP, MessageWriter, Translator, header_lines
 from ..output import when
 from ..prompts import Asker
@@ -289,7 +290,7 @@ def view(
     ask = Asker(settings)
     paged = settings.interactive and not (follow or limit or last)
     number = 0
-    with settings.connection() as nc:
+    with settings.connection(**failover_options(settings)) as nc:
         stream = find_stream(settings.jetstream_on(nc), name, ask)
         reader = Reader(stream)
         if since is not None:
