@@ -221,11 +221,17 @@ class HandlerThreads:
             )
 
     def resume(self) -> None:
-        """Request messages if a pause after failures is over; call it often."""
-        if self._processor.breaker.is_open and not self._processor.breaker.seconds_left:
-            with self._lock:
-                more = self._next_request()
-            self._request(more)
+        """Go on if a pause after failures is over, or a message that runs alone exceeds its timeout; call it often."""
+        breaker, alone = self._processor.breaker, self._alone
+        is_stuck = alone is not None and alone.given_up
+        if not (is_stuck or (breaker.is_open and not breaker.seconds_left)):
+            return
+        with self._lock:
+            if is_stuck and self._alone is alone:
+                self._alone, self._careful = None, False
+                self._work.notify_all()
+            more = self._next_request()
+        self._request(more)
 
     def delivered_if_empty(self) -> int | None:
         """Return how many messages the consumer has delivered; ``None``: it is not empty, or not reachable."""

@@ -515,7 +515,8 @@ def run(
         with this.recorder.fault():
             this.testbed.whole()
         this.told("all is well again")
-        this.go_on(max(_CALM * seconds, _MIN_CALM_S) + this.recorder.recovery)
+        calm = max(_CALM * seconds, 5 * _MIN_CALM_S if mistake else _MIN_CALM_S)
+        this.go_on(calm + this.recorder.recovery)
         over.set()
         with this.recorder.fault():  # from here on, the rounds break links, and calls are stopped
             stored = this.end()
