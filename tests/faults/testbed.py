@@ -187,7 +187,8 @@ class Testbed:
 
         def change(fields: dict[str, Any]) -> None:
             # A stopped server, or a group without a leader, does not change anything.
-            with contextlib.suppress(OSError, ValueError, StopIteration), self.raw() as raw:
+            ignored = (OSError, ValueError, StopIteration, KeyError)
+            with contextlib.suppress(*ignored), self.raw() as raw:
                 if fault.kind == "stream edited":
                     info = raw.api(f"STREAM.INFO.{STREAM}")
                     raw.api(f"STREAM.UPDATE.{STREAM}", **{**info["config"], **fields})
