@@ -22,6 +22,8 @@ BUCKET: Final = "FAULTS"
 
 #: Timeout of the calls, in seconds.
 _TIMEOUT_S: Final = 2.0
+#: Longest duration of a listing, which may read for as long as messages arrive, in seconds.
+_LISTING_S: Final = 30.0
 #: Each n-th new key may be deleted; the others stay.
 _DELETABLE: Final = 5
 #: Maximum number of keys, so that a listing stays short.
@@ -162,8 +164,8 @@ class KeyLister:
             expected = {key for key, at in self._writer.lasting.copy().items() if at < since}
             many = self._rng.random() < 0.3
             try:
-                # It reads as long as messages arrive, and creates its consumer again.
-                with self._recorder.within("kv.keys", 5 * _TIMEOUT_S, "watching"):
+                # The timeout is that of each message, and a consumer that is lost is created again.
+                with self._recorder.within("kv.keys", _LISTING_S, "watching"):
                     found = self._kv.get_many(list(expected)) if many else self._kv.keys()
             except Error as error:
                 check_alive(error)
