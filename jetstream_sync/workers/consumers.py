@@ -78,10 +78,16 @@ def ensure_consumer(
         if not may_change:
             raise
         config = _new_config(handler, stream.cached_info)
-        floor = 0 if known is None or known[1] != generation else known[0].ack_floor.stream_seq
-        # Acknowledged messages of other streams are deleted.
-        if floor and stream.cached_info.config.retention == RetentionPolicy.LIMITS:
-            config = replace(config, **start_of(floor + 1), opt_start_time=None)
+        floor = 0
+        # A work queue deletes acknowledged messages, and refuses another start than the first message.
+        is_queue = stream.cached_info.config.retention == RetentionPolicy.WORK_QUEUE
+        if known is not None and known[1] == generation and not is_queue:
+            floor = known[0].ack_floor.stream_seq
+            if floor:
+                config = replace(config, **start_of(floor + 1), opt_start_time=None)
+            elif handler.deliver == "new":
+                # Before server 2.14, the ack floor is 0 until the first acknowledgement.
+                config = replace(config, **start_of(known[0].created))
         consumer = stream.create_consumer(config)
         info = consumer.cached_info
         log.log(
