@@ -42,8 +42,8 @@ class CircuitBreaker:
     """
     Pauses a handler while all of its messages fail, so that they do not use up their attempts.
 
-    After a number of failures in a row no messages are requested for a second. Then as many are tried; if all
-    of them fail, the pause is twice as long, up to a minute. A success ends that.
+    After a number of failures in a row no messages are requested for a second. Then some are tried; after as
+    many failures, the pause is twice as long, up to a minute. A success ends that.
 
     Args:
         name: of the handler, for the log.
@@ -54,7 +54,7 @@ class CircuitBreaker:
 
     def __init__(self, name: str, threads: int) -> None:
         self._name = name
-        #: Number of failures in a row that open it, and of messages in a trial.
+        #: Number of failures in a row that open it.
         self.limit: int = max(_FAILURES, 2 * threads)
         self._lock = threading.Lock()
         self._failures = 0
@@ -83,8 +83,10 @@ class CircuitBreaker:
     def failed(self) -> None:
         """Note a failure that another message might have as well."""
         with self._lock:
+            if self.seconds_left:
+                return  # it was requested before the pause
             self._failures += 1
-            if self._failures < self.limit or self.seconds_left:
+            if self._failures < self.limit:
                 return
             self._failures = 0
             pause = self._pause = min(max(_FIRST_PAUSE_S, 2 * self._pause), _MAX_PAUSE_S)

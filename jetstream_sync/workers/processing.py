@@ -112,12 +112,13 @@ class Processor:
         self._processes = processes
         #: Pauses the handler while all messages fail.
         self.breaker: CircuitBreaker = CircuitBreaker(handler.name, handler.concurrency)
-        # The attempts that failed here, by stream sequence; see `failed_here`. The oldest are forgotten.
+        # The deliveries that failed here, by stream sequence; see `failed_here`. The oldest are forgotten.
         self._failed_here: dict[int, int] = {}
+        self._failed_lock = threading.Lock()
 
     def failed_here(self, delivery: Delivery) -> bool:
         """Return whether this process returned the message after its last attempt, which it survived."""
-        return self._failed_here.get(delivery.metadata.stream_seq) == delivery.attempt - 1
+        return self._failed_here.get(delivery.metadata.stream_seq) == delivery.delivered - 1
 
     def process(self, delivery: Delivery) -> float | None:
         """
@@ -313,9 +314,10 @@ class Processor:
             if parked:
                 self._shared.settlements.ack(delivery, confirm=True)
             else:
-                self._failed_here[delivery.metadata.stream_seq] = delivery.attempt
-                if len(self._failed_here) > _MAX_FAILED:
-                    self._failed_here.pop(next(iter(self._failed_here)), None)
+                with self._failed_lock:
+                    self._failed_here[delivery.metadata.stream_seq] = delivery.delivered
+                    if len(self._failed_here) > _MAX_FAILED:
+                        del self._failed_here[next(iter(self._failed_here))]
                 self._shared.settlements.nak(delivery, delay)
             self._observer.settled(delivery, "retry", error, delay)
         return None

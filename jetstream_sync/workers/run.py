@@ -5,9 +5,9 @@ Rules:
 
 1. The calling thread waits for events in a queue; everything else happens on other threads. Signal
    handlers only add an event, which `queue.SimpleQueue` permits.
-2. Stopping: pulls end, waiting messages are returned, running handlers may finish, settlements are
-   confirmed, the connection is drained. After the drain timeout, or at a second signal, the running
-   messages are returned and the threads are left behind.
+2. Stopping: pulls end, waiting messages are handled for a third of the time and then returned, running
+   handlers may finish, settlements are confirmed, the connection is drained. After the drain timeout, or
+   at a second signal, the running messages are returned and the threads are left behind.
 """
 
 from __future__ import annotations

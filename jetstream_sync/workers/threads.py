@@ -15,8 +15,8 @@ Rules:
    and end when they have nothing to do.
 5. A message that is delivered for the third time may have ended its process. It is started alone: no other
    one starts while it runs, and only one message at a time is requested, until one comes that is not
-   suspicious. So the others are not delivered without a run. A retry of an attempt that this process survived is not
-   suspicious.
+   suspicious. So the others are not delivered without a run. A retry of an attempt that this process
+   survived is not suspicious. One that exceeds its timeout holds up the others no longer.
 6. With ``key``, a message that waits for another one of its key occupies no thread. The key becomes
    free after the settlement of its message was enqueued; a retry in place keeps it.
 """
@@ -494,16 +494,19 @@ class HandlerThreads:
         # of a busy key do not count: the other threads have nothing to do.
         if len(self._lanes.ready) > max(handler.prefetch // 2, (handler.max_messages or 1) - 1):
             return 0
-        if self._careful:
-            return 0 if self._held else 1
-        breaker = self._processor.breaker
-        if breaker.is_open:
-            return 0 if self._held or breaker.seconds_left else min(breaker.limit, handler.capacity)
         if handler.max_bytes is not None and self._held:
             full = self._held_bytes >= handler.max_bytes or 0 < self._full_at <= self._held
             if full:
                 return 0
-        return handler.capacity - self._held
+        room = handler.capacity - self._held
+        breaker = self._processor.breaker
+        if breaker.is_open:
+            # Beside handlers that run for long, or never return, some messages are tried.
+            room = 0 if breaker.seconds_left else min(room, breaker.limit // 2 - self._held)
+        if self._careful:
+            is_free = self._alone is None and self._held == len(self._running)
+            room = min(room, 1) if is_free else 0
+        return room
 
     def _pull_bytes(self, room: int, size: int) -> None:
         """Receive messages up to a number and a size; wait a short time for the first one."""

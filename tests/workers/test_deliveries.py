@@ -15,6 +15,7 @@ from fix_worker import WorkerProgram, is_settled, running
 from jetstream_sync import ConsumerConfig, InvalidOptionError, JetStream, RetentionPolicy, Stream
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Worker
+from jetstream_sync.workers.metrics import HandlerSnapshot
 
 
 @pytest.fixture
@@ -225,3 +226,156 @@ def handle(data):
         runs = program.wait_runs(3, 40)
     assert len({line.split()[0] for line in runs}) == 2
     assert {line.split()[1] for line in runs[1:]} == {"0", "1"}
+
+
+def test_a_pause_ends_beside_a_handler_that_never_returns(
+    stream: Stream, js: JetStream, worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After failures of all messages, some are tried although one thread is stuck."""
+    broken, release = threading.Event(), threading.Event()
+    broken.set()
+    runs: list[bytes] = []
+
+    @worker.handler(
+        stream=stream.name, consumer="C", concurrency=2, timeout=1, retry=Backoff(first=60)
+    )
+    def handle(data: bytes) -> None:
+        if data == b"0":
+            release.wait(60 * SCALE)
+        elif broken.is_set():
+            raise OSError("no database")
+        else:
+            runs.append(data)
+
+    publish(js, stream, 60)
+    with running(worker):
+        wait_until(lambda: "the last 10 messages failed" in caplog.text, 10)
+        wait_until(lambda: numbers(worker)["paused"] > 0, 10)
+        # Until only the message that hangs is held: no other one can end the pause.
+        wait_until(lambda: held(worker) == (1, 0), 10)
+        broken.clear()
+        publish(js, stream, 10)
+        try:
+            wait_until(lambda: len(runs) >= 9, 20)
+        finally:
+            release.set()
+
+
+def numbers(worker: Worker) -> HandlerSnapshot:
+    """Return the numbers of the only handler of a worker that runs."""
+    snapshot = worker.snapshot()
+    assert snapshot is not None
+    return snapshot["handlers"][0]
+
+
+def held(worker: Worker) -> tuple[int, int]:
+    """Return how many messages the only handler of a worker runs, and how many wait for it."""
+    now = numbers(worker)
+    return now["running"], now["buffered"]
+
+
+def deliver_twice(js: JetStream, stream: Stream, data: bytes, delay: float) -> None:
+    """Publish a message whose next delivery, after a delay in seconds, is the third."""
+    consumer = stream.create_consumer(ConsumerConfig(durable_name="C", ack_wait=60))
+    js.publish(f"{stream.name}.a", data)
+    for each in (0.0, delay):
+        (msg,) = consumer.fetch(1, 5 * SCALE)
+        msg.nak(each)
+
+
+def test_a_message_that_hangs_alone_holds_up_no_others(
+    js: JetStream, stream: Stream, worker: Worker
+) -> None:
+    """A message that runs alone and exceeds its timeout occupies its own thread only."""
+    release = threading.Event()
+    runs: list[bytes] = []
+
+    @worker.handler(stream=stream.name, consumer="C", concurrency=2, timeout=1)
+    def handle(data: bytes) -> None:
+        if data == b"hangs":
+            release.wait(60 * SCALE)
+        else:
+            runs.append(data)
+
+    deliver_twice(js, stream, b"hangs", 0.0)
+    publish(js, stream, 20)
+    with running(worker):
+        try:
+            wait_until(lambda: len(runs) == 20, 15)
+        finally:
+            release.set()
+
+
+def test_a_long_run_does_not_keep_others_waiting_after_a_message_that_ran_alone(
+    js: JetStream, stream: Stream, worker: Worker
+) -> None:
+    """After the end of a message that ran alone, others are requested beside a handler that goes on."""
+    release, began = threading.Event(), threading.Event()
+    runs: list[bytes] = []
+
+    @worker.handler(stream=stream.name, consumer="C", concurrency=2, prefetch=0)
+    def handle(data: bytes) -> None:
+        if data == b"long":
+            began.set()
+            release.wait(60 * SCALE)
+        else:
+            runs.append(data)
+
+    deliver_twice(js, stream, b"third", 2.0 * SCALE)
+    js.publish(f"{stream.name}.a", b"long")
+    with running(worker):
+        try:
+            assert began.wait(10 * SCALE)
+            wait_until(lambda: runs == [b"third"], 15)
+            publish(js, stream, 5)
+            wait_until(lambda: len(runs) == 6, 10)
+        finally:
+            release.set()
+
+
+@pytest.mark.parametrize("stored", [0, 3])
+def test_a_deleted_consumer_of_new_messages_skips_none(
+    js: JetStream, stream: Stream, worker: Worker, stored: int
+) -> None:
+    """With ``deliver="new"``, messages that were not acknowledged are delivered by the next consumer."""
+    runs: list[bytes] = []
+
+    @worker.handler(stream=stream.name, consumer="C", deliver="new", retry=Backoff(first=60))
+    def handle(data: bytes) -> None:
+        runs.append(data)
+        if len(runs) == 1:
+            raise OSError("no database")
+
+    publish(js, stream, stored)
+    with running(worker):
+        wait_until(lambda: is_settled(stream, "C"), 10)
+        js.publish(f"{stream.name}.a", b"new")
+        wait_until(lambda: runs == [b"new"], 10)
+        stream.delete_consumer("C")
+        wait_until(lambda: runs == [b"new", b"new"], 20)
+
+
+def test_a_deleted_consumer_of_an_interest_stream_repeats_nothing(
+    js: JetStream, stream_name: str, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages that another consumer keeps in the stream are not handled again."""
+    monkeypatch.setattr("jetstream_sync.workers.run._REFRESH_S", 0.1)
+    stream = js.create_stream(
+        name=stream_name, subjects=[f"{stream_name}.>"], retention=RetentionPolicy.INTEREST
+    )
+    stream.create_consumer(ConsumerConfig(durable_name="OTHER"))
+    runs: list[bytes] = []
+
+    @worker.handler(stream=stream.name, consumer="C")
+    def handle(data: bytes) -> None:
+        runs.append(data)
+
+    with running(worker):
+        wait_until(lambda: is_settled(stream, "C"), 10)
+        publish(js, stream, 20)
+        wait_until(lambda: is_settled(stream, "C") and len(runs) == 20, 10)
+        time.sleep(0.5 * SCALE)  # until the worker knows the ack floor
+        stream.delete_consumer("C")
+        js.publish(f"{stream.name}.a", b"new")
+        wait_until(lambda: b"new" in runs, 20)
+    assert runs[20:] == [b"new"]
