@@ -9,6 +9,7 @@ from typing import Final
 from ..net.clock import monotonic
 from .env import Environment
 from .output import count, size
+from .sanitize import single_line
 
 __all__ = ["Progress", "show_progress"]
 
@@ -136,11 +137,13 @@ def show_progress(
         redirect_stdout=False,
         redirect_stderr=False,
     )
-    task = bars.add_task(title, total=total)
+    task = bars.add_task(single_line(title), total=total)
 
     def draw(text: str, done: int) -> None:
         longest = None if total is None else max(total, done)
-        bars.update(task, description=text, completed=done, total=longest, refresh=True)
+        bars.update(
+            task, description=single_line(text), completed=done, total=longest, refresh=True
+        )
 
     with bars:
         yield Progress(

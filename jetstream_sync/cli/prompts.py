@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from .sanitize import unescaped
+from .sanitize import single_line, unescaped
 from .status import CommandError, ExitStatus
 
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ class Asker:
 
         question = questionary.select(
             label,
-            choices=list(names),
+            choices=[questionary.Choice(single_line(name), value=name) for name in names],
             instruction=f"(use arrow keys or type to filter; settable using {flag})",
             use_search_filter=True,
             use_jk_keys=False,

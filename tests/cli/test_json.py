@@ -259,6 +259,22 @@ def test_no_text_of_others_controls_a_terminal(
     assert not [char for char in shown if not char.isprintable()], result
 
 
+def test_a_dump_and_a_progress_bar_control_no_terminal(
+    jsm: Jsm, steering_world: dict[str, str], raw: RawClient, tmp_path: Path
+) -> None:
+    """Both are written beside the streams that escape."""
+    words = ("sub", "--stream", "ORDERS", "--all", "--count", "6", "--dump", "-")
+    dumped = jsm(*words, **steering_world).ok().out
+    assert "\\u202e" in dumped
+    assert not [char for char in set(dumped) - set("\n\t\0") if not char.isprintable()]
+    made = raw.api("STREAM.CREATE.A\u202eB", name="A\u202eB", subjects=["turned"])
+    assert "error" not in made, made
+    variables = {**steering_world, "TERM": "xterm"}
+    shown = jsm("account", "backup", f"{tmp_path}/all", tty=True, **variables).ok().err
+    assert "A\\u202eB" in shown
+    assert "\u202e" not in shown
+
+
 @pytest.mark.parametrize("command", LEAVES)
 def test_wrong_usage_is_json_as_well(jsm: Jsm, command: str) -> None:
     """An option that is not there is told as JSON, with nothing on stdout."""

@@ -25,7 +25,7 @@ from ...net.clock import monotonic
 from ..env import Environment
 from ..output import emit_line, note
 from ..render import Table, to_json, write_table
-from ..sanitize import readable, unescaped, visible
+from ..sanitize import readable, readable_json, unescaped, visible
 from ..settings import Settings
 from ..status import CommandError, ExitStatus
 
@@ -389,7 +389,8 @@ class SubWriter(MessageWriter):
 
     def _dump(self, document: dict[str, Any]) -> None:
         if self._folder is None:
-            unescaped(self._env.stdout).write(json.dumps(document, ensure_ascii=False) + "\0")
+            text = readable_json(json.dumps(document, ensure_ascii=False))
+            unescaped(self._env.stdout).write(f"{text}\0")
             return
         path = self._folder / f"{self.number}.json"
         try:
