@@ -1,9 +1,10 @@
 """
 Connection options of long-running commands.
 
-Commands that run until Ctrl-C reconnect after a server restart and report it. Those that read or write much
-reconnect for as long as a request may take, so that a cluster may lose a server meanwhile. Commands that open several
-connections, or read a message from standard input, read the password from there once, first.
+Commands that run until Ctrl-C reconnect after a server restart and report it. Those that read or write
+much reconnect for as long as a request may take, so that a cluster may lose a server meanwhile. Commands
+that open several connections, or read a message from standard input, read the password from there once,
+first.
 """
 
 from __future__ import annotations

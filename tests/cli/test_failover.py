@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from fix_jsm import Jsm
-from fix_server import wait_for_peers
 from fix_threads import SCALE, wait_until
 from rawnats import RawClient
 
@@ -18,14 +17,6 @@ from jetstream_sync.cli.backup import open_backup
 from jetstream_sync.server import NatsCluster
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(150)]
-
-
-@pytest.fixture
-def cluster() -> Iterator[NatsCluster]:
-    """Three servers; the first one is killed by the tests."""
-    with NatsCluster() as cluster:
-        wait_for_peers(cluster)
-        yield cluster
 
 
 @pytest.fixture

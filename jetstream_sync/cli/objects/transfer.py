@@ -99,8 +99,8 @@ def put(
         metadata=labels_of(options["metadata"]) or None,
     )
     buffered = password_once(settings)
-    options_of_connection = failover_options(settings)
-    with _source(settings, path) as opened, settings.jetstream(**options_of_connection) as js:
+    connect_options = failover_options(settings)
+    with _source(settings, path) as opened, settings.jetstream(**connect_options) as js:
         store = find_bucket(OBJECTS, js, bucket)
         _confirm_replacement(settings, store, name, force=force)
         data = opened if path is not None else read_interruptibly(opened, buffered=buffered)
