@@ -9,12 +9,17 @@ first.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ..errors import ConnectionLostError, SnapshotBrokenError, TimeoutError
+from ..errors import (
+    ConnectionLostError,
+    NoStreamResponseError,
+    SnapshotBrokenError,
+    TimeoutError,
+)
+from .interruptible import pause
 from .login import read_password
 from .output import note
 
@@ -34,7 +39,9 @@ T = TypeVar("T")
 
 #: Seconds between two attempts to reconnect, and the number of times that a call is made.
 _FAILOVER_WAIT_S: Final = 0.25
-_FAILOVER_CALLS: Final = 3
+_FAILOVER_CALLS: Final = 8
+#: Seconds before a call is made again while a stream has no leader.
+_ELECTION_WAIT_S: Final = 2.0
 
 #: Options of a connection that reconnects without limit. The output is watched by a person, so a server
 #: that stops answering is detected within half a minute.
@@ -60,8 +67,12 @@ def failover_options(settings: Settings) -> dict[str, Any]:
 def failover(call: Callable[[], T]) -> T:
     """Make a call that may be repeated, again if the connection was lost or a reply did not come."""
     for _ in range(_FAILOVER_CALLS - 1):
-        with contextlib.suppress(TimeoutError, ConnectionLostError, SnapshotBrokenError):
+        try:
             return call()
+        except NoStreamResponseError:
+            pause(_ELECTION_WAIT_S)
+        except (TimeoutError, ConnectionLostError, SnapshotBrokenError):
+            pass
     return call()
 
 

@@ -78,18 +78,3 @@ def test_an_object_is_stored(cluster: NatsCluster, js: JetStream, jsm: Jsm, tmp_
     child = jsm.spawn("object", "put", "B", str(path), "--name", "o", "--timeout", "10s")
     survives(cluster, child, lambda: store.status().size > 1_000_000)
     assert store.get_bytes("o") == path.read_bytes()
-
-
-def test_a_report_goes_on(cluster: NatsCluster, js: JetStream, jsm: Jsm) -> None:
-    """A report that is repeated goes on with another server."""
-    js.create_stream(name="S", subjects=["s"], num_replicas=3)
-    child = jsm.spawn("stream", "report", "--watch", "100ms", "-j", "--timeout", "10s")
-    assert child.stdout is not None
-    try:
-        assert child.stdout.readline()
-        cluster.servers[0].kill()
-        for _ in range(30):
-            assert child.stdout.readline()
-    finally:
-        child.kill()
-        child.communicate()
