@@ -9,15 +9,6 @@ from typing import Any, Final, NoReturn
 
 from .errors import InvalidOptionError
 
-__all__ = [
-    "DEFAULT_SERVER",
-    "Secret",
-    "ServerAddress",
-    "left_out",
-    "missing_secret",
-    "parse_servers",
-]
-
 #: A secret, or a function that returns it, called on every connect and reconnect.
 Secret = str | Callable[[], str]
 

@@ -87,20 +87,6 @@ else:
 
     _loads = orjson.loads
 
-__all__ = [
-    "UNSET",
-    "Duration",
-    "Durations",
-    "Extra",
-    "Record",
-    "UnknownEnumValue",
-    "decode",
-    "dumps",
-    "encode",
-    "loads",
-    "record",
-]
-
 _MAX_EXCERPT_CHARS: Final = 60
 
 

@@ -18,20 +18,6 @@ from .errors import InvalidOptionError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = [
-    "NanoDuration",
-    "NanoTime",
-    "check_time",
-    "duration",
-    "duration_from_ns",
-    "duration_from_text",
-    "duration_to_ns",
-    "time_from_ns",
-    "time_from_text",
-    "time_to_ns",
-    "time_to_text",
-]
-
 _NS_PER_S: Final = 1_000_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MAX_NS: Final = 2**63 - 1

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NoReturn
 
-__all__ = ["FOREIGN_NAMES", "ForeignNames"]
-
-
 #: For each class the names of other clients, with their replacement.
 FOREIGN_NAMES: Final[Mapping[str, Mapping[str, str]]] = {
     "Connection": {

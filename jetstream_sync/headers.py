@@ -16,8 +16,6 @@ from .errors import InvalidHeaderError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Headers", "HeadersLike", "Status", "encode_headers", "parse_headers", "parse_status"]
-
 # --- header names of JetStream ------------------------------------------------------------------
 
 #: Message id for deduplication within the stream's duplicate window.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["install_command"]
-
 _NAME = "jetstream-sync"
 
 

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from itertools import starmap
 from typing import TypeVar
 
-__all__ = ["call_and_record"]
-
 T = TypeVar("T")
 
 

@@ -25,17 +25,6 @@ if TYPE_CHECKING:
     from socket import socket
     from ssl import SSLContext
 
-__all__ = [
-    "ConnectOptions",
-    "ConnectionOptions",
-    "Dialer",
-    "ErrorCallback",
-    "EventCallback",
-    "FilePath",
-    "Secret",
-    "TLSOptions",
-]
-
 #: Called with the error.
 ErrorCallback = Callable[[Exception], object]
 #: Called on a connection event. A callback with a parameter receives the event.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-__all__ = ["PermissionsViolation", "parse_permissions_violation"]
-
 # The texts of nats-server's client.go, with subjects quoted by Go's %q; case is ignored. Compiling takes
 # a millisecond, so the pattern is compiled on first use.
 _VIOLATION: Final = (

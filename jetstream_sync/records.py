@@ -14,8 +14,6 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-__all__ = ["RecordBase", "record"]
-
 _T = TypeVar("_T")
 
 if TYPE_CHECKING:

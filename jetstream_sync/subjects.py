@@ -13,19 +13,6 @@ from typing import Final
 
 from .errors import BadSubjectError, InvalidNameError
 
-__all__ = [
-    "MAX_CONTROL_LINE",
-    "MAX_REQUEST_SUBJECT",
-    "check_consumer_name",
-    "check_publish_subject",
-    "check_queue",
-    "check_stream_name",
-    "check_subject",
-    "fits_request",
-    "subject_matches",
-    "subjects_overlap",
-]
-
 #: Maximum length of a protocol command in bytes, without line end and payload: the default of
 #: nats-server (``MAX_CONTROL_LINE_SIZE``). The server closes the connection on a longer command.
 MAX_CONTROL_LINE: Final = 4096

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["closest_match"]
-
 
 def closest_match(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most similar to a misspelled one, or ``None``."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..codec import Record, record
-
-__all__ = ["APIStats", "AccountInfo", "AccountLimits", "Tier"]
+from ..codec import Record
+from ..records import record
 
 
 @record

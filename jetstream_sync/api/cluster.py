@@ -9,17 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from ..codec import Record, record
+from ..codec import Record
+from ..records import record
 from .enums import MigrationStatusType, RetentionPolicy
-
-__all__ = [
-    "ClusterInfo",
-    "DesiredClusterInfo",
-    "DesiredClusterInfoOrigin",
-    "DesiredClusterInfoStatus",
-    "PeerInfo",
-    "Placement",
-]
 
 
 @record

@@ -26,13 +26,6 @@ from .enums import (
 )
 from .stream import RePublish, StreamConsumerLimits, StreamSource, SubjectTransform
 
-__all__ = [
-    "ConsumerConfigFields",
-    "KeyValueConfigFields",
-    "ObjectStoreConfigFields",
-    "StreamConfigFields",
-]
-
 
 class StreamConfigFields(TypedDict, total=False):
     """The fields of a `StreamConfig`; durations are a `timedelta` or seconds."""

@@ -13,20 +13,12 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from ..codec import UNSET, Duration, Durations, Record, record
+from ..codec import UNSET, Duration, Durations, Record
 from ..errors import InvalidOptionError
+from ..records import record
 from ..subjects import check_consumer_name, check_publish_subject, check_queue, check_subject
 from .cluster import ClusterInfo
 from .enums import AckPolicy, DeliverPolicy, PriorityPolicy, ReplayPolicy
-
-__all__ = [
-    "ConsumerConfig",
-    "ConsumerInfo",
-    "ConsumerPause",
-    "ConsumerReset",
-    "PriorityGroupState",
-    "SequenceInfo",
-]
 
 _INT64_MAX = 2**63 - 1
 _UINT64_MAX = 2**64 - 1

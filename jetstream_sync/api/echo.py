@@ -18,8 +18,6 @@ from typing import Any, Final
 from ..codec import Record
 from .enums import PersistMode, PriorityPolicy
 
-__all__ = ["fields_left_out", "release", "server_release", "since"]
-
 Release = tuple[int, int]
 
 #: The release of nats-server that introduced a field; all other fields are in 2.10, the oldest supported one.

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from .reply import consumer_sequence
 
-__all__ = ["DeliverySequence"]
-
 
 class DeliverySequence:
     """

@@ -9,16 +9,6 @@ from typing import Final, Protocol
 
 from ..errors import InvalidNameError, InvalidOptionError
 
-__all__ = [
-    "Base64Keys",
-    "KeyCodec",
-    "PathKeys",
-    "ValueCodec",
-    "encode_pattern",
-    "key_codec",
-    "value_codec",
-]
-
 _ROOT: Final = "_root_"
 
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from ..codec import UNSET, Duration, Record, record
+from ..codec import UNSET, Duration, Record
 from ..durations import duration_from_text, time_from_ns, time_to_ns
 from ..errors import InvalidNameError, InvalidOptionError
 from ..headers import Headers, parse_headers
+from ..records import record
 from ..subjects import (
     MAX_REQUEST_SUBJECT,
     check_publish_subject,
@@ -41,27 +42,6 @@ from .stream import (
 
 if TYPE_CHECKING:
     from .key_codecs import KeyCodec, ValueCodec
-
-__all__ = [
-    "KEY_PREFIX",
-    "MAX_HISTORY",
-    "OPERATION",
-    "ROLLUP",
-    "STREAM_PREFIX",
-    "BucketSubjects",
-    "KeyValueConfig",
-    "KeyValueEntry",
-    "KeyValueStatus",
-    "bucket_of",
-    "check_bucket",
-    "check_key",
-    "check_pattern",
-    "check_writable",
-    "is_bucket",
-    "merge_patterns",
-    "new_stream_config",
-    "updated_stream_config",
-]
 
 STREAM_PREFIX: Final = "KV_"
 KEY_PREFIX: Final = "$KV."

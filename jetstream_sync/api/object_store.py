@@ -16,9 +16,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from ..codec import UNSET, Duration, Record, decode, dumps, encode, loads, record
+from ..codec import UNSET, Duration, Record, decode, dumps, encode, loads
 from ..durations import time_to_text
 from ..errors import InvalidNameError, InvalidOptionError, InvalidResponseError
+from ..records import record
 from ..subjects import MAX_REQUEST_SUBJECT, fits_request
 from .cluster import Placement
 from .enums import DiscardPolicy, StorageType, StoreCompression
@@ -26,31 +27,6 @@ from .stream import StreamConfig, StreamInfo, duplicate_window
 
 if TYPE_CHECKING:
     import hashlib
-
-__all__ = [
-    "BUCKETS_SUBJECT",
-    "DEFAULT_CHUNK_SIZE",
-    "STREAM_PREFIX",
-    "ObjectInfo",
-    "ObjectLink",
-    "ObjectMeta",
-    "ObjectMetaOptions",
-    "ObjectStoreConfig",
-    "ObjectStoreStatus",
-    "check_bucket",
-    "chunk_subject",
-    "decode_info",
-    "digest_text",
-    "encode_info",
-    "info_subject",
-    "infos_subject",
-    "new_sha256",
-    "parse_digest",
-    "status_of",
-    "stream_config",
-    "stream_name",
-    "update_config",
-]
 
 #: Prefix of the names of the streams that are object stores.
 STREAM_PREFIX: Final = "OBJ_"

@@ -15,8 +15,6 @@ from ..errors import APIError, InvalidResponseError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["PubAck", "parse_pub_ack"]
-
 
 class PubAck(NamedTuple):
     """

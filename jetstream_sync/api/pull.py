@@ -8,8 +8,6 @@ from typing import Any, Final
 from ..codec import dumps
 from ..errors import InvalidOptionError
 
-__all__ = ["ContinuousPull", "PullLedger", "PullRequest"]
-
 _NS_PER_S: Final = 1_000_000_000
 
 #: Batch of a request that is limited in bytes, so large that the batch never ends it (ADR-37).

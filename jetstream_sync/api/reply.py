@@ -18,8 +18,6 @@ from typing import Final, NamedTuple
 
 from ..errors import NotJSMessageError
 
-__all__ = ["Metadata", "ack_tokens", "consumer_sequence", "metadata_of"]
-
 _PREFIX: Final = b"$JS.ACK."
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 

@@ -12,8 +12,6 @@ from typing import Final
 from ..errors import InvalidOptionError
 from ..subjects import check_publish_subject, check_stream_name, fits_request
 
-__all__ = ["DEFAULT_PREFIX", "Routes"]
-
 #: The API prefix without a domain or a custom prefix.
 DEFAULT_PREFIX: Final = "$JS.API"
 #: How the subjects of requests that change nothing begin, after the prefix.

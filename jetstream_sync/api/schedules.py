@@ -10,8 +10,6 @@ from ..errors import InvalidOptionError
 from ..headers import SCHEDULE, SCHEDULE_TARGET, SCHEDULE_TIME_ZONE
 from ..subjects import check_publish_subject
 
-__all__ = ["schedule_headers"]
-
 _SECOND: Final = 1_000_000_000
 #: Fields of a cron expression; the first of six is for seconds.
 _CRON_FIELDS: Final = 6

@@ -6,10 +6,9 @@ Follows nats-server's ``server/jetstream_api.go`` (``STREAM.SNAPSHOT`` and ``STR
 
 from __future__ import annotations
 
-from ..codec import Record, record
+from ..codec import Record
+from ..records import record
 from .stream import StreamConfig, StreamState
-
-__all__ = ["SnapshotInfo", "SnapshotRequest", "chunk_position"]
 
 _KIB = 1024
 _MIB = 1024 * _KIB

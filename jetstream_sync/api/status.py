@@ -22,8 +22,6 @@ from ..errors import (
 )
 from ..headers import PENDING_BYTES, PENDING_MESSAGES, Headers, parse_headers, parse_status
 
-__all__ = ["PullStatus", "PullStatusKind", "parse_pull_status"]
-
 
 class PullStatusKind(Enum):
     """Effect of a status on a pull."""

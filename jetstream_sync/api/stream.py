@@ -13,30 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
 
-from ..codec import UNSET, Duration, Record, UnknownEnumValue, record
+from ..codec import UNSET, Duration, Record, UnknownEnumValue
 from ..errors import InvalidOptionError
+from ..records import record
 from ..subjects import check_stream_name, check_subject
 from .cluster import ClusterInfo, Placement
 from .enums import DiscardPolicy, PersistMode, RetentionPolicy, StorageType, StoreCompression
-
-__all__ = [
-    "ErrorInfo",
-    "ExternalStream",
-    "LostStreamData",
-    "RePublish",
-    "StoredMsgReply",
-    "StreamAlternate",
-    "StreamConfig",
-    "StreamConsumerLimits",
-    "StreamConsumerSource",
-    "StreamInfo",
-    "StreamSource",
-    "StreamSourceInfo",
-    "StreamState",
-    "SubjectTransform",
-    "different_fields",
-    "duplicate_window",
-]
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1

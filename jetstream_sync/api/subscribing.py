@@ -31,8 +31,6 @@ from ..subjects import check_consumer_name, check_queue, check_stream_name, chec
 from .consumer import ConsumerConfig, ConsumerInfo
 from .enums import AckPolicy
 
-__all__ = ["SubscribeRequest", "ordered_config"]
-
 #: Fields with separate checks.
 _NOT_COMPARED: Final = frozenset(
     ("name", "filter_subject", "filter_subjects", "deliver_group", "extra")

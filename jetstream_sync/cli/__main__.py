@@ -21,8 +21,6 @@ from typing import Any, NoReturn
 
 from ..install import install_command
 
-__all__ = ["main"]
-
 #: 128 + SIGINT; `ExitStatus` may not be imported yet.
 _INTERRUPTED = 130
 #: Delay before an interrupt that could not be raised is raised again, in seconds.

@@ -16,9 +16,6 @@ from .terminology import words
 if TYPE_CHECKING:
     from .. import Connection, Tier
 
-__all__ = ["account"]
-
-
 _BACKUPS = f"{__package__}.backup"
 
 

@@ -41,19 +41,6 @@ from .status import CommandError, ExitStatus
 from .stream.ls import is_internal
 from .values import FILE
 
-__all__ = [
-    "CREATE",
-    "DELETE",
-    "NOTHING",
-    "UPDATE",
-    "DesiredResource",
-    "Step",
-    "apply",
-    "desired_resources",
-    "plan",
-    "prune",
-]
-
 CREATE, UPDATE, NOTHING, DELETE = "create", "update", "nothing", "delete"
 
 

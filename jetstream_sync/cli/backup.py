@@ -51,8 +51,6 @@ from .stream.show import write_info
 from .terminology import find_stream, words
 from .values import FILE, SIZE, TAG, FilePath
 
-__all__ = ["backup", "backup_account", "restore", "restore_account"]
-
 _INFO: Final = "backup.json"
 _DATA: Final = "stream.tar.s2"
 _SUMS: Final = "SHA256SUMS"

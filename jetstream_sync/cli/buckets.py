@@ -27,22 +27,6 @@ from .values import LIMITED_DURATION, LIMITED_SIZE, Decorator, ParamType
 if TYPE_CHECKING:
     from .. import JetStream
 
-__all__ = [
-    "BUCKET_NAME",
-    "BucketKind",
-    "bucket_document",
-    "bucket_options",
-    "chosen_bucket",
-    "delete_bucket",
-    "fields_of",
-    "find_bucket",
-    "force_option",
-    "list_buckets",
-    "storage_option",
-    "time_text",
-    "write_bucket",
-]
-
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["bar", "chart", "percentile", "short_number", "sparkline", "writes_blocks"]
-
 _BLOCK_LEVELS: Final = "▁▂▃▄▅▆▇█"
 _ASCII_LEVELS: Final = "_.-=+*#@"
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉"

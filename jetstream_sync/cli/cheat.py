@@ -9,8 +9,6 @@ import click
 from .output import emit
 from .settings import Settings, common_options
 
-__all__ = ["TOPICS", "cheat"]
-
 #: For each topic, tasks and the commands that do them.
 TOPICS: Final[dict[str, list[tuple[str, str]]]] = {
     "account": [

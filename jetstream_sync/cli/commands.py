@@ -15,8 +15,6 @@ from .render import Table, write_table
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
 
-__all__ = ["Node", "commands", "completion", "default_of", "help_", "parameters", "walk"]
-
 
 @dataclass(frozen=True)
 class Node:

@@ -29,17 +29,6 @@ if TYPE_CHECKING:
     from .. import JetStream
     from .settings import Settings
 
-__all__ = [
-    "complete_bucket",
-    "complete_consumer",
-    "complete_key",
-    "complete_object",
-    "complete_store",
-    "complete_stream",
-    "optional_stream_argument",
-    "stream_argument",
-]
-
 #: Timeout of the connection and of the request, in seconds.
 _TIMEOUT_S = 0.3
 #: The maximum number of keys or objects that are offered.

@@ -30,29 +30,6 @@ from .settings import Settings
 from .status import CommandError, ExitStatus
 from .values import FILE, Decorator, parse_limited_duration, parse_limited_size, with_options
 
-__all__ = [
-    "Difference",
-    "FieldOption",
-    "changed",
-    "config_of",
-    "config_of_file",
-    "difference_documents",
-    "differences",
-    "edit_config",
-    "edit_options",
-    "labels_of",
-    "read_documents",
-    "read_text",
-    "said",
-    "show_differences",
-    "subjects_of",
-    "take_fields",
-    "update_error",
-    "warn_of_ignored",
-    "without_server_labels",
-    "write_config",
-]
-
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 

@@ -20,8 +20,6 @@ from .render import Table, write_table
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus, one_line
 
-__all__ = ["add", "check", "context"]
-
 #: Options that do not affect the login.
 _KEPT = ("timeout", "trace")
 

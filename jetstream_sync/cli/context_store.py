@@ -20,8 +20,6 @@ from .env import CommonOptions
 from .status import CommandError, ExitStatus
 from .terminology import did_you_mean
 
-__all__ = ["KEYS", "SECRETS", "Contexts", "complete_context", "fault_in", "home_of", "redacted"]
-
 #: The keys of a context with their defaults.
 KEYS: Final[Mapping[str, Any]] = {
     "description": "",

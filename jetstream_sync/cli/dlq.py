@@ -50,18 +50,6 @@ from .values import LIMITED_DURATION
 if TYPE_CHECKING:
     from .. import ConsumerInfo, JetStream, JetStreamMsg, StoredMsg, Stream
 
-__all__ = [
-    "ADVISORIES",
-    "SETUP",
-    "DeadLetter",
-    "DeadLetterEstimate",
-    "DeadLetters",
-    "dlq",
-    "no_letter",
-    "requeue",
-    "show",
-]
-
 #: Subjects of the advisories for messages at the delivery limit, and terminated by a client.
 _MAX_DELIVER: Final = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES"
 _TERMINATED: Final = "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED"

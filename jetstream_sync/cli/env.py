@@ -21,8 +21,6 @@ from .values import TIMEOUT
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["CommonOptions", "Environment"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:

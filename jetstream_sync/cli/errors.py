@@ -16,8 +16,6 @@ from .render import Table, write_table
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
 
-__all__ = ["errors"]
-
 #: The API errors of the server, derived from the list in the server's source.
 _DATA = "data/errors.json"
 

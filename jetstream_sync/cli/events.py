@@ -31,8 +31,6 @@ from .values import TIME, TIMEOUT
 if TYPE_CHECKING:
     from .. import Connection, Msg
 
-__all__ = ["events"]
-
 _ADVISORIES: Final = "$JS.EVENT.ADVISORY.>"
 _METRICS: Final = "$JS.EVENT.METRIC.>"
 #: Client events of the server; only users of the system account may subscribe.

@@ -20,8 +20,6 @@ from .status import CommandError, ExitStatus
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["TYPED", "LazyCommand", "MissingCommandError", "NounGroup"]
-
 #: Key in a context's ``meta`` of the command names as typed, by main name.
 TYPED = "jsm.typed"
 

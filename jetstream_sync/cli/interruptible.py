@@ -15,8 +15,6 @@ from .output import emit, emit_line
 from .sanitize import unescaped
 from .settings import Settings
 
-__all__ = ["pause", "read_interruptibly", "wait_interruptibly", "write_reports"]
-
 T = TypeVar("T")
 
 #: The longest single wait, in seconds.

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from .. import Connection
     from .env import CommonOptions
 
-__all__ = ["DEFAULT_SERVER", "Login", "chosen_context", "connected", "read_password"]
-
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 
 

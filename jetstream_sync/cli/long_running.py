@@ -27,14 +27,6 @@ if TYPE_CHECKING:
     from .. import ConnectionEvent
     from .settings import Settings
 
-__all__ = [
-    "RECONNECT_OPTIONS",
-    "failover",
-    "failover_options",
-    "password_once",
-    "reconnect_options",
-]
-
 T = TypeVar("T")
 
 #: Seconds between two attempts to reconnect, and the number of times that a call is made.

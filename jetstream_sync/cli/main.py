@@ -28,8 +28,6 @@ from .render import to_json
 from .settings import Settings, all_options
 from .status import CommandError, ExitStatus, document_of, exit_status, hint_of, one_line
 
-__all__ = ["jsm", "main", "run"]
-
 _COMPLETE_VARIABLE = "_JSM_COMPLETE"
 
 

@@ -20,26 +20,6 @@ from .render import to_json
 from .sanitize import readable, readable_json
 from .settings import Settings
 
-__all__ = [
-    "Block",
-    "count",
-    "document",
-    "duration",
-    "emit",
-    "emit_line",
-    "emit_names",
-    "joined",
-    "limit",
-    "note",
-    "say",
-    "seconds_text",
-    "size",
-    "when",
-    "write_blocks",
-    "yes",
-]
-
-
 # --- JSON ---------------------------------------------------------------------------------------
 
 

@@ -11,8 +11,6 @@ from .env import Environment
 from .output import count, size
 from .sanitize import single_line
 
-__all__ = ["Progress", "show_progress"]
-
 _REDRAW_INTERVAL_S: Final = 0.1
 _LINE_INTERVAL_S: Final = 1.0
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from .env import CommonOptions
 
-__all__ = ["Asker"]
-
 T = TypeVar("T")
 
 

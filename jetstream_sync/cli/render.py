@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from .env import Environment
 from .sanitize import readable_json, single_line
 
-__all__ = ["Table", "to_json", "write_table"]
-
 
 def to_json(document: object) -> str:
     """Return a document as indented JSON with a final line break, safe to show on a terminal."""

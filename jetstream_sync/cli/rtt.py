@@ -11,8 +11,6 @@ from .long_running import password_once
 from .output import emit, seconds_text
 from .settings import Settings, common_options
 
-__all__ = ["rtt"]
-
 _MICROSECOND = timedelta(microseconds=1)
 
 

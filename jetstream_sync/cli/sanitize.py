@@ -12,8 +12,6 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final, TextIO
 
-__all__ = ["SafeText", "readable", "readable_json", "single_line", "unescaped", "visible"]
-
 #: The Unicode characters that control the direction of text.
 _BIDIRECTIONAL: Final = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _CONTROLS: Final = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDIRECTIONAL}]")

@@ -20,8 +20,6 @@ from .values import FilePath
 if TYPE_CHECKING:
     from ..server import NatsServer
 
-__all__ = ["server"]
-
 #: The last line in the log of a server that failed to start.
 _FATAL: Final = re.compile(r"(?:\[FTL\]|nats-server: )\s*(.*)")
 #: Interval between checks that the server is running, in seconds.

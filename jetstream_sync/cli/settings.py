@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from .. import Connection, JetStream
     from .login import Login
 
-__all__ = ["Settings", "all_options", "common_options"]
-
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
 

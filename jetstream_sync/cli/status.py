@@ -32,8 +32,6 @@ from ..errors import (
 )
 from .sanitize import readable
 
-__all__ = ["CommandError", "ExitStatus", "document_of", "exit_status", "hint_of", "one_line"]
-
 
 class ExitStatus(enum.IntEnum):
     """Exit statuses of ``jsm``."""

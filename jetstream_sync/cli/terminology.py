@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from .. import JetStream, Stream
     from .prompts import Asker
 
-__all__ = ["Terminology", "did_you_mean", "find_stream", "not_found", "words"]
-
 _OLD_WORDS = frozenset({"ms", "messageset", "obs", "observable"})
 
 

@@ -17,30 +17,6 @@ import click
 from ..errors import Error
 from ..subjects import check_stream_name
 
-__all__ = [
-    "DURATION",
-    "FILE",
-    "LIMIT",
-    "LIMITED_DURATION",
-    "LIMITED_SIZE",
-    "PAUSE",
-    "SIZE",
-    "STREAM_NAME",
-    "TAG",
-    "TIME",
-    "TIMEOUT",
-    "Decorator",
-    "FilePath",
-    "Parsed",
-    "parse_duration",
-    "parse_limit",
-    "parse_limited_duration",
-    "parse_limited_size",
-    "parse_size",
-    "parse_time",
-    "with_options",
-]
-
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 

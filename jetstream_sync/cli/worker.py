@@ -21,9 +21,6 @@ from .values import Decorator, with_options
 if TYPE_CHECKING:
     from ..workers import Worker
 
-__all__ = ["worker"]
-
-
 #: The values that the options accept.
 _TYPES: Final = {
     "drain-timeout": click.FloatRange(min=0),

@@ -29,8 +29,6 @@ from .threads import in_callback
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Connection"]
-
 
 class Connection(ForeignNames):
     """

@@ -37,8 +37,6 @@ from .pool import ServerPool
 from .threads import Signal
 from .transport import Transport, describe
 
-__all__ = ["Connector"]
-
 log: logging.Logger = logging.getLogger("jetstream_sync.connection")
 
 #: Maximum random addition to a delay, in seconds, without and with TLS.

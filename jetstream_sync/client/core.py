@@ -63,8 +63,6 @@ from .tracing import Tracer
 from .transport import Transport
 from .writer import FastWriter, SendFunction, Writer
 
-__all__ = ["ConnectionCore", "is_deliberate_close"]
-
 log: logging.Logger = logging.getLogger("jetstream_sync.connection")
 
 #: Seconds close() waits for buffered data to be sent, and for each thread to end.

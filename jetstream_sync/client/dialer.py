@@ -13,8 +13,6 @@ from ..protocol.session import ServerInfo, connect_fields
 from .login import Login
 from .transport import Transport, open_transport
 
-__all__ = ["Dialer"]
-
 
 class Dialer:
     """

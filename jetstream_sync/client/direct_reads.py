@@ -36,8 +36,6 @@ from ..protocol.parser import Delivery, Parser, only_message
 from ..protocol.session import SubscriptionState
 from .receiver import MessageReceiver
 
-__all__ = ["DirectReads"]
-
 #: Seconds after the last direct read at which the reader continues.
 _TICK_S: Final = 0.005
 #: Maximum time in seconds that a caller waits for the socket, before it waits for the reader.

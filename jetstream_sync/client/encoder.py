@@ -11,8 +11,6 @@ from ..protocol import commands
 from ..protocol.session import ServerInfo
 from ..subjects import MAX_CONTROL_LINE, check_publish_subject
 
-__all__ = ["EncodeFunction", "MessageEncoder"]
-
 _Subject_contra = TypeVar("_Subject_contra", contravariant=True)
 
 #: Maximum number of validated subjects in the cache.

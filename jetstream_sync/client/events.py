@@ -15,8 +15,6 @@ from ..options import ConnectionOptions, ErrorCallback, EventCallback
 from .mailbox import Mailbox
 from .threads import Signal, spawn
 
-__all__ = ["Events"]
-
 log: logging.Logger = logging.getLogger("jetstream_sync.events")
 
 #: Maximum number of events waiting for a callback; further ones are dropped and counted.

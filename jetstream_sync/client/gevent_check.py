@@ -13,8 +13,6 @@ from typing import Final
 
 from ..errors import Error
 
-__all__ = ["check_patches", "is_gevent"]
-
 #: The modules with blocking calls that this package uses.
 _USED: Final = ("select", "socket", "threading")
 

@@ -16,8 +16,6 @@ from ..protocol.commands import PING
 from .result_slot import ResultSlot, copy_exception
 from .writer import Writer
 
-__all__ = ["KeepAlive"]
-
 
 class KeepAlive:
     """

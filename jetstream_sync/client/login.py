@@ -26,8 +26,6 @@ from ..protocol.auth import (
 )
 from ..protocol.session import ServerInfo
 
-__all__ = ["Login"]
-
 T = TypeVar("T")
 
 #: Maximum size of a credentials file in bytes; a .creds file has about a thousand.

@@ -7,8 +7,6 @@ from ..net.lookup import Address, numeric, resolve
 from .result_slot import ResultSlot
 from .threads import spawn
 
-__all__ = ["look_up"]
-
 
 def look_up(host: str, port: int, deadline: Deadline, *, randomize: bool) -> list[Address]:
     """

@@ -24,8 +24,6 @@ from ..net.clock import Deadline
 from .result_slot import copy_exception
 from .threads import releases
 
-__all__ = ["Mailbox", "first_items"]
-
 T = TypeVar("T")
 
 

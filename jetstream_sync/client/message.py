@@ -11,8 +11,6 @@ from ..speedups import MessageFields
 if TYPE_CHECKING:
     from .core import ConnectionCore
 
-__all__ = ["Msg"]
-
 #: The first line of a header block without a status.
 _WITHOUT_STATUS = b"NATS/1.0\r\n"
 

@@ -7,8 +7,6 @@ from collections import deque
 from ..protocol.parser import Delivery
 from .mailbox import first_items
 
-__all__ = ["PendingLimits"]
-
 
 class PendingLimits:
     """

@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from ..address import ServerAddress
 from ..errors import InvalidOptionError
 
-__all__ = ["Server", "ServerPool"]
-
 
 @dataclass(frozen=True, slots=True)
 class Server:

@@ -22,8 +22,6 @@ from .receiver import MessageReceiver
 from .transport import Transport
 from .writer import Writer
 
-__all__ = ["Reader"]
-
 
 class Reader:
     """

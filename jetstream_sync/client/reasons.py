@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ..errors import ConnectionClosedError, ConnectionDrainingError
 
-__all__ = ["closed_error_for", "is_deliberate_close"]
-
 
 def closed_error_for(cause: BaseException) -> ConnectionClosedError:
     """Return ``cause`` if it is a `ConnectionClosedError`, else a new one caused by it."""

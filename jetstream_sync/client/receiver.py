@@ -9,8 +9,6 @@ from ..net.clock import Deadline
 from ..protocol.parser import Delivery
 from ..protocol.session import SubscriptionState
 
-__all__ = ["MessageReceiver"]
-
 
 class MessageReceiver:
     """

@@ -37,8 +37,6 @@ from .threads import spawn_from_finalizer
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["ReplyCollector", "ReplyIterator", "Sentinel"]
-
 #: Returns whether a reply is the end of the answer.
 Sentinel = Callable[[Msg], object]
 

@@ -33,8 +33,6 @@ from .direct_reads import DirectReads
 from .receiver import MessageReceiver
 from .result_slot import ResultSlot, copy_exception
 
-__all__ = ["RequestFunction", "RequestMux"]
-
 
 class RequestFunction(Protocol):
     """The type of `RequestMux.request`."""

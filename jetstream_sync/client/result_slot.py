@@ -7,8 +7,6 @@ from typing import Generic, TypeVar
 
 from ..net.clock import Deadline
 
-__all__ = ["ResultSlot", "copy_exception"]
-
 T = TypeVar("T")
 
 

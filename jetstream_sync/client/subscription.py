@@ -29,17 +29,16 @@ from ..errors import (
 from ..net.clock import FOREVER, Deadline
 from ..protocol.parser import Delivery
 from ..protocol.session import SubscriptionState
-from .core import ConnectionCore, is_deliberate_close
+from .core import ConnectionCore
 from .mailbox import Mailbox
 from .message import Msg
 from .pending_limits import PendingLimits
+from .reasons import is_deliberate_close
 from .receiver import MessageReceiver
 from .threads import Signal, spawn
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-__all__ = ["MsgCallback", "Subscription", "SubscriptionReceiver"]
 
 log: logging.Logger = logging.getLogger("jetstream_sync.subscription")
 

@@ -26,22 +26,6 @@ from typing import Final, Protocol
 
 from ..net.clock import FOREVER, Deadline
 
-__all__ = [
-    "ExitAware",
-    "ForkAware",
-    "Signal",
-    "Waiters",
-    "after_fork",
-    "at_exit",
-    "in_callback",
-    "in_each_child",
-    "join",
-    "releases",
-    "spawn",
-    "spawn_from_finalizer",
-    "start_timer",
-]
-
 log: logging.Logger = logging.getLogger("jetstream_sync.threads")
 
 

@@ -24,8 +24,6 @@ from ..protocol.trace import RECEIVED, SENT, LineCutter
 from .mailbox import Mailbox
 from .threads import after_fork, join, spawn
 
-__all__ = ["TracedStream", "Tracer"]
-
 log: logging.Logger = logging.getLogger("jetstream_sync.trace")
 
 #: Maximum size of the queue, in bytes of lines and in places.

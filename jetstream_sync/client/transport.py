@@ -26,8 +26,6 @@ from ..protocol.session import Handshake, ServerInfo
 from .lookup import look_up
 from .threads import after_fork
 
-__all__ = ["Transport", "describe", "open_transport"]
-
 #: Bounds in seconds for the TCP timeout after which the system drops a host that does not answer.
 _MIN_TCP_TIMEOUT_S: Final = 10.0
 _MAX_TCP_TIMEOUT_S: Final = 60.0

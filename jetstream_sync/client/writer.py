@@ -42,8 +42,6 @@ from ..protocol.commands import PING, PONG
 from .result_slot import copy_exception
 from .threads import Signal
 
-__all__ = ["FastWriter", "SendFunction", "Writer"]
-
 T = TypeVar("T")
 
 #: Buffer size in bytes above which a publishing thread sends the buffer itself.

@@ -11,8 +11,6 @@ from django.http import HttpRequest
 
 from .models import Outbox
 
-__all__ = ["OutboxAdmin"]
-
 #: Number of bytes of a payload that are shown.
 _SHOWN = 1000
 

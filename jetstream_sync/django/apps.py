@@ -5,8 +5,6 @@ from __future__ import annotations
 from django.apps import AppConfig
 from django.core import checks
 
-__all__ = ["JetStreamConfig"]
-
 
 class JetStreamConfig(AppConfig):
     """The app ``jetstream``."""

@@ -12,8 +12,6 @@ from .. import InvalidArgumentError
 from .config import Config
 from .workers import Worker, find_worker
 
-__all__ = ["check_jetstream"]
-
 
 def check_jetstream(**_options: Any) -> list[CheckMessage]:
     """Check the setting ``JETSTREAM``, and the handlers of the worker that it names."""

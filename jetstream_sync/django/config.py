@@ -12,8 +12,6 @@ from django.db import DEFAULT_DB_ALIAS
 
 from ..suggestions import closest_match
 
-__all__ = ["Config"]
-
 #: What Django assumes for a database without settings.
 _NO_ENGINE: Final = "django.db.backends.dummy"
 #: Above that, the time of the oldest entry to keep might not exist.

@@ -11,8 +11,6 @@ from django.utils import timezone
 
 from .models import Inbox
 
-__all__ = ["delete_old_entries", "run_once"]
-
 log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
 

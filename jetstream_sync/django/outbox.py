@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from .. import JetStream
     from ..workers.metrics import GaugeSnapshot
 
-__all__ = ["OutboxRelay"]
-
 log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
 #: Interval at which the outbox is read, in seconds.

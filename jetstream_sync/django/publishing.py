@@ -15,8 +15,6 @@ from .config import Config
 if TYPE_CHECKING:
     from .. import Connection, Headers, JetStream
 
-__all__ = ["connection", "jetstream", "publish_on_commit"]
-
 
 def connection() -> Connection:
     """

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ..workers.metrics import GaugeSnapshot
     from .outbox import OutboxRelay
 
-__all__ = ["Worker", "default_worker", "discover", "find_worker"]
-
 
 class Worker(workers.Worker):
     """

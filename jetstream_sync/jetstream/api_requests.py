@@ -35,18 +35,6 @@ from ..net.clock import Deadline, monotonic
 from ..subjects import check_subject
 from ..suggestions import closest_match
 
-__all__ = [
-    "APIRequests",
-    "EchoCheck",
-    "bucket_exists",
-    "info_of",
-    "listed",
-    "names_in",
-    "require_level",
-    "resolve_config",
-    "stream_info",
-]
-
 R = TypeVar("R", bound=Record)
 
 # The error of nats-server if JetStream is disabled; raised for "no responders".

@@ -35,8 +35,6 @@ from .publish import DEFAULT_WINDOW
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["Connection", "connect", "shared_connection"]
-
 
 class Connection(CoreConnection):
     """A connection to NATS with access to JetStream."""

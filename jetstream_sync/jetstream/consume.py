@@ -10,7 +10,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from ..api.consumer import ConsumerConfig
-from ..client.core import ConnectionCore, is_deliberate_close
+from ..client.core import ConnectionCore
+from ..client.reasons import is_deliberate_close
 from ..client.threads import Signal, spawn
 from ..errors import (
     ConnectionClosedError,
@@ -26,8 +27,6 @@ from .messages import MessageSource
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-__all__ = ["FAILED_NAK_DELAY_S", "ConsumeHandle", "JetStreamCallback", "nak_failed"]
 
 log: logging.Logger = logging.getLogger("jetstream_sync.consume")
 

@@ -30,18 +30,6 @@ from .pull import Fetch, PullRequester
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = [
-    "NO_WAIT_TIMEOUT_S",
-    "ContinuousOptions",
-    "PriorityOptions",
-    "PullConsumer",
-    "add_pull_consumer",
-    "continuous_pull",
-    "fetch_request",
-    "no_wait_request",
-    "pull_consumer",
-]
-
 #: Timeout of a fetch without waiting, in seconds.
 NO_WAIT_TIMEOUT_S = 5.0
 #: Expiry of one request of a fetch without a timeout, in nanoseconds.

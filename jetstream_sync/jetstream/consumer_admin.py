@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from ..api.config_fields import ConsumerConfigFields
 
-__all__ = ["ConsumerAdmin"]
-
 
 class ConsumerAdmin:
     """

@@ -16,25 +16,6 @@ from ..net.clock import Deadline
 from ..subjects import check_consumer_name, check_stream_name
 from .api_requests import APIRequests, EchoCheck, require_level, stream_info
 
-__all__ = [
-    "BOUND_CHECK_DELAY_S",
-    "CREATE",
-    "CREATE_OR_UPDATE",
-    "UPDATE",
-    "ConsumerAccessors",
-    "add_consumer",
-    "add_push_consumer",
-    "consumer_info",
-    "consumer_names",
-    "delete_consumer",
-    "list_consumers",
-    "pause_consumer",
-    "release_consumer",
-    "reset_consumer",
-    "resume_consumer",
-    "unpin_consumer",
-]
-
 
 def consumer_info(
     api: APIRequests, stream: str, name: str, deadline: Deadline | None = None

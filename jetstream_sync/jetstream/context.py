@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
     from ..api.config_fields import StreamConfigFields
 
-__all__ = ["JetStream"]
-
 
 class JetStream(
     ForeignNames, ConsumerAdmin, KeyValueAdmin, ObjectStoreAdmin, PushSubscribeAPI, PullSubscribeAPI

@@ -35,18 +35,6 @@ from ..net.clock import Deadline
 from ..protocol.parser import Delivery
 from .api_requests import APIRequests, stream_info
 
-__all__ = [
-    "MAX_BYTES",
-    "StoredMsg",
-    "direct_get",
-    "direct_get_last",
-    "direct_get_many",
-    "is_direct_status",
-    "leader_get",
-    "read_direct",
-]
-
-
 # The headers of the reply to a direct get if the stored message has none: only those of the server.
 _ONLY_ADDED: Final = re.compile(
     rb"NATS/1\.0\r\n%b: (\S+)\r\n%b: (\S+)\r\n%b: ([0-9]+)\r\n%b: (\S+)\r\n\r\n"

@@ -10,14 +10,6 @@ from ..client.threads import Signal, start_timer
 from ..errors import NoHeartbeatError
 from ..net.clock import monotonic
 
-__all__ = [
-    "PULL_INTERVALS",
-    "PUSH_INTERVALS",
-    "HeartbeatMonitor",
-    "HeartbeatTimeout",
-    "pull_heartbeat_timeout",
-]
-
 _SECOND: Final = 1_000_000_000
 #: Heartbeats that a pull may miss (ADR-37).
 PULL_INTERVALS: Final = 2

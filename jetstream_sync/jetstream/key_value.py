@@ -52,8 +52,6 @@ from .watch import Markers, Watch, WatchHandle
 if TYPE_CHECKING:
     from .stream import Stream
 
-__all__ = ["KeyValue", "bucket_not_found"]
-
 #: Error codes of an expected revision that the server cannot check yet, because an earlier write of the
 #: key is still being stored.
 _NOT_READY: Final = (10158, 10163)

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     from ..api.config_fields import KeyValueConfigFields
 
-__all__ = ["KeyValueAdmin"]
-
 
 class KeyValueAdmin:
     """The methods of `JetStream` that manage key-value buckets."""

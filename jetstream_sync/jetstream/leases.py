@@ -43,8 +43,6 @@ from .api_requests import APIRequests
 from .consumer_api import consumer_info
 from .message import JetStreamMsg, send_in_progress
 
-__all__ = ["LeaseRenewer", "Leases", "ReceiveTimes", "ack_waits"]
-
 _ACK_PREFIX: Final = b"$JS.ACK."
 _NEVER: Final = float("-inf")
 _ALWAYS: Final = float("inf")

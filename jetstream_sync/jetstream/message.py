@@ -21,8 +21,6 @@ from ..protocol import commands
 if TYPE_CHECKING:
     from ..client.core import ConnectionCore
 
-__all__ = ["JetStreamMsg", "send_in_progress"]
-
 _ACK: Final = b"+ACK"
 #: The whole command of an acknowledgement, but for its subject.
 _ACK_COMMAND: Final = b"PUB %b 4\r\n+ACK\r\n"

@@ -31,8 +31,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from ..api.pull import ContinuousPull, PullLedger
 from ..api.reply import consumer_sequence
 from ..api.status import PullStatus, PullStatusKind, parse_pull_status
-from ..client.core import ConnectionCore, is_deliberate_close
+from ..client.core import ConnectionCore
 from ..client.mailbox import first_items
+from ..client.reasons import is_deliberate_close
 from ..client.result_slot import copy_exception
 from ..client.threads import after_fork
 from ..errors import (
@@ -63,8 +64,6 @@ from .pull import (
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-__all__ = ["MessageIterator", "MessagePuller", "MessageSource", "until_stopped"]
 
 T = TypeVar("T")
 

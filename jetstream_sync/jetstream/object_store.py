@@ -57,8 +57,6 @@ from .watch import Watch, WatchHandle
 if TYPE_CHECKING:
     from ..protocol.parser import Delivery
 
-__all__ = ["ObjectStore"]
-
 #: Maximum number of links that are followed to an object.
 _MAX_LINKS: Final = 8
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from ..api.config_fields import ObjectStoreConfigFields
     from .stream import Stream
 
-__all__ = ["ObjectStoreAdmin"]
-
 
 class ObjectStoreAdmin:
     """The methods of `JetStream` that manage object stores."""

@@ -49,8 +49,6 @@ from .publish import Publisher
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["ObjectBucket"]
-
 log: logging.Logger = logging.getLogger("jetstream_sync.object_store")
 
 #: Timeout in seconds for purging the chunks of a failed change.

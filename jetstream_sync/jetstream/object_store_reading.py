@@ -44,8 +44,6 @@ from .ordered_cursor import (
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["Download", "ObjectReader"]
-
 #: Bytes that are requested ahead, or two messages if those can be larger.
 _BUFFERED_BYTES: Final = 8 * 1024 * 1024
 #: Bytes that `ObjectReader.peek` returns: more than most lines have, and little to copy for each line.

@@ -56,8 +56,6 @@ if TYPE_CHECKING:
 
     from ..api.publish import PubAck
 
-__all__ = ["ObjectData", "ObjectWriter", "ProgressCallback", "Upload", "check_data", "chunks_of"]
-
 #: Called with the number of transferred bytes and the size of the object, or ``None`` if it is unknown.
 ProgressCallback: TypeAlias = Callable[[int, int | None], object]
 #: The data of an object: bytes, a binary file, or pieces of any size.

@@ -60,14 +60,6 @@ if TYPE_CHECKING:
 
     from ..api.gaps import DeliverySequence
 
-__all__ = [
-    "OrderedConsumer",
-    "OrderedMessages",
-    "OrderedPuller",
-    "OrderedRequester",
-    "at_least",
-]
-
 log: logging.Logger = logging.getLogger("jetstream_sync.ordered")
 
 #: Default of ``max_messages``. It is higher than for other consumers: dropping buffered messages causes

@@ -33,8 +33,6 @@ from ..net.clock import Deadline, monotonic
 from .api_requests import APIRequests, info_of
 from .consumer_api import CREATE, add_consumer
 
-__all__ = ["INACTIVE_THRESHOLD_S", "OrderedCursor", "OrderedOptions", "pull_cursor"]
-
 #: Seconds after which the server deletes the consumer of a watch or a download that has no reader. One
 #: that reads again later creates another consumer.
 INACTIVE_THRESHOLD_S: Final = 30.0

@@ -18,8 +18,6 @@ from ..errors import Error, ForkedConnectionError, TimeoutError
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
 
-__all__ = ["PubAckFuture"]
-
 #: Seconds that a child process waits for a lock of the standard library that a thread of its parent
 #: may have held.
 _HELD_LOCK_S: Final = 0.1

@@ -66,17 +66,6 @@ from ..protocol.parser import Delivery
 from ..subjects import check_stream_name, check_subject
 from .pub_ack_future import PubAckFuture
 
-__all__ = [
-    "DEFAULT_WINDOW",
-    "NEVER",
-    "RETRY_ATTEMPTS",
-    "RETRY_WAIT",
-    "PublishOptions",
-    "Publisher",
-    "check_publish_options",
-    "publish_headers",
-]
-
 #: The TTL of a message that never expires, regardless of the stream's ``max_age`` (ADR-43).
 NEVER: Final = "never"
 

@@ -50,18 +50,6 @@ from .heartbeat import pull_heartbeat_timeout
 from .leases import Leases
 from .message import JetStreamMsg
 
-__all__ = [
-    "CONSUMER_CHECK_DELAY_S",
-    "DISCONNECTED",
-    "RECONNECTED",
-    "AnswerInbox",
-    "Fetch",
-    "PullInbox",
-    "PullRequester",
-    "RetryBackoff",
-    "arrived_messages",
-]
-
 #: Enqueued when the connection is lost: open requests are lost with it. Both markers look like a
 #: status, so that messages need no extra check, and are compared by identity.
 DISCONNECTED: Final[Delivery] = (b"", b"", b"down", b"")

@@ -29,8 +29,6 @@ from .subscribe import ResolvedConsumer, resolve_pull_consumer
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["PullSubscribeAPI", "PullSubscription"]
-
 _SECOND: Final = 1_000_000_000
 #: Seconds by which a request expires before the client's timeout (ADR-13), so that its status arrives.
 _MARGIN: Final = 0.1

@@ -28,7 +28,7 @@ from ..api.enums import AckPolicy
 from ..api.gaps import DeliverySequence
 from ..api.reply import ack_tokens
 from ..api.status import PullStatus, PullStatusKind, parse_pull_status
-from ..client.core import is_deliberate_close
+from ..client.reasons import is_deliberate_close
 from ..client.subscription import MsgCallback, Subscription, SubscriptionReceiver
 from ..errors import (
     BadSubscriptionError,
@@ -49,8 +49,6 @@ from .consumer_api import ConsumerAccessors, release_consumer
 from .heartbeat import PUSH_INTERVALS, HeartbeatMonitor, HeartbeatTimeout
 from .leases import Leases
 from .message import JetStreamMsg
-
-__all__ = ["PENDING_BYTES_LIMIT", "PENDING_MSGS_LIMIT", "PushOptions", "PushSubscription"]
 
 #: Default pending limits, as in nats-py.
 PENDING_MSGS_LIMIT: Final = 512 * 1024

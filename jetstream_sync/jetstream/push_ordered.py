@@ -38,8 +38,6 @@ from .heartbeat import HeartbeatTimeout
 from .ordered_cursor import OrderedCursor
 from .push import PushOptions, PushSubscription
 
-__all__ = ["OrderedPushSubscription"]
-
 log: logging.Logger = logging.getLogger("jetstream_sync.ordered")
 
 

@@ -57,8 +57,6 @@ from .api_requests import APIRequests, info_of
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["StreamSnapshot", "restore", "take_snapshot"]
-
 log: logging.Logger = logging.getLogger("jetstream_sync.snapshots")
 
 #: Chunk size of a restore in bytes, the same as that of the server's snapshots.

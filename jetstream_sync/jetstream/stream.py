@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
     from ..api.config_fields import ConsumerConfigFields
 
-__all__ = ["Stream"]
-
 _LAST_SEQUENCE: Final = 2**64 - 1
 #: Seconds for the answer to a direct get before the leader is asked: old servers do not say that
 #: there are no responders, and a replica may be down while the leader is available.

@@ -39,17 +39,6 @@ from .push_ordered import OrderedPushSubscription
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = [
-    "BindOptions",
-    "PushSubscribeAPI",
-    "ResolvedConsumer",
-    "SubscribeOptions",
-    "create_or_find",
-    "find_consumer",
-    "find_stream",
-    "resolve_pull_consumer",
-]
-
 
 class ResolvedConsumer(NamedTuple):
     """A consumer that a subscription uses."""

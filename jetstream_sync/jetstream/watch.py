@@ -61,8 +61,6 @@ from .ordered_cursor import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Markers", "Watch", "WatchHandle"]
-
 E = TypeVar("E")
 
 log: logging.Logger = logging.getLogger("jetstream_sync.watch")

@@ -10,8 +10,6 @@ from typing import Final
 
 from ..errors import InvalidOptionError
 
-__all__ = ["FOREVER", "Deadline", "monotonic", "seconds"]
-
 monotonic: Callable[[], float] = time.monotonic
 
 # Maximum timeout in seconds that locks accept, about 292 years.

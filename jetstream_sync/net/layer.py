@@ -28,8 +28,6 @@ from .stream import ByteStream
 if TYPE_CHECKING:
     from threading import Lock
 
-__all__ = ["Layer"]
-
 #: Bytes that are encoded at a time, so that the lock is never held for long.
 _CHUNK: Final = 64 * 1024
 

@@ -7,8 +7,6 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Address", "numeric", "resolve"]
-
 
 @dataclass(frozen=True, slots=True)
 class Address:

@@ -14,8 +14,6 @@ from ..interrupts import call_and_record
 from .clock import Deadline
 from .lookup import Address
 
-__all__ = ["RECEIVE_SIZE", "TCPStream", "dial", "dial_with", "send_now"]
-
 #: Bytes requested with one read, enough for a thousand small messages.
 RECEIVE_SIZE = 256 * 1024
 

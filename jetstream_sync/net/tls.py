@@ -21,8 +21,6 @@ from .stream import ByteStream
 if TYPE_CHECKING:
     from threading import Lock
 
-__all__ = ["TLSStream"]
-
 #: Maximum payload of a TLS record in bytes, and so the maximum that one read returns.
 _MAX_RECORD_BYTES: Final = 16 * 1024
 

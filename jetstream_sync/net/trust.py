@@ -10,8 +10,6 @@ from typing import Final
 from ..errors import CertificateError, InvalidOptionError, SecureConnectionError
 from ..options import TLSOptions
 
-__all__ = ["explain", "make_context", "server_name"]
-
 _LONGEST_PASSWORD: Final = 1024
 
 #: Descriptions of the certificate errors of OpenSSL (``X509_V_ERR_*``).

@@ -26,8 +26,6 @@ from .stream import ByteStream
 if TYPE_CHECKING:
     from threading import Lock
 
-__all__ = ["WebSocketStream"]
-
 #: Maximum frame size in bytes. A server sends all pending data in one frame, up to its ``max_pending``.
 _MAX_FRAME_BYTES: Final = 1024 * 1024 * 1024
 _MAX_HEAD_BYTES: Final = 64 * 1024

@@ -15,8 +15,6 @@ from typing import Any, Final
 
 from ..install import install_command
 
-__all__ = ["BadCredentialsError", "Credentials", "Key", "find_jwt", "find_seed", "read_signature"]
-
 
 class BadCredentialsError(Exception):
     """Invalid credentials; the text has the reason, never the secret. The caller adds the option's name."""

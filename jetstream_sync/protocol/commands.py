@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from ..codec import dumps
 
-__all__ = ["PING", "PONG", "connect", "publish", "publish_with_headers", "subscribe", "unsubscribe"]
-
 PING: Final = b"PING\r\n"
 PONG: Final = b"PONG\r\n"
 

@@ -25,19 +25,6 @@ from ..codec import loads
 from ..errors import InvalidResponseError, ProtocolError
 from ..speedups import read_messages
 
-__all__ = [
-    "Delivery",
-    "ErrorLine",
-    "Info",
-    "Messages",
-    "Ok",
-    "Operation",
-    "Parser",
-    "Ping",
-    "Pong",
-    "only_message",
-]
-
 #: One received message: subject, reply, header block, payload. Absent parts are empty.
 Delivery: TypeAlias = tuple[bytes, bytes, bytes, bytes]
 

@@ -28,16 +28,6 @@ from ..subjects import MAX_CONTROL_LINE
 from . import commands
 from .parser import ErrorLine, Info, Operation, Ping, Pong
 
-__all__ = [
-    "Handshake",
-    "ServerInfo",
-    "Session",
-    "SubscriptionState",
-    "ends_connection",
-    "error_from_text",
-    "refuses_line",
-]
-
 #: The protocol level that makes a server send INFO again when the cluster changes.
 _PROTOCOL_LEVEL: Final = 1
 

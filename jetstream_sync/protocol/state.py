@@ -14,8 +14,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-__all__ = ["TRANSITIONS", "ConnectionStatus", "Event", "next_status"]
-
 
 class ConnectionStatus(Enum):
     """What a connection is doing."""

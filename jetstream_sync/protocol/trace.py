@@ -23,8 +23,6 @@ from ..codec import dumps, loads
 from ..errors import InvalidResponseError
 from .parser import MAX_PAYLOAD
 
-__all__ = ["RECEIVED", "SENT", "LineCutter"]
-
 SENT: Final = "> "
 RECEIVED: Final = "< "
 

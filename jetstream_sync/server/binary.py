@@ -14,8 +14,6 @@ from pathlib import Path
 from ..errors import ServerUnavailableError
 from ..install import install_command
 
-__all__ = ["ask_version", "check_binary", "find_nats_server"]
-
 
 def find_nats_server() -> Path:
     """

@@ -16,8 +16,6 @@ from ..errors import InvalidOptionError, ServerUnavailableError
 from .runtime import HOST, reserve_port
 from .single import NatsServer
 
-__all__ = ["NatsCluster"]
-
 _POLL_INTERVAL_S: Final = 0.01
 
 

@@ -19,8 +19,6 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-__all__ = ["HOST", "STOP_TIMEOUT_S", "Runtime", "reserve_port"]
-
 HOST: Final = "127.0.0.1"
 #: How long a shutdown may take before the server is killed.
 STOP_TIMEOUT_S: Final = 5.0

@@ -19,8 +19,6 @@ from ..errors import InvalidOptionError, ServerUnavailableError
 from .binary import ask_version, check_binary, find_nats_server
 from .runtime import HOST, STOP_TIMEOUT_S, Runtime, reserve_port
 
-__all__ = ["NatsServer"]
-
 _READY: Final = b"Server is ready"
 #: Interval at which the log of a starting server is read; a start takes about 10 ms.
 _POLL_INTERVAL_S: Final = 0.002

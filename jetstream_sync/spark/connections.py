@@ -20,16 +20,6 @@ from ..jetstream.connection import Connection, shared_connection
 from ..jetstream.context import JetStream
 from ..options import TLSOptions
 
-__all__ = [
-    "ConnectionSettings",
-    "EnvironmentSecret",
-    "FileSecret",
-    "Secret",
-    "SecretSource",
-    "api_requests",
-    "connection",
-]
-
 _SPARK_FILE_PREFIX: Final = "sparkFile:"
 #: Seconds between two rounds through the servers, and the number of rounds before giving up.
 _RECONNECT_WAIT_S: Final = 0.25

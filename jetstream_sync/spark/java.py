@@ -17,8 +17,6 @@ from typing import Final
 
 from ..errors import Error
 
-__all__ = ["OLDEST_JAVA", "Java", "JavaNotFoundError", "find_java"]
-
 #: The oldest Java version that Spark 4 supports.
 OLDEST_JAVA: Final = 17
 

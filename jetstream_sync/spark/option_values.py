@@ -17,8 +17,6 @@ from ..errors import InvalidOptionError
 from ..suggestions import closest_match
 from .connections import Secret
 
-__all__ = ["OptionValues"]
-
 T = TypeVar("T")
 
 _UNIT_SECONDS: Final = {

@@ -30,16 +30,6 @@ from ..subjects import (
 from .connections import ConnectionSettings, EnvironmentSecret, FileSecret, SecretSource
 from .option_values import OptionValues
 
-__all__ = [
-    "EARLIEST",
-    "LATEST",
-    "BucketReadOptions",
-    "OffsetSpec",
-    "ReadOptions",
-    "WriteOptions",
-    "exposed_secrets",
-]
-
 #: Offset of the first message of a stream.
 EARLIEST: Final = -2
 #: Offset after the last message of a stream.

@@ -28,8 +28,6 @@ from ..errors import (
 )
 from ..net.clock import Deadline
 
-__all__ = ["is_transient", "retry_transient"]
-
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
 T = TypeVar("T")

@@ -15,18 +15,6 @@ from ..errors import InvalidArgumentError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "BUCKET_DDL",
-    "BUCKET_TYPES",
-    "READ_COLUMNS",
-    "READ_DDL",
-    "READ_TYPES",
-    "WRITE_COLUMNS",
-    "SchemaError",
-    "arrow_schema",
-    "check_read_columns",
-]
-
 #: The columns that can be read, with their Spark types as ``simpleString`` prints them.
 READ_TYPES: Final[Mapping[str, str]] = {
     "subject": "string",

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register"]
-
 _REDACTION_CONF: Final = "spark.sql.redaction.options.regex"
 #: Whether the number of shuffle partitions of a stateless streaming query depends on the number of cores.
 _ADAPTIVE_CONF: Final = "spark.sql.adaptive.streaming.stateless.enabled"

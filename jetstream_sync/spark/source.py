@@ -28,15 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
-__all__ = [
-    "BucketReader",
-    "JetStreamDataSource",
-    "JetStreamReader",
-    "PushdownReader",
-    "RedactedDataSource",
-    "in_pushdown_worker",
-]
-
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")

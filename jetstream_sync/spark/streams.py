@@ -17,8 +17,6 @@ from ..durations import time_to_ns
 from ..errors import StreamNotFoundError
 from ..jetstream.context import JetStream
 
-__all__ = ["StreamSelection", "StreamView", "stream_key", "stream_view"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamView:

@@ -31,8 +31,6 @@ from .writing.write_plan import WritePlan, Written, check_target
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["plan_ranges", "publish_partition", "read_range", "read_range_batches"]
-
 #: Rows that are converted to columns at once.
 _ROWS_PER_PART: Final = 4096
 #: Delivery modes that must recognize a repeated attempt.

@@ -32,8 +32,6 @@ from .retry import retry_transient
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["WORK_DDL", "WorkBatch", "acknowledge", "take_work"]
-
 #: The columns of `WorkBatch.to_arrow`.
 WORK_DDL: Final = (
     "subject string, data binary, headers map<string,array<string>>, sequence bigint, "

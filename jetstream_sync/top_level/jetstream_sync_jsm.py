@@ -12,8 +12,6 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # it has no type stub
 import os
 
-__all__ = ["main"]
-
 
 def _exit(_number: int, _frame: object) -> None:
     # Nothing was started yet, so there is nothing to clean up. 130 is 128 + SIGINT.

@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import MutableMapping
 
-__all__ = ["DefaultSource"]
-
 # PySpark before 4.0 has no Python data sources, and the environment may have no PySpark at all.
 with contextlib.suppress(ImportError):
     from pyspark.sql.datasource import DataSource

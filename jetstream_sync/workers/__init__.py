@@ -32,7 +32,8 @@ from .observer import WorkerEvent
 from .processes import HandlerTimeoutError, WorkerCrashedError
 from .retries import Backoff, BatchError, Reject, Retry
 from .schedules import ScheduleState
-from .worker import CheckResult, Worker
+from .status import CheckResult
+from .worker import Worker
 
 __all__ = [
     "Backoff",

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 
 from .. import InvalidArgumentError
 from .command import add_run_arguments, run_options, run_worker
-from .worker import ExitStatus
-
-__all__ = ["main"]
+from .status import ExitStatus
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -13,8 +13,6 @@ from .logs import log, log_context
 from .processing import Processor
 from .retries import BatchError
 
-__all__ = ["BatchProcessor"]
-
 
 class BatchProcessor(Processor):
     """Processes the messages of one handler in batches; several threads may call `process_batch`."""

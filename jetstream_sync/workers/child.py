@@ -41,8 +41,6 @@ from .tracing import tracing_middleware
 if TYPE_CHECKING:
     from .. import Headers, JetStream, Metadata, PubAck
 
-__all__ = ["ChildJob", "FailureReport", "HandlerRequest", "main"]
-
 try:
     import fcntl
 except ImportError:  # not on POSIX, where these processes are refused

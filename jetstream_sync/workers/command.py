@@ -15,19 +15,9 @@ from .. import InvalidOptionError
 from .health import MonitoringServer, Processes
 from .heartbeat import supervisor_link
 from .logs import JsonLogFormatter, LogContextFilter, log, outcome_log
+from .status import ExitStatus
 from .supervisor import Limits, Supervisor
-from .worker import ExitStatus, Worker
-
-__all__ = [
-    "RUN_OPTIONS",
-    "RunOption",
-    "RunOptions",
-    "add_run_arguments",
-    "configure_logging",
-    "load_worker",
-    "run_options",
-    "run_worker",
-]
+from .worker import Worker
 
 _LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(threadName)s %(message)s"
 _PROCESS_LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(process)d %(threadName)s %(message)s"

@@ -25,8 +25,6 @@ from .retries import MAX_EXTRA_DELIVERIES
 if TYPE_CHECKING:
     from .. import ConsumerInfo, JetStream, PullConsumer, Stream, StreamInfo
 
-__all__ = ["ConsumerWatch", "check_handler", "ensure_consumer", "get_stream"]
-
 #: ``ack_wait`` of a new consumer, in seconds.
 _ACK_WAIT_S: Final = 30.0
 #: ``max_ack_pending`` of a new consumer, by the server's default.

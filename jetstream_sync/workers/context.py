@@ -15,8 +15,6 @@ from .tracing import publishing
 if TYPE_CHECKING:
     from .. import Headers, JetStream, JetStreamMsg, PubAck
 
-__all__ = ["Context"]
-
 
 class Context:
     """

@@ -21,15 +21,6 @@ if TYPE_CHECKING:
     from .. import JetStream, JetStreamMsg
     from .leases import Delivery
 
-__all__ = [
-    "DEAD_LETTER_SUBJECTS",
-    "DeadLetterTarget",
-    "DeadLetterTooLargeError",
-    "DeadLetterWriter",
-    "copied_headers",
-    "one_line",
-]
-
 #: Where dead letters go: a stream, or a function of the message and the reason that returns a subject.
 DeadLetterTarget: TypeAlias = "str | Callable[[JetStreamMsg, str], str]"
 

@@ -19,20 +19,6 @@ from .retries import Backoff, is_number
 if TYPE_CHECKING:
     from .. import JetStreamMsg
 
-__all__ = [
-    "DECODERS",
-    "REPLY_TO",
-    "BatchOptions",
-    "DecodeError",
-    "Handler",
-    "HandlerFunction",
-    "Middleware",
-    "Reply",
-    "exception_classes",
-    "start_of",
-    "subject_filters",
-]
-
 HandlerFunction = Callable[..., object]
 #: Wraps each run of a handler: ``middleware(call, context)`` calls ``call()``.
 Middleware = Callable[[Callable[[], object], Context], object]

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from .. import Connection
     from .threads import HandlerThreads
 
-__all__ = ["Monitor", "MonitoringServer", "Processes", "SystemdNotifier"]
-
 #: Seconds without a check of the leases after which the worker is not alive. A check may wait for the
 #: answer to a ping for a part of the shortest lease.
 _MAX_LEASE_CHECK_S: Final = 30.0

@@ -26,8 +26,6 @@ from typing import Any, Final
 from .logs import log
 from .spawn import spawn
 
-__all__ = ["LINK_VARIABLE", "SupervisorLink", "rss_of", "supervisor_link"]
-
 #: The descriptors to read and to write, the number of processes, and ``watch`` if files are reported.
 LINK_VARIABLE: Final = "JETSTREAM_WORKER_LINK"
 #: Interval of the heartbeats, in seconds.

@@ -20,8 +20,6 @@ from urllib.parse import urlsplit
 
 from .. import InvalidOptionError
 
-__all__ = ["HttpServer", "Response", "parse_address"]
-
 #: Seconds after which a connection is closed, whether it is answered or not.
 _DEADLINE_S: Final = 5.0
 #: Maximum number of open connections; further ones wait in the backlog.

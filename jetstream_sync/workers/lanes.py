@@ -16,8 +16,6 @@ from collections import deque
 from collections.abc import Hashable, Iterable
 from typing import Generic, TypeVar
 
-__all__ = ["Lanes"]
-
 T = TypeVar("T")
 
 

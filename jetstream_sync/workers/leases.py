@@ -33,16 +33,6 @@ from .logs import log
 if TYPE_CHECKING:
     from .. import Connection, ConsumerConfig, JetStreamMsg, Metadata
 
-__all__ = [
-    "MIN_WAIT_S",
-    "Delivery",
-    "DeliveryObserver",
-    "LeaseKeeper",
-    "LeaseLostError",
-    "LeaseTimes",
-    "lease_clock",
-]
-
 #: Shortest supported lease, in seconds: a shorter one would be lost by a short stall of the process.
 MIN_WAIT_S: Final = 3.0
 #: Default ``ack_wait`` of nats-server, in seconds.

@@ -10,8 +10,6 @@ from typing import Final
 from .. import InvalidOptionError
 from .logs import log
 
-__all__ = ["CircuitBreaker", "Limit", "Pace", "rate_interval"]
-
 #: Number of failures in a row after which a handler is paused, at least twice its threads.
 _FAILURES: Final = 10
 #: The first and the longest pause, in seconds.

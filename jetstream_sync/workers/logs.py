@@ -23,16 +23,6 @@ if TYPE_CHECKING:
 else:
     _Adapter = logging.LoggerAdapter
 
-__all__ = [
-    "LOGGER_NAME",
-    "JsonLogFormatter",
-    "LogContextFilter",
-    "WorkerLogger",
-    "log",
-    "log_context",
-    "outcome_log",
-]
-
 
 class _Delivery(Protocol):
     """What is logged of a `Delivery`."""

@@ -27,18 +27,6 @@ if TYPE_CHECKING:
     from .. import JetStreamMsg
     from .handler import Handler
 
-__all__ = [
-    "BUCKETS_S",
-    "COUNTERS",
-    "OUTCOMES",
-    "EventKind",
-    "HandlerObserver",
-    "Histogram",
-    "Hook",
-    "Observer",
-    "WorkerEvent",
-]
-
 EventKind = Literal[
     "start",
     "ready",

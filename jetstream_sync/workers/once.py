@@ -27,8 +27,6 @@ from .retries import Retry
 if TYPE_CHECKING:
     from .. import JetStream, KeyValue
 
-__all__ = ["Once", "Start", "ensure_bucket"]
-
 _RUNNING: Final = b"running"
 _FAILED: Final = b"failed"
 _DONE: Final = b"done"

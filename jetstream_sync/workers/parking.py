@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from .handler import Handler
     from .leases import Delivery
 
-__all__ = ["check_parking", "park", "parked_attempts", "parked_origin"]
-
 _ATTEMPT: Final = "Worker-Attempt"
 _ORIGIN: Final = "Worker-Origin"
 _TIMEOUT_S: Final = 5.0

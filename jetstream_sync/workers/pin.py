@@ -13,8 +13,6 @@ from .. import Error
 if TYPE_CHECKING:
     from .. import JetStream, JetStreamMsg, PullConsumer
 
-__all__ = ["Pin"]
-
 #: The server's default for ``priority_timeout``, in seconds.
 _DEFAULT_PIN_S: Final = 120.0
 #: Timeout of a request for the consumer's info, in seconds: the main thread waits for it.

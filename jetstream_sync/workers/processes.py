@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from .context import Context
     from .handler import Handler
 
-__all__ = ["HandlerTimeoutError", "ProcessPool", "WorkerCrashedError"]
-
 log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
 #: Run by a new interpreter, which may not find this package by itself.

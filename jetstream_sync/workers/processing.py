@@ -29,8 +29,6 @@ from .settle import Settlements
 if TYPE_CHECKING:
     from .. import JetStream
 
-__all__ = ["Processor", "Shared"]
-
 #: Timeout of the confirmation before a handler with ``ack="before"`` runs, in seconds.
 _ACK_TIMEOUT_S: Final = 5.0
 #: Number of failed messages that are remembered; their retries need not be run alone.

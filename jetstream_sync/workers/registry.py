@@ -9,8 +9,6 @@ from typing import Final, Protocol
 from .. import InvalidOptionError
 from .handler import Handler, Middleware
 
-__all__ = ["HandlerOwner", "created_workers", "enter_handler_process", "refuse_to_run", "register"]
-
 
 class HandlerOwner(Protocol):
     """What is used of a `Worker`."""

@@ -10,18 +10,6 @@ from typing import Final
 
 from .. import InvalidOptionError
 
-__all__ = [
-    "MAX_EXTRA_DELIVERIES",
-    "MAX_IN_PLACE_S",
-    "MIN_DELAY_S",
-    "Backoff",
-    "BatchError",
-    "Reject",
-    "Retry",
-    "backoff_for",
-    "is_number",
-]
-
 #: The shortest delay before a message is delivered again, in seconds: a short failure of a database
 #: must not use up all attempts.
 MIN_DELAY_S: Final = 0.1

@@ -44,8 +44,6 @@ from .tracing import tracing_middleware
 if TYPE_CHECKING:
     from .. import Connection, ConsumerInfo, JetStream, PullConsumer
 
-__all__ = ["WorkerRun"]
-
 #: Interval at which the lengths of the leases are read again, in seconds.
 _REFRESH_S: Final = 60.0
 #: The same with `Worker.http`, because the state of the consumers is among the metrics.

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     from .. import Connection, Headers, Msg
 
-__all__ = ["Settlements"]
-
 _ACK: Final = b"+ACK"
 #: Seconds after which an unconfirmed settlement is sent again.
 _CONFIRM_TIMEOUT_S: Final = 5.0

@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from .logs import log
 
-__all__ = ["spawn"]
-
 
 def spawn(
     name: str, target: Callable[[], None], crashed: Callable[[BaseException], object]

@@ -19,8 +19,6 @@ from .. import (
     ServerTooOldError,
 )
 
-__all__ = ["CheckResult", "Event", "ExitStatus", "StopOnce", "exit_status"]
-
 
 class ExitStatus:
     """The results of `Worker.run`; those of ``jsm`` where there is one."""

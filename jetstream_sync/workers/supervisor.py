@@ -33,8 +33,6 @@ from .heartbeat import LINK_VARIABLE
 from .logs import log
 from .spawn import spawn
 
-__all__ = ["Limits", "Supervisor"]
-
 #: Delays before a process is started again, in seconds, and the uptime that resets them.
 _FIRST_DELAY_S: Final = 1.0
 _MAX_DELAY_S: Final = 30.0

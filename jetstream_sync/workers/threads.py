@@ -63,8 +63,6 @@ if TYPE_CHECKING:
         PullConsumer,
     )
 
-__all__ = ["HandlerThreads", "PoolState"]
-
 #: Delays between attempts to pull after an error, in seconds.
 _FIRST_PULL_DELAY_S: Final = 0.5
 _MAX_PULL_DELAY_S: Final = 30.0

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from .. import JetStreamMsg
 
-__all__ = ["TRACE_MODES", "publishing", "tracing_middleware"]
-
 TRACE_MODES: Final = ("link", "parent")
 
 T = TypeVar("T")

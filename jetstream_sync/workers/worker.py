@@ -55,8 +55,6 @@ if TYPE_CHECKING:
     from .metrics import GaugeSnapshot, Snapshot
     from .testing import TestClient
 
-__all__ = ["CheckResult", "ExitStatus", "Worker", "exit_status"]
-
 _DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 #: Options of the connection that differ from the defaults of `connect`.
 _CONNECTION: Final[dict[str, Any]] = {

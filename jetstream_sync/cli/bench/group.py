@@ -21,19 +21,6 @@ from .run import BenchStream, Interrupted, Outcome, bench_stream, run_clients, s
 from .work import KINDS, TIMESTAMP_BYTES, BenchKind, Workload
 from .worker_process import WorkerProcess, worker_job
 
-__all__ = [
-    "BATCH",
-    "CLIENTS",
-    "PUBLISHER",
-    "RATE",
-    "REPLICAS",
-    "STORAGE",
-    "SUBJECT",
-    "BenchOptions",
-    "bench",
-    "measure_options",
-]
-
 _MESSAGES: Final = 100_000
 
 

@@ -23,19 +23,6 @@ from ..render import Table, write_table
 from ..status import CommandError, ExitStatus
 from .run import Outcome
 
-__all__ = [
-    "Bucket",
-    "Latency",
-    "buckets_of",
-    "document",
-    "draw",
-    "human_ns",
-    "show_many",
-    "show_one",
-    "summary",
-    "write_csv",
-]
-
 _ROWS: Final = 10
 #: Additional rows for the slowest percent, if there are enough samples.
 _TAIL_ROWS: Final = 3

@@ -25,16 +25,6 @@ if TYPE_CHECKING:
     from ... import Connection, JetStream
     from ..settings import Settings
 
-__all__ = [
-    "BenchStream",
-    "ClientResult",
-    "Interrupted",
-    "Outcome",
-    "bench_stream",
-    "run_clients",
-    "split",
-]
-
 _CONSUMER = "bench"
 #: Maximum time for the server to process the last acknowledgements.
 _ACKS_TIMEOUT_S = 10.0

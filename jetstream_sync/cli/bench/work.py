@@ -25,16 +25,6 @@ if TYPE_CHECKING:
 
     from ... import Connection, JetStream, JetStreamMsg, PubAck
 
-__all__ = [
-    "KINDS",
-    "TIMESTAMP_BYTES",
-    "BenchKind",
-    "Meter",
-    "Workload",
-    "publish_timestamped",
-    "sampling_stride",
-]
-
 #: Maximum number of samples of a client that does not time every message.
 _MAX_SAMPLES: Final = 20_000
 #: Up to this number of messages, every message is timed.

@@ -26,8 +26,6 @@ from .work import Workload, publish_timestamped
 if TYPE_CHECKING:
     from ..settings import Settings
 
-__all__ = ["WorkerFailure", "WorkerJob", "WorkerProcess", "main", "worker_job"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerJob:

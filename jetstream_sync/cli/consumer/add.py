@@ -41,8 +41,6 @@ from .show import config_block, filters_of, show
 if TYPE_CHECKING:
     from ... import JetStream
 
-__all__ = ["add", "check_against_stream", "copy", "edit", "put"]
-
 
 @click.command()
 @click.argument("stream", required=False, shell_complete=complete_stream)

@@ -20,8 +20,6 @@ from .show import show
 if TYPE_CHECKING:
     from ... import ConsumerInfo, ConsumerPause, JetStream
 
-__all__ = ["pause", "reset", "resume", "rm", "unpin"]
-
 
 @click.command()
 @consumer_arguments

@@ -24,16 +24,6 @@ if TYPE_CHECKING:
     from ... import ConsumerInfo, JetStream, PullConsumer
     from ..settings import Settings
 
-__all__ = [
-    "consumer_arguments",
-    "find",
-    "find_pull",
-    "names_of",
-    "no_consumer",
-    "no_stream",
-    "title",
-]
-
 _Command = TypeVar("_Command", bound="Callable[..., object]")
 _Found = TypeVar("_Found")
 

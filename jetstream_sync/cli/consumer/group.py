@@ -9,8 +9,6 @@ import click
 from ..groups import LazyCommand, NounGroup
 from ..settings import Settings, common_options
 
-__all__ = ["consumer"]
-
 
 def _lazy(name: str, module: str, text: str, *aliases: str) -> tuple[str, LazyCommand]:
     target = f"jetstream_sync.cli.{module}:{name}"

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from ... import ConsumerInfo, JetStream
 
-__all__ = ["ago", "info", "infos_of", "ls", "report", "state"]
-
 T = TypeVar("T")
 
 

@@ -23,8 +23,6 @@ from .find import consumer_arguments, find, find_pull, title
 if TYPE_CHECKING:
     from ... import ConsumerInfo, JetStream, JetStreamMsg, PullConsumer
 
-__all__ = ["OptionalNak", "next", "sub"]
-
 #: The minimum expiry of a pull request, in seconds.
 _MIN_EXPIRES_S = 1.0
 

@@ -27,23 +27,6 @@ from ..values import (
     with_options,
 )
 
-__all__ = [
-    "ACK",
-    "BACKOFF",
-    "DELIVER",
-    "MAX_DELIVER",
-    "REPLAY",
-    "SAMPLE",
-    "config_options",
-    "fields_of",
-    "outside",
-    "parse_ack",
-    "parse_deliver",
-    "parse_max_deliver",
-    "parse_replay",
-    "until",
-]
-
 _Policy = TypeVar("_Policy", AckPolicy, ReplayPolicy)
 
 _ACKS: Final[Mapping[str, AckPolicy]] = {

@@ -23,8 +23,6 @@ from .find import consumer_arguments, find, title
 if TYPE_CHECKING:
     from ... import ConsumerInfo
 
-__all__ = ["sample"]
-
 #: Subject prefix of samples; the names of the stream and the consumer follow.
 _METRICS = "$JS.EVENT.METRIC.CONSUMER.ACK"
 #: The numeric fields of a sample.

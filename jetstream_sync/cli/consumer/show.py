@@ -24,8 +24,6 @@ from .find import title
 if TYPE_CHECKING:
     from ..settings import Settings
 
-__all__ = ["config_block", "filters_of", "show", "state_block"]
-
 
 def show(settings: Settings, info: ConsumerInfo, *, state_only: bool = False) -> None:
     """Write the info of a consumer to ``stdout``."""

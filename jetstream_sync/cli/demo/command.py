@@ -20,8 +20,6 @@ from .orders import SAMPLE_SIZE, read_orders
 if TYPE_CHECKING:
     from .pipeline import DemoReport
 
-__all__ = ["demo"]
-
 #: Options that also apply to a demo with its own server.
 _KEPT_OPTIONS: Final = ("json", "trace")
 

@@ -23,8 +23,6 @@ from ... import codec
 from ...errors import InvalidResponseError
 from ..status import CommandError, ExitStatus
 
-__all__ = ["InputOrder", "OrderError", "dispatch", "price", "read_orders", "result"]
-
 SAMPLE_SIZE: Final = 5_000
 _SAMPLE_SEED: Final = 2020
 _SAMPLE_PRICES: Final = ("12.90", "19.90", "24.50", "44.00", "84.90", "119.00", "329.00", "649.00")

@@ -48,16 +48,6 @@ from .orders import InputOrder, OrderError
 if TYPE_CHECKING:
     from ... import ConsumeHandle, JetStream, JetStreamMsg, PubAck, Stream
 
-__all__ = [
-    "STAGES",
-    "ConsumerReport",
-    "DemoContext",
-    "DemoReport",
-    "StageReport",
-    "Verification",
-    "run_pipeline",
-]
-
 #: The stages of an order, as the last token of the subject.
 STAGES: Final = ("received", "processed", "completed")
 _MAX_EXAMPLES: Final = 3

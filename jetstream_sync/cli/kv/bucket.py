@@ -35,8 +35,6 @@ from ..stream.show import source_text
 from ..values import DURATION, LIMITED_SIZE
 from .entries import KV, bucket_argument, entry_document, list_keys, shortened
 
-__all__ = ["add", "edit", "info", "ls"]
-
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
 

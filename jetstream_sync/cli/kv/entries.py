@@ -17,17 +17,6 @@ from ..sanitize import readable, single_line, visible
 from ..settings import Settings
 from ..values import Decorator
 
-__all__ = [
-    "KV",
-    "bucket_argument",
-    "entry_document",
-    "entry_line",
-    "key_argument",
-    "list_keys",
-    "operation_text",
-    "shortened",
-]
-
 KV: Final = BucketKind[KeyValue](
     noun="Key-Value Bucket",
     open=lambda js, name: js.key_value(name),

@@ -26,8 +26,6 @@ from .entries import (
     shortened,
 )
 
-__all__ = ["get", "history", "keys", "watch"]
-
 
 @click.command()
 @bucket_argument

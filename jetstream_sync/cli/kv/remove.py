@@ -17,8 +17,6 @@ from ..status import CommandError, ExitStatus
 from ..values import DURATION, TIMEOUT
 from .entries import KV, bucket_argument, key_argument
 
-__all__ = ["compact", "delete", "purge"]
-
 
 @click.command("del")
 @bucket_argument

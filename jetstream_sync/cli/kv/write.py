@@ -19,8 +19,6 @@ from ..status import CommandError, ExitStatus
 from ..values import TIMEOUT
 from .entries import KV, bucket_argument, key_argument
 
-__all__ = ["create", "put", "revert", "update"]
-
 _value_argument = click.argument("value", required=False)
 
 

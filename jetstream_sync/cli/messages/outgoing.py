@@ -26,19 +26,6 @@ from ..status import CommandError, ExitStatus
 if TYPE_CHECKING:
     from ... import Connection
 
-__all__ = [
-    "Message",
-    "Outgoing",
-    "PermissionWatch",
-    "Template",
-    "Values",
-    "body_of",
-    "has_templates",
-    "header_pairs",
-    "message_options",
-    "outgoing",
-]
-
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 #: The argument that means standard input.

@@ -31,8 +31,6 @@ from .outgoing import Message, PermissionWatch, message_options, outgoing
 if TYPE_CHECKING:
     from ... import Connection, JetStream, PubAck
 
-__all__ = ["ack_fields", "pub"]
-
 #: The number of messages that are shown one by one; after that, only totals are shown.
 _MAX_LISTED: Final = 20
 #: Versions of nats-server that ignore the header of --ttl.

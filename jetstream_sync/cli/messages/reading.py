@@ -46,18 +46,6 @@ from ..settings import Settings
 from ..status import CommandError, ExitStatus
 from ..terminology import find_stream
 
-__all__ = [
-    "CoreSource",
-    "NowSource",
-    "PullSource",
-    "PushSource",
-    "Reading",
-    "Settle",
-    "Source",
-    "Start",
-    "stream_source",
-]
-
 #: Timeout for messages in flight when reading ends, in seconds.
 _DRAIN_TIMEOUT_S = 1.0
 #: The maximum number of queued messages from several subscriptions.

@@ -19,8 +19,6 @@ from .view import MessageWriter, header_lines
 if TYPE_CHECKING:
     from ... import Connection, Msg
 
-__all__ = ["req"]
-
 #: The status of the server's reply when there are no responders.
 _NO_RESPONDERS = 503
 

@@ -21,8 +21,6 @@ from .view import SubjectReport, SubWriter, Translator, ViewOptions
 if TYPE_CHECKING:
     from ... import Connection
 
-__all__ = ["sub"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Wanted:

@@ -29,21 +29,6 @@ from ..sanitize import readable, readable_json, unescaped, visible
 from ..settings import Settings
 from ..status import CommandError, ExitStatus
 
-__all__ = [
-    "FORMAT_HELP",
-    "MessageFormat",
-    "MessageWriter",
-    "SubWriter",
-    "SubjectReport",
-    "Translator",
-    "ViewOptions",
-    "body_fields",
-    "header_fields",
-    "header_lines",
-    "message_document",
-    "write_bytes",
-]
-
 FORMAT_HELP = "Format each message, for example '{stream_seq} {subject} {text}\\n'."
 
 

@@ -29,8 +29,6 @@ from ..sanitize import single_line, visible
 from ..settings import Settings, common_options
 from .entries import OBJECTS, bucket_argument, object_document, write_object
 
-__all__ = ["add", "info", "ls", "watch"]
-
 
 @click.command()
 @click.argument("bucket", type=BUCKET_NAME)

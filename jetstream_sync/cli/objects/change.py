@@ -14,8 +14,6 @@ from ..settings import Settings, common_options
 from .bucket import show_bucket
 from .entries import OBJECTS, bucket_argument, object_document
 
-__all__ = ["delete", "link", "seal"]
-
 
 @click.command("del")
 @bucket_argument

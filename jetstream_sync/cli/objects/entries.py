@@ -16,8 +16,6 @@ from ..sanitize import single_line
 from ..settings import Settings
 from ..values import Decorator
 
-__all__ = ["OBJECTS", "bucket_argument", "object_argument", "object_document", "write_object"]
-
 OBJECTS: Final = BucketKind[ObjectStore](
     noun="Object Store Bucket",
     open=lambda js, name: js.object_store(name),

@@ -7,8 +7,6 @@ import click
 from ..groups import LazyCommand, NounGroup
 from ..settings import Settings, common_options
 
-__all__ = ["object_"]
-
 
 def _lazy(name: str, module: str, text: str, *aliases: str) -> tuple[str, LazyCommand]:
     target = f"{__package__}.{module}:{name if name != 'del' else 'delete'}"

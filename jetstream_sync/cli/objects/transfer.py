@@ -30,8 +30,6 @@ from ..status import CommandError, ExitStatus
 from ..values import FILE
 from .entries import OBJECTS, bucket_argument, object_argument, object_document, write_object
 
-__all__ = ["get", "put"]
-
 #: The argument that means standard input or standard output.
 _STANDARD: Final = "-"
 _BUFFER_SIZE: Final = 128 * 1024

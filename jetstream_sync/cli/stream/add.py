@@ -30,8 +30,6 @@ from ..values import FILE, STREAM_NAME, parse_limit, parse_limited_duration, par
 from .options import STORAGE, config_options, fields_of
 from .show import write_info
 
-__all__ = ["add", "copy", "edit", "seal"]
-
 #: The verb for a stream that already exists and is not changed.
 _EXISTS = "exists"
 _RETENTIONS = {

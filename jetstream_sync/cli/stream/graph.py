@@ -19,8 +19,6 @@ from ..settings import Settings, common_options
 from ..terminology import find_stream, words
 from ..values import PAUSE
 
-__all__ = ["graph"]
-
 #: Width of a graph, in samples.
 _GRAPH_WIDTH = 60
 

@@ -7,8 +7,6 @@ import click
 from ..groups import LazyCommand, NounGroup
 from ..settings import Settings, common_options
 
-__all__ = ["stream"]
-
 
 def _lazy(name: str, module: str, text: str, *aliases: str) -> tuple[str, LazyCommand]:
     target = f"jetstream_sync.cli.{module}:{name.replace('-', '_')}"

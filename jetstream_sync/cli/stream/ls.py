@@ -20,8 +20,6 @@ from ..terminology import words
 from ..values import DURATION, PAUSE
 from .show import STORAGES
 
-__all__ = ["find", "is_internal", "list_text", "ls", "report"]
-
 #: Name prefixes of the streams of key-value buckets, object stores and MQTT.
 _INTERNAL_PREFIXES = ("KV_", "OBJ_", "$MQTT_")
 

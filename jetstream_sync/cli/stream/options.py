@@ -37,16 +37,6 @@ from ..values import (
     with_options,
 )
 
-__all__ = [
-    "PLACEMENT",
-    "RETENTION",
-    "SOURCE",
-    "STORAGE",
-    "config_options",
-    "fields_of",
-    "split_pair",
-]
-
 #: Accepted spellings of retention policies, including those of the 2020 CLI.
 _RETENTIONS: Final = {
     "limits": RetentionPolicy.LIMITS,

@@ -18,8 +18,6 @@ from ..terminology import find_stream, not_found, words
 from ..values import STREAM_NAME
 from .show import write_state
 
-__all__ = ["purge", "rm", "rmm"]
-
 _force = click.option(
     "-f", "--force", "-y", "--yes", is_flag=True, help="Do not ask for confirmation."
 )

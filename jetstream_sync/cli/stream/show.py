@@ -39,21 +39,6 @@ from ..sanitize import readable
 from ..settings import Settings, common_options
 from ..terminology import Terminology, find_stream, words
 
-__all__ = [
-    "RETENTIONS",
-    "STORAGES",
-    "cluster_block",
-    "gaps",
-    "info",
-    "replication_block",
-    "source_text",
-    "state",
-    "state_block",
-    "subjects",
-    "write_info",
-    "write_state",
-]
-
 #: Display names of policies.
 RETENTIONS: dict[str, str] = {
     RetentionPolicy.LIMITS: "Limits",

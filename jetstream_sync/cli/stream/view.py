@@ -37,8 +37,6 @@ from ..values import TIME
 if TYPE_CHECKING:
     from ... import OrderedMessages
 
-__all__ = ["Reader", "get", "view"]
-
 _ALL_SUBJECTS: Final = ">"
 #: Limits of one batch; it ends with the message that reaches one of them.
 _BATCH_MESSAGES: Final = 500

@@ -26,8 +26,6 @@ from .view import CONSUMERS, STREAMS, Layout, plain_text, screen, sorted_frame
 if TYPE_CHECKING:
     from ... import Connection, JetStream
 
-__all__ = ["apply_key", "top"]
-
 _INTERVALS: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _SORTS: Final = {column.title.lower(): number for number, column in enumerate(CONSUMERS.columns)}
 _VIEWS: Final = ("both", "streams", "consumers")

@@ -15,16 +15,6 @@ from ...net.clock import monotonic
 if TYPE_CHECKING:
     from ... import ConsumerInfo, JetStream, StreamInfo
 
-__all__ = [
-    "ConsumerRow",
-    "Frame",
-    "History",
-    "Snapshot",
-    "StreamRow",
-    "filtered",
-    "take_snapshot",
-]
-
 #: Number of values that are kept for a graph.
 _MAX_POINTS: Final = 240
 

@@ -17,8 +17,6 @@ from ..sanitize import unescaped
 if TYPE_CHECKING:
     from ..env import Environment
 
-__all__ = ["Screen"]
-
 _ENTER_SCREEN: Final = "\x1b[?1049h\x1b[?25l"
 _LEAVE_SCREEN: Final = "\x1b[?25h\x1b[?1049l"
 _CURSOR_HOME: Final = "\x1b[H"

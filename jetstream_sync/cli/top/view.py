@@ -12,18 +12,6 @@ from ..output import size as size_text
 from ..sanitize import readable
 from .data import ConsumerRow, Frame, StreamRow, filtered
 
-__all__ = [
-    "CONSUMERS",
-    "HELP",
-    "STREAMS",
-    "Column",
-    "Layout",
-    "TableSpec",
-    "plain_text",
-    "screen",
-    "sorted_frame",
-]
-
 Row = TypeVar("Row")
 
 _GRAPH_COLUMNS: Final = 24

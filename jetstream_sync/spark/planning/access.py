@@ -18,8 +18,6 @@ from ..retry import retry_transient
 from ..streams import StreamSelection, StreamView
 from .batches import MessageCounter
 
-__all__ = ["SourceAccess", "first_seq_since", "resolve_offset"]
-
 
 def resolve_offset(given: OffsetSpec | None, default: int, view: StreamView) -> int:
     """

@@ -24,8 +24,6 @@ from .batches import MessageCounter, partition_counts, partition_cuts, partition
 from .data_loss import DataLossPolicy, find_resume_point
 from .offsets import StreamOffset
 
-__all__ = ["FilterBounds", "filter_bounds", "plan_read"]
-
 #: Maximum number of literal subjects; more are not worth a filter each.
 _MAX_SUBJECTS: Final = 16
 _MICROSECOND_NS: Final = 1000

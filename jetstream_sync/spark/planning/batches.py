@@ -19,17 +19,6 @@ from ..reading.ranges import SequenceRange
 from ..streams import StreamView
 from .offsets import StreamOffset
 
-__all__ = [
-    "MAX_PARTITIONS",
-    "CountProbe",
-    "MessageCounter",
-    "divide_rows",
-    "limit_to_bytes",
-    "partition_counts",
-    "partition_cuts",
-    "partition_ranges",
-]
-
 #: Asks the server for the first matching message from a sequence on, and the number of matching messages.
 #: ``None`` and 0 if there is none.
 CountProbe = Callable[[int], tuple[int | None, int]]

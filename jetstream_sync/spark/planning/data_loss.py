@@ -28,8 +28,6 @@ from ...errors import Error
 from ..streams import StreamView
 from .offsets import StreamOffset
 
-__all__ = ["DataLossError", "DataLossPolicy", "ResumePoint", "find_resume_point"]
-
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
 

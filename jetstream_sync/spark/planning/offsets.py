@@ -24,8 +24,6 @@ from typing import Any, Final
 
 from ...errors import Error, InvalidArgumentError
 
-__all__ = ["Offset", "OffsetError", "StreamOffset"]
-
 VERSION: Final = 1
 
 

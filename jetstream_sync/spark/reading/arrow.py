@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
 
-__all__ = ["PartitionReader", "to_batch"]
-
 _NO_HEADERS: Final[dict[str, list[str]]] = {}
 
 

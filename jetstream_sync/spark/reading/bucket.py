@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["check_bucket_exists", "read_bucket", "read_entries"]
-
 #: Attempts to read the keys with one request, while they change between two pages.
 _PAGE_ATTEMPTS: Final = 3
 

@@ -10,8 +10,6 @@ from typing import Final
 
 from .ranges import SequenceRange
 
-__all__ = ["MAX_REQUEST_ROWS", "BatchSizer", "Chunk", "FieldSelection", "ReadResponse", "ReadTask"]
-
 #: Bytes of a row in Arrow besides its strings and payload: numbers and string offsets.
 _ROW_OVERHEAD_BYTES: Final = 80
 #: Factor for the size of a header block in Arrow; it covers the string offsets of its headers.

@@ -34,8 +34,6 @@ from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask
 from .ranges import DirectGetRefusedError
 from .times import HeaderTimes
 
-__all__ = ["DirectReader", "count_from", "own_headers"]
-
 _PLAIN: Final = b"NATS/1.0"
 _SEQUENCE: Final = b"Nats-Sequence: "
 _UNEXPECTED_HEADERS: Final = (

@@ -47,8 +47,6 @@ from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask
 from .ranges import RangeStalledError
 from .times import ReplyTimes
 
-__all__ = ["MIN_SKIPPED_PAYLOAD_BYTES", "PullReader"]
-
 #: Seconds of inactivity after which the server deletes a consumer.
 _INACTIVE_THRESHOLD_S: Final = 30.0
 #: ``max_bytes`` of a request, as a multiple of the expected size.

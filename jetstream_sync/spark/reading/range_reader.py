@@ -39,8 +39,6 @@ from .ranges import (
     StreamRecreatedError,
 )
 
-__all__ = ["ReadPlan", "choose_mode", "read_chunks"]
-
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
 #: Ranges with more messages than this are read with a consumer.

@@ -6,15 +6,6 @@ from dataclasses import dataclass
 
 from ...errors import InvalidArgumentError, JetStreamError
 
-__all__ = [
-    "DirectGetRefusedError",
-    "RangeError",
-    "RangeLostError",
-    "RangeStalledError",
-    "SequenceRange",
-    "StreamRecreatedError",
-]
-
 
 class RangeError(JetStreamError):
     """A range of a stream could not be read; the attributes identify it."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Self
 
-__all__ = ["HeaderTimes", "MessageTimes", "ReplyTimes", "parse_times_ns"]
-
 #: Digits of nanoseconds since 1970, from 2001 to 2286.
 _DIGITS: Final = 19
 #: More bytes than a time has.

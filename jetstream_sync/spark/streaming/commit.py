@@ -45,8 +45,6 @@ from ..connections import api_requests
 from ..planning.offsets import Offset, StreamOffset
 from ..streams import StreamView
 
-__all__ = ["CommitHandler", "QueueInUseError"]
-
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
 #: Deliver policies of consumers that the server can reset to any sequence.

@@ -31,8 +31,6 @@ from ..reading.ranges import SequenceRange
 from ..streams import StreamView
 from .commit import CommitHandler
 
-__all__ = ["ProgressReport", "QueryPlanner"]
-
 
 class ProgressReport:
     """The backlog of a query; Spark shows it as ``sources[].latestOffset`` in query progress."""

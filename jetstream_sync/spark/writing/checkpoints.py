@@ -31,8 +31,6 @@ from ..reading.ranges import SequenceRange
 from ..retry import retry_transient
 from .message_ids import WriteTaskId
 
-__all__ = ["Checkpoint", "CheckpointStore", "ScanRecovery", "StoredIds"]
-
 _VERSION: Final = 1
 _ROLLUP: Final = "Nats-Rollup"
 

@@ -18,8 +18,6 @@ from typing import Final, Protocol
 
 from .rows import EncodedRows
 
-__all__ = ["ColumnIds", "ContentIds", "MessageIds", "PositionIds", "WriteTaskId", "row_digests"]
-
 #: Hash sizes in bytes, of a row and of a write task; as multiples of 3 they need no base64 padding.
 _ROW_HASH: Final = 12
 _ORIGIN_HASH: Final = 9

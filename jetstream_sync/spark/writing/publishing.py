@@ -52,16 +52,6 @@ from ...protocol.state import ConnectionStatus
 from .rows import EncodedRows, RowEncoder
 from .write_errors import ID_IN_PROCESS, RowError, is_retriable
 
-__all__ = [
-    "CHUNK_BYTES",
-    "CHUNK_ROWS",
-    "AckWindow",
-    "WriteStats",
-    "check_sizes",
-    "chunk_commands",
-    "commands",
-]
-
 #: Maximum rows of a chunk, and maximum bytes for large rows.
 CHUNK_ROWS: Final = 512
 CHUNK_BYTES: Final = 1024 * 1024

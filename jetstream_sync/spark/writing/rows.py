@@ -25,16 +25,6 @@ from .write_errors import RowError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "BUCKET_WRITE_TYPES",
-    "WRITE_TYPES",
-    "BucketRowEncoder",
-    "EncodedRows",
-    "RowColumns",
-    "RowEncoder",
-    "RowLayout",
-]
-
 #: Spark's name for intervals of fixed length; `_CALENDAR` excludes those with months or years.
 _INTERVAL: Final = "interval day to second"
 _CALENDAR: Final = re.compile("year|month")

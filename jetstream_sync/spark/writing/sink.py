@@ -32,15 +32,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = [
-    "CommitMessage",
-    "batch_writer",
-    "commit_write",
-    "log_abort",
-    "make_write_plan",
-    "write_batches",
-]
-
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
 #: The worker module in which Spark commits streaming writes.

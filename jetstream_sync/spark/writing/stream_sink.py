@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter
     from pyspark.sql.types import StructType
 
-__all__ = ["stream_writer"]
-
 
 def stream_writer(
     options: WriteOptions, schema: StructType, overwrite: bool

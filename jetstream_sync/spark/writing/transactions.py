@@ -54,8 +54,6 @@ from .publishing import WriteStats, check_sizes
 from .rows import EncodedRows, RowEncoder
 from .write_errors import SinkError, is_retriable
 
-__all__ = ["BATCH_ROWS", "AtomicBatchSender", "TransactionWriter"]
-
 #: Maximum rows of a batch, besides the checkpoint.
 BATCH_ROWS: Final = 999
 

@@ -11,8 +11,6 @@ from typing import Final
 
 from ...errors import APIError, Error, NoStreamResponseError
 
-__all__ = ["ID_IN_PROCESS", "RowError", "SinkError", "is_retriable"]
-
 #: The message id is being stored. A leader that steps down in between and leads again returns this error until
 #: the duplicate window is over (``processStreamLeaderChange`` in nats-server 2.15).
 ID_IN_PROCESS: Final = 10158

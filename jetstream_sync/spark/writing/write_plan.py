@@ -31,8 +31,6 @@ from .rows import BucketRowEncoder, EncodedRows, RowColumns, RowEncoder, RowLayo
 from .transactions import BATCH_ROWS, AtomicBatchSender, TransactionWriter
 from .write_errors import SinkError
 
-__all__ = ["WritePlan", "WriteTarget", "Written", "check_target"]
-
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
 #: Columns that are not possible in an atomic batch (ADR-50).
