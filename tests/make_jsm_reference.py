@@ -45,7 +45,7 @@ jsm reference
 =============
 
 {_NOTE}
-Streams are also called Message Sets, and consumers Observables: ``jsm ms`` is ``jsm stream``, ``jsm obs`` is ``jsm consumer``.
+``jsm ms`` is ``jsm stream`` and ``jsm obs`` is ``jsm consumer``, as in 2020.
 What is common to all commands, and how to use it in scripts, is in :doc:`../howto/jsm`.
 """
 

@@ -11,7 +11,6 @@ import click
 from .groups import LazyCommand, NounGroup
 from .output import Block, count, document, emit, limit, seconds_text, size, write_blocks, yes
 from .settings import Settings, common_options
-from .terminology import words
 
 if TYPE_CHECKING:
     from .. import Connection, Tier
@@ -108,10 +107,10 @@ def _connection(nc: Connection) -> dict[str, Any]:
 
 
 def _usage(title: str, tier: Tier) -> Block:
-    limits, noun = tier.limits, words()
+    limits = tier.limits
     block = Block(title)
     block.add("Memory", f"{size(tier.memory)} of {limit(limits.max_memory, size)}")
     block.add("Storage", f"{size(tier.storage)} of {limit(limits.max_storage, size)}")
-    block.add(noun.streams, f"{count(tier.streams)} of {limit(limits.max_streams)}")
-    block.add(noun.consumers, f"{count(tier.consumers)} of {limit(limits.max_consumers)}")
+    block.add("Streams", f"{count(tier.streams)} of {limit(limits.max_streams)}")
+    block.add("Consumers", f"{count(tier.consumers)} of {limit(limits.max_consumers)}")
     return block

@@ -41,6 +41,7 @@ from ..errors import APIError, ConnectionClosedError, Error, StreamNotFoundError
 from .completion import stream_argument
 from .config import config_of_file, differences
 from .long_running import failover, failover_options
+from .names import find_stream
 from .output import count, counted, emit, note, size
 from .progress import show_progress
 from .prompts import Asker
@@ -48,7 +49,6 @@ from .render import to_json
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus, exit_status, one_line
 from .stream.show import write_info
-from .terminology import find_stream, words
 from .values import FILE, SIZE, TAG, FilePath
 
 _INFO: Final = "backup.json"
@@ -365,7 +365,7 @@ def backup(
 
     def human() -> None:
         what = f"{counted(saved.info.state.messages, 'message')}, {size(saved.size)} of data"
-        settings.env.stdout.write(f"{words().stream} {name} was backed up to {directory}: {what}\n")
+        settings.env.stdout.write(f"Stream {name} was backed up to {directory}: {what}\n")
 
     emit(settings, _document(saved), human)
 
@@ -490,7 +490,7 @@ def restore(
         info = bring_back(settings, js, saved, config, quiet=not progress)
 
     def human() -> None:
-        settings.env.stdout.write(f"{words().stream} {config.name} was restored\n\n")
+        settings.env.stdout.write(f"Stream {config.name} was restored\n\n")
         write_info(settings, info)
 
     emit(settings, info, human)
@@ -502,7 +502,7 @@ def _delete_existing(settings: Settings, js: JetStream, name: str, *, force: boo
     except StreamNotFoundError:
         return
     Asker(settings).confirm(
-        f"Delete {words().stream} {name} with {counted(found.state.messages, 'message')} "
+        f"Delete Stream {name} with {counted(found.state.messages, 'message')} "
         "and replace it with the backup?",
         force=force,
     )
@@ -539,7 +539,7 @@ def bring_back(
     except RestoreNameInUseError as error:
         name = config.name
         raise CommandError(
-            f"{words().stream.lower()} {name} already exists",
+            f"stream {name} already exists",
             ExitStatus.FAILED,
             hint="delete it, or use 'jsm stream restore --overwrite'",
         ) from error
@@ -689,7 +689,7 @@ def _attempt(
 def _report(settings: Settings, results: list[dict[str, Any]], done: str, undone: str) -> None:
     good = [each for each in results if each["ok"]]
     bad = [each["stream"] for each in results if not each["ok"]]
-    noun = words().streams if len(good) != 1 else words().stream
+    noun = "Streams" if len(good) != 1 else "Stream"
 
     def human() -> None:
         messages = counted(sum(each["messages"] for each in good), "message")

@@ -14,6 +14,7 @@ from .. import Placement, StreamInfo
 from ..durations import duration_to_ns, time_to_text
 from ..errors import NotFoundError
 from .config import labels_of
+from .names import not_found
 from .output import Block, count, emit, limit, size, when, write_blocks, yes
 from .output import duration as duration_text
 from .prompts import Asker
@@ -21,7 +22,6 @@ from .render import Table, write_table
 from .settings import Settings
 from .stream.options import STORAGE
 from .stream.show import STORAGES, cluster_block, replication_block
-from .terminology import not_found
 from .values import LIMITED_DURATION, LIMITED_SIZE, Decorator, ParamType
 
 if TYPE_CHECKING:

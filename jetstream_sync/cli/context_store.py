@@ -17,8 +17,8 @@ from typing import Any, Final
 import click
 
 from .env import CommonOptions
+from .names import did_you_mean
 from .status import CommandError, ExitStatus
-from .terminology import did_you_mean
 
 #: The keys of a context with their defaults.
 KEYS: Final[Mapping[str, Any]] = {

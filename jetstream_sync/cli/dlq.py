@@ -44,7 +44,6 @@ from .render import Table, write_table
 from .sanitize import readable
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus, one_line
-from .terminology import words
 from .values import LIMITED_DURATION
 
 if TYPE_CHECKING:
@@ -355,11 +354,10 @@ def setup(settings: Settings, *, name: str, max_age: timedelta, replicas: int | 
     with settings.jetstream() as js:
         known = DeadLetters(js).stores
         stream = js.get_stream(known[0]) if known else _create_stream(js, name, max_age, replicas)
-    noun = words().stream
     done = (
-        f"{noun} {stream.name} already stores the advisories"
+        f"Stream {stream.name} already stores the advisories"
         if known
-        else (f"{noun} {stream.name} stores the advisories of dead letters from now on")
+        else (f"Stream {stream.name} stores the advisories of dead letters from now on")
     )
     emit(settings, document(stream.cached_info), lambda: say(settings, done))
 
@@ -433,7 +431,7 @@ def _show_list(
         ]
         for letter, msg in found
     ]
-    columns = [words().consumer, "Subject", "Why", "When", "Sequence", "Deliveries", "Size"]
+    columns = ["Consumer", "Subject", "Why", "When", "Sequence", "Deliveries", "Size"]
     heading = f"Dead letters of {stream}" if stream is not None else "Dead letters"
     write_table(Table(title=heading, columns=columns, rows=rows, left=4), settings.env)
 
@@ -482,7 +480,7 @@ def _show_unknown(settings: Settings, estimates: list[DeadLetterEstimate]) -> No
             ]
             for each in estimates
         ]
-        columns = [words().consumer, "Max Deliver", "Dead Letters", "Ack Pending", "Sequences"]
+        columns = ["Consumer", "Max Deliver", "Dead Letters", "Ack Pending", "Sequences"]
         title = "Estimated dead letters from consumer counters"
         write_table(Table(title=title, columns=columns, rows=rows), settings.env)
 
@@ -507,7 +505,7 @@ def _offer(settings: Settings, js: JetStream) -> None:
     if not ask.interactive:
         return
     answer = ask.choice(
-        f"Store the advisories from now on in {words().stream.lower()} {_STORE}",
+        f"Store the advisories from now on in stream {_STORE}",
         ["y", "n"],
         "'jsm consumer dlq setup'",
         default="n",
@@ -515,7 +513,7 @@ def _offer(settings: Settings, js: JetStream) -> None:
     )
     if answer == "y":
         _create_stream(js, _STORE, timedelta(days=30), None)
-        say(settings, f"{words().stream} {_STORE} was created")
+        say(settings, f"Stream {_STORE} was created")
 
 
 @dlq.command("show", aliases=("view", "get"), short_help="Show a dead letter.")
@@ -537,7 +535,7 @@ def show(
         msg = letters.message(letter)
         if msg is None:
             raise CommandError(
-                f"{words().stream.lower()} {stream} no longer has message {letter.seq}",
+                f"stream {stream} no longer has message {letter.seq}",
                 ExitStatus.NOT_FOUND,
             )
     if raw:
@@ -560,7 +558,7 @@ def _show_one(settings: Settings, letter: DeadLetter, msg: StoredMsg) -> None:
     block.add("Dead Since", f"{when(settings, letter.time)}, {letter.why}")
     block.add("Deliveries", count(letter.deliveries))
     block.add("Size", size(len(msg.data)))
-    heading = f"Dead letter of {words().consumer.lower()} {letter.stream} > {letter.consumer}"
+    heading = f"Dead letter of consumer {letter.stream} > {letter.consumer}"
     write_blocks(settings.env, block, heading=heading)
     lines = header_lines(msg.headers)
     parts = ["", *([*lines, ""] if lines else []), readable(msg.data)]
@@ -653,9 +651,8 @@ def requeue(
         chosen = [known[seq] for seq in dict.fromkeys(sequences)] or list(known.values())
         run = _Run(settings, js, letters, subject=subject, delete=delete, keep=keep)
         if chosen and not dry_run:
-            noun = words().consumer.lower()
             Asker(settings).confirm(
-                f"Publish {count(len(chosen))} dead letters of {noun} {stream} > {consumer} again?",
+                f"Publish {count(len(chosen))} dead letters of consumer {stream} > {consumer} again?",
                 force=force,
             )
         try:
@@ -666,7 +663,7 @@ def requeue(
     if run.gone and sequences:
         listed = ", ".join(map(str, run.gone))
         raise CommandError(
-            f"{words().stream.lower()} {stream} no longer has message {listed}",
+            f"stream {stream} no longer has message {listed}",
             ExitStatus.NOT_FOUND,
         )
 

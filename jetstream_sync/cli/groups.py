@@ -1,8 +1,7 @@
 """
 Groups of commands: aliases, lazily imported commands, suggestions for unknown names.
 
-Help and JSON show the main name of a command. The name that was typed is recorded in the context:
-`terminology.words` depends on it.
+Help and JSON show the main name of a command.
 """
 
 from __future__ import annotations
@@ -19,9 +18,6 @@ from .status import CommandError, ExitStatus
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
-
-#: Key in a context's ``meta`` of the command names as typed, by main name.
-TYPED = "jsm.typed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +139,7 @@ class NounGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that was typed, with its main name, and record the typed name."""
+        """Return the command that was typed, with its main name."""
         typed = args[0]
         command = self.get_command(ctx, typed)
         if command is None:
@@ -154,7 +150,6 @@ class NounGroup(click.Group):
             close = closest_match(typed, [*self.list_commands(ctx), *self.aliases])
             hint = f"; did you mean {close!r}?" if close else ""
             ctx.fail(f"No such command {typed!r}{hint}")
-        ctx.meta.setdefault(TYPED, {})[command.name] = typed
         return command.name, command, args[1:]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

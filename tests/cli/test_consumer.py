@@ -78,8 +78,7 @@ def test_the_commands_of_2020_create_their_consumers(
     result = jsm(noun, *words(command)).ok()
     config = orders.config(name)
     assert {key: config.get(key) for key in expected} == expected
-    kind = "observable" if noun == "obs" else "consumer"
-    assert result.out.startswith(f"Information for {kind} ORDERS > {name}\n\nConfiguration:\n\n")
+    assert result.out.startswith(f"Information for consumer ORDERS > {name}\n\nConfiguration:\n\n")
     assert f"Durable Name: {name}\n" in result.out
     assert ("Pull Mode: true\n" in result.out) is ("--pull" in command)
     assert result.err == ""
@@ -89,10 +88,8 @@ def test_the_commands_of_2020_create_their_consumers(
 def test_the_group_has_its_known_names(jsm: Jsm, orders: Orders, noun: str) -> None:
     """The group and its commands have the names of 2020 and of the nats command."""
     orders.make("NEW")
-    old = noun.startswith("obs")
     out = jsm(noun, "info", "ORDERS", "NEW").ok().out
-    assert ("Observable sequence: 0 Message set sequence: 0" in out) is old
-    assert ("Consumer sequence: 0 Stream sequence: 0" in out) is not old
+    assert "Consumer sequence: 0 Stream sequence: 0" in out
 
 
 def test_a_start_may_be_a_duration(jsm: Jsm, orders: Orders) -> None:
@@ -306,15 +303,6 @@ def test_the_printed_config_can_be_read(jsm: Jsm, orders: Orders, tmp_path: Path
 # --- ls, info, state ------------------------------------------------------------------------------
 
 
-def test_the_list_of_2020(jsm: Jsm, orders: Orders) -> None:
-    """The alias ``obs`` prints the documented lines."""
-    assert jsm("obs", "ls", "ORDERS").ok().out == "No observables defined\n"
-    orders.make("NEW")
-    orders.make("DISPATCH")
-    out = jsm("obs", "ls", "ORDERS").ok().out
-    assert out == "Observables for message set ORDERS:\n\n\tDISPATCH\n\tNEW\n\n"
-
-
 def test_names_and_documents(jsm: Jsm, orders: Orders) -> None:
     """-n prints names, one per line, and -j arrays: of names with -n, of infos without."""
     orders.make("B")
@@ -367,7 +355,7 @@ def test_the_info_is_that_of_the_server(jsm: Jsm, orders: Orders) -> None:
     assert "Unprocessed Messages: 2" in lines
     assert any(line.startswith("Pending Messages: 1 ") for line in lines)
     assert any(
-        line.startswith("Last Delivered Message: Observable sequence: 1 Message set sequence: 1")
+        line.startswith("Last Delivered Message: Consumer sequence: 1 Stream sequence: 1")
         for line in lines
     )
 
@@ -387,7 +375,7 @@ def test_an_unknown_consumer(jsm: Jsm, orders: Orders) -> None:
     orders.make("DISPATCH")
     result = jsm("obs", "info", "ORDERS", "DISPATC")
     assert result.status == 3
-    assert 'has no observable "DISPATC", did you mean DISPATCH?' in result.err
+    assert 'has no consumer "DISPATC", did you mean DISPATCH?' in result.err
     assert jsm("con", "info", "ORDER", "DISPATCH").status == 3
     result = jsm("con", "info", "ORDERS", "a.b")
     assert result.status == 2
@@ -406,7 +394,7 @@ def test_several_consumers_are_deleted(jsm: Jsm, orders: Orders) -> None:
     assert orders.names() == ["C"]
     result = jsm("obs", "rm", "ORDERS", "C", "-f").ok()
     assert result.out == ""
-    assert "Observable ORDERS > C was removed" in result.err
+    assert "Consumer ORDERS > C was removed" in result.err
 
 
 def test_a_deletion_needs_a_confirmation(jsm: Jsm, orders: Orders) -> None:

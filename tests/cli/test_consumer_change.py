@@ -62,7 +62,7 @@ def test_a_change_needs_a_confirmation(jsm: Jsm, orders: Orders, terminal: Any) 
     assert jsm(*command).status == 2
     assert orders.config("A")["max_deliver"] == 7
     shown = terminal(*command, TERM="dumb")
-    shown.answer("Change observable ORDERS > A?", "y")
+    shown.answer("Change consumer ORDERS > A?", "y")
     assert shown.wait() == 0
     assert orders.config("A")["max_deliver"] == 8
 
@@ -263,7 +263,7 @@ def test_samples_are_printed_as_they_arrive(jsm: Jsm, orders: Orders, terminal: 
     )
     jsm("obs", "next", "ORDERS", "NEW").ok()
     shown.expect("Delay: ")
-    assert "] ORDERS > NEW\n  Message Set Sequence: 1\n   Observable Sequence: 1\n" in shown.text
+    assert "] ORDERS > NEW\n  Stream Sequence: 1\n   Consumer Sequence: 1\n" in shown.text
     jsm("obs", "next", "ORDERS", "NEW").ok()
     assert shown.wait() == 0
     assert shown.text.count("Redelivered: 0") == 2

@@ -18,13 +18,13 @@ def questions(text: str) -> list[str]:
 def test_a_pull_consumer_is_asked_for_as_in_2020(terminal: Any, orders: Orders) -> None:
     """The prompts, their order and their answers are those of the document."""
     shown = terminal("obs", "add", "--sample", "100", TERM="dumb")
-    shown.answer("? Select a message set", "ORDERS")
-    shown.answer("? Observable name", "NEW")
+    shown.answer("? Select a stream", "ORDERS")
+    shown.answer("? Consumer name", "NEW")
     shown.answer("? Delivery target", "")
     shown.answer("? Start policy (all, last, 1h, msg sequence)", "all")
-    shown.answer("? Filter Message Set by subject (blank for all)", "ORDERS.received")
+    shown.answer("? Filter Stream by subject (blank for all)", "ORDERS.received")
     shown.answer("? Maximum Allowed Deliveries", "20")
-    shown.expect("Information for observable ORDERS > NEW")
+    shown.expect("Information for consumer ORDERS > NEW")
     assert shown.wait() == 0
     assert len(questions(shown.text)) == 6
     config = orders.config("NEW")
@@ -37,13 +37,13 @@ def test_a_pull_consumer_is_asked_for_as_in_2020(terminal: Any, orders: Orders) 
 def test_a_push_consumer_is_asked_for_as_in_2020(terminal: Any, orders: Orders) -> None:
     """A target adds two prompts, where the document has them."""
     shown = terminal("obs", "add", TERM="dumb")
-    shown.answer("? Select a message set", "1")
-    shown.answer("? Observable name", "MONITOR")
+    shown.answer("? Select a stream", "1")
+    shown.answer("? Consumer name", "MONITOR")
     shown.answer("? Delivery target", "monitor.ORDERS")
     shown.answer("? Start policy (all, last, 1h, msg sequence)", "last")
     shown.answer("? Acknowledgement policy", "none")
     shown.answer("? Replay policy", "instant")
-    shown.answer("? Filter Message Set by subject (blank for all)", "")
+    shown.answer("? Filter Stream by subject (blank for all)", "")
     shown.answer("? Maximum Allowed Deliveries", "-1")
     assert shown.wait() == 0
     config = orders.config("MONITOR")
@@ -104,12 +104,12 @@ def test_a_consumer_is_selected_and_its_deletion_confirmed(
     jsm("con", "add", "ORDERS", "A", "--pull").ok()
     jsm("con", "add", "ORDERS", "B", "--pull").ok()
     shown = terminal("obs", "rm", TERM="dumb")
-    shown.answer("? Select a message set", "")
-    shown.answer("? Select an observable", "B")
-    shown.answer("Really remove observable ORDERS > B", "")
+    shown.answer("? Select a stream", "")
+    shown.answer("? Select a consumer", "B")
+    shown.answer("Really remove consumer ORDERS > B", "")
     assert shown.wait() == 2
     assert orders.names() == ["A", "B"]
     shown = terminal("obs", "rm", "ORDERS", "B", TERM="dumb")
-    shown.answer("Really remove observable ORDERS > B", "y")
+    shown.answer("Really remove consumer ORDERS > B", "y")
     assert shown.wait() == 0
     assert orders.names() == ["A"]

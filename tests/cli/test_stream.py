@@ -39,8 +39,7 @@ def test_the_2020_command_creates_the_stream(jsm: Jsm, raw: RawClient, noun: str
     assert (config["max_msgs"], config["max_bytes"], config["max_msg_size"]) == (-1, -1, -1)
     assert config["max_age"] == 31_536_000_000_000_000
     assert "no_ack" not in config
-    words = "Message Set" if noun in ("ms", "messageset") else "Stream"
-    assert result.out.startswith(f"{words} ORDERS was created\n")
+    assert result.out.startswith("Stream ORDERS was created\n")
     assert "Subjects: ORDERS.*\n" in result.out
     assert "Acknowledgements: true\n" in result.out
     assert "Maximum Age: 1y (8760h0m0s)\n" in result.out
@@ -226,28 +225,22 @@ def test_json_output_is_the_reply_of_the_server(jsm: Jsm, raw: RawClient) -> Non
 
 
 def test_info_shows_config_and_state(jsm: Jsm, raw: RawClient) -> None:
-    """Counts have separators, and the blocks have the labels of the 2020 documentation."""
+    """The blocks have the labels of the documentation, and limits that are not set are named."""
     jsm("ms", *SEED.split()).ok()
     fill(raw, "ORDERS.a", "ORDERS.b", "ORDERS.a")
     shown = jsm("ms", "info", "ORDERS").ok().out
-    assert shown.startswith("Information for message set ORDERS\n\nConfiguration:\n")
-    for line in ("Messages: 3\n", "FirstSeq: 1 @ ", "LastSeq: 3 @ ", "Active Observables: 0\n"):
+    assert shown.startswith("Information for stream ORDERS\n\nConfiguration:\n")
+    for line in ("Messages: 3\n", "FirstSeq: 1 @ ", "LastSeq: 3 @ ", "Active Consumers: 0\n"):
         assert line in shown
-    assert "Statistics:\n" in shown
-    assert "Maximum Messages: -1\n" in shown
-    shown = jsm("stream", "info", "ORDERS").ok().out
     assert "Maximum Messages: Unlimited\n" in shown
-    assert "Active Consumers: 0\n" in shown
 
 
-def test_ls_uses_the_noun_of_the_command(jsm: Jsm) -> None:
-    """``ms ls`` lists names under a title, ``stream ls`` writes a table; no streams is not an error."""
-    assert jsm("ms", "ls").ok().out == "No Message Sets defined\n"
+def test_ls(jsm: Jsm) -> None:
+    """The list is a table or only names; no streams is not an error."""
     assert jsm("stream", "ls").ok().out == "No Streams defined\n"
     assert jsm("stream", "ls", "-j").ok().json == []
     jsm("ms", *SEED.split()).ok()
     jsm("ms", "add", "KV_hidden", "--subjects", "$KV.hidden.>").ok()
-    assert jsm("ms", "ls").ok().out == "Message Sets:\n\n\tORDERS\n"
     assert jsm("stream", "ls", "-n").ok().out == "ORDERS\n"
     assert jsm("stream", "ls", "-n", "-a").ok().out == "KV_hidden\nORDERS\n"
     assert jsm("stream", "ls", "-n", "-a", "--subject", "ORDERS.x").ok().out == "ORDERS\n"
@@ -350,7 +343,7 @@ def test_an_unknown_name_suggests_a_similar_one(jsm: Jsm) -> None:
     missed = jsm("stream", "info", "ORDRES")
     assert missed.status == 3
     assert missed.err == 'jsm: stream "ORDRES" not found, did you mean ORDERS?\n'
-    assert jsm("ms", "purge", "nothing", "-f").err == 'jsm: message set "nothing" not found\n'
+    assert jsm("ms", "purge", "nothing", "-f").err == 'jsm: stream "nothing" not found\n'
 
 
 def test_purge_reports_the_number_of_messages(jsm: Jsm, raw: RawClient) -> None:
@@ -422,7 +415,7 @@ def test_an_unknown_name_deletes_no_stream(jsm: Jsm, raw: RawClient) -> None:
     assert gone.json == {"deleted": ["A", "B"]}
     assert raw.api("STREAM.NAMES")["streams"] == ["C"]
     gone = jsm("ms", "rm", "C", "-f").ok()
-    assert (gone.out, gone.err) == ("", "Message Set C was deleted\n")
+    assert (gone.out, gone.err) == ("", "Stream C was deleted\n")
     assert jsm("stream", "rm", "C", "-f", "--ignore-missing", "-j").ok().json == {"deleted": []}
 
 
@@ -464,7 +457,7 @@ def test_the_prompts_of_the_2020_cli(terminal: Any, raw: RawClient, jsm: Jsm) ->
     child.answer("Maximum individual message size", "?")
     child.expect("Settable using --max-msg-size")
     child.send("-1\n")
-    child.expect("Message Set ORDERS was created")
+    child.expect("Stream ORDERS was created")
     assert child.wait() == 0
     config = config_of(raw, "ORDERS")
     assert config["subjects"] == ["ORDERS.*"]
@@ -477,15 +470,15 @@ def test_given_options_are_not_prompted_for(terminal: Any, raw: RawClient, jsm: 
     """A given option has no prompt; with --defaults and a name there are no prompts."""
     options = SEED.replace("add ORDERS", "").split()
     child = terminal("ms", "add", *[each for each in options if "1y" not in each])
-    child.answer("Message Set name", "a.b")
+    child.answer("Stream name", "a.b")
     child.expect("stream name 'a.b' is invalid")
     child.send("ORDERS\n")
     child.answer("Maximum message age limit", "1d")
-    child.expect("Message Set ORDERS was created")
+    child.expect("Stream ORDERS was created")
     assert child.wait() == 0
     assert config_of(raw, "ORDERS")["max_age"] == 86400 * 10**9
     child = terminal("ms", "add", "PLAIN", "--defaults")
-    child.expect("Message Set PLAIN was created")
+    child.expect("Stream PLAIN was created")
     assert child.wait() == 0
     assert config_of(raw, "PLAIN")["subjects"] == ["PLAIN"]
     del jsm
@@ -496,7 +489,7 @@ def test_deleting_asks_for_confirmation(terminal: Any, raw: RawClient, jsm: Jsm)
     jsm("ms", *SEED.split()).ok()
     fill(raw, "ORDERS.a", "ORDERS.b")
     child = terminal("ms", "rm", "ORDERS")
-    child.answer("Delete Message Set ORDERS with 2 messages?", "")
+    child.answer("Delete Stream ORDERS with 2 messages?", "")
     assert child.wait() == 2
     assert raw.api("STREAM.NAMES")["total"] == 1
     child = terminal("ms", "purge", "ORDERS")
@@ -504,7 +497,7 @@ def test_deleting_asks_for_confirmation(terminal: Any, raw: RawClient, jsm: Jsm)
     child.expect("Purged 2 messages")
     assert child.wait() == 0
     child = terminal("ms", "rm", "ORDERS")
-    child.answer("Delete Message Set ORDERS with 0 messages?", "y")
+    child.answer("Delete Stream ORDERS with 0 messages?", "y")
     assert child.wait() == 0
     assert raw.api("STREAM.NAMES")["total"] == 0
 
@@ -514,8 +507,8 @@ def test_a_stream_is_chosen_from_a_list(terminal: Any, jsm: Jsm) -> None:
     jsm("ms", *SEED.split()).ok()
     child = terminal("ms", "info", TERM="dumb")
     child.expect("1) ORDERS")
-    child.answer("Select a message set", "1")
-    child.expect("Information for message set ORDERS")
+    child.answer("Select a stream", "1")
+    child.expect("Information for stream ORDERS")
     assert child.wait() == 0
 
 

@@ -260,7 +260,6 @@ def test_a_report_is_a_table(several: Jsm) -> None:
     assert first.split()[:2] == ["L", "File"]
     assert "Replication" in rest
     assert any(line.split()[:3] == ["M", "Mirror", "E"] for line in rest)
-    assert "Message Set" in several("ms", "report").ok().out
 
 
 def test_a_report_is_repeated(several: Jsm) -> None:
@@ -313,7 +312,7 @@ def test_find_as_json(several: Jsm) -> None:
 def test_find_without_a_match(several: Jsm) -> None:
     """The text without a match differs from the text for an account without streams."""
     assert several("stream", "find", "--sealed").ok().out == "No Streams match\n"
-    assert several("ms", "find", "--sealed").ok().out == "No Message Sets match\n"
+    assert several("ms", "find", "--sealed").ok().out == "No Streams match\n"
 
 
 def test_subjects_are_counted(stored: Jsm, raw: RawClient) -> None:

@@ -24,7 +24,6 @@ from ..output import document, duration, emit, note, write_blocks
 from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
-from ..terminology import words
 from ..values import FILE
 from .find import consumer_arguments, find, no_stream, title
 from .options import (
@@ -98,7 +97,7 @@ def add(
     with settings.jetstream() as js:
         ask = Asker(settings)
         if stream is None:
-            stream = ask.select(f"Select a {words().stream.lower()}", js.stream_names, "STREAM")
+            stream = ask.select("Select a stream", js.stream_names, "STREAM")
         name = _name(ask, consumer, base, ephemeral=ephemeral)
         ask.done()
         if defaults or config_file is not None:
@@ -130,7 +129,7 @@ def _name(
         return {"durable_name": None, "name": known}
     if known is None:
         known = ask.value(
-            f"{words().consumer} name",
+            "Consumer name",
             "CONSUMER",
             check_consumer_name,
             blank="",
@@ -187,7 +186,7 @@ def _ask_for_rest(ask: Asker, base: ConsumerConfig, fields: dict[str, Any]) -> N
             )
     if not {"filter_subject", "filter_subjects"} & set(fields):
         answer = ask.text(
-            f"Filter {words().stream} by subject (blank for all)",
+            "Filter Stream by subject (blank for all)",
             "--filter",
             default="",
             help="Deliver only messages on this subject, which may contain wildcards",
@@ -209,13 +208,12 @@ def _ask_for_rest(ask: Asker, base: ConsumerConfig, fields: dict[str, Any]) -> N
 def check_against_stream(settings: Settings, config: ConsumerConfig, stream: StreamConfig) -> None:
     """Warn about a delivery loop and about filters that match no subject of the stream."""
     subjects = list(stream.subjects or ())
-    noun = words().stream.lower()
     target = config.deliver_subject
     overlapping = [each for each in subjects if target and subjects_overlap(target, each)]
     if overlapping:
         note(
             settings,
-            f"warning: {noun} {stream.name} stores {overlapping[0]}, which includes deliveries to {target}",
+            f"warning: stream {stream.name} stores {overlapping[0]}, which includes deliveries to {target}",
         )
     if stream.sources or stream.mirror or stream.subject_transform:
         return  # messages may have other subjects
@@ -223,7 +221,7 @@ def check_against_stream(settings: Settings, config: ConsumerConfig, stream: Str
         known = ", ".join(subjects)
         note(
             settings,
-            f"warning: filter {each} matches no subject: {noun} {stream.name} stores {known}",
+            f"warning: filter {each} matches no subject: stream {stream.name} stores {known}",
         )
 
 
@@ -254,9 +252,8 @@ def put(js: JetStream, stream: str, config: ConsumerConfig, *, update: bool) -> 
             return js.create_push_consumer(stream, config)
         return js.create_consumer(stream, config).cached_info
     except ConsumerExistsError as error:
-        noun = words().consumer.lower()
         raise CommandError(
-            f"{noun} {name} exists with another configuration",
+            f"consumer {name} exists with another configuration",
             ExitStatus.FAILED,
             hint="change it with 'edit' or --update",
             cause=error,
@@ -264,11 +261,10 @@ def put(js: JetStream, stream: str, config: ConsumerConfig, *, update: bool) -> 
 
 
 def _show_plan(settings: Settings, stream: str, config: ConsumerConfig) -> None:
-    noun = words().consumer.lower()
     name = config.durable_name or config.name or "(a random name)"
 
     def human() -> None:
-        heading = f"This {noun} would be created: {stream} > {name}"
+        heading = f"This consumer would be created: {stream} > {name}"
         write_blocks(settings.env, config_block(settings, config), heading=heading)
 
     emit(settings, {"stream_name": stream, "config": document(config), "dry_run": True}, human)
@@ -283,7 +279,7 @@ def _warn_inactive(settings: Settings, info: ConsumerInfo) -> None:
     note(
         settings,
         f"warning: no subscriber on {config.deliver_subject}: subscribe within {within}, "
-        f"or the server deletes {words().consumer.lower()} {title(info)}",
+        f"or the server deletes consumer {title(info)}",
     )
 
 
@@ -302,7 +298,7 @@ def edit(settings: Settings, *, stream: str | None, consumer: str | None, **opti
     fields = fields_of(options)
     with settings.jetstream() as js:
         info = find(settings, js, stream, consumer)
-        before, noun = info.config, words().consumer
+        before = info.config
 
         def check(config: ConsumerConfig) -> None:
             stored = js.get_stream(info.stream_name).cached_info.config
@@ -314,9 +310,9 @@ def edit(settings: Settings, *, stream: str | None, consumer: str | None, **opti
             fields,
             {"durable_name": before.durable_name, "name": before.name},
             lambda config: _update(js, info.stream_name, config),
-            kind=noun,
+            kind="Consumer",
             name=title(info),
-            confirm=f"Change {noun.lower()} {title(info)}?",
+            confirm=f"Change consumer {title(info)}?",
             check=check,
             options=options,
         )
@@ -334,7 +330,7 @@ def _show(settings: Settings, info: ConsumerInfo, done: str) -> None:
     """Write what was done with a consumer, and its info."""
 
     def human() -> None:
-        settings.env.stdout.write(f"{words().consumer} {title(info)} {done}\n\n")
+        settings.env.stdout.write(f"Consumer {title(info)} {done}\n\n")
         show(settings, info)
 
     emit(settings, info, human)

@@ -12,7 +12,6 @@ from ..output import count, counted, duration, emit, say, when
 from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
-from ..terminology import words
 from .find import consumer_arguments, find, names_of, no_consumer, no_stream, title
 from .options import until as moment
 from .show import show
@@ -50,7 +49,7 @@ def pause(
         )
         ask.done()
         ask.confirm(
-            f"Pause {words().consumer.lower()} {title(info)} until {when(settings, end)}?",
+            f"Pause consumer {title(info)} until {when(settings, end)}?",
             force=force,
         )
         try:
@@ -82,11 +81,10 @@ def _unanswered(info: ConsumerInfo, doing: str) -> Exception:
 
 
 def _show_pause(settings: Settings, info: ConsumerInfo, result: ConsumerPause) -> None:
-    noun = words().consumer
     if not result.paused:
-        say(settings, f"{noun} {title(info)} is not paused")
+        say(settings, f"Consumer {title(info)} is not paused")
         return
-    text = f"{noun} {title(info)} is paused until {when(settings, result.pause_until)}"
+    text = f"Consumer {title(info)} is paused until {when(settings, result.pause_until)}"
     if result.pause_remaining:
         text += f", for {duration(result.pause_remaining)}"
     say(settings, text)
@@ -155,13 +153,12 @@ def reset(
         info = find(settings, js, stream, consumer)
         start = info.ack_floor.stream_seq + 1
         where = f"at sequence {count(seq)}" if seq is not None else "after its ack floor"
-        what = f"Reset {words().consumer.lower()} {title(info)}, which is at {count(start)}, to continue"
+        what = f"Reset consumer {title(info)}, which is at {count(start)}, to continue"
         Asker(settings).confirm(f"{what} {where}?", force=force)
         result = js.reset_consumer(info.stream_name, info.name, seq)
 
     def human() -> None:
-        noun = words().consumer
-        say(settings, f"{noun} {title(info)} continues at sequence {count(result.reset_seq)}\n")
+        say(settings, f"Consumer {title(info)} continues at sequence {count(result.reset_seq)}\n")
         show(settings, result, state_only=True)
 
     emit(settings, result, human)
@@ -194,7 +191,7 @@ def rm(
                 continue  # deleted by another client
             deleted.append(info.name)
             if not settings.json:
-                settings.env.stderr.write(f"{words().consumer} {title(info)} was removed\n")
+                settings.env.stderr.write(f"Consumer {title(info)} was removed\n")
     emit(settings, {"deleted": deleted}, lambda: None)
 
 
@@ -221,6 +218,5 @@ def _confirm(settings: Settings, found: list[ConsumerInfo], *, force: bool) -> N
         f"{title(info)} ({counted(info.num_pending + info.num_ack_pending, 'message')} to go)"
         for info in found
     )
-    noun = words()
-    what = noun.consumer if len(found) == 1 else noun.consumers
+    what = "Consumer" if len(found) == 1 else "Consumers"
     Asker(settings).confirm(f"Really remove {what.lower()} {listed}?", force=force)

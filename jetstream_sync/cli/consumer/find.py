@@ -14,9 +14,9 @@ from ...errors import (
 )
 from ...subjects import check_consumer_name, check_stream_name
 from ..completion import complete_consumer, complete_stream
+from ..names import did_you_mean, not_found
 from ..prompts import Asker
 from ..status import CommandError, ExitStatus
-from ..terminology import did_you_mean, not_found, words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,10 +49,9 @@ def names_of(
         InvalidNameError: a name is invalid.
 
     """
-    noun = words()
     ask = Asker(settings)
     if stream is None:
-        stream = ask.select(f"Select a {noun.stream.lower()}", js.stream_names, "STREAM")
+        stream = ask.select("Select a stream", js.stream_names, "STREAM")
     if consumer is None:
         chosen = stream
 
@@ -62,8 +61,7 @@ def names_of(
             except StreamNotFoundError as error:
                 raise no_stream(js, chosen, error) from error
 
-        article = "an" if noun.old else "a"
-        consumer = ask.select(f"Select {article} {noun.consumer.lower()}", known, "CONSUMER")
+        consumer = ask.select("Select a consumer", known, "CONSUMER")
     ask.done()
     return check_stream_name(stream), check_consumer_name(consumer)
 
@@ -96,7 +94,7 @@ def find_pull(
         return _fetch(js, js.get_consumer, stream, consumer)
     except ConsumerIsPushBasedError as error:
         raise CommandError(
-            f"{words().consumer.lower()} {stream} > {consumer} is a push consumer",
+            f"consumer {stream} > {consumer} is a push consumer",
             ExitStatus.USAGE,
             hint=f"read it with 'jsm consumer sub {stream} {consumer}'",
         ) from error
@@ -113,14 +111,13 @@ def _fetch(js: JetStream, get: Callable[[str, str], _Found], stream: str, consum
 
 def no_stream(js: JetStream, name: str, cause: APIError) -> CommandError:
     """Return the error for a stream that does not exist."""
-    return not_found(words().stream.lower(), name, js.stream_names(), cause)
+    return not_found("stream", name, js.stream_names(), cause)
 
 
 def no_consumer(js: JetStream, stream: str, name: str, cause: APIError) -> CommandError:
     """Return the error for a consumer that does not exist."""
-    noun = words()
     close = did_you_mean(name, js.consumer_names(stream))
-    text = f'{noun.stream.lower()} {stream} has no {noun.consumer.lower()} "{name}"{close}'
+    text = f'stream {stream} has no consumer "{name}"{close}'
     return CommandError(text, ExitStatus.NOT_FOUND, cause=cause)
 
 

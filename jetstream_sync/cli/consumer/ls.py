@@ -17,7 +17,6 @@ from ..output import count, duration, emit, limit, seconds_text, when
 from ..prompts import Asker
 from ..render import Table, write_table
 from ..settings import Settings, common_options
-from ..terminology import words
 from ..values import PAUSE
 from .find import consumer_arguments, find, no_stream, title
 from .show import show
@@ -45,8 +44,7 @@ def ls(settings: Settings, *, stream: str | None, names_only: bool, all_streams:
     """
     with settings.jetstream() as js:
         if stream is None and not all_streams and settings.interactive:
-            noun = words().stream.lower()
-            stream = Asker(settings).select(f"Select a {noun}", js.stream_names, "STREAM")
+            stream = Asker(settings).select("Select a stream", js.stream_names, "STREAM")
         if names_only:
             _list_names(settings, js, stream)
             return
@@ -94,15 +92,10 @@ def _list_names(settings: Settings, js: JetStream, stream: str | None) -> None:
 
 
 def _show_list(settings: Settings, stream: str | None, found: Sequence[ConsumerInfo]) -> None:
-    noun, out = words(), settings.env.stdout
+    out = settings.env.stdout
     if not found:
-        where = f" for {noun.stream} {stream}" if stream is not None and not noun.old else ""
-        out.write(f"No {noun.consumers if not noun.old else 'observables'} defined{where}\n")
-    elif noun.old:
-        for each in dict.fromkeys(one.stream_name for one in found):
-            out.write(f"Observables for message set {each}:\n\n")
-            out.writelines(f"\t{one.name}\n" for one in found if one.stream_name == each)
-            out.write("\n")
+        where = f" for Stream {stream}" if stream is not None else ""
+        out.write(f"No Consumers defined{where}\n")
     else:
         rows = [
             [
@@ -214,9 +207,8 @@ def _document(info: ConsumerInfo) -> dict[str, Any]:
 
 
 def _show(settings: Settings, stream: str | None, found: list[ConsumerInfo]) -> None:
-    noun = words()
     if not found:
-        settings.env.stdout.write(f"No {noun.consumers} defined\n")
+        settings.env.stdout.write("No Consumers defined\n")
         return
     rows = [
         [
@@ -232,10 +224,10 @@ def _show(settings: Settings, stream: str | None, found: list[ConsumerInfo]) -> 
         ]
         for info in found
     ]
-    columns = [noun.consumer, "Mode", "Ack", "Ack Wait", "Ack Pending", "Redelivered"]
+    columns = ["Consumer", "Mode", "Ack", "Ack Wait", "Ack Pending", "Redelivered"]
     columns += ["Unprocessed", "Ack Floor", "Last Delivery"]
-    where = f"{noun.stream} {stream}" if stream is not None else f"all {noun.streams}"
-    heading = f"{noun.consumers} of {where}"
+    where = f"Stream {stream}" if stream is not None else "all Streams"
+    heading = f"Consumers of {where}"
     write_table(Table(title=heading, columns=columns, rows=rows, left=3), settings.env)
 
 

@@ -16,7 +16,6 @@ from ..output import Block, count, emit_line, note, seconds_text
 from ..sanitize import readable
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
-from ..terminology import words
 from ..values import TIMEOUT
 from .find import consumer_arguments, find, title
 
@@ -55,7 +54,7 @@ def sample(
         percent = (info.config.sample_freq or "0").removesuffix("%")
         if not int(percent):
             raise CommandError(
-                f"{words().consumer.lower()} {title(info)} has sampling disabled",
+                f"consumer {title(info)} has sampling disabled",
                 ExitStatus.USAGE,
                 hint=f"'jsm consumer edit {info.stream_name} {info.name} --sample 100' enables it",
             )
@@ -100,10 +99,9 @@ def _show(settings: Settings, info: ConsumerInfo, data: bytes) -> bool:
         emit_line(settings, event)
         return True
     stream_seq, consumer_seq, deliveries, ack_time = fields
-    noun = words()
     block = Block()
-    block.add(f"{noun.stream} Sequence", count(stream_seq))
-    block.add(f"{noun.consumer} Sequence", count(consumer_seq))
+    block.add("Stream Sequence", count(stream_seq))
+    block.add("Consumer Sequence", count(consumer_seq))
     # The format of 2020 counts redeliveries; the event includes the first delivery.
     block.add("Redelivered", count(max(0, deliveries - 1)))
     block.add("Delay", seconds_text(timedelta(microseconds=ack_time // 1000)))

@@ -18,7 +18,6 @@ from ..output import (
     write_blocks,
     yes,
 )
-from ..terminology import words
 from .find import title
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 def show(settings: Settings, info: ConsumerInfo, *, state_only: bool = False) -> None:
     """Write the info of a consumer to ``stdout``."""
-    heading = f"Information for {words().consumer.lower()} {title(info)}"
+    heading = f"Information for consumer {title(info)}"
     blocks = [] if state_only else [config_block(settings, info.config), _cluster_block(info)]
     write_blocks(settings.env, *blocks, state_block(settings, info), heading=heading)
 
@@ -172,11 +171,9 @@ def state_block(settings: Settings, info: ConsumerInfo) -> Block:
 
 
 def _position(info: ConsumerInfo, position: SequenceInfo) -> str:
-    noun = words()
-    stream = "Message set" if noun.old else "Stream"
     text = (
-        f"{noun.consumer} sequence: {count(position.consumer_seq)} "
-        f"{stream} sequence: {count(position.stream_seq)}"
+        f"Consumer sequence: {count(position.consumer_seq)} "
+        f"Stream sequence: {count(position.stream_seq)}"
     )
     if position.last_active is not None and info.ts is not None:
         ago = timedelta(milliseconds=(info.ts - position.last_active) // timedelta(milliseconds=1))

@@ -41,10 +41,10 @@ from ...errors import (
 from ...net.clock import Deadline, monotonic
 from ...subjects import subject_matches
 from ..interruptible import wait_interruptibly
+from ..names import find_stream
 from ..output import counted, say
 from ..settings import Settings
 from ..status import CommandError, ExitStatus
-from ..terminology import find_stream
 
 #: Timeout for messages in flight when reading ends, in seconds.
 _DRAIN_TIMEOUT_S = 1.0

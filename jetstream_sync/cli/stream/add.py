@@ -21,11 +21,11 @@ from ..config import (
     warn_of_ignored,
     write_config,
 )
+from ..names import find_stream
 from ..output import counted, emit, say
 from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
-from ..terminology import find_stream, words
 from ..values import FILE, STREAM_NAME, parse_limit, parse_limited_duration, parse_limited_size
 from .options import STORAGE, config_options, fields_of
 from .show import write_info
@@ -146,7 +146,7 @@ def _show(settings: Settings, stream: Stream, done: str) -> None:
     info = stream.cached_info
 
     def human() -> None:
-        settings.env.stdout.write(f"{words().stream} {stream.name} {done}\n\n")
+        settings.env.stdout.write(f"Stream {stream.name} {done}\n\n")
         write_info(settings, info)
 
     emit(settings, info, human)
@@ -159,9 +159,8 @@ def _prompt_for_config(
     with Asker(settings) as ask:
         if defaults:
             ask.interactive = False
-        noun = words().stream
         name = ask.value(
-            f"{noun} name",
+            "Stream name",
             "NAME",
             check_stream_name,
             value=name,
@@ -278,9 +277,9 @@ def edit(settings: Settings, name: str | None, **options: Any) -> None:
             fields,
             {"name": before.name},
             update,
-            kind=words().stream,
+            kind="Stream",
             name=before.name,
-            confirm=f"Change {words().stream} {before.name}?",
+            confirm=f"Change Stream {before.name}?",
             options=options,
         )
     verb = "already has this config" if updated is None else "was changed"
@@ -305,7 +304,7 @@ def seal(settings: Settings, name: str, force: bool) -> None:
         info = stream.cached_info
         if not info.config.sealed:
             Asker(settings).confirm(
-                f"Seal {words().stream} {name} with {counted(info.state.messages, 'message')} permanently?",
+                f"Seal Stream {name} with {counted(info.state.messages, 'message')} permanently?",
                 force=force,
             )
             stream = js.update_stream(replace(info.config, sealed=True))

@@ -12,11 +12,11 @@ from ...net.clock import monotonic
 from ..charts import sparkline, writes_blocks
 from ..completion import optional_stream_argument
 from ..interruptible import pause
+from ..names import find_stream
 from ..output import counted, emit_line, size, when
 from ..prompts import Asker
 from ..sanitize import unescaped
 from ..settings import Settings, common_options
-from ..terminology import find_stream, words
 from ..values import PAUSE
 
 #: Width of a graph, in samples.
@@ -97,7 +97,7 @@ def _show(settings: Settings, name: str, samples: list[_Sample]) -> None:
 
         held = [float(sample.messages) for sample in samples[1:]]
         unescaped(out).write("\x1b[H\x1b[2J")
-        out.write(f"{words().stream} {name}\n\n")
+        out.write(f"Stream {name}\n\n")
         out.write(f"  In:    {drawn(rates)} {rates[-1]:,.0f} msgs/s\n")
         out.write(
             f"  Holds: {drawn(held)} {counted(last.messages, 'message')}, {size(last.bytes)}\n"

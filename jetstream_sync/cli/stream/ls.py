@@ -16,7 +16,6 @@ from ..long_running import failover_options
 from ..output import count, emit, emit_names, seconds_text, size, when
 from ..render import Table, write_table
 from ..settings import Settings, common_options
-from ..terminology import words
 from ..values import DURATION, PAUSE
 from .show import STORAGES
 
@@ -68,7 +67,7 @@ def _infos(js: JetStream, subject: str | None = None, *, everything: bool) -> li
 
 def list_text(settings: Settings, infos: list[StreamInfo], none: str = "defined") -> None:
     """
-    Write streams as a table, or as the list of the 2020 CLI if its command names are used.
+    Write streams as a table.
 
     Args:
         settings: the settings of the command.
@@ -76,14 +75,9 @@ def list_text(settings: Settings, infos: list[StreamInfo], none: str = "defined"
         none: the verb if there are no streams, as in "No Streams defined".
 
     """
-    noun = words()
     out = settings.env.stdout
     if not infos:
-        out.write(f"No {noun.streams} {none}\n")
-        return
-    if noun.old:
-        out.write(f"{noun.streams}:\n\n")
-        out.writelines(f"\t{each.config.name}\n" for each in infos)
+        out.write(f"No Streams {none}\n")
         return
     rows = [
         [
@@ -97,7 +91,7 @@ def list_text(settings: Settings, infos: list[StreamInfo], none: str = "defined"
         for each in infos
     ]
     columns = ["Name", "Description", "Created", "Messages", "Size", "Last Message"]
-    write_table(Table(title=noun.streams, columns=columns, rows=rows, left=3), settings.env)
+    write_table(Table(title="Streams", columns=columns, rows=rows, left=3), settings.env)
 
 
 #: Return whether a stream matches.
@@ -308,9 +302,8 @@ def _row(info: StreamInfo) -> dict[str, Any]:
 
 
 def _show(settings: Settings, found: list[StreamInfo], *, raw: bool) -> None:
-    noun = words()
     if not found:
-        settings.env.stdout.write(f"No {noun.streams} defined\n")
+        settings.env.stdout.write("No Streams defined\n")
         return
     number, amount = (str, str) if raw else (count, size)
     clustered = any(info.cluster is not None and info.cluster.name for info in found)
@@ -331,12 +324,12 @@ def _show(settings: Settings, found: list[StreamInfo], *, raw: bool) -> None:
         if clustered:
             row.insert(2, _peers(info))
         rows.append(row)
-    columns = [noun.stream, "Storage", "Replicas", noun.consumers, "Messages", "Bytes"]
+    columns = ["Stream", "Storage", "Replicas", "Consumers", "Messages", "Bytes"]
     columns += ["Subjects", "Deleted", "Lost"]
     if clustered:
         columns.insert(2, "Servers")
     left = 3 if clustered else 2
-    title = f"{noun.streams} of the account"
+    title = "Streams of the account"
     write_table(Table(title=title, columns=columns, rows=rows, left=left), settings.env)
     _show_replication(settings, found)
 
@@ -365,5 +358,5 @@ def _show_replication(settings: Settings, found: list[StreamInfo]) -> None:
             rows.append([info.config.name, kind, each.name, error or "", count(each.lag), seen])
     if rows:
         settings.env.stdout.write("\n")
-        columns = [words().stream, "Kind", "From", "Error", "Lag", "Seen"]
+        columns = ["Stream", "Kind", "From", "Error", "Lag", "Seen"]
         write_table(Table(title="Replication", columns=columns, rows=rows, left=4), settings.env)

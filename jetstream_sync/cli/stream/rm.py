@@ -10,11 +10,11 @@ from ... import JetStream, Stream, StreamInfo
 from ...errors import MessageNotFoundError, StreamNotFoundError
 from ...subjects import check_stream_name
 from ..completion import complete_stream, optional_stream_argument, stream_argument
+from ..names import find_stream, not_found
 from ..output import counted, emit, note
 from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
-from ..terminology import find_stream, not_found, words
 from ..values import STREAM_NAME
 from .show import write_state
 
@@ -33,17 +33,16 @@ _force = click.option(
 def rm(settings: Settings, names: tuple[str, ...], force: bool, ignore_missing: bool) -> None:
     """Delete streams with their messages and consumers."""
     ask = Asker(settings)
-    noun = words().stream
     deleted = []
     with settings.jetstream() as js:
         if not names:
-            names = (ask.select(f"Select a {noun.lower()}", js.stream_names, "STREAM"),)
+            names = (ask.select("Select a stream", js.stream_names, "STREAM"),)
             ask.done()
         found = _existing(js, names, ignore_missing=ignore_missing)
         held = sum(each.state.messages for each in found)
         listed = ", ".join(each.config.name for each in found)
         if found:
-            kind = noun if len(found) == 1 else words().streams
+            kind = "Stream" if len(found) == 1 else "Streams"
             ask.confirm(f"Delete {kind} {listed} with {counted(held, 'message')}?", force=force)
         for each in found:
             try:
@@ -56,7 +55,7 @@ def rm(settings: Settings, names: tuple[str, ...], force: bool, ignore_missing: 
     emit(settings, {"deleted": deleted}, lambda: None)
     if not settings.json:
         for name in deleted:
-            settings.env.stderr.write(f"{noun} {name} was deleted\n")
+            settings.env.stderr.write(f"Stream {name} was deleted\n")
 
 
 def _existing(js: JetStream, names: tuple[str, ...], *, ignore_missing: bool) -> list[StreamInfo]:
@@ -68,7 +67,7 @@ def _existing(js: JetStream, names: tuple[str, ...], *, ignore_missing: bool) ->
             found.append(js.get_stream(name).cached_info)
         except StreamNotFoundError:
             if not ignore_missing:
-                raise not_found(words().stream.lower(), name, js.stream_names()) from None
+                raise not_found("stream", name, js.stream_names()) from None
     return found
 
 

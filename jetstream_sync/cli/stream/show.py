@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +19,7 @@ from ... import (
     StreamState,
 )
 from ..completion import optional_stream_argument
+from ..names import find_stream
 from ..output import (
     Block,
     count,
@@ -37,7 +38,6 @@ from ..prompts import Asker
 from ..render import Table, write_table
 from ..sanitize import readable
 from ..settings import Settings, common_options
-from ..terminology import Terminology, find_stream, words
 
 #: Display names of policies.
 RETENTIONS: dict[str, str] = {
@@ -65,32 +65,24 @@ _FLAG_LABELS = (
 
 def write_info(settings: Settings, info: StreamInfo) -> None:
     """Write the config and state of a stream to ``stdout``, as ``jsm stream info`` does."""
-    noun = words()
-    heading = f"Information for {noun.stream.lower()} {info.config.name}"
+    heading = f"Information for stream {info.config.name}"
     blocks = [
-        _configuration(info.config, noun),
+        _configuration(info.config),
         _options(info.config),
         cluster_block(info),
         replication_block(info),
-        state_block(settings, info, noun),
+        state_block(settings, info),
     ]
     write_blocks(settings.env, *blocks, heading=heading)
 
 
 def write_state(settings: Settings, info: StreamInfo) -> None:
     """Write the state of a stream to ``stdout``."""
-    noun = words()
-    heading = f"State of {noun.stream.lower()} {info.config.name}"
-    write_blocks(settings.env, state_block(settings, info, noun), heading=heading)
+    heading = f"State of stream {info.config.name}"
+    write_blocks(settings.env, state_block(settings, info), heading=heading)
 
 
-def _unlimited(noun: Terminology) -> Callable[[int | None], str]:
-    # The 2020 CLI wrote limits as in the API, with -1 for no limit.
-    return (lambda value: str(-1 if value is None else value)) if noun.old else limit
-
-
-def _configuration(config: StreamConfig, noun: Terminology) -> Block:
-    shown = _unlimited(noun)
+def _configuration(config: StreamConfig) -> Block:
     block = Block("Configuration")
     if config.description:
         block.add("Description", config.description)
@@ -102,18 +94,18 @@ def _configuration(config: StreamConfig, noun: Terminology) -> Block:
     block.add("Discard Policy", str(config.discard or "old").capitalize())
     if config.duplicate_window is not None:
         block.add("Duplicate Window", duration(config.duplicate_window))
-    block.add("Maximum Messages", shown(config.max_msgs))
+    block.add("Maximum Messages", limit(config.max_msgs))
     if config.max_msgs_per_subject is not None and config.max_msgs_per_subject > 0:
         block.add("Maximum Per Subject", count(config.max_msgs_per_subject))
-    block.add("Maximum Bytes", _bytes(config.max_bytes, shown))
+    block.add("Maximum Bytes", _bytes(config.max_bytes))
     block.add("Maximum Age", duration(config.max_age or timedelta(0), unlimited=True))
-    block.add("Maximum Message Size", _bytes(config.max_msg_size, shown))
-    block.add(f"Maximum {noun.consumers}", shown(config.max_consumers))
+    block.add("Maximum Message Size", _bytes(config.max_msg_size))
+    block.add("Maximum Consumers", limit(config.max_consumers))
     return block
 
 
-def _bytes(value: int | None, shown: Callable[[int | None], str]) -> str:
-    return shown(value) if value is None or value < 0 else size(value)
+def _bytes(value: int | None) -> str:
+    return limit(value) if value is None or value < 0 else size(value)
 
 
 def _options(config: StreamConfig) -> Block:
@@ -215,10 +207,10 @@ def _lag(source: StreamSourceInfo) -> str:
     return ", ".join(parts)
 
 
-def state_block(settings: Settings, info: StreamInfo, noun: Terminology) -> Block:
+def state_block(settings: Settings, info: StreamInfo) -> Block:
     """Return the block with the state of a stream."""
     state: StreamState = info.state
-    block = Block("Statistics" if noun.old else "State")
+    block = Block("State")
     block.add("Messages", count(state.messages))
     block.add("Bytes", size(state.bytes))
     block.add("FirstSeq", count(state.first_seq) + _at(settings, state, first=True))
@@ -229,7 +221,7 @@ def state_block(settings: Settings, info: StreamInfo, noun: Terminology) -> Bloc
         block.add("Lost Messages", count(len(state.lost.msgs or ())))
     if state.num_subjects:
         block.add("Subjects", count(state.num_subjects))
-    block.add(f"Active {noun.consumers}", count(state.consumer_count))
+    block.add("Active Consumers", count(state.consumer_count))
     block.add("Created", when(settings, info.created))
     return block
 
@@ -303,7 +295,7 @@ def subjects(
             out.write("No subjects\n")
             return
         rows = [[subject, count(number)] for subject, number in ordered]
-        title = f"Subjects of {words().stream.lower()} {stream.name}"
+        title = f"Subjects of stream {stream.name}"
         write_table(Table(title=title, columns=["Subject", "Messages"], rows=rows), settings.env)
 
     emit(settings, dict(ordered), human)
@@ -328,10 +320,10 @@ def gaps(settings: Settings, name: str | None) -> None:
 
     def human() -> None:
         if not found:
-            settings.env.stdout.write(f"{words().stream} {stream.name} has no gaps\n")
+            settings.env.stdout.write(f"Stream {stream.name} has no gaps\n")
             return
         rows = [[count(first), count(last), count(last - first + 1)] for first, last in found]
-        title = f"Gaps in {words().stream.lower()} {stream.name}"
+        title = f"Gaps in stream {stream.name}"
         table = Table(title=title, columns=["First", "Last", "Messages"], rows=rows, left=0)
         write_table(table, settings.env)
 

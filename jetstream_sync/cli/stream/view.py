@@ -26,12 +26,12 @@ from ..completion import optional_stream_argument, stream_argument
 from ..interruptible import pause
 from ..long_running import failover_options
 from ..messages.view import FORMAT_HELP, MessageWriter, Translator, header_lines
+from ..names import find_stream
 from ..output import when
 from ..prompts import Asker
 from ..sanitize import readable
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
-from ..terminology import find_stream
 from ..values import TIME
 
 if TYPE_CHECKING:
