@@ -263,7 +263,7 @@ def test_samples_are_printed_as_they_arrive(jsm: Jsm, orders: Orders, terminal: 
     )
     jsm("obs", "next", "ORDERS", "NEW").ok()
     shown.expect("Delay: ")
-    assert "] ORDERS > NEW\n  Stream Sequence: 1\n   Consumer Sequence: 1\n" in shown.text
+    assert "] ORDERS > NEW\n    Stream Sequence: 1\n  Consumer Sequence: 1\n" in shown.text
     jsm("obs", "next", "ORDERS", "NEW").ok()
     assert shown.wait() == 0
     assert shown.text.count("Redelivered: 0") == 2

@@ -1,4 +1,4 @@
-"""``jsm consumer``: manage and read consumers, called Observables in 2020."""
+"""``jsm consumer``: manage and read consumers."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ def consumer(_settings: Settings) -> None:
     """
     Manage and read consumers.
 
-    They were called Observables in 2020: 'jsm obs' is the same command and uses that term.
+    "jsm obs" is an alias.
     """

@@ -51,5 +51,5 @@ def stream(_settings: Settings) -> None:
     """
     Manage streams, which store messages.
 
-    Streams were called Message Sets in 2020. "jsm ms" is an alias that keeps that name in its output.
+    "jsm ms" is an alias.
     """
