@@ -25,11 +25,11 @@ import shlex
 import sqlite3
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import is_dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -39,6 +39,7 @@ import pytest
 from check_links import broken_links
 from check_types import extract_pages, untyped_names
 from fix_jsm import run_jsm
+from fix_threads import wait_until
 from pages import DOCUMENTED_URL, ROOT, Block, blocks, documents
 from typing_extensions import is_typeddict
 
@@ -262,7 +263,9 @@ def test_the_tutorial_can_be_run_again(forgotten: bool) -> None:
                 if forgotten:
                     # The server forgets the message ids, as after the two minutes of the window.
                     js.update_stream(replace(config, duplicate_window=timedelta(milliseconds=100)))
-                    time.sleep(0.3)
+                    publish = partial(js.publish, "ORDERS.probe", b"", msg_id="probe")
+                    publish()
+                    wait_until(lambda: not publish().duplicate)  # noqa: B023 - called here
                     js.update_stream(config)
                 stored = stream.info(subjects_filter="ORDERS.received").state.subjects
     assert stored == {"ORDERS.received": 202 if forgotten else 101}

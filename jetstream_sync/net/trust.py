@@ -80,6 +80,8 @@ def _default_context(ca_file: str | os.PathLike[str] | None) -> ssl.SSLContext:
         raise InvalidOptionError(
             "ca_file", ca_file, "holds no certificate in PEM format"
         ) from error
+    # Some distributions build Python with a lower limit than Python's own default.
+    context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)
     # During a renegotiation, writers would have to wait for the reader.
     context.options |= ssl.OP_NO_RENEGOTIATION
     return context
