@@ -15,6 +15,7 @@ from sphinx.application import Sphinx
 
 import jetstream_sync
 from jetstream_sync.codec import Record
+from jetstream_sync.records import needed_release
 
 # The models in the reference can be imported then.
 settings.configure(INSTALLED_APPS=["jetstream_sync.django"])
@@ -114,6 +115,19 @@ def protect_colon(
         lines[:0] = ["..", ""]  # an empty comment, which has no colon
 
 
+def add_release(
+    _app: Sphinx, what: str, name: str, _obj: object, _options: object, lines: list[str]
+) -> None:
+    """Add the release that a field of a record needs, which its declaration has."""
+    owner, _, field = name.rpartition(".")
+    record = getattr(jetstream_sync, owner.rpartition(".")[2], None)
+    if what != "attribute" or not isinstance(record, type) or not issubclass(record, Record):
+        return
+    for each in fields(record):
+        if each.name == field and (sentence := needed_release(each)):
+            lines += ["", sentence]
+
+
 def drop_field_list(
     _app: Sphinx, what: str, _name: str, obj: object, _options: object, lines: list[str]
 ) -> None:
@@ -184,6 +198,7 @@ def setup(app: Sphinx) -> None:
     """Connect the functions above. Docstrings are processed before napoleon, whose priority is 500."""
     app.connect("autodoc-process-docstring", protect_colon, priority=400)
     app.connect("autodoc-process-docstring", drop_field_list, priority=400)
+    app.connect("autodoc-process-docstring", add_release, priority=600)
     app.connect("autodoc-process-docstring", add_example, priority=600)
     app.connect("autodoc-process-signature", shorten_record)
     app.connect("doctree-read", resolve_types)

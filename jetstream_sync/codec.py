@@ -191,6 +191,9 @@ class Record(RecordBase):
                 else:
                     raise InvalidOptionError(name, value, "must not be None")
             object.__setattr__(self, "extra", Extra(extra) if extra else _NO_EXTRA)
+            for name, (low, high) in codec.ranges.items():
+                if getattr(self, name) != _NO_DURATION:  # it means that there is no limit
+                    self._check_range(low, high, name)
             self._check()
 
     def _check(self) -> None:
@@ -225,6 +228,7 @@ class Record(RecordBase):
 
 
 _INFINITE: Final = float("inf")
+_NO_DURATION: Final = timedelta(0)
 
 
 # Type checkers see descriptors, so that a field accepts more types than it returns. At run time these
@@ -361,6 +365,8 @@ class _RecordCodec(NamedTuple):
     names: frozenset[str]
     #: The fields without a default.
     required: tuple[str, ...]
+    #: The smallest and largest value of a field, if it has limits.
+    ranges: Mapping[str, tuple[float, float]]
 
 
 _record_codecs: dict[type[Record], _RecordCodec] = {}
@@ -388,6 +394,11 @@ def _record_codec(cls: type[Record]) -> _RecordCodec:
             fields,
             frozenset(each.name for each in fields),
             tuple(each.name for each in fields if each.default is dataclasses.MISSING),
+            {
+                each.name: each.metadata["range"]
+                for each in dataclasses.fields(cls)
+                if "range" in each.metadata
+            },
         )
     return codec
 

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 _T = TypeVar("_T")
+_INT64_MAX = 2**63 - 1
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
@@ -25,8 +26,48 @@ else:
         return lambda decorator: decorator
 
 
+def setting(
+    *,
+    default: Any = dataclasses.MISSING,
+    since: tuple[int, int] | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    unit: str | None = None,
+    title: str | None = None,
+    flags: str | None = None,
+    server_default: object = None,
+) -> Any:
+    """
+    Declare a field of a config, with the rules for its value and its form on the command line.
+
+    The docstring of the field, which follows its declaration, is the help text of its option.
+
+    Args:
+        default: the value of a record without it; ``None``: not set. Without a default the field is required.
+        since: the first release of nats-server that knows the field; ``None``: the oldest supported one.
+        low: the smallest value, in seconds for a duration, which may always be 0. ``None``: not checked.
+        high: the largest value; ``None``: that of a signed 64-bit integer.
+        unit: ``"bytes"`` for a size.
+        title: the label in output; ``None``: from the name, as in "Maximum Messages".
+        flags: the flags of the option, separated by spaces; ``None``: from the name; empty: no option.
+        server_default: the value that a server uses if the field is not set; ``None``: 0, false or empty;
+            ``...``: it depends on other settings.
+
+    """
+    given = {
+        "since": since,
+        "range": None if low is None else (low, _INT64_MAX if high is None else high),
+        "unit": unit,
+        "title": title,
+        "flags": flags,
+        "server_default": server_default,
+    }
+    metadata = {name: value for name, value in given.items() if value is not None}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
 @dataclass_transform(
-    frozen_default=True, kw_only_default=True, field_specifiers=(dataclasses.field,)
+    frozen_default=True, kw_only_default=True, field_specifiers=(dataclasses.field, setting)
 )
 def record(cls: type[_T]) -> type[_T]:
     """Turn a subclass of `RecordBase` into a frozen, slotted, keyword-only dataclass."""
@@ -52,15 +93,30 @@ class _FieldDocs:
 
     def __get__(self, instance: object, cls: type[Any]) -> str:
         if self._complete is None:
-            docs: dict[str, str] = {}
-            for base in reversed(cls.__mro__):
-                docs.update(_docs_in_source(base))
+            docs = field_docs(cls)
             names = [each.name for each in dataclasses.fields(cls) if each.name in docs]
             names.sort(key="extra".__eq__)  # the base class has it first
             listed = "".join(f"\n\n{_wrapped(name, docs[name])}" for name in names)
             text = inspect.cleandoc(self._text)
             self._complete = f"{text}\n\nFields:{listed}\n" if names else self._text
         return self._complete
+
+
+def field_docs(cls: type[Any]) -> dict[str, str]:
+    """Return the docstrings of the fields of a record class, with the releases that they need."""
+    docs: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        docs.update(_docs_in_source(base))
+    for each in dataclasses.fields(cls):
+        if each.name in docs and "since" in each.metadata:
+            docs[each.name] = f"{docs[each.name].rstrip()} {needed_release(each)}"
+    return docs
+
+
+def needed_release(field: dataclasses.Field[Any]) -> str:
+    """Return the sentence on the release of nats-server that a field needs; empty: any."""
+    since = field.metadata.get("since")
+    return f"Needs server {since[0]}.{since[1]}." if since else ""
 
 
 def _docs_in_source(cls: type[Any]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from ..codec import Record
-from ..records import record
+from ..records import record, setting
 from .enums import MigrationStatusType, RetentionPolicy
 
 
@@ -18,15 +18,15 @@ from .enums import MigrationStatusType, RetentionPolicy
 class Placement(Record):
     """Which servers may hold a stream."""
 
-    cluster: str | None = None
+    cluster: str | None = setting(default=None, flags="--cluster")
     """Name of the cluster; default: any."""
 
-    tags: Sequence[str] | None = None
+    tags: Sequence[str] | None = setting(default=None, flags="--tag")
     """Tags that each server must have; default: none."""
 
-    preferred: str | None = None
+    preferred: str | None = setting(default=None, since=(2, 11))
     """
-    Preferred new leader in a step-down request; needs server 2.11.
+    Preferred new leader in a step-down request.
 
     Not valid in a stream config.
     """

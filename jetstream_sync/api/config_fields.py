@@ -1,9 +1,8 @@
 """
 Types of the config fields that `create_stream()`, `create_consumer()` and similar calls accept by keyword.
 
-Type checkers reject an unknown or misspelled field. The package imports this module for type checking
-only, so it does not add to the import time. The fields are those of `StreamConfig` and
-`ConsumerConfig`, which document them; a test compares both.
+Made by tests/make_config_fields.py from the records, which document the fields. Type checkers reject an
+unknown or misspelled field. The package imports this module for type checking only.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from ..codec import UNSET, Duration, Durations, Record
 from ..errors import InvalidOptionError
-from ..records import record
+from ..records import record, setting
 from ..subjects import check_consumer_name, check_publish_subject, check_queue, check_subject
 from .cluster import ClusterInfo
 from .enums import AckPolicy, DeliverPolicy, PriorityPolicy, ReplayPolicy
@@ -41,7 +41,7 @@ class ConsumerConfig(Record):
 
     """
 
-    durable_name: str | None = None
+    durable_name: str | None = setting(default=None, flags="")
     """
     The name of a durable consumer, which is kept while it is not used.
 
@@ -49,7 +49,7 @@ class ConsumerConfig(Record):
     space, ``.``, ``*``, ``>`` or slashes.
     """
 
-    name: str | None = None
+    name: str | None = setting(default=None, flags="", server_default=...)
     """
     The consumer name; equal to `durable_name` if both are set.
 
@@ -59,23 +59,23 @@ class ConsumerConfig(Record):
     description: str | None = None
     """Description; at most 4096 bytes."""
 
-    deliver_policy: DeliverPolicy | str = DeliverPolicy.ALL
+    deliver_policy: DeliverPolicy | str = setting(default=DeliverPolicy.ALL, flags="--deliver")
     """Where in the stream to start; always sent. Not updatable."""
 
-    opt_start_seq: int | None = None
+    opt_start_seq: int | None = setting(default=None, low=0, high=_UINT64_MAX, flags="")
     """The sequence to start at; required by `deliver_policy` ``by_start_sequence`` and only valid there."""
 
-    opt_start_time: datetime | None = None
+    opt_start_time: datetime | None = setting(default=None, flags="")
     """The time to start at; required by `deliver_policy` ``by_start_time`` and only valid there."""
 
-    ack_policy: AckPolicy | str = AckPolicy.EXPLICIT
+    ack_policy: AckPolicy | str = setting(default=AckPolicy.EXPLICIT, flags="--ack")
     """
     How messages are acknowledged; always sent. Not updatable.
 
     The default of this client is ``explicit``; the server's default is ``none``.
     """
 
-    ack_wait: Duration = UNSET
+    ack_wait: Duration = setting(default=UNSET, low=0, server_default=..., flags="--wait")
     """
     Seconds after which an unacknowledged message is redelivered.
 
@@ -83,7 +83,9 @@ class ConsumerConfig(Record):
     `ack_policy` ``flow_control``.
     """
 
-    max_deliver: int | None = None
+    max_deliver: int | None = setting(
+        default=None, low=-1, server_default=-1, title="Maximum Deliveries"
+    )
     """Maximum number of deliveries of a message; the server's default is -1, no limit."""
 
     backoff: Durations = UNSET
@@ -94,29 +96,35 @@ class ConsumerConfig(Record):
     items, and does not apply to a nak.
     """
 
-    filter_subject: str | None = None
+    filter_subject: str | None = setting(default=None, flags="--filter")
     """Deliver only messages on this subject, with wildcards. Excludes `filter_subjects`."""
 
-    filter_subjects: Sequence[str] | None = None
-    """Several filters, which must not overlap. Excludes `filter_subject`. Needs server 2.10."""
+    filter_subjects: Sequence[str] | None = setting(default=None, flags="")
+    """Several filters, which must not overlap. Excludes `filter_subject`."""
 
-    replay_policy: ReplayPolicy | str = ReplayPolicy.INSTANT
+    replay_policy: ReplayPolicy | str = setting(default=ReplayPolicy.INSTANT, flags="--replay")
     """Speed of delivery of stored messages; always sent. Not updatable."""
 
-    rate_limit_bps: int | None = None
+    rate_limit_bps: int | None = setting(
+        default=None, low=0, high=_UINT64_MAX, title="Rate Limit in Bits/s", flags="--bps"
+    )
     """Maximum delivery rate in bits per second; push consumers only."""
 
-    sample_freq: str | None = None
+    sample_freq: str | None = setting(default=None, title="Sampling Rate", flags="--sample")
     """Percentage of acknowledgements that the server reports in an advisory: ``"30%"``."""
 
-    max_waiting: int | None = None
+    max_waiting: int | None = setting(
+        default=None, low=0, server_default=..., title="Maximum Waiting Pulls"
+    )
     """
     Maximum number of waiting pull requests; the server's default is 512.
 
     Pull consumers only. Not updatable.
     """
 
-    max_ack_pending: int | None = None
+    max_ack_pending: int | None = setting(
+        default=None, low=-1, server_default=..., flags="--max-pending"
+    )
     """
     Maximum number of unacknowledged messages before delivery pauses.
 
@@ -127,7 +135,7 @@ class ConsumerConfig(Record):
     flow_control: bool | None = None
     """Whether to enable flow control; push consumers with `idle_heartbeat` only."""
 
-    idle_heartbeat: Duration = UNSET
+    idle_heartbeat: Duration = setting(default=UNSET, low=0, flags="--heartbeat")
     """
     Interval of heartbeats of an idle push consumer, in seconds, at least 0.1.
 
@@ -137,22 +145,28 @@ class ConsumerConfig(Record):
     headers_only: bool | None = None
     """Whether to omit the payload and send its size in ``Nats-Msg-Size``."""
 
-    max_batch: int | None = None
+    max_batch: int | None = setting(
+        default=None, low=0, title="Maximum Pull Batch", flags="--max-pull-batch"
+    )
     """Maximum number of messages of a pull request; default: no limit."""
 
-    max_expires: Duration = UNSET
+    max_expires: Duration = setting(
+        default=UNSET, low=0.001, title="Maximum Pull Expiry", flags="--max-pull-expire"
+    )
     """Maximum expiry of a pull request in seconds, at least 0.001; default: no limit."""
 
-    max_bytes: int | None = None
+    max_bytes: int | None = setting(
+        default=None, low=0, unit="bytes", title="Maximum Pull Bytes", flags="--max-pull-bytes"
+    )
     """Maximum number of bytes of a pull request; default: no limit."""
 
-    deliver_subject: str | None = None
+    deliver_subject: str | None = setting(default=None, title="Delivery Subject", flags="--target")
     """The delivery subject, which makes this a push consumer; no wildcards."""
 
-    deliver_group: str | None = None
+    deliver_group: str | None = setting(default=None, title="Delivery Queue Group")
     """The queue group that shares the messages of a push consumer. Not updatable."""
 
-    inactive_threshold: Duration = UNSET
+    inactive_threshold: Duration = setting(default=UNSET, low=0, server_default=...)
     """
     Seconds of inactivity after which the server deletes the consumer.
 
@@ -161,7 +175,7 @@ class ConsumerConfig(Record):
     subscriber on its `deliver_subject`, even without messages.
     """
 
-    num_replicas: int | None = None
+    num_replicas: int | None = setting(default=None, low=0, high=5, flags="--replicas")
     """
     Number of replicas of the consumer state, 0 to 5.
 
@@ -169,46 +183,52 @@ class ConsumerConfig(Record):
     with retention ``limits``.
     """
 
-    mem_storage: bool | None = None
+    mem_storage: bool | None = setting(default=None, title="Memory Storage", flags="--memory")
     """Whether to keep the state in memory, regardless of the stream's storage. Not updatable."""
 
-    direct: bool | None = None
+    direct: bool | None = setting(default=None, flags="")
     """Internal to servers, for mirrors and sources."""
 
-    sourcing: bool | None = None
-    """Internal to servers, for mirrors and sources; needs server 2.14."""
+    sourcing: bool | None = setting(default=None, since=(2, 14), flags="")
+    """Internal to servers, for mirrors and sources."""
 
     metadata: Mapping[str, str] | None = None
     """
-    Application-defined key-value pairs, at most 128 KiB; needs server 2.10.
+    Application-defined key-value pairs, at most 128 KiB.
 
     Keys that begin with ``_nats.`` are reserved: the server sets and removes them.
     """
 
-    pause_until: datetime | None = None
-    """Pause delivery until this time; changed later by pause and resume. Needs server 2.11."""
+    pause_until: datetime | None = setting(
+        default=None, since=(2, 11), title="Paused Until", flags="--pause"
+    )
+    """Pause delivery until this time; changed later by pause and resume."""
 
-    priority_groups: Sequence[str] | None = None
+    priority_groups: Sequence[str] | None = setting(default=None, since=(2, 11))
     """
     The priority groups of pull requests (ADR-42).
 
     A name has at most 16 letters, digits, ``-``, ``_``, ``/`` and ``=``. Requires `priority_policy`; pull
-    consumers only. Needs server 2.11.
+    consumers only.
     """
 
-    priority_policy: PriorityPolicy | str | None = None
-    """How the server selects a pull request of a group; needs server 2.11. Not updatable."""
+    priority_policy: PriorityPolicy | str | None = setting(
+        default=None, since=(2, 11), server_default="none"
+    )
+    """How the server selects a pull request of a group. Not updatable."""
 
-    priority_timeout: Duration = UNSET
+    priority_timeout: Duration = setting(
+        default=UNSET, since=(2, 11), low=0, title="Pinned Client Timeout", flags="--pinned-ttl"
+    )
     """
     Seconds without pull requests after which another client is pinned.
 
-    The server's default is 2 minutes with `priority_policy` ``pinned_client``. Needs server 2.11.
+    The server's default is 2 minutes with `priority_policy` ``pinned_client``.
     """
 
     def _check(self) -> None:
         self._check_names()
-        self._check_numbers()
+        self._check_sampling()
         self._check_filters()
         self._check_start()
         self._check_redelivery()
@@ -241,15 +261,7 @@ class ConsumerConfig(Record):
             both and self.name != self.durable_name, "name", "must be equal to durable_name"
         )
 
-    def _check_numbers(self) -> None:
-        durations = ("ack_wait", "inactive_threshold", "idle_heartbeat", "priority_timeout")
-        self._check_range(0, _INT64_MAX, *durations)
-        self._check_range(0, _INT64_MAX, "max_waiting", "max_batch", "max_bytes")
-        self._check_range(-1, _INT64_MAX, "max_deliver", "max_ack_pending")
-        self._check_range(0, _UINT64_MAX, "opt_start_seq", "rate_limit_bps")
-        self._check_range(0, 5, "num_replicas")
-        if self.max_expires:
-            self._check_range(0.001, _INT64_MAX, "max_expires")
+    def _check_sampling(self) -> None:
         self._refuse_if(
             self.sample_freq is not None and not re.fullmatch(_SAMPLE_FREQ, self.sample_freq),
             "sample_freq",

@@ -11,37 +11,15 @@ one that is absent was dropped for a reason, as is the duplicate window of a mir
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
-from datetime import timedelta
+from dataclasses import Field, fields
 from typing import Any, Final
 
 from ..codec import Record
-from .enums import PersistMode, PriorityPolicy
 
 Release = tuple[int, int]
 
-#: The release of nats-server that introduced a field; all other fields are in 2.10, the oldest supported one.
-_SINCE: Final[Mapping[str, Release]] = {
-    "allow_msg_ttl": (2, 11),
-    "subject_delete_marker_ttl": (2, 11),
-    "pause_until": (2, 11),
-    "priority_groups": (2, 11),
-    "priority_policy": (2, 11),
-    "priority_timeout": (2, 11),
-    "preferred": (2, 11),
-    "allow_msg_counter": (2, 12),
-    "allow_atomic": (2, 12),
-    "allow_msg_schedules": (2, 12),
-    "persist_mode": (2, 12),
-    "allow_batched": (2, 14),
-    "consumer": (2, 14),
-    "sourcing": (2, 14),
-}
-#: Enum values that are defaults, which a server omits in its reply.
-_DEFAULT_VALUES: Final = {
-    "persist_mode": PersistMode.DEFAULT,
-    "priority_policy": PriorityPolicy.NONE,
-}
+#: The oldest supported release, which a config without a release comes from.
+_OLDEST: Final = (2, 10)
 
 
 def release(version: str) -> Release | None:
@@ -56,12 +34,7 @@ def server_release(metadata: Mapping[str, str] | None) -> Release | None:
     return release((metadata or {}).get("_nats.ver", ""))
 
 
-def since(path: str) -> Release | None:
-    """Return the release that a field from `fields_left_out` requires, if known."""
-    return _SINCE.get(path.rpartition(".")[2])
-
-
-def fields_left_out(asked: Record, given: Record) -> list[str]:
+def fields_left_out(asked: Record, given: Record) -> dict[str, Release | None]:
     """
     Return the requested fields of a config that are absent in the server's reply.
 
@@ -70,44 +43,48 @@ def fields_left_out(asked: Record, given: Record) -> list[str]:
         given: the config in the reply.
 
     Returns:
-        Paths such as ``allow_atomic`` or ``sources[1].consumer``; empty: the server applied all fields.
+        The release that each field requires, if known, by paths such as ``allow_atomic`` or
+        ``sources[1].consumer``; empty: the server applied all fields.
 
     """
-    sender = server_release(getattr(given, "metadata", None))
-    # A server that knows a field can omit it for another reason than its age: an update of a consumer
-    # does not change pause_until.
-    known = {name for name, needs in _SINCE.items() if sender is not None and sender >= needs}
-    return list(_left_out(asked, given, "", known))
+    sender = server_release(getattr(given, "metadata", None)) or _OLDEST
+    return dict(_left_out(asked, given, "", sender))
 
 
-def _left_out(asked: Record, given: Record, prefix: str, known: set[str]) -> Iterator[str]:
+def _left_out(
+    asked: Record, given: Record, prefix: str, sender: Release
+) -> Iterator[tuple[str, Release | None]]:
     for each in fields(asked):
-        name = each.name
+        name, since = each.name, each.metadata.get("since")
         value, found = getattr(asked, name), getattr(given, name)
         if found is not None:
-            yield from _within(value, found, prefix + name, known)
-        elif name in _SINCE and name not in known and not _is_default(name, value):
-            yield prefix + name
+            yield from _within(value, found, prefix + name, sender)
+        # A server that knows a field can omit it for another reason than its age: an update of a
+        # consumer does not change pause_until.
+        elif since is not None and sender < since and not _is_default(each, value):
+            yield prefix + name, since
     for name, value in asked.extra.items():
         if value and name not in given.extra:
-            yield prefix + name
+            yield prefix + name, None
 
 
-def _within(asked: Any, given: Any, path: str, known: set[str]) -> Iterator[str]:
+def _within(
+    asked: Any, given: Any, path: str, sender: Release
+) -> Iterator[tuple[str, Release | None]]:
     """Compare the records of two values; different scalars are normalizations by the server."""
     if isinstance(asked, Record):
-        yield from _left_out(asked, given, f"{path}.", known)
+        yield from _left_out(asked, given, f"{path}.", sender)
     elif isinstance(asked, list) and len(asked) == len(given):
         for number, (one, other) in enumerate(zip(asked, given, strict=True)):
-            yield from _within(one, other, f"{path}[{number}]", known)
+            yield from _within(one, other, f"{path}[{number}]", sender)
 
 
-def _is_default(name: str, value: Any) -> bool:
+def _is_default(field: Field[Any], value: Any) -> bool:
     """Return whether a value is a default, which a server may omit in its reply."""
     if isinstance(value, Record):
         return not value.extra and all(
-            _is_default(each.name, getattr(value, each.name))
+            _is_default(each, getattr(value, each.name))
             for each in fields(value)
             if each.name != "extra"
         )
-    return not value or value == timedelta(0) or value == _DEFAULT_VALUES.get(name)
+    return not value or value == field.metadata.get("server_default")

@@ -76,7 +76,7 @@ class StoreCompression(_StrEnum):
     """Not at all."""
 
     S2 = "s2"
-    """With S2, a fast relative of Snappy; needs server 2.10."""
+    """With S2, a fast relative of Snappy."""
 
 
 class PersistMode(_StrEnum):

@@ -18,7 +18,7 @@ from ..codec import UNSET, Duration, Record
 from ..durations import duration_from_text, time_from_ns, time_to_ns
 from ..errors import InvalidNameError, InvalidOptionError
 from ..headers import Headers, parse_headers
-from ..records import record
+from ..records import record, setting
 from ..subjects import (
     MAX_REQUEST_SUBJECT,
     check_publish_subject,
@@ -204,30 +204,30 @@ class KeyValueConfig(Record):
     description: str | None = None
     """Description; at most 4096 bytes."""
 
-    max_value_size: int | None = None
+    max_value_size: int | None = setting(default=None, low=-1, high=_INT32_MAX, unit="bytes")
     """Maximum size of a value with its headers, in bytes; default: no limit."""
 
-    history: int | None = None
+    history: int | None = setting(default=None, low=1, high=MAX_HISTORY)
     """Number of revisions to keep per key, 1 to 64; default 1."""
 
-    ttl: Duration = UNSET
+    ttl: Duration = setting(default=UNSET, low=0.1)
     """Seconds after which a value is removed; default: never."""
 
-    limit_marker_ttl: Duration = UNSET
+    limit_marker_ttl: Duration = setting(default=UNSET, since=(2, 11), low=1, flags="--marker-ttl")
     """
     Seconds for which a marker shows watchers that a value has expired, at least 1; default: no markers.
 
     Required for ``ttl=`` of `KeyValue.create` and `KeyValue.purge`. An update to 0 ends the markers; the
-    bucket still allows a ``ttl``. Excludes `mirror`. Needs server 2.11.
+    bucket still allows a ``ttl``. Excludes `mirror`.
     """
 
-    max_bytes: int | None = None
+    max_bytes: int | None = setting(default=None, low=-1, unit="bytes")
     """Maximum size of the bucket in bytes; a write above it fails. Default: no limit."""
 
     storage: StorageType | str | None = None
     """Where the values are stored; default ``file``. Not updatable."""
 
-    replicas: int | None = None
+    replicas: int | None = setting(default=None, low=1, high=5)
     """Number of replicas in a cluster, 1 to 5; default 1."""
 
     placement: Placement | None = None
@@ -259,14 +259,6 @@ class KeyValueConfig(Record):
 
     def _check(self) -> None:
         check_bucket(self.bucket)
-        self._check_range(1, MAX_HISTORY, "history")
-        self._check_range(-1, _INT32_MAX, "max_value_size")
-        self._check_range(-1, _INT64_MAX, "max_bytes")
-        self._check_range(1, 5, "replicas")
-        if self.ttl:
-            self._check_range(0.1, _INT64_MAX, "ttl")
-        if self.limit_marker_ttl:
-            self._check_range(1, _INT64_MAX, "limit_marker_ttl")
         mirrored = self.mirror is not None
         for name in ("sources", "limit_marker_ttl"):
             wrong = mirrored and bool(getattr(self, name))

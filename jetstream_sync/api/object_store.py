@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..codec import UNSET, Duration, Record, decode, dumps, encode, loads
 from ..durations import time_to_text
 from ..errors import InvalidNameError, InvalidOptionError, InvalidResponseError
-from ..records import record
+from ..records import record, setting
 from ..subjects import MAX_REQUEST_SUBJECT, fits_request
 from .cluster import Placement
 from .enums import DiscardPolicy, StorageType, StoreCompression
@@ -153,16 +153,16 @@ class ObjectStoreConfig(Record):
     description: str | None = None
     """Description; at most 4096 bytes."""
 
-    ttl: Duration = UNSET
+    ttl: Duration = setting(default=UNSET, low=0.1)
     """Maximum age of objects in seconds, at least 0.1; default: no limit."""
 
-    max_bytes: int | None = None
+    max_bytes: int | None = setting(default=None, low=-1, unit="bytes")
     """Maximum size of the bucket in bytes; default: no limit."""
 
     storage: StorageType | str | None = None
     """Where objects are stored; the server's default is ``file``. Not updatable."""
 
-    replicas: int | None = None
+    replicas: int | None = setting(default=None, low=1, high=5)
     """Number of replicas in a cluster, 1 to 5; the server's default is 1."""
 
     placement: Placement | None = None

@@ -15,13 +15,12 @@ from datetime import datetime, timedelta
 
 from ..codec import UNSET, Duration, Record, UnknownEnumValue
 from ..errors import InvalidOptionError
-from ..records import record
+from ..records import record, setting
 from ..subjects import check_stream_name, check_subject
 from .cluster import ClusterInfo, Placement
 from .enums import DiscardPolicy, PersistMode, RetentionPolicy, StorageType, StoreCompression
 
 _INT32_MAX = 2**31 - 1
-_INT64_MAX = 2**63 - 1
 _UINT64_MAX = 2**64 - 1
 #: The server's default.
 _DEFAULT_WINDOW = timedelta(minutes=2)
@@ -29,7 +28,7 @@ _DEFAULT_WINDOW = timedelta(minutes=2)
 
 @record
 class SubjectTransform(Record):
-    """A rule that maps the subjects of messages; needs server 2.10."""
+    """A rule that maps the subjects of messages."""
 
     src: str
     """Subjects to map, with wildcards; ``""`` matches all subjects."""
@@ -42,13 +41,13 @@ class SubjectTransform(Record):
 class RePublish(Record):
     """Republish each stored message on another subject, for core NATS subscribers."""
 
-    dest: str
+    dest: str = setting(flags="--republish-destination")
     """The subject to republish to, as in `SubjectTransform.dest`; not a subject of the stream."""
 
-    src: str | None = None
+    src: str | None = setting(default=None, flags="--republish-source")
     """Subjects of the stream to republish, with wildcards; default: all."""
 
-    headers_only: bool | None = None
+    headers_only: bool | None = setting(default=None, flags="--republish-headers")
     """Whether to omit the payload and send its size in ``Nats-Msg-Size``."""
 
 
@@ -81,7 +80,7 @@ class StreamSource(Record):
     name: str
     """The name of the origin stream."""
 
-    opt_start_seq: int | None = None
+    opt_start_seq: int | None = setting(default=None, low=0, high=_UINT64_MAX)
     """The sequence to start at; default: the first message. Excludes `opt_start_time`."""
 
     opt_start_time: datetime | None = None
@@ -94,23 +93,22 @@ class StreamSource(Record):
     """
     Subject filters that can also map subjects; they must not overlap.
 
-    Excludes `filter_subject`. Needs server 2.10.
+    Excludes `filter_subject`.
     """
 
     external: ExternalStream | None = None
     """Access to the origin if it is in another account or domain."""
 
-    consumer: StreamConsumerSource | None = None
+    consumer: StreamConsumerSource | None = setting(default=None, since=(2, 14))
     """
     An existing consumer to copy through, instead of one that the server creates.
 
     Required for origins with work-queue or interest retention. Excludes
-    `opt_start_seq`, `opt_start_time` and `filter_subject`. Needs server 2.14.
+    `opt_start_seq`, `opt_start_time` and `filter_subject`.
     """
 
     def _check(self) -> None:
         check_stream_name(self.name)
-        self._check_range(0, _UINT64_MAX, "opt_start_seq")
         if self.filter_subject:
             check_subject(self.filter_subject)
         self._refuse_if(
@@ -128,16 +126,13 @@ class StreamSource(Record):
 
 @record
 class StreamConsumerLimits(Record):
-    """Limits and defaults for the consumers of a stream; needs server 2.10."""
+    """Limits and defaults for the consumers of a stream."""
 
-    inactive_threshold: Duration = UNSET
+    inactive_threshold: Duration = setting(default=UNSET, low=0, flags="--limit-consumer-inactive")
     """Maximum and default of `ConsumerConfig.inactive_threshold`; default: no limit."""
 
-    max_ack_pending: int | None = None
+    max_ack_pending: int | None = setting(default=None, flags="--limit-consumer-max-pending")
     """Maximum and default of `ConsumerConfig.max_ack_pending`; default: no limit."""
-
-    def _check(self) -> None:
-        self._check_range(0, _INT64_MAX, "inactive_threshold")
 
 
 @record
@@ -159,58 +154,66 @@ class StreamConfig(Record):
     description: str | None = None
     """Description; at most 4096 bytes."""
 
-    subjects: Sequence[str] | None = None
+    subjects: Sequence[str] | None = setting(default=None, server_default=...)
     """
     The subjects that the stream stores, with wildcards; they must not overlap.
 
     The server's default is the stream's name, or none for a stream with `sources`. Excludes `mirror`.
     """
 
-    retention: RetentionPolicy | str | None = None
+    retention: RetentionPolicy | str | None = setting(default=None, server_default="limits")
     """When messages are removed; the server's default is ``limits``."""
 
-    max_consumers: int | None = None
+    max_consumers: int | None = setting(
+        default=None, low=-1, server_default=-1, flags="--max-consumers --max-observables"
+    )
     """Maximum number of consumers; the server's default is -1, no limit. Not updatable."""
 
-    max_msgs: int | None = None
+    max_msgs: int | None = setting(default=None, low=-1, server_default=-1)
     """Maximum number of messages before `discard` applies; the server's default is -1, no limit."""
 
-    max_bytes: int | None = None
+    max_bytes: int | None = setting(default=None, low=-1, server_default=-1, unit="bytes")
     """
     Maximum size in bytes before `discard` applies.
 
     The server's default is -1, no limit; an account may require a limit.
     """
 
-    max_age: Duration = UNSET
+    max_age: Duration = setting(default=UNSET, low=0.1)
     """Maximum age of messages in seconds, at least 0.1; the server's default is 0, no limit."""
 
-    max_msgs_per_subject: int | None = None
+    max_msgs_per_subject: int | None = setting(default=None, low=-1, server_default=-1)
     """Maximum number of messages per subject; the server's default is -1, no limit."""
 
-    max_msg_size: int | None = None
+    max_msg_size: int | None = setting(
+        default=None, low=-1, high=_INT32_MAX, server_default=-1, unit="bytes"
+    )
     """Maximum message size with headers, in bytes; the server's default is -1, no limit."""
 
-    discard: DiscardPolicy | str | None = None
+    discard: DiscardPolicy | str | None = setting(default=None, server_default="old")
     """Which messages to discard when a limit is reached; the server's default is ``old``."""
 
-    discard_new_per_subject: bool | None = None
+    discard_new_per_subject: bool | None = setting(default=None, flags="--discard-per-subject")
     """
     Whether a subject at its limit rejects new messages instead of removing the oldest.
 
     Requires `discard` ``new`` and `max_msgs_per_subject`.
     """
 
-    storage: StorageType | str | None = None
+    storage: StorageType | str | None = setting(default=None, server_default="file")
     """Where messages are stored; the server's default is ``file``. Not updatable."""
 
-    num_replicas: int | None = None
+    num_replicas: int | None = setting(
+        default=None, low=0, high=5, server_default=1, flags="--replicas"
+    )
     """Number of replicas in a cluster, 1 to 5; the server's default is 1."""
 
-    no_ack: bool | None = None
+    no_ack: bool | None = setting(default=None, flags="--no-ack/--ack")
     """Whether to send no acknowledgements to publishers, which then have to use core NATS."""
 
-    duplicate_window: Duration = UNSET
+    duplicate_window: Duration = setting(
+        default=UNSET, low=0.1, server_default=..., flags="--dupe-window"
+    )
     """
     Window for deduplication by message id, in seconds, at least 0.1 and at most `max_age`.
 
@@ -229,10 +232,10 @@ class StreamConfig(Record):
     change it.
     """
 
-    sources: Sequence[StreamSource] | None = None
+    sources: Sequence[StreamSource] | None = setting(default=None, flags="--source")
     """Streams to copy messages from, in addition to `subjects`. Excludes `mirror`."""
 
-    sealed: bool | None = None
+    sealed: bool | None = setting(default=None, flags="")
     """Whether messages can no longer be added or removed; set by updates only, irreversible."""
 
     deny_delete: bool | None = None
@@ -241,7 +244,7 @@ class StreamConfig(Record):
     deny_purge: bool | None = None
     """Whether to forbid purging through the API; irreversible."""
 
-    allow_rollup_hdrs: bool | None = None
+    allow_rollup_hdrs: bool | None = setting(default=None, flags="--allow-rollup")
     """
     Whether a message with ``Nats-Rollup`` may replace all messages of its subject or stream.
 
@@ -251,76 +254,87 @@ class StreamConfig(Record):
     allow_direct: bool | None = None
     """Whether replicas answer direct gets (ADR-31); a replica can lag behind the leader."""
 
-    mirror_direct: bool | None = None
+    mirror_direct: bool | None = setting(default=None, flags="--allow-mirror-direct")
     """Whether this mirror answers direct gets for its origin; set by the server from the origin."""
 
     republish: RePublish | None = None
     """Republish each stored message for core NATS subscribers."""
 
     subject_transform: SubjectTransform | None = None
-    """Map the subjects of messages before they are stored; needs server 2.10."""
+    """Map the subjects of messages before they are stored."""
 
-    compression: StoreCompression | str | None = None
-    """Compression of file storage; the server's default is ``none``. Needs server 2.10."""
+    compression: StoreCompression | str | None = setting(default=None, server_default="none")
+    """Compression of file storage; the server's default is ``none``."""
 
-    first_seq: int | None = None
-    """The sequence of the first message; the server's default is 1. Needs server 2.10."""
+    first_seq: int | None = setting(
+        default=None, low=0, high=_UINT64_MAX, flags="--first-seq --first-sequence"
+    )
+    """The sequence of the first message; the server's default is 1."""
 
-    consumer_limits: StreamConsumerLimits | None = None
-    """Limits and defaults for the consumers of the stream; needs server 2.10."""
+    consumer_limits: StreamConsumerLimits | None = setting(default=None, server_default=...)
+    """Limits and defaults for the consumers of the stream."""
 
     metadata: Mapping[str, str] | None = None
     """
-    Application-defined key-value pairs, at most 128 KiB; needs server 2.10.
+    Application-defined key-value pairs, at most 128 KiB.
 
     Keys that begin with ``_nats.`` are reserved: the server sets and removes them.
     """
 
-    allow_msg_ttl: bool | None = None
-    """Whether to allow ``Nats-TTL`` on messages (ADR-43); irreversible. Needs server 2.11."""
+    allow_msg_ttl: bool | None = setting(default=None, since=(2, 11), flags="--allow-msg-ttl --ttl")
+    """Whether to allow ``Nats-TTL`` on messages (ADR-43); irreversible."""
 
-    subject_delete_marker_ttl: Duration = UNSET
+    subject_delete_marker_ttl: Duration = setting(
+        default=UNSET, since=(2, 11), low=1, flags="--marker-ttl --subject-del-markers-ttl"
+    )
     """
     Time to live of the delete marker of a subject whose last message expired, in seconds, at least 1.
 
     The server's default is 0, no markers. Enables `allow_msg_ttl` and `allow_rollup_hdrs`.
-    Excludes `mirror`. Needs server 2.11.
+    Excludes `mirror`.
     """
 
-    allow_msg_counter: bool | None = None
+    allow_msg_counter: bool | None = setting(default=None, since=(2, 12), flags="--allow-counter")
     """
     Whether the stream stores counters (ADR-49) only; not updatable.
 
     Excludes `discard` ``new``, `allow_msg_ttl`, `allow_msg_schedules`, `mirror` and any retention
-    but ``limits``. Needs server 2.12.
+    but ``limits``.
     """
 
-    allow_atomic: bool | None = None
-    """Whether to allow atomic batches (ADR-50). Excludes `mirror`. Needs server 2.12."""
+    allow_atomic: bool | None = setting(
+        default=None, since=(2, 12), flags="--allow-atomic --allow-batch"
+    )
+    """Whether to allow atomic batches (ADR-50). Excludes `mirror`."""
 
-    allow_msg_schedules: bool | None = None
+    allow_msg_schedules: bool | None = setting(
+        default=None, since=(2, 12), flags="--allow-schedules"
+    )
     """
     Whether to allow message schedules (ADR-51); irreversible.
 
-    Enables `allow_rollup_hdrs`. Excludes `discard` ``new``, `mirror` and `sources`. Needs
-    server 2.12.
+    Enables `allow_rollup_hdrs`. Excludes `discard` ``new``, `mirror` and `sources`.
     """
 
-    persist_mode: PersistMode | str | None = None
+    persist_mode: PersistMode | str | None = setting(
+        default=None, since=(2, 12), server_default="default"
+    )
     """
     Whether a message is acknowledged before or after it is flushed to disk.
 
     ``async`` requires file storage and one replica, and excludes `allow_atomic`. The server's default
-    is ``default``. Not updatable. Needs server 2.12.
+    is ``default``. Not updatable.
     """
 
-    allow_batched: bool | None = None
-    """Whether to allow fast batches (ADR-50). Excludes `mirror`. Needs server 2.14."""
+    allow_batched: bool | None = setting(
+        default=None, since=(2, 14), flags="--allow-batched --allow-fast"
+    )
+    """Whether to allow fast batches (ADR-50). Excludes `mirror`."""
 
     def _check(self) -> None:
         check_stream_name(self.name, new=True)
         self._check_subjects()
-        self._check_numbers()
+        self._check_window()
         self._check_mirror()
         self._check_features()
 
@@ -330,18 +344,7 @@ class StreamConfig(Record):
         if self.subjects and len(set(self.subjects)) < len(self.subjects):
             raise InvalidOptionError("subjects", self.subjects, "must not contain a subject twice")
 
-    def _check_numbers(self) -> None:
-        limits = ("max_msgs", "max_bytes", "max_msgs_per_subject", "max_consumers")
-        self._check_range(-1, _INT64_MAX, *limits)
-        self._check_range(-1, _INT32_MAX, "max_msg_size")
-        self._check_range(0, 5, "num_replicas")
-        self._check_range(0, _UINT64_MAX, "first_seq")
-        if self.max_age:
-            self._check_range(0.1, _INT64_MAX, "max_age")
-        if self.duplicate_window:
-            self._check_range(0.1, _INT64_MAX, "duplicate_window")
-        if self.subject_delete_marker_ttl:
-            self._check_range(1, _INT64_MAX, "subject_delete_marker_ttl")
+    def _check_window(self) -> None:
         self._refuse_if(
             bool(self.max_age and self.duplicate_window and self.duplicate_window > self.max_age),
             "duplicate_window",

@@ -15,7 +15,7 @@ from dataclasses import fields as fields_of
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
-from ..api.echo import fields_left_out, release, server_release, since
+from ..api.echo import Release, fields_left_out, release, server_release
 from ..api.routes import Routes
 from ..api.stream import StreamConfig, StreamInfo, different_fields
 from ..client.core import ConnectionCore
@@ -373,8 +373,8 @@ class EchoCheck:
         self._asked = asked
         self._started = monotonic()
 
-    def left_out(self, given: Record) -> list[str]:
-        """Return the fields that the server left out of its answer."""
+    def left_out(self, given: Record) -> dict[str, Release | None]:
+        """Return the fields that the server omitted in its reply, with the release that each requires."""
         return fields_left_out(self._asked, given)
 
     def is_new(self, created: datetime, now: datetime | None) -> bool:
@@ -387,7 +387,9 @@ class EchoCheck:
         took = timedelta(seconds=monotonic() - self._started) + _CLOCK_STEP
         return now is not None and -took <= now - created <= took
 
-    def refuse(self, fields: list[str], given: Record, outcome: str) -> ServerTooOldError:
+    def refuse(
+        self, fields: dict[str, Release | None], given: Record, outcome: str
+    ) -> ServerTooOldError:
         """Return the error for fields that were left out, with what became of the request."""
         sender = server_release(getattr(given, "metadata", None))
         version = self._api.core.info.version
@@ -395,7 +397,7 @@ class EchoCheck:
             version = ".".join(map(str, sender))
         elif (release(version) or (2, 11)) >= (2, 11):
             version = _OLDER  # another one than the one that we are connected to
-        needs = max((needed for needed in map(since, fields) if needed), default=None)
+        needs = max((needed for needed in fields.values() if needed), default=None)
         return ServerTooOldError(
             ", ".join(fields),
             "of a newer release" if needs is None else f"{needs[0]}.{needs[1]}",
@@ -412,7 +414,7 @@ class EchoCheck:
             return f"{self._what} was created without that and could not be removed: {error}"
         return f"{self._what}, created without that, was removed"
 
-    def updated(self, fields: list[str]) -> str:
+    def updated(self, fields: dict[str, Release | None]) -> str:
         """Return a sentence about what an update did."""
         dropped = {path.partition(".")[0].partition("[")[0] for path in fields}
         taken = sorted(encode(self._asked).keys() - dropped - {"name", "durable_name"})

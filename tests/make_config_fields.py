@@ -1,0 +1,76 @@
+"""
+Write ``jetstream_sync/api/config_fields.py``, the types of the config fields, from the records.
+
+    python tests/make_config_fields.py
+
+``unit/api/test_config_fields.py`` checks that the file is up to date.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from jetstream_sync.api import cluster, enums, stream
+from jetstream_sync.api.consumer import ConsumerConfig
+from jetstream_sync.api.key_value import KeyValueConfig
+from jetstream_sync.api.object_store import ObjectStoreConfig
+
+FILE = Path(__file__).parents[1] / "jetstream_sync" / "api" / "config_fields.py"
+RECORDS = (stream.StreamConfig, KeyValueConfig, ConsumerConfig, ObjectStoreConfig)
+#: What a field accepts whose declared type is a descriptor.
+ACCEPTED = {
+    "Duration": "timedelta | float | None",
+    "Durations": "Sequence[timedelta | float] | None",
+}
+HEAD = '''\
+"""
+Types of the config fields that `create_stream()`, `create_consumer()` and similar calls accept by keyword.
+
+Made by tests/make_config_fields.py from the records, which document the fields. Type checkers reject an
+unknown or misspelled field. The package imports this module for type checking only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypedDict
+'''
+
+
+def contents() -> str:
+    """Return the text of the file."""
+    classes = "".join(map(_typed_dict, RECORDS))
+    words = set(re.findall(r"\b[A-Z]\w+", re.sub(r"`\w+`|class \w+", "", classes)))
+    imports = ""
+    for module in (cluster, enums, stream):
+        names = sorted(
+            name
+            for name, value in vars(module).items()
+            if name in words and getattr(value, "__module__", "") == module.__name__
+        )
+        text = f"from .{module.__name__.rpartition('.')[2]} import {', '.join(names)}\n"
+        if len(text) > 101:
+            listed = "".join(f"    {name},\n" for name in names)
+            text = f"{text.partition('import')[0]}import (\n{listed})\n"
+        imports += text
+    return f"{HEAD}\n{imports}{classes}"
+
+
+def _typed_dict(record: type[Any]) -> str:
+    name = record.__name__
+    article = "an" if name[0] in "AEIOU" else "a"
+    lines = [
+        f"\n\nclass {name}Fields(TypedDict, total=False):",
+        f'    """The fields of {article} `{name}`; durations are a `timedelta` or seconds."""\n',
+    ]
+    declared = sorted(fields(record), key=lambda field: field.name == "extra")
+    lines += [f"    {each.name}: {ACCEPTED.get(each.type, each.type)}" for each in declared]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    FILE.write_text(contents(), encoding="utf-8")
