@@ -42,10 +42,9 @@ from .completion import stream_argument
 from .config import config_of_file, differences
 from .long_running import failover, failover_options
 from .names import find_stream
-from .output import count, counted, emit, note, size
+from .output import count, counted, emit, note, size, to_json
 from .progress import show_progress
 from .prompts import Asker
-from .render import to_json
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus, exit_status, one_line
 from .stream.show import write_info

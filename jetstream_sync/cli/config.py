@@ -23,9 +23,8 @@ from ..codec import Record, decode, encode, loads
 from ..durations import duration_to_ns, time_to_text
 from ..errors import APIError, Error, InvalidArgumentError, InvalidResponseError
 from ..suggestions import closest_match
-from .output import duration, emit, note, say
+from .output import duration, emit, note, say, to_json
 from .prompts import Asker
-from .render import to_json
 from .settings import Settings
 from .status import CommandError, ExitStatus
 from .values import FILE, Decorator, parse_limited_duration, parse_limited_size, with_options

@@ -67,20 +67,16 @@ class Environment:
             stream: ``stdout`` or ``stderr`` of this environment.
 
         Returns:
-            ``None`` when the stream is not a terminal, the terminal is dumb or rich is not
-            installed: output is then plain text and never truncated. With ``NO_COLOR`` set, or
-            ``JSM_COLOR=never``, the console has no colours. With ``JSM_COLOR=always`` it has
-            colours without a terminal, too.
+            ``None`` when the stream is not a terminal or the terminal is dumb: output is then plain
+            text and never truncated. With ``NO_COLOR`` set, or ``JSM_COLOR=never``, the console has no
+            colours. With ``JSM_COLOR=always`` it has colours without a terminal, too.
 
         """
         color = self.variables.get("JSM_COLOR", "").lower()
         dumb = self.variables.get("TERM") in ("dumb", "unknown")
         if (dumb or not stream.isatty()) and color != "always":
             return None
-        try:
-            from rich.console import Console  # noqa: PLC0415 - an extra, and only for terminals
-        except ModuleNotFoundError:
-            return None
+        from rich.console import Console  # noqa: PLC0415 - for terminals only
 
         plain = color == "never" or (bool(self.variables.get("NO_COLOR")) and color != "always")
         return Console(

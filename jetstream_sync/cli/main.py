@@ -24,7 +24,7 @@ from ..errors import Error
 from ..version import __version__
 from .env import Environment
 from .groups import LazyCommand, MissingCommandError, NounGroup
-from .render import to_json
+from .output import to_json
 from .settings import Settings, all_options
 from .status import CommandError, ExitStatus, document_of, exit_status, hint_of, one_line
 

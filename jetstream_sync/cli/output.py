@@ -16,11 +16,15 @@ from typing import Any
 
 from ..codec import Record, encode
 from .env import Environment
-from .render import to_json
 from .sanitize import readable, readable_json
 from .settings import Settings
 
 # --- JSON ---------------------------------------------------------------------------------------
+
+
+def to_json(document: object) -> str:
+    """Return a document as indented JSON with a final line break, safe to show on a terminal."""
+    return readable_json(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
 
 
 def document(record: Record) -> dict[str, Any]:
@@ -148,8 +152,10 @@ def limit(number: int | None, shown: Callable[[int], str] = count) -> str:
     return "Unlimited" if number is None or number < 0 else shown(number)
 
 
-def size(number: int) -> str:
-    """Return bytes in units of 1024: ``147 B``, ``6.4 GiB``."""
+def size(number: int | None) -> str:
+    """Return bytes in units of 1024: ``147 B``, ``6.4 GiB``; nothing for ``None``."""
+    if number is None:
+        return ""
     if number < 1024:
         return f"{number:,} B"
     value, unit = float(number), ""
@@ -208,13 +214,23 @@ def _digits(number: int, unit: int) -> str:
     return f"{whole}.{rest:0{len(str(unit)) - 1}d}".rstrip("0")
 
 
-def when(settings: Settings, moment: datetime | None) -> str:
-    """Return a time with its offset, local or with ``--utc`` in UTC; ``Never`` for ``None``."""
+def when(settings: Settings, moment: datetime | None, *, short: bool = False) -> str:
+    """
+    Return a time, local or with ``--utc`` in UTC; ``Never`` for ``None``.
+
+    Args:
+        settings: the settings of the command.
+        moment: the time.
+        short: whether to leave out the seconds and the offset.
+
+    """
     if moment is None or moment.year <= 1:
         return "Never"
     # The local time of the first and last hours that a `datetime` has may be outside of its range.
     with suppress(OverflowError):
         moment = moment.astimezone(timezone.utc if settings.utc else None)
+    if short:
+        return f"{moment:%Y-%m-%d %H:%M}"
     return moment.isoformat(sep=" ", timespec="seconds")
 
 

@@ -1,80 +1,343 @@
-"""Rendering of results as tables and as JSON."""
+"""
+Tables and labelled blocks: with rich on a terminal, else as aligned plain text that is never cut.
+
+A command declares its columns as `Field` objects and passes its records or dicts to `show_rows`, which writes
+the same rows as JSON with ``--json``. `show_blocks` does the same for one record, with a line for each field
+of each `Block`. A value has the text of its type: numbers get separators, times are local, lists are joined.
+`bad` and `warn` colour a value.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from rich import box
+from rich.table import Table as RichTable
+from rich.text import Text
 
 from .env import Environment
-from .sanitize import readable_json, single_line
+from .output import count, duration, emit, when, yes
+from .sanitize import readable, single_line
+from .settings import Settings
+
+#: At narrow widths, the width to which a text column may be folded: the first column, and others.
+_FOLDED_NAME: Final = 32
+_FOLDED_TEXT: Final = 16
+#: Spaces between two columns.
+_GAP: Final = 2
 
 
-def to_json(document: object) -> str:
-    """Return a document as indented JSON with a final line break, safe to show on a terminal."""
-    return readable_json(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
+@dataclass(frozen=True)
+class Mark:
+    """A value with a colour on terminals."""
+
+    value: object
+    style: str
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+
+def bad(value: object) -> Mark:
+    """Return a value in the colour of failures."""
+    return Mark(value, "red")
+
+
+def warn(value: object) -> Mark:
+    """Return a value in the colour of warnings."""
+    return Mark(value, "yellow")
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column of a table, or a line of a block."""
+
+    title: str
+    #: The path of an attribute or key, such as "config.name", or a function of the record.
+    value: str | Callable[[Any], Any]
+    #: Returns what is shown of a value, which may be ``None``; by default its type decides.
+    shown: Callable[[Any], Any] | None = None
+    #: Whether the column is aligned to the right; ``None``: columns of numbers and durations are.
+    right: bool | None = None
+    #: At narrow widths, columns with the highest number are dropped first; 0 is never dropped.
+    drop: int = 0
+    #: Whether 0, false and empty values are left out.
+    if_set: bool = False
+    #: Whether a block has a line for each item of the value.
+    each: bool = False
+
+    def of(self, record: Any) -> Any:
+        """Return the value of a record."""
+        if callable(self.value):
+            return self.value(record)
+        for name in self.value.split("."):
+            if record is None:
+                break
+            record = record.get(name) if isinstance(record, Mapping) else getattr(record, name)
+        return record
+
+    def display(self, value: Any) -> Any:
+        """Return what is shown of a value."""
+        if self.if_set and not value:
+            return None
+        if self.shown is None:
+            return value
+        return (
+            Mark(self.shown(value.value), value.style)
+            if isinstance(value, Mark)
+            else self.shown(value)
+        )
+
+
+def _text(settings: Settings, value: Any, *, short: bool, line: bool = True) -> Text:
+    """Return the text of a value; ``short`` is for times in tables, ``line`` escapes line breaks."""
+    if isinstance(value, Mark):
+        text = _text(settings, value.value, short=short, line=line)
+        text.stylize(value.style)
+        return text
+    if isinstance(value, (list, tuple)):
+        parts = (_text(settings, item, short=short, line=line) for item in value)
+        return Text(", ").join(parts)
+    if value is None:
+        shown = ""
+    elif isinstance(value, bool):
+        shown = yes(value)
+    elif isinstance(value, int):
+        shown = count(value)
+    elif isinstance(value, datetime):
+        shown = when(settings, value, short=short) if value.year > 1 else ""
+    elif isinstance(value, timedelta):
+        shown = duration(value)
+    else:
+        shown = str(value)
+    # Texts are chosen by other clients, which may be malicious.
+    return Text(single_line(shown) if line else readable(shown))
+
+
+# --- tables -------------------------------------------------------------------------------------
+
+
+def show_rows(
+    settings: Settings,
+    rows: Sequence[Any],
+    fields: Sequence[Field],
+    *,
+    title: str,
+    none: str,
+    document: object = None,
+) -> None:
+    """
+    Write records as a JSON list with ``--json``, else as a table.
+
+    Args:
+        settings: the settings of the command.
+        rows: the records, or dicts.
+        fields: the columns of the table.
+        title: the line above the table.
+        none: the line that is written instead of an empty table.
+        document: the JSON value; ``None``: the records.
+
+    """
+    emit(
+        settings,
+        rows if document is None else document,
+        lambda: write_rows(settings, rows, fields, title=title, none=none),
+    )
+
+
+def write_rows(
+    settings: Settings, rows: Sequence[Any], fields: Sequence[Field], *, title: str, none: str = ""
+) -> None:
+    """Write records as a table, or the line ``none``; see `show_rows`."""
+    env = settings.env
+    if not rows:
+        env.stdout.write(f"{none}\n" if none else "")
+        return
+    short = env.console(env.stdout) is not None
+    columns = [_column(settings, each, rows, short=short) for each in fields]
+    filled = [each for each in columns[1:] if any(cell.plain for cell in each.cells)]
+    _write_columns(env, single_line(title), [columns[0], *filled])
+
+
+@dataclass(frozen=True)
+class _Column:
+    """The cells of a column."""
+
+    title: str
+    cells: list[Text]
+    right: bool
+    drop: int = 0
+
+    def width(self) -> int:
+        """Return the width without line breaks."""
+        return max(len(self.title), *(cell.cell_len for cell in self.cells))
+
+    def least_width(self, most: int) -> int:
+        """Return the width after line breaks in the title, and in texts that are wider than ``most``."""
+        cells = max(cell.cell_len for cell in self.cells)
+        return max(*map(len, self.title.split()), cells if self.right else min(cells, most), 1)
+
+
+def _column(settings: Settings, field: Field, rows: Sequence[Any], *, short: bool) -> _Column:
+    values = [field.of(row) for row in rows]
+    bare = [value.value if isinstance(value, Mark) else value for value in values]
+    right = field.right
+    if right is None:
+        numbers = [
+            isinstance(value, (int, float, timedelta)) for value in bare if value is not None
+        ]
+        right = bool(numbers) and all(numbers)
+    cells = [_text(settings, field.display(value), short=short) for value in values]
+    return _Column(field.title, cells, right, field.drop)
+
+
+def _write_columns(env: Environment, title: str, columns: list[_Column]) -> None:
+    console = env.console(env.stdout)
+    if console is None:
+        env.stdout.write(_plain(title, columns))
+        return
+    tight = _total(column.width() for column in columns) > console.width
+    if tight:
+        columns = _fitting(columns, console.width)
+    drawn = RichTable(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, _GAP - 1, 0, 0))
+    for column in columns:
+        header = column.title.replace(" ", "\n") if tight and column.right else column.title
+        drawn.add_column(
+            Text(header),
+            justify="right" if column.right else "left",
+            no_wrap=column.right,
+            overflow="fold",
+        )
+    for row in zip(*(column.cells for column in columns), strict=True):
+        drawn.add_row(*row)
+    console.print(Text(title, style="bold"))
+    console.print(drawn)
+
+
+def _total(widths: Iterable[int]) -> int:
+    listed = list(widths)
+    return sum(listed) + _GAP * len(listed)
+
+
+def _fitting(columns: list[_Column], width: int) -> list[_Column]:
+    """Return the columns that remain when as few as possible are dropped."""
+    first, *others = columns
+    while (
+        _total(
+            [first.least_width(_FOLDED_NAME), *(each.least_width(_FOLDED_TEXT) for each in others)]
+        )
+        > width
+    ):
+        most = max(others, key=lambda each: each.drop, default=None)
+        if most is None or not most.drop:
+            break
+        others.remove(most)
+    return [first, *others]
+
+
+def _plain(title: str, columns: Sequence[_Column]) -> str:
+    lines = [title]
+    titles = [Text(column.title) for column in columns]
+    for row in (titles, *zip(*(column.cells for column in columns), strict=True)):
+        cells = []
+        for column, cell in zip(columns, row, strict=True):
+            space = " " * (column.width() - cell.cell_len)
+            cells.append(space + cell.plain if column.right else cell.plain + space)
+        lines.append((" " * _GAP).join(cells).rstrip())
+    return "\n".join(lines) + "\n"
+
+
+# --- blocks -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Block:
+    """Lines of label and value for one record, under an optional title."""
+
+    title: str
+    fields: Sequence[Field]
+    record: Any
+
+    def lines(self, settings: Settings) -> list[tuple[str, Text]]:
+        """Return the labels with the values that are not empty."""
+        lines = []
+        for each in self.fields:
+            value = each.of(self.record)
+            for item in (value or ()) if each.each else [value]:
+                text = _text(settings, each.display(item), short=False, line=False)
+                if text.plain:
+                    lines.append((each.title, text))
+        return lines
+
+
+def show_blocks(settings: Settings, document: object, *blocks: Block, heading: str = "") -> None:
+    """
+    Write a document as JSON with ``--json``, else as labelled blocks.
+
+    Args:
+        settings: the settings of the command.
+        document: the JSON value.
+        *blocks: the blocks; those without lines are left out.
+        heading: the line before the blocks; empty: none.
+
+    """
+    emit(settings, document, lambda: write_blocks(settings, *blocks, heading=heading))
+
+
+def write_blocks(settings: Settings, *blocks: Block, heading: str = "") -> None:
+    """Write labelled blocks with an empty line between them; see `show_blocks`."""
+    env = settings.env
+    console = env.console(env.stdout)
+    parts = [(block.title, lines) for block in blocks if (lines := block.lines(settings))]
+    between = ""
+    if heading:
+        env.stdout.write(f"{heading}\n")
+        between = "\n"
+    for title, lines in parts:
+        env.stdout.write(f"{between}{title}:\n\n" if title else between)
+        between = "\n"
+        if console is None:
+            env.stdout.write(_plain_lines(lines))
+            continue
+        grid = RichTable.grid(padding=(0, 1, 0, 0))
+        grid.add_column(justify="right", no_wrap=True)
+        grid.add_column(overflow="fold")
+        for label, text in lines:
+            grid.add_row(Text(f"  {label}:"), text)
+        env.stdout.flush()
+        console.print(grid)
+
+
+def _plain_lines(lines: Sequence[tuple[str, Text]]) -> str:
+    width = max(len(label) for label, _ in lines) + 2
+    out = []
+    for label, text in lines:
+        first, *more = text.plain.split("\n")
+        out.append(f"{label:>{width}}: {first}".rstrip())
+        out += [f"{'':{width + 2}}{line}".rstrip() for line in more]
+    return "\n".join(out) + "\n"
+
+
+# --- the interface of commands that are not converted ----------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """
-    Rows of text under a title and column names.
-
-    The first ``left`` columns are aligned to the left, the others to the right, as numbers.
-    """
+    """Rows of text; the first ``left`` columns are aligned to the left, the others to the right."""
 
     title: str
     columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[str]] = field(default_factory=list)
     left: int = 1
 
 
 def write_table(table: Table, env: Environment) -> None:
-    """
-    Write a table to ``env.stdout``: with borders on a terminal, else as plain aligned text.
-
-    A table that is wider than the terminal is written as plain text, since rich would break its words.
-    """
-    # Cells have names chosen by other clients, which may be malicious.
-    table = replace(table, rows=[[single_line(cell) for cell in row] for row in table.rows])
-    console = env.console(env.stdout)
-    if console is None or _drawn_width(table) > console.width:
-        env.stdout.write(_plain(table))
-        return
-    from rich.table import Table as RichTable  # noqa: PLC0415 - an extra, only for terminals
-    from rich.text import Text  # noqa: PLC0415
-
-    drawn = RichTable(title=Text(table.title), title_justify="left")
-    for number, name in enumerate(table.columns):
-        right = number >= table.left
-        drawn.add_column(
-            Text(name), justify="right" if right else "left", no_wrap=right, overflow="fold"
-        )
-    for row in table.rows:
-        # Text, not str: rich would interpret mark-up in a str.
-        drawn.add_row(*(Text(cell) for cell in row))
-    console.print(drawn)
-
-
-def _drawn_width(table: Table) -> int:
-    """Return the width of a table with its borders and without line breaks in cells."""
-    widths = _widths(table)
-    return sum(widths) + 3 * len(widths) + 1
-
-
-def _widths(table: Table) -> list[int]:
-    lines = [table.columns, *table.rows]
-    return [max(len(line[number]) for line in lines) for number in range(len(table.columns))]
-
-
-def _plain(table: Table) -> str:
-    lines = [list(table.columns), *(list(row) for row in table.rows)]
-    widths = _widths(table)
-    out = [table.title]
-    for line in lines:
-        cells = [
-            cell.ljust(width) if number < table.left else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        out.append("  ".join(cells).rstrip())
-    return "\n".join(out) + "\n"
+    """Write a table of texts."""
+    columns = [
+        _Column(title, [Text(single_line(row[number])) for row in table.rows], number >= table.left)
+        for number, title in enumerate(table.columns)
+    ]
+    _write_columns(env, single_line(table.title), columns)

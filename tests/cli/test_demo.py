@@ -499,5 +499,5 @@ def test_terminal_shows_bars_and_a_drawn_table(fresh_server: NatsServer, orders:
         assert process.wait(timeout=20) == 0
     text = shown.decode()
     assert f"orders: {COUNT} of {COUNT}" in text
-    assert "│" in text
+    assert "──" in text
     assert "Every order came through exactly once" in text

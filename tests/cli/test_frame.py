@@ -265,8 +265,9 @@ def test_a_command_is_not_late_for_the_modules_of_others(words: str) -> None:
     )
     modules = set(done.stderr.decode().rpartition("|")[2].split())
     assert "jetstream_sync.cli.settings" in modules
+    assert ("rich" in modules) is (words != "--help")
     assert modules.isdisjoint(
-        {"rich", "questionary", "prompt_toolkit", "hashlib", "tempfile", "ssl"}
+        {"questionary", "prompt_toolkit", "hashlib", "tempfile", "ssl"}
         | {"asyncio", "email", "http", "jetstream_sync.server", "jetstream_sync.spark"}
         | {f"jetstream_sync.cli.{noun}" for noun in ("stream", "consumer", "bench", "top", "demo")}
     )
@@ -385,27 +386,6 @@ def test_no_colours_for_who_wants_none(terminal: Any, how: dict[str, str]) -> No
     assert child.wait() == 0
     assert "\x1b[3" not in child.raw
     assert "\x1b[1;3" not in child.raw
-
-
-def test_plain_output_without_rich(jsm: Jsm, terminal: Any, tmp_path: Path) -> None:
-    """Without rich and questionary everything works, in plain text."""
-    for name in ("rich", "questionary", "prompt_toolkit"):
-        (tmp_path / f"{name}.py").write_text("raise ModuleNotFoundError(name=__name__)")
-    (tmp_path / "sitecustomize.py").write_text(
-        "import sys\n"
-        "class Missing:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.partition('.')[0] in ('rich', 'questionary', 'prompt_toolkit'):\n"
-        "            raise ModuleNotFoundError(name=name)\n"
-        "sys.meta_path.insert(0, Missing())\n"
-    )
-    path = os.pathsep.join([str(tmp_path), *(each for each in sys.path if each)])
-    child = terminal("errors", "ls", "consumer not found", PYTHONPATH=path)
-    child.expect("10014")
-    assert child.wait() == 0
-    assert "\x1b[" not in child.raw
-    assert "\u2500" not in child.text  # what frames are drawn with
-    jsm("context", "ls").ok()
 
 
 @pytest.mark.matrix

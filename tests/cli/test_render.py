@@ -1,14 +1,41 @@
-"""Tables on terminals and in pipes."""
+"""Tables and labelled blocks, on terminals of several widths and in pipes."""
 
 from __future__ import annotations
 
 import io
-import sys
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
 from jetstream_sync.cli.env import Environment
-from jetstream_sync.cli.render import Table, write_table
+from jetstream_sync.cli.output import limit, size
+from jetstream_sync.cli.render import Block, Field, bad, show_blocks, show_rows, warn
+from jetstream_sync.cli.settings import Settings
+
+pytest.importorskip("rich")
+
+MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+FIELDS = (
+    Field("Name", "name"),
+    Field("Description", "text", drop=2),
+    Field("Created", "created", drop=1),
+    Field("Messages", "state.messages"),
+    Field("Size", "state.bytes", size),
+    Field("Lost", "lost", if_set=True),
+)
+ROWS: list[dict[str, Any]] = [
+    {
+        "name": "ORDERS",
+        "text": "orders of all shops",
+        "created": MOMENT,
+        "state": {"messages": 1_000_001, "bytes": 2048},
+        "lost": 0,
+    },
+    {"name": "A", "text": "", "created": None, "state": None, "lost": 0},
+]
 
 
 class Terminal(io.StringIO):
@@ -18,59 +45,135 @@ class Terminal(io.StringIO):
         return True
 
 
-def written(table: Table, out: io.StringIO, **variables: str) -> str:
-    env = Environment(stdin=io.BytesIO(), stdout=out, stderr=io.StringIO(), variables=variables)
-    write_table(table, env)
-    return out.getvalue()
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Return what is written on a terminal of some width; width 0 is a pipe."""
+
+    def write(show: Callable[[Settings], None], width: int = 0, **variables: str) -> str:
+        monkeypatch.setenv("COLUMNS", str(width))
+        out = Terminal() if width else io.StringIO()
+        variables = {"TERM": "xterm", "NO_COLOR": "1", **variables}
+        env = Environment(stdin=io.BytesIO(), stdout=out, stderr=io.StringIO(), variables=variables)
+        show(Settings(env=env, given={"utc": True, "json": "JSON" in variables}))
+        return re.sub(r"\x1b\[[01]?m", "", out.getvalue())  # bold
+
+    return write
 
 
-TABLE = Table(title="T", columns=("stream", "bytes"), rows=[("a name", "1,000,000")])
+def table(settings: Settings) -> None:
+    show_rows(settings, ROWS, FIELDS, title="Streams", none="No Streams")
 
 
-def test_a_table_on_a_terminal_is_drawn() -> None:
-    """On a terminal the table has lines, and colours unless NO_COLOR is set."""
-    pytest.importorskip("rich")
-    assert "─" in written(TABLE, Terminal(), TERM="xterm")
-    assert "\x1b[3" not in written(TABLE, Terminal(), TERM="xterm", NO_COLOR="1")
+def test_pipe_gets_aligned_text_that_is_never_cut(shown: Callable[..., str]) -> None:
+    """Numbers are aligned to the right, times have their offset, and empty columns are left out."""
+    assert shown(table).splitlines() == [
+        "Streams",
+        "Name    Description          Created                     Messages     Size",
+        "ORDERS  orders of all shops  2026-01-02 03:04:05+00:00  1,000,001  2.0 KiB",
+        "A",
+    ]
 
 
-def test_a_dumb_terminal_gets_plain_text() -> None:
-    """A terminal without control sequences gets the plain text of a pipe."""
-    assert written(TABLE, Terminal(), TERM="dumb") == written(TABLE, io.StringIO())
+def test_json_has_the_same_rows(shown: Callable[..., str]) -> None:
+    """With --json, the rows are a JSON list, also if there are none."""
+    rows = [{"name": "A"}]
+
+    def show(settings: Settings) -> None:
+        show_rows(settings, rows, FIELDS, title="Streams", none="No Streams")
+
+    assert shown(show, JSON="1") == '[\n  {\n    "name": "A"\n  }\n]\n'
+    rows.clear()
+    assert shown(show, JSON="1") == "[]\n"
+    assert shown(show) == "No Streams\n"
 
 
-def test_without_rich_a_terminal_gets_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything works without the extra."""
-    for name in ("rich", "rich.console", "rich.progress", "rich.table"):
-        monkeypatch.setitem(sys.modules, name, None)
-    assert written(TABLE, Terminal(), TERM="xterm").isascii()
-
-
-def test_a_plain_table_is_aligned_and_never_cut() -> None:
-    """Columns are as wide as their widest cell: names to the left, numbers to the right."""
-    table = Table(title="T", columns=("name", "n"), rows=[("x" * 300, "1"), ("y", "1,000")])
-    lines = written(table, io.StringIO()).splitlines()
-    assert lines[0] == "T"
-    assert lines[2] == "x" * 300 + "      1"
-    assert lines[3] == "y" + " " * 301 + "1,000"
-
-
-def test_markup_in_a_cell_is_text() -> None:
-    """Text that looks like rich's markup is shown as it is."""
-    pytest.importorskip("rich")
-    table = Table(title="[b]T[/b]", columns=("n",), rows=[("[red]x[/red]",)])
-    text = written(table, Terminal(), TERM="xterm", NO_COLOR="1")
-    assert "[red]x[/red]" in text
-    assert "[b]T[/b]" in text
-
-
-@pytest.mark.parametrize(("width", "drawn"), [(22, True), (21, False)])
-def test_a_table_is_drawn_only_where_it_fits(
-    monkeypatch: pytest.MonkeyPatch, width: int, drawn: bool
+@pytest.mark.parametrize(
+    ("width", "titles"),
+    [
+        (80, ["Name", "Description", "Created", "Messages", "Size"]),
+        (60, ["Name", "Created", "Messages", "Size"]),
+        (40, ["Name", "Messages", "Size"]),
+    ],
+)
+def test_columns_are_dropped_by_priority_at_narrow_widths(
+    shown: Callable[..., str], width: int, titles: list[str]
 ) -> None:
-    """A table that is too wide for the terminal is plain text, and no cell is folded."""
-    pytest.importorskip("rich")
-    monkeypatch.setenv("COLUMNS", str(width))
-    text = written(TABLE, Terminal(), TERM="xterm", NO_COLOR="1")
-    assert any("a name" in line and "1,000,000" in line for line in text.splitlines())
-    assert ("│" in text) is drawn
+    """A terminal shows a table of at most its width, with short times and the important columns."""
+    lines = shown(table, width).splitlines()
+    assert lines[1].split() == titles
+    assert max(map(len, lines)) <= width
+    assert ("2026-01-02 03:04 " in lines[3]) is ("Created" in titles)
+    assert "ORDERS" in lines[3]
+
+
+def test_text_is_folded_and_numbers_are_not(shown: Callable[..., str]) -> None:
+    """A long name takes several lines before a number loses a digit."""
+    rows = [{"name": "N" * 50, "number": 1_000_000}]
+    fields = (Field("Name", "name"), Field("Number of messages", "number"))
+    text = shown(lambda each: show_rows(each, rows, fields, title="T", none=""), 30)
+    assert "1,000,000" in text
+    assert text.count("N") == 52  # the name and two titles
+    assert max(map(len, text.splitlines())) <= 30
+
+
+def test_states_have_colours_on_terminals(shown: Callable[..., str]) -> None:
+    """Failures and warnings are coloured, unless colours are off or the output is a pipe."""
+    fields = (Field("Servers", lambda _: ["a*", bad("b!"), warn("c")]),)
+
+    def show(settings: Settings) -> None:
+        show_rows(settings, [{}], fields, title="T", none="")
+
+    assert "a*, \x1b[31mb!, \x1b[33mc" in shown(show, 80, NO_COLOR="")
+    assert "a*, b!, c" in shown(show, 80)
+    assert "a*, b!, c" in shown(show)
+
+
+def test_dumb_terminal_gets_plain_text(shown: Callable[..., str]) -> None:
+    """A terminal without control sequences gets the text of a pipe."""
+    assert shown(table, 40, TERM="dumb") == shown(table)
+
+
+@pytest.mark.parametrize("width", [0, 80])
+def test_text_of_others_is_escaped(shown: Callable[..., str], width: int) -> None:
+    """Control characters are escaped, and markup of rich is text."""
+    rows = [{"name": "[red]\x1b[2J\nx"}]
+    fields = (Field("[b]Name", "name"),)
+
+    def show(settings: Settings) -> None:
+        show_rows(settings, rows, fields, title="[b]T", none="")
+        show_blocks(settings, {}, Block("", fields, rows[0]))
+
+    text = shown(show, width)
+    assert "[red]\\x1b[2J\\nx" in text
+    assert "\x1b" not in text
+    assert text.startswith("[b]T")
+
+
+@pytest.mark.parametrize("width", [0, 80])
+def test_blocks_have_aligned_labels(shown: Callable[..., str], width: int) -> None:
+    """Empty values and blocks are left out, a list can have a line for each item, and lines are indented."""
+    record = {"age": timedelta(days=1), "text": "one\ntwo", "flag": True, "tags": ["a", "b"]}
+    fields = (
+        Field("Age", "age"),
+        Field("Text", "text"),
+        Field("Flag", "flag", if_set=True),
+        Field("Maximum", "maximum", limit),
+        Field("Missing", "missing"),
+        Field("Zero", lambda _: 0, if_set=True),
+        Field("Tags", "tags"),
+        Field("Tag", "tags", each=True),
+    )
+    blocks = Block("", fields, record), Block("Empty", fields[4:5], record)
+    text = shown(lambda each: show_blocks(each, record, *blocks, heading="Head"), width)
+    assert [line.rstrip() for line in text.splitlines()] == [
+        "Head",
+        "",
+        "      Age: 1d (24h0m0s)",
+        "     Text: one",
+        "           two",
+        "     Flag: true",
+        "  Maximum: Unlimited",
+        "     Tags: a, b",
+        "      Tag: a",
+        "      Tag: b",
+    ]

@@ -245,7 +245,7 @@ def test_ls(jsm: Jsm) -> None:
     assert jsm("stream", "ls", "-n", "-a").ok().out == "KV_hidden\nORDERS\n"
     assert jsm("stream", "ls", "-n", "-a", "--subject", "ORDERS.x").ok().out == "ORDERS\n"
     table = jsm("stream", "ls").ok().out
-    assert "Last Message" in table
+    assert "ORDERS" in table
     assert "hidden" not in table
 
 

@@ -13,16 +13,17 @@ from ...errors import InvalidNameError, StreamNotFoundError
 from ..completion import complete_stream
 from ..interruptible import write_reports
 from ..long_running import failover_options
-from ..output import count, duration, emit, limit, seconds_text, when
+from ..output import count, emit, limit, seconds_text
 from ..prompts import Asker
-from ..render import Table, write_table
+from ..render import Field, Mark, show_rows, warn, write_rows
 from ..settings import Settings, common_options
+from ..stream.ls import servers_of
 from ..values import PAUSE
 from .find import consumer_arguments, find, no_stream, title
 from .show import show
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from ... import ConsumerInfo, JetStream
 
@@ -49,7 +50,38 @@ def ls(settings: Settings, *, stream: str | None, names_only: bool, all_streams:
             _list_names(settings, js, stream)
             return
         found = infos_of(js, stream)
-    emit(settings, found, lambda: _show_list(settings, stream, found))
+    show_rows(
+        settings,
+        found,
+        (_name_of(stream), *_LIST),
+        title=_title(stream),
+        none=f"No Consumers defined{f' for Stream {stream}' if stream is not None else ''}",
+    )
+
+
+def _title(stream: str | None) -> str:
+    return f"Consumers of {stream}" if stream is not None else "Consumers of all streams"
+
+
+def _name_of(stream: str | None) -> Field:
+    return Field("Name", title if stream is None else "name")
+
+
+def _ago(info: ConsumerInfo) -> str | None:
+    last = info.delivered.last_active
+    if last is None or info.ts is None:
+        return None
+    return f"{seconds_text(timedelta(seconds=(info.ts - last) // timedelta(seconds=1)))} ago"
+
+
+_LIST: Final = (
+    Field("Mode", lambda info: "push" if info.config.deliver_subject else "pull", drop=2),
+    Field("Ack", "config.ack_policy", drop=3),
+    Field("Created", "created", drop=4),
+    Field("Last Delivery", _ago, right=True, drop=1),
+    Field("Ack Pending", "num_ack_pending"),
+    Field("Unprocessed", "num_pending"),
+)
 
 
 def infos_of(js: JetStream, stream: str | None) -> list[ConsumerInfo]:
@@ -89,37 +121,6 @@ def _list_names(settings: Settings, js: JetStream, stream: str | None) -> None:
         names = [f"{each} {name}" for each, found in by_stream.items() for name in found]
         result = by_stream
     emit(settings, result, lambda: settings.env.stdout.writelines(f"{line}\n" for line in names))
-
-
-def _show_list(settings: Settings, stream: str | None, found: Sequence[ConsumerInfo]) -> None:
-    out = settings.env.stdout
-    if not found:
-        where = f" for Stream {stream}" if stream is not None else ""
-        out.write(f"No Consumers defined{where}\n")
-    else:
-        rows = [
-            [
-                one.name if stream is not None else title(one),
-                "push" if one.config.deliver_subject else "pull",
-                str(one.config.ack_policy),
-                when(settings, one.created),
-                ago(one),
-                count(one.num_ack_pending),
-                count(one.num_pending),
-            ]
-            for one in found
-        ]
-        columns = ["Name", "Mode", "Ack", "Created", "Last Delivery", "Ack Pending", "Unprocessed"]
-        heading = f"Consumers of {stream}" if stream is not None else "Consumers of all streams"
-        write_table(Table(title=heading, columns=columns, rows=rows, left=4), settings.env)
-
-
-def ago(info: ConsumerInfo) -> str:
-    """Return the time since the last delivery of a consumer."""
-    last = info.delivered.last_active
-    if last is None or info.ts is None:
-        return "never"
-    return f"{seconds_text(timedelta(seconds=(info.ts - last) // timedelta(seconds=1)))} ago"
 
 
 @click.command()
@@ -181,7 +182,13 @@ def report(
             watch,
             lambda: sorted(infos_of(js, stream), key=_SORTS[sort], reverse=reverse),
             _document,
-            lambda found: _show(settings, stream, found),
+            lambda found: write_rows(
+                settings,
+                found,
+                (_name_of(stream), *_REPORT),
+                title=_title(stream),
+                none="No Consumers defined",
+            ),
         )
 
 
@@ -206,37 +213,12 @@ def _document(info: ConsumerInfo) -> dict[str, Any]:
     }
 
 
-def _show(settings: Settings, stream: str | None, found: list[ConsumerInfo]) -> None:
-    if not found:
-        settings.env.stdout.write("No Consumers defined\n")
-        return
-    rows = [
-        [
-            info.name if stream is not None else title(info),
-            _mode(info),
-            str(info.config.ack_policy),
-            duration(info.config.ack_wait),
-            f"{count(info.num_ack_pending)} of {limit(info.config.max_ack_pending)}",
-            count(info.num_redelivered),
-            _unprocessed(info),
-            count(info.ack_floor.stream_seq),
-            ago(info),
-        ]
-        for info in found
-    ]
-    columns = ["Consumer", "Mode", "Ack", "Ack Wait", "Ack Pending", "Redelivered"]
-    columns += ["Unprocessed", "Ack Floor", "Last Delivery"]
-    where = f"Stream {stream}" if stream is not None else "all Streams"
-    heading = f"Consumers of {where}"
-    write_table(Table(title=heading, columns=columns, rows=rows, left=3), settings.env)
-
-
-def _mode(info: ConsumerInfo) -> str:
+def _mode(info: ConsumerInfo) -> str | Mark:
     if info.paused:
-        return "paused"
+        return warn("paused")
     if not info.config.deliver_subject:
         return f"pull, {count(info.num_waiting)} waiting"
-    return "push" if info.push_bound else "push, unbound"
+    return "push" if info.push_bound else warn("push, unbound")
 
 
 def _unprocessed(info: ConsumerInfo) -> str:
@@ -245,3 +227,24 @@ def _unprocessed(info: ConsumerInfo) -> str:
     if not info.num_pending or not total:
         return count(info.num_pending)
     return f"{count(info.num_pending)} / {100 * info.num_pending / total:.0f}%"
+
+
+_REPORT: Final = (
+    Field("Mode", _mode, drop=2),
+    Field("Ack", "config.ack_policy", drop=6),
+    Field("Ack Wait", "config.ack_wait", drop=7),
+    Field(
+        "Ack Pending",
+        lambda info: f"{count(info.num_ack_pending)} of {limit(info.config.max_ack_pending)}",
+        right=True,
+    ),
+    Field(
+        "Redelivered",
+        lambda info: warn(info.num_redelivered) if info.num_redelivered else 0,
+        drop=1,
+    ),
+    Field("Unprocessed", _unprocessed, right=True),
+    Field("Ack Floor", "ack_floor.stream_seq", drop=4),
+    Field("Servers", lambda info: servers_of(info.cluster), drop=5),
+    Field("Last Delivery", _ago, right=True, drop=3),
+)

@@ -10,8 +10,9 @@ import click
 
 from ...subjects import check_stream_name
 from ..env import Environment
+from ..output import to_json
 from ..progress import show_progress
-from ..render import Table, to_json, write_table
+from ..render import Table, write_table
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
 from ..values import FILE

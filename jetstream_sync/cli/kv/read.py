@@ -10,8 +10,8 @@ from ..completion import complete_key
 from ..interruptible import wait_interruptibly
 from ..long_running import reconnect_options
 from ..messages.view import write_bytes
-from ..output import count, emit, emit_line, when
-from ..render import Table, to_json, write_table
+from ..output import count, emit, emit_line, to_json, when
+from ..render import Table, write_table
 from ..sanitize import readable
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus

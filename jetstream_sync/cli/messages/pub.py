@@ -21,8 +21,7 @@ from ...net.clock import monotonic
 from ..interruptible import pause
 from ..long_running import failover, failover_options
 from ..output import count as count_text
-from ..output import counted, emit_line
-from ..render import to_json
+from ..output import counted, emit_line, to_json
 from ..sanitize import readable, visible
 from ..settings import Settings, common_options
 from ..values import TIMEOUT

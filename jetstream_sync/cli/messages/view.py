@@ -23,8 +23,8 @@ from ...durations import time_from_ns, time_to_text
 from ...errors import NotJSMessageError
 from ...net.clock import monotonic
 from ..env import Environment
-from ..output import emit_line, note
-from ..render import Table, to_json, write_table
+from ..output import emit_line, note, to_json
+from ..render import Table, write_table
 from ..sanitize import readable, readable_json, unescaped, visible
 from ..settings import Settings
 from ..status import CommandError, ExitStatus

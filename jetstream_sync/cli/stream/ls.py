@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import click
 
-from ... import JetStream, StreamInfo
+from ... import ClusterInfo, JetStream, PeerInfo, StreamInfo
 from ...errors import InvalidNameError, StreamNotFoundError
 from ..interruptible import write_reports
 from ..long_running import failover_options
-from ..output import count, emit, emit_names, seconds_text, size, when
-from ..render import Table, write_table
+from ..output import emit_names, seconds_text, size
+from ..render import Field, Mark, bad, show_rows, warn, write_rows
 from ..settings import Settings, common_options
 from ..values import DURATION, PAUSE
 from .show import STORAGES
@@ -40,6 +40,25 @@ _names_option = click.option(
 )
 
 
+_LIST: Final = (
+    Field("Name", "config.name"),
+    Field("Description", "config.description", drop=3),
+    Field("Created", "created", drop=2),
+    Field("Messages", "state.messages"),
+    Field("Size", "state.bytes", size),
+    Field("Last Message", "state.last_ts", drop=1),
+)
+
+
+def _show_list(
+    settings: Settings, found: list[StreamInfo], *, names: bool, none: str = "defined"
+) -> None:
+    if names:
+        emit_names(settings, [info.config.name for info in found])
+    else:
+        show_rows(settings, found, _LIST, title="Streams", none=f"No Streams {none}")
+
+
 @click.command()
 @_names_option
 @_all_option
@@ -49,13 +68,11 @@ def ls(settings: Settings, names: bool, everything: bool, subject: str | None) -
     """List the streams of the account."""
     with settings.jetstream() as js:
         if names:
-            emit_names(
-                settings,
-                [name for name in js.stream_names(subject) if everything or not is_internal(name)],
-            )
+            listed = js.stream_names(subject)
+            emit_names(settings, [name for name in listed if everything or not is_internal(name)])
             return
-        infos = _infos(js, subject, everything=everything)
-    emit(settings, infos, lambda: list_text(settings, infos))
+        found = _infos(js, subject, everything=everything)
+    _show_list(settings, found, names=False)
 
 
 def _infos(js: JetStream, subject: str | None = None, *, everything: bool) -> list[StreamInfo]:
@@ -63,35 +80,6 @@ def _infos(js: JetStream, subject: str | None = None, *, everything: bool) -> li
     return [
         info for info in js.list_streams(subject) if everything or not is_internal(info.config.name)
     ]
-
-
-def list_text(settings: Settings, infos: list[StreamInfo], none: str = "defined") -> None:
-    """
-    Write streams as a table.
-
-    Args:
-        settings: the settings of the command.
-        infos: the streams.
-        none: the verb if there are no streams, as in "No Streams defined".
-
-    """
-    out = settings.env.stdout
-    if not infos:
-        out.write(f"No Streams {none}\n")
-        return
-    rows = [
-        [
-            each.config.name,
-            each.config.description or "",
-            when(settings, each.created),
-            count(each.state.messages),
-            size(each.state.bytes),
-            when(settings, each.state.last_ts),
-        ]
-        for each in infos
-    ]
-    columns = ["Name", "Description", "Created", "Messages", "Size", "Last Message"]
-    write_table(Table(title="Streams", columns=columns, rows=rows, left=3), settings.env)
 
 
 #: Return whether a stream matches.
@@ -133,11 +121,7 @@ def find(settings: Settings, names: bool, everything: bool, invert: bool, **opti
             for info in _infos(js, everything=everything)
             if all(check(info) is not invert for check in checks)
         ]
-    if names:
-        emit_names(settings, [info.config.name for info in found])
-    else:
-        none = "match" if checks else "defined"
-        emit(settings, found, lambda: list_text(settings, found, none))
+    _show_list(settings, found, names=names, none="match" if checks else "defined")
 
 
 def _checks(js: JetStream, options: dict[str, Any], now: datetime) -> list[Check]:
@@ -220,41 +204,31 @@ _SORTS: Final[dict[str, Callable[[StreamInfo], Any]]] = {
 }
 
 
-def _sorted_by(key: str, *flags: str) -> Callable[[Any], Any]:
-    return click.option(*flags, "sort", flag_value=key, default=None, help=f"Same as --sort {key}.")
-
-
 @click.command()
 @click.option(
     "--sort",
-    "wanted",
     type=click.Choice(list(_SORTS)),
-    help="Column to sort by; numbers are in descending order.  [default: bytes]",
+    default="bytes",
+    show_default=True,
+    help="Column to sort by; numbers are in descending order.",
 )
-@_sorted_by("consumers", "-o", "--consumers")
-@_sorted_by("messages", "-m", "--messages")
-@_sorted_by("name", "-n", "--name")
-@_sorted_by("storage", "-t", "--storage")
 @click.option("-R", "--reverse", is_flag=True, help="Reverse the order.")
 @_all_option
 @click.option("--subject", metavar="SUBJECT", help="Include only streams that store this subject.")
 @click.option("--cluster", metavar="NAME", help="Include only streams in this cluster.")
-@click.option("-r", "--raw", is_flag=True, help="Show numbers without separators and units.")
 @click.option("--watch", type=PAUSE, metavar="TIME", help="Repeat the report with this interval.")
 @common_options
 def report(
     settings: Settings,
-    wanted: str | None,
-    sort: str | None,
+    *,
+    sort: str,
     reverse: bool,
     everything: bool,
     subject: str | None,
     cluster: str | None,
-    raw: bool,
     watch: timedelta | None,
 ) -> None:
     """Compare the streams of the account in a table."""
-    key = _SORTS[wanted or sort or "bytes"]
     with settings.jetstream(**failover_options(settings)) as js:
 
         def take() -> list[StreamInfo]:
@@ -263,9 +237,9 @@ def report(
                 for info in _infos(js, subject, everything=everything)
                 if cluster is None or (info.cluster is not None and info.cluster.name == cluster)
             ]
-            return sorted(found, key=key, reverse=reverse)
+            return sorted(found, key=_SORTS[sort], reverse=reverse)
 
-        write_reports(settings, watch, take, _row, lambda found: _show(settings, found, raw=raw))
+        write_reports(settings, watch, take, _row, lambda found: _show_report(settings, found))
 
 
 def _row(info: StreamInfo) -> dict[str, Any]:
@@ -301,62 +275,63 @@ def _row(info: StreamInfo) -> dict[str, Any]:
     return row
 
 
-def _show(settings: Settings, found: list[StreamInfo], *, raw: bool) -> None:
-    if not found:
-        settings.env.stdout.write("No Streams defined\n")
-        return
-    number, amount = (str, str) if raw else (count, size)
-    clustered = any(info.cluster is not None and info.cluster.name for info in found)
-    rows = []
-    for info in found:
-        state, lost = info.state, info.state.lost
-        row = [
-            info.config.name,
-            STORAGES.get(str(info.config.storage), str(info.config.storage)),
-            number(info.config.num_replicas or 1),
-            number(state.consumer_count),
-            number(state.messages),
-            amount(state.bytes),
-            number(state.num_subjects or 0),
-            number(state.num_deleted or 0),
-            number(len(lost.msgs or ()) if lost is not None else 0),
-        ]
-        if clustered:
-            row.insert(2, _peers(info))
-        rows.append(row)
-    columns = ["Stream", "Storage", "Replicas", "Consumers", "Messages", "Bytes"]
-    columns += ["Subjects", "Deleted", "Lost"]
-    if clustered:
-        columns.insert(2, "Servers")
-    left = 3 if clustered else 2
+def _show_report(settings: Settings, found: list[StreamInfo]) -> None:
     title = "Streams of the account"
-    write_table(Table(title=title, columns=columns, rows=rows, left=left), settings.env)
-    _show_replication(settings, found)
-
-
-def _peers(info: StreamInfo) -> str:
-    """Return the servers of a stream: ``*`` marks the leader, ``!`` an outdated or offline replica."""
-    cluster = info.cluster
-    if cluster is None:
-        return ""
-    names = [f"{cluster.leader}*"] if cluster.leader else []
-    names += [
-        peer.name + ("" if peer.current and not peer.offline else "!")
-        for peer in cluster.replicas or ()
+    write_rows(settings, found, _REPORT, title=title, none="No Streams defined")
+    sources = [
+        (info, kind, source)
+        for info in found
+        for kind, sources in (("Mirror", [info.mirror]), ("Source", info.sources or ()))
+        for source in sources
+        if source is not None
     ]
-    return ", ".join(names)
-
-
-def _show_replication(settings: Settings, found: list[StreamInfo]) -> None:
-    rows = []
-    for info in found:
-        origins = [("Mirror", info.mirror)] if info.mirror is not None else []
-        origins += [("Source", each) for each in info.sources or ()]
-        for kind, each in origins:
-            seen = seconds_text(each.active) if each.active >= timedelta(0) else "never"
-            error = each.error.description if each.error is not None else None
-            rows.append([info.config.name, kind, each.name, error or "", count(each.lag), seen])
-    if rows:
+    if sources:
         settings.env.stdout.write("\n")
-        columns = ["Stream", "Kind", "From", "Error", "Lag", "Seen"]
-        write_table(Table(title="Replication", columns=columns, rows=rows, left=4), settings.env)
+        write_rows(settings, sources, _REPLICATION, title="Replication")
+
+
+def _lost(info: StreamInfo) -> int:
+    lost = info.state.lost
+    return len(lost.msgs or ()) if lost is not None else 0
+
+
+def servers_of(cluster: ClusterInfo | None) -> list[str | Mark]:
+    """Return the servers of a stream or consumer: ``*`` marks the leader, ``!`` a replica that lags behind."""
+    if cluster is None or not cluster.name:
+        return []
+    leader = f"{cluster.leader}*" if cluster.leader else bad("no leader")
+    return [leader, *(_replica(peer) for peer in cluster.replicas or ())]
+
+
+def _replica(peer: PeerInfo) -> str | Mark:
+    if peer.offline:
+        return bad(f"{peer.name}!")
+    return peer.name if peer.current else warn(f"{peer.name}!")
+
+
+_REPORT: Final = (
+    Field("Stream", "config.name"),
+    Field("Storage", "config.storage", lambda value: STORAGES.get(str(value), value), drop=3),
+    Field("Servers", lambda info: servers_of(info.cluster), drop=1),
+    Field("Replicas", lambda info: info.config.num_replicas or 1, drop=4),
+    Field("Consumers", "state.consumer_count", drop=2),
+    Field("Messages", "state.messages"),
+    Field("Bytes", "state.bytes", size),
+    Field("Subjects", "state.num_subjects", drop=5, if_set=True),
+    Field("Deleted", "state.num_deleted", drop=6, if_set=True),
+    Field("Lost", lambda info: bad(_lost(info)), drop=1, if_set=True),
+)
+
+_REPLICATION: Final = (
+    Field("Stream", lambda row: row[0].config.name),
+    Field("Kind", lambda row: row[1]),
+    Field("From", lambda row: row[2].name),
+    Field("Error", lambda row: bad(row[2].error and row[2].error.description)),
+    Field("Lag", lambda row: warn(row[2].lag) if row[2].lag else 0),
+    Field(
+        "Seen",
+        lambda row: row[2].active,
+        lambda age: seconds_text(age) if age >= timedelta(0) else bad("never"),
+        drop=1,
+    ),
+)
