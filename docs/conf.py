@@ -65,6 +65,7 @@ FULL_NAMES = {
     "PathLike": "os.PathLike",
     "SSLContext": "ssl.SSLContext",
     "Sequence": "collections.abc.Sequence",
+    "HandlerOptions": "jetstream_sync.workers.Handler",
     "KeyValueConfigFields": "jetstream_sync.KeyValueConfig",
     "StreamConfigFields": "jetstream_sync.StreamConfig",
     "socket": "socket.socket",
@@ -75,7 +76,6 @@ FULL_NAMES = {
 
 # Types of optional packages, and groups of options, which have no page here.
 nitpick_ignore = [
-    ("py:class", "BatchOptions"),
     ("py:class", "DeadLetterTarget"),
     ("py:class", "GaugeSnapshot"),
     ("py:class", "jetstream_sync.workers.metrics.GaugeSnapshot"),

@@ -8,13 +8,13 @@ import os
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
 from .. import DeliverPolicy, Headers, InvalidOptionError
 from .context import Context
 from .dead_letters import DeadLetterTarget, one_line
 from .limits import rate_interval
-from .retries import Backoff, is_number
+from .retries import Backoff, backoff_for, check_count, is_number
 
 if TYPE_CHECKING:
     from .. import JetStreamMsg
@@ -55,8 +55,8 @@ class Reply:
     headers: Headers | Mapping[str, str] | Mapping[str, list[str]] | None = None
 
 
-class BatchOptions(TypedDict, total=False):
-    """The options of `Worker.handler` that `Worker.batch` has, too."""
+class HandlerOptions(TypedDict, total=False):
+    """The options of `Worker.handler`, for type checkers; `Handler` declares and explains them."""
 
     filter_subject: str | None
     filter_subjects: Sequence[str]
@@ -71,6 +71,15 @@ class BatchOptions(TypedDict, total=False):
     decode: str | Callable[[bytes], Any]
     confirm: bool
     dead_letters: DeadLetterTarget | None
+    key: Callable[[JetStreamMsg], Hashable] | None
+    ack: str
+    once: str | None
+    park_after: float | None
+    max_bytes: int | None
+    exclusive: bool
+    limit: str | None
+    rate: str | None
+    pool: str
 
 
 class DecodeError(Exception):
@@ -88,132 +97,150 @@ class Handler:
     function: HandlerFunction = field(repr=False)
     """The function."""
     stream: str
-    """The name of the stream."""
+    """The name of the stream, which must exist."""
     consumer: str
-    """The durable name of the consumer."""
-    filter_subjects: tuple[str, ...] = ()
-    """The consumer's filters; empty: those of the existing consumer, or none."""
+    """The durable name of the consumer, a pull consumer with ack policy ``explicit``."""
+    filter_subject: str | None = None
+    """The only subject to deliver."""
+    filter_subjects: Sequence[str] = ()
+    """Several of them; excludes ``filter_subject``. Empty: those of the existing consumer, or none."""
     concurrency: int = 1
-    """Number of threads."""
-    prefetch: int = 1
-    """Number of messages that are received ahead."""
-    retry: Backoff = field(default_factory=Backoff)
-    """The attempts and their delays."""
+    """Number of threads that run the function."""
+    prefetch: int = None  # type: ignore[assignment]  # replaced in __post_init__
+    """Number of messages to receive ahead; ``None``: as many as there are threads, or the size of a batch;
+    0: a message is requested when a thread is free."""
+    retry: Backoff = None  # type: ignore[assignment]  # replaced in __post_init__
+    """Attempts and delays; ``None``: those of ``Backoff()``, or with ``key`` those of
+    ``Backoff(first=0.5, maximum=10.0, attempts=8, in_place=True)``."""
     timeout: float = 600.0
-    """Seconds after which the lease of a message is no longer renewed."""
+    """Seconds after which the lease of a message is not renewed any more."""
     ack_wait: float | None = None
-    """The consumer's ``ack_wait`` in seconds; ``None``: 30 for a new consumer, else unchanged."""
+    """The consumer's ``ack_wait``, at least 3 seconds; ``None``: 30 for a new consumer, unchanged for an
+    existing one."""
     deliver: str | int | datetime = "all"
-    """Where a new consumer starts: ``"all"``, ``"new"``, a sequence or a time."""
-    reject_on: tuple[type[BaseException], ...] = ()
+    """Where a new consumer starts in a stream with messages: ``"all"``, ``"new"``, a sequence or a time; a
+    work queue always delivers all. `Worker.check` tells how many stored messages it is."""
+    reject_on: Sequence[type[BaseException]] = ()
     """Errors that make a dead letter at once."""
-    retry_on: tuple[type[BaseException], ...] | None = None
-    """If given, all other errors make a dead letter at once."""
+    retry_on: Sequence[type[BaseException]] | None = None
+    """The errors to retry; all others make a dead letter at once; ``None``: all errors."""
     decode: str | Callable[[bytes], Any] = "bytes"
-    """How the payload is decoded."""
+    """``"bytes"``, ``"json"``, ``"text"``, or a function of the payload. A payload that cannot be decoded
+    becomes a dead letter at once."""
     confirm: bool = True
-    """Whether acknowledgements are confirmed by the server."""
+    """Whether the server confirms acknowledgements."""
     dead_letters: DeadLetterTarget | None = None
-    """The stream for dead letters, or a function that returns their subject; ``None``: none."""
+    """The stream for dead letters of this handler, or a function ``(message, reason) -> subject``;
+    ``None``: those of the worker."""
     key: Callable[[JetStreamMsg], Hashable] | None = None
-    """Returns the key of a message: messages of one key are handled one after the other."""
+    """A function of the message that returns its key, such as a customer. Within one process, messages of
+    one key are handled one at a time, in the order of their receipt, and each one is settled before the
+    next one starts; failed ones are retried in place. Messages of other keys do not wait for them. A
+    message whose key is ``None`` has no order. An error of the function counts as one of the handler.
+    ``None``: no order."""
     ack: str = "after"
-    """Whether a message is acknowledged ``"after"`` or ``"before"`` the function runs."""
-    park_after: float | None = None
-    """Seconds above which the delay of a retry is spent in the stream; ``None``: never."""
+    """``"before"``: acknowledge a message before the function runs, for work that must never be done
+    twice. Errors are then only logged, and a crash loses the message. With ``confirm``, the function runs
+    when the server has confirmed the acknowledgement."""
     once: str | None = None
-    """The key-value bucket that records which messages are handled; ``None``: none."""
+    """A key-value bucket that records which messages are handled, for effects outside a database. A
+    message that is recorded as handled is acknowledged without a run; one whose worker died runs again,
+    with `Context.maybe_done`. The bucket is created with a TTL of 30 days if it does not exist; its TTL
+    must exceed the age of redelivered messages. It costs two writes for each message. ``None``: none."""
+    park_after: float | None = None
+    """Seconds above which the delay of a retry is spent in the stream instead of the consumer, so that it
+    needs no place of ``max_ack_pending``: the message is stored as a schedule that publishes it again.
+    Attempts and `Context.id` continue. Needs server 2.12, and a work queue with ``allow_msg_schedules``
+    and the subject ``parked.<stream>.>``, which the filters of the handler exclude. Excludes ``key``.
+    ``None``: never."""
     max_bytes: int | None = None
-    """Largest total size of the held messages; ``None``: not limited."""
+    """Largest total size of the messages that the handler holds, running and waiting, as the server counts
+    it: subjects, headers and payloads. A larger message is received when no other one is held. ``None``:
+    only their number is limited."""
     exclusive: bool = False
-    """Whether one process at a time receives the messages (ADR-42)."""
+    """Let one process at a time receive the messages (a pinned client, ADR-42, server 2.11). The others
+    take over when it stops, or 30 seconds after it has crashed or lost its link: the
+    ``priority_timeout`` of a new consumer. A process that is not pinned any more returns its waiting
+    messages."""
     limit: str | None = None
-    """The name of a limit of the worker, see `Worker.limit`."""
+    """The name of a limit, see `Worker.limit`; ``None``: none."""
     rate: str | None = None
-    """How often the function may start in one process, such as ``"10/s"``."""
+    """How often the function may start in each process, evenly spaced: a number and a unit, such as
+    ``"10/s"``, ``"600/m"`` or ``"1000/h"``. A message waits in its thread, with a renewed lease. Retries
+    count, too. ``None``: no limit."""
     pool: str = "threads"
-    """Whether the function runs in ``"threads"`` of the worker, or in ``"processes"`` of its own."""
+    """``"processes"``: each thread runs the function and the middleware in a process of its own, which is
+    killed at the ``timeout``, and whose crash fails only its message. The process imports the module of
+    the handler, which must define it at the top level."""
+    max_messages: int | None = None
+    """The size of the largest batch; ``None``: each message is handled by itself."""
+    max_wait: float = 1.0
+    """Seconds after its first message in which a batch may become full."""
     module: str = field(repr=False, default="")
     """The module that defines the handler."""
     process_setup: str = field(repr=False, default="")
     """``MODULE:FUNCTION``, called in a new process before the module is imported; empty: none."""
-    max_messages: int | None = None
-    """The size of the largest batch; ``None``: each message is handled by itself."""
-    max_wait: float = 1.0
-    """Seconds after which a batch is handled though it is not full."""
     _arity: str = field(init=False, repr=False, default="both")
     _decode: Callable[[bytes], Any] = field(init=False, repr=False, default=bytes)
 
     def __post_init__(self) -> None:
-        """Check the options."""
+        """Check and complete the options."""
         _check_function(self.function)
-        object.__setattr__(self, "_arity", _arity(self.function))
-        for option in ("concurrency", "prefetch"):
-            value = getattr(self, option)
-            least = 1 if option == "concurrency" else 0
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InvalidOptionError(option, value, f"must be a whole number, {least} or above")
         for option in ("stream", "consumer"):
             value = getattr(self, option)
-            if not isinstance(value, str) or not value:
-                raise InvalidOptionError(option, value, "must be a name")
-        if not is_number(self.timeout) or not self.timeout > 0:
-            rule = "must be a number of seconds above 0"
-            raise InvalidOptionError("timeout", self.timeout, rule)
-        if self.ack_wait is not None and not (is_number(self.ack_wait) and self.ack_wait >= 3):
-            raise InvalidOptionError("ack_wait", self.ack_wait, "must be at least 3 seconds")
+            _check(option, value, isinstance(value, str) and bool(value), "must be a name")
+        check_count("concurrency", self.concurrency)
+        for option, least in (("prefetch", 0), ("max_bytes", 1), ("max_messages", 1)):
+            if getattr(self, option) is not None:
+                check_count(option, getattr(self, option), least)
+        ok = is_number(self.timeout) and self.timeout > 0
+        _check("timeout", self.timeout, ok, "must be a number of seconds above 0")
+        for option, shortest in (("ack_wait", 3), ("park_after", 1)):
+            value = getattr(self, option)
+            ok = value is None or (is_number(value) and value >= shortest)
+            _check(option, value, ok, f"must be at least {shortest} seconds")
         start_of(self.deliver)
-        if self.ack not in ("after", "before"):
-            raise InvalidOptionError("ack", self.ack, "must be 'after' or 'before'")
-        if self.park_after is not None:
-            if not (is_number(self.park_after) and self.park_after >= 1):
-                raise InvalidOptionError("park_after", self.park_after, "must be 1 second or more")
-            if self.key is not None or self.retry.in_place:
-                raise InvalidOptionError(
-                    "park_after", self.park_after, "excludes 'key' and retries in place"
-                )
-        if self.once is not None and self.ack == "before":
-            raise InvalidOptionError(
-                "once", self.once, "excludes ack='before': the message is not delivered again"
-            )
-        if self.max_messages is not None:
-            self._check_batch(self.max_messages)
-        if not isinstance(self.retry, Backoff):
-            raise InvalidOptionError("retry", self.retry, "must be a Backoff")
-        _check_pool(self.pool, self.function)
-        if self.key is not None and not callable(self.key):
-            raise InvalidOptionError("key", self.key, "must be a function of the message")
-        limit = self.max_bytes
-        if limit is not None and (
-            isinstance(limit, bool) or not isinstance(limit, int) or limit < 1
-        ):
-            raise InvalidOptionError(
-                "max_bytes", limit, "must be a whole number of bytes, 1 or above"
-            )
+        _check("ack", self.ack, self.ack in ("after", "before"), "must be 'after' or 'before'")
+        ok = self.key is None or callable(self.key)
+        _check("key", self.key, ok, "must be a function of the message")
         if self.rate is not None:
             rate_interval(self.rate)
-        if not callable(self.decode) and self.decode not in tuple(DECODERS):
-            raise InvalidOptionError(
-                "decode", self.decode, f"must be a function or one of {sorted(DECODERS)}"
-            )
-        decode = self.decode if callable(self.decode) else DECODERS[self.decode]
-        object.__setattr__(self, "_decode", decode)
+        _check_pool(self.pool, self.function)
+        ok = callable(self.decode) or self.decode in tuple(DECODERS)
+        rule = f"must be a function or one of {sorted(DECODERS)}"
+        _check("decode", self.decode, ok, rule)
+        retried = self.retry_on
+        for name, value in (
+            ("filter_subjects", _subjects(self.filter_subject, self.filter_subjects)),
+            ("reject_on", _exceptions("reject_on", self.reject_on)),
+            ("retry_on", None if retried is None else _exceptions("retry_on", retried)),
+            ("retry", backoff_for(self.retry, in_place=self.key is not None)),
+            ("_arity", _arity(self.function)),
+            ("_decode", self.decode if callable(self.decode) else DECODERS[self.decode]),
+        ):
+            object.__setattr__(self, name, value)
+        if self.prefetch is None:
+            object.__setattr__(self, "prefetch", self.max_messages or self.concurrency)
+        self._check_combinations()
 
-    def _check_batch(self, size: int) -> None:
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise InvalidOptionError("max_messages", size, "must be a whole number, 1 or above")
-        if not (is_number(self.max_wait) and 0 <= self.max_wait <= _LONGEST_WAIT_S):
-            raise InvalidOptionError(
-                "max_wait", self.max_wait, f"must be from 0 to {_LONGEST_WAIT_S} seconds"
-            )
+    def _check_combinations(self) -> None:
+        """Refuse options that exclude each other."""
+        in_order = self.key is not None or self.retry.in_place
+        ok = self.park_after is None or not in_order
+        _check("park_after", self.park_after, ok, "excludes 'key' and retries in place")
+        ok = self.once is None or self.ack == "after"
+        rule = "excludes ack='before': the message is not delivered again"
+        _check("once", self.once, ok, rule)
+        if self.max_messages is None:
+            return
+        ok = is_number(self.max_wait) and 0 <= self.max_wait <= _LONGEST_WAIT_S
+        _check("max_wait", self.max_wait, ok, f"must be from 0 to {_LONGEST_WAIT_S} seconds")
         for option in ("key", "once", "limit", "rate"):
-            if getattr(self, option) is not None:
-                raise InvalidOptionError(option, getattr(self, option), "is not for batches")
-        if self.ack != "after" or self.retry.in_place:
-            option = "retry" if self.retry.in_place else "ack"
-            raise InvalidOptionError(option, getattr(self, option), "is not for batches")
-        if self.pool != "threads":
-            raise InvalidOptionError("pool", self.pool, "must be 'threads' for batches")
+            value = getattr(self, option)
+            _check(option, value, value is None, "is not for batches")
+        _check("retry", self.retry, not self.retry.in_place, "is not for batches")
+        _check("ack", self.ack, self.ack == "after", "is not for batches")
+        _check("pool", self.pool, self.pool == "threads", "must be 'threads' for batches")
 
     @property
     def capacity(self) -> int:
@@ -340,47 +367,36 @@ def start_of(deliver: str | int | datetime) -> dict[str, Any]:
     return {"deliver_policy": DeliverPolicy(deliver)}
 
 
-def exception_classes(option: str, given: object) -> tuple[type[BaseException], ...]:
-    """
-    Return the exception classes of an option.
+def _check(option: str, value: object, ok: bool, rule: str) -> None:
+    """Raise `InvalidOptionError` for an option unless ``ok``."""
+    if not ok:
+        raise InvalidOptionError(option, value, rule)
 
-    Raises:
-        InvalidOptionError: the value is not a list of them.
 
-    """
-    classes = tuple(given) if isinstance(given, Collection) else ()
-    if not isinstance(given, Collection) or not all(
+def _exceptions(option: str, given: object) -> tuple[type[BaseException], ...]:
+    """Return the exception classes of an option."""
+    classes = tuple(given) if isinstance(given, Collection) else (given,)
+    ok = isinstance(given, Collection) and all(
         isinstance(each, type) and issubclass(each, BaseException) for each in classes
-    ):
-        raise InvalidOptionError(
-            option, given, "must be a list of exception classes, such as (ValueError,)"
-        )
+    )
+    _check(option, given, ok, "must be a list of exception classes, such as (ValueError,)")
     return classes
 
 
-def subject_filters(one: object, several: object) -> tuple[str, ...]:
-    """
-    Return the filters of a handler from its options ``filter_subject`` and ``filter_subjects``.
-
-    Raises:
-        InvalidOptionError: both are given, or one has the wrong type.
-
-    """
-    if one is not None:
-        if several:
-            raise InvalidOptionError(
-                "filter_subjects", several, "excludes 'filter_subject': give one of them"
-            )
-        if not isinstance(one, str):
-            raise InvalidOptionError("filter_subject", one, "must be a subject")
-        return (one,)
+def _subjects(one: object, several: object) -> tuple[str, ...]:
+    """Return the filters of a handler, given as one subject or as several."""
+    is_list = isinstance(several, Collection) and not isinstance(several, (str, bytes))
+    subjects: tuple[Any, ...] = tuple(cast("Collection[Any]", several)) if is_list else ()
     rule = "must be a list of subjects: give a single one as 'filter_subject'"
-    if not isinstance(several, Collection) or isinstance(several, (str, bytes)):
-        raise InvalidOptionError("filter_subjects", several, rule)
-    subjects = tuple(several)
-    if not all(isinstance(each, str) for each in subjects):
-        raise InvalidOptionError("filter_subjects", several, rule)
-    return subjects
+    ok = is_list and all(isinstance(subject, str) for subject in subjects)
+    _check("filter_subjects", several, ok, rule)
+    if one is None:
+        return subjects
+    if not isinstance(one, str):
+        raise InvalidOptionError("filter_subject", one, "must be a subject")
+    rule = "excludes 'filter_subject': give one of them"
+    _check("filter_subjects", several, subjects in ((), (one,)), rule)
+    return (one,)
 
 
 def _check_function(function: HandlerFunction) -> None:

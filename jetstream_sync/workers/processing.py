@@ -283,7 +283,7 @@ class Processor:
             return None
         fatal = isinstance(error, (Reject, DecodeError, *self.handler.reject_on))
         if self.handler.retry_on is not None and not isinstance(error, Retry):
-            fatal = fatal or not isinstance(error, self.handler.retry_on)
+            fatal = fatal or not isinstance(error, tuple(self.handler.retry_on))
         if not (fatal or isinstance(error, Retry)):
             self.breaker.failed()
         if fatal or delivery.attempt >= retry.attempts:

@@ -117,10 +117,7 @@ class Backoff:
             raise InvalidOptionError("maximum", self.maximum, "must not be below 'first'")
         if not 0 <= self.jitter < 1:
             raise InvalidOptionError("jitter", self.jitter, "must be from 0 to below 1")
-        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int):
-            raise InvalidOptionError("attempts", self.attempts, "must be a whole number")
-        if self.attempts < 1:
-            raise InvalidOptionError("attempts", self.attempts, "must be at least 1")
+        check_count("attempts", self.attempts)
         if self.in_place:
             self._check_in_place()
 
@@ -164,6 +161,12 @@ class Backoff:
 def is_number(value: object) -> bool:
     """Return whether a value is an int or a float."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def check_count(option: str, value: object, least: int = 1) -> None:
+    """Raise `InvalidOptionError` unless a value is a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidOptionError(option, value, f"must be a whole number, {least} or above")
 
 
 def backoff_for(retry: Backoff | None, *, in_place: bool) -> Backoff:

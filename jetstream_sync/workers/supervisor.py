@@ -31,6 +31,7 @@ from typing import Any, Final
 from .. import InvalidOptionError
 from .heartbeat import LINK_VARIABLE
 from .logs import log
+from .retries import check_count
 from .spawn import spawn
 
 #: Delays before a process is started again, in seconds, and the uptime that resets them.
@@ -189,8 +190,7 @@ class Supervisor:
         on_end: Callable[[int], object] | None = None,
         on_stop: Callable[[], object] | None = None,
     ) -> None:
-        if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
-            raise InvalidOptionError("processes", processes, "must be a whole number, 1 or above")
+        check_count("processes", processes)
         if os.name != "posix":
             raise InvalidOptionError("processes", processes, "needs a POSIX system")
         self._command = list(command)

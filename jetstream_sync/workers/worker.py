@@ -8,9 +8,8 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,21 +21,14 @@ from .. import (
 )
 from .consumers import check_handler
 from .dead_letters import DeadLetterTarget
-from .handler import (
-    BatchOptions,
-    Handler,
-    HandlerFunction,
-    Middleware,
-    exception_classes,
-    subject_filters,
-)
+from .handler import Handler, HandlerFunction, HandlerOptions, Middleware
 from .health import Monitor, MonitoringServer
 from .heartbeat import SupervisorLink, supervisor_link
 from .http_server import parse_address
 from .logs import log
 from .observer import EVENT_KINDS, EventKind, Hook, Observer
 from .registry import refuse_to_run, register
-from .retries import Backoff, backoff_for, is_number
+from .retries import check_count, is_number
 from .run import WorkerRun
 from .schedules import (
     Schedule,
@@ -51,7 +43,7 @@ from .tracing import TRACE_MODES
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from .. import Connection, JetStreamMsg
+    from .. import Connection
     from .metrics import GaugeSnapshot, Snapshot
     from .testing import TestClient
 
@@ -144,32 +136,7 @@ class Worker:
         register(self)
 
     def handler(
-        self,
-        *,
-        stream: str,
-        consumer: str,
-        filter_subject: str | None = None,
-        filter_subjects: Sequence[str] = (),
-        concurrency: int = 1,
-        prefetch: int | None = None,
-        retry: Backoff | None = None,
-        timeout: float = 600.0,
-        ack_wait: float | None = None,
-        deliver: str | int | datetime = "all",
-        reject_on: Sequence[type[BaseException]] = (),
-        retry_on: Sequence[type[BaseException]] | None = None,
-        decode: str | Callable[[bytes], Any] = "bytes",
-        confirm: bool = True,
-        dead_letters: DeadLetterTarget | None = None,
-        key: Callable[[JetStreamMsg], Hashable] | None = None,
-        ack: str = "after",
-        once: str | None = None,
-        park_after: float | None = None,
-        max_bytes: int | None = None,
-        exclusive: bool = False,
-        limit: str | None = None,
-        rate: str | None = None,
-        pool: str = "threads",
+        self, *, stream: str, consumer: str, **options: Unpack[HandlerOptions]
     ) -> Callable[[HandlerFunction], Handler]:
         """
         Return a decorator that makes a function handle the messages of a consumer.
@@ -181,112 +148,16 @@ class Worker:
         Args:
             stream: the name of the stream, which must exist.
             consumer: the durable name of the consumer, a pull consumer with ack policy ``explicit``.
-            filter_subject: the only subject to deliver.
-            filter_subjects: several of them; excludes ``filter_subject``.
-            concurrency: number of threads that run the function.
-            prefetch: number of messages to receive ahead; ``None``: as many as there are threads;
-                0: a message is requested when a thread is free.
-            retry: attempts and delays; ``None``: those of ``Backoff()``, or with ``key`` those of
-                ``Backoff(first=0.5, maximum=10.0, in_place=True)``.
-            timeout: seconds after which the lease of a message is not renewed any more.
-            ack_wait: the consumer's ``ack_wait``, at least 3 seconds; ``None``: 30 for a new consumer,
-                unchanged for an existing one.
-            deliver: where a new consumer starts in a stream with messages: ``"all"``, ``"new"``, a sequence
-                or a time; a work queue always delivers all. `check` tells how many stored messages it is.
-            reject_on: errors that make a dead letter at once.
-            retry_on: the errors to retry; all others make a dead letter at once; ``None``: all errors.
-            decode: ``"bytes"``, ``"json"``, ``"text"``, or a function of the payload. A payload that
-                cannot be decoded becomes a dead letter at once.
-            confirm: whether the server confirms acknowledgements.
-            dead_letters: the stream for dead letters of this handler, or a function that returns their
-                subject; ``None``: those of the worker.
-            key: a function of the message that returns its key, such as a customer. Within one process,
-                messages of one key are handled one at a time, in the order of their receipt, and each one
-                is settled before the next one starts; failed ones are retried in place. Messages of other
-                keys do not wait for them. A message whose key is ``None`` has no order. An error of the
-                function counts as one of the handler. ``None``: no order.
-            ack: ``"before"``: acknowledge a message before the function runs, for work that must never
-                be done twice. Errors are then only logged, and a crash loses the message. With
-                ``confirm``, the function runs when the server has confirmed the acknowledgement.
-            once: a key-value bucket that records which messages are handled, for effects outside a
-                database. A message that is recorded as handled is acknowledged without a run; one whose
-                worker died runs again, with `Context.maybe_done`. The bucket is created with a TTL of 30
-                days if it does not exist; its TTL must exceed the age of redelivered messages. It costs
-                two writes for each message. ``None``: none.
-            park_after: seconds above which the delay of a retry is spent in the stream instead of the
-                consumer, so that it needs no place of ``max_ack_pending``: the message is stored as a
-                schedule that publishes it again. Attempts and `Context.id` continue. Needs server 2.12, and
-                a work queue with ``allow_msg_schedules`` and the subject ``parked.<stream>.>``, which the
-                filters of the handler exclude. Excludes ``key``. ``None``: never.
-            max_bytes: largest total size of the messages that the handler holds, running and waiting, as
-                the server counts it: subjects, headers and payloads. A larger message is received when no
-                other one is held. ``None``: only their number is limited.
-            exclusive: let one process at a time receive the messages (a pinned client, ADR-42, server
-                2.11). The others take over when it stops, or 30 seconds after it has crashed or lost its
-                link: the ``priority_timeout`` of a new consumer. A process that is not pinned any more
-                returns its waiting messages.
-            limit: the name of a limit, see `limit`; ``None``: none.
-            rate: how often the function may start in each process, evenly spaced: a number and a unit,
-                such as ``"10/s"``, ``"600/m"`` or ``"1000/h"``. A message waits in its thread, with a
-                renewed lease. Retries count, too. ``None``: no limit.
-            pool: ``"processes"``: each thread runs the function and the middleware in a process of its
-                own, which is killed at the ``timeout``, and whose crash fails only its message. The
-                process imports the module of the handler, which must define it at the top level.
+            **options: the attributes of `Handler`, where they are explained, from ``filter_subject`` to
+                ``pool``.
 
         Raises:
             InvalidOptionError: an option is out of range, the function cannot be a handler, or another
                 handler has the same consumer.
 
         """
-        filters = subject_filters(filter_subject, filter_subjects)
-        rejected = exception_classes("reject_on", reject_on)
-        retried = None if retry_on is None else exception_classes("retry_on", retry_on)
-        if limit is not None and limit not in self.limits:
-            raise InvalidOptionError(
-                "limit",
-                limit,
-                f"must be one of {sorted(self.limits)}: define it with limit() before",
-            )
         caller = sys._getframe(1).f_globals["__name__"]  # noqa: SLF001 - as namedtuple() does
-
-        def decorate(function: HandlerFunction) -> Handler:
-            handler = Handler(
-                function=function,
-                stream=stream,
-                consumer=consumer,
-                filter_subjects=filters,
-                concurrency=concurrency,
-                prefetch=concurrency if prefetch is None else prefetch,
-                retry=backoff_for(retry, in_place=key is not None),
-                timeout=timeout,
-                ack_wait=ack_wait,
-                deliver=deliver,
-                reject_on=rejected,
-                retry_on=retried,
-                decode=decode,
-                confirm=confirm,
-                dead_letters=self.dead_letters if dead_letters is None else dead_letters,
-                key=key,
-                ack=ack,
-                once=once,
-                park_after=park_after,
-                max_bytes=max_bytes,
-                exclusive=exclusive,
-                limit=limit,
-                rate=rate,
-                pool=pool,
-                module=caller,
-                process_setup=self.process_setup,
-            )
-            for other in self.handlers:
-                if (other.stream, other.consumer) == (stream, consumer):
-                    raise InvalidOptionError(
-                        "consumer", consumer, f"is used by handler {other.name} already"
-                    )
-            self.handlers.append(handler)
-            return handler
-
-        return decorate
+        return self._decorator({**options, "stream": stream, "consumer": consumer}, caller)
 
     def batch(
         self,
@@ -295,7 +166,7 @@ class Worker:
         consumer: str,
         max_messages: int = 100,
         max_wait: float = 1.0,
-        **options: Unpack[BatchOptions],
+        **options: Unpack[HandlerOptions],
     ) -> Callable[[HandlerFunction], Handler]:
         """
         Return a decorator that makes a function handle the messages of a consumer in batches.
@@ -312,21 +183,37 @@ class Worker:
             max_messages: the size of the largest batch.
             max_wait: seconds after its first message in which a batch may become full; 0: it has the
                 messages that are there.
-            **options: as for `handler`, except ``ack``, ``key`` and ``once``. ``prefetch`` is a number of
-                messages, by default ``max_messages``.
+            **options: as for `handler`, except ``ack``, ``key``, ``limit``, ``once``, ``pool`` and ``rate``.
+                ``prefetch`` is a number of messages, by default ``max_messages``.
 
         Raises:
             InvalidOptionError: as `handler`.
 
         """
-        if options.get("prefetch") is None:
-            options["prefetch"] = max_messages
-        decorate_one = self.handler(stream=stream, consumer=consumer, **options)
+        caller = sys._getframe(1).f_globals["__name__"]  # noqa: SLF001 - as namedtuple() does
+        batches = {"max_messages": max_messages, "max_wait": max_wait}
+        return self._decorator(
+            {**options, **batches, "stream": stream, "consumer": consumer}, caller
+        )
+
+    def _decorator(
+        self, options: dict[str, Any], module: str
+    ) -> Callable[[HandlerFunction], Handler]:
+        """Return a decorator that adds a handler with these options, defined in a module."""
+        limit = options.get("limit")
+        if limit is not None and limit not in self.limits:
+            rule = f"must be one of {sorted(self.limits)}: define it with limit() before"
+            raise InvalidOptionError("limit", limit, rule)
+        if options.get("dead_letters") is None:
+            options["dead_letters"] = self.dead_letters
+        setup = self.process_setup
 
         def decorate(function: HandlerFunction) -> Handler:
-            single = decorate_one(function)
-            self.handlers.remove(single)
-            handler = replace(single, max_messages=max_messages, max_wait=max_wait)
+            handler = Handler(function=function, module=module, process_setup=setup, **options)
+            for other in self.handlers:
+                if (other.stream, other.consumer) == (handler.stream, handler.consumer):
+                    rule = f"is used by handler {other.name} already"
+                    raise InvalidOptionError("consumer", handler.consumer, rule)
             self.handlers.append(handler)
             return handler
 
@@ -462,8 +349,7 @@ class Worker:
             InvalidOptionError: the count is out of range, or the name is defined already.
 
         """
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise InvalidOptionError("count", count, "must be a whole number, 1 or above")
+        check_count("count", count)
         if name in self.limits:
             raise InvalidOptionError("name", name, "is the name of another limit already")
         self.limits[name] = count

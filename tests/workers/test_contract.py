@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,8 @@ from fix_worker import WorkerProgram, is_settled, running
 
 from jetstream_sync import Connection, InvalidOptionError, JetStream, Stream
 from jetstream_sync.server import NatsServer
-from jetstream_sync.workers import Backoff, Context, LeaseLostError, Reply, Worker
+from jetstream_sync.workers import Backoff, Context, Handler, LeaseLostError, Reply, Worker
+from jetstream_sync.workers.handler import HandlerOptions
 
 FAST = Backoff(first=0.1, factor=1.0, maximum=0.1, jitter=0.0, attempts=3)
 
@@ -312,6 +313,13 @@ def test_options_of_a_wrong_type_are_refused() -> None:
         with pytest.raises(InvalidOptionError, match="cron"):
             worker.schedule("x", subject="jobs.x", cron=cron)(bytes)
     assert worker.handlers == []
+
+
+def test_type_checkers_know_the_options_that_a_handler_declares() -> None:
+    """`Handler` declares each option; `HandlerOptions` has the same names, as `Worker.handler` takes them."""
+    declared = [field.name for field in fields(Handler) if field.init]
+    own = {"function", "stream", "consumer", "max_messages", "max_wait", "module", "process_setup"}
+    assert [name for name in declared if name not in own] == list(HandlerOptions.__annotations__)
 
 
 def test_a_missing_stream_is_named(
