@@ -17,28 +17,12 @@ import click
 
 from jetstream_sync.cli.commands import Node, default_of, parameters, walk
 from jetstream_sync.cli.main import jsm
-from jetstream_sync.cli.status import ExitStatus
+from jetstream_sync.cli.status import MEANINGS
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "jsm.rst"
 _NOTE = (
     ".. This page is made by tests/make_jsm_reference.py, of what the commands say of themselves.\n"
 )
-
-#: The meaning of each exit status.
-STATUSES = {
-    ExitStatus.OK: "It is done.",
-    ExitStatus.FAILED: "The server refused, or the operation failed.",
-    ExitStatus.USAGE: "Wrong usage: an option, a missing value without a terminal to ask on, "
-    "an input that cannot be read, a consumer of the wrong kind.",
-    ExitStatus.NOT_FOUND: "A stream, consumer, message, bucket, key, object or context does not exist.",
-    ExitStatus.TIMED_OUT: "There is nothing to deliver, or the time to wait ran out.",
-    ExitStatus.NO_CONNECTION: "No server, a login that was refused, a connection that was lost, or "
-    "JetStream is disabled.",
-    ExitStatus.NO_RESPONDERS: "The subject of a request has no responders.",
-    ExitStatus.INTERRUPTED: "It was interrupted with Ctrl-C.",
-    ExitStatus.BROKEN_PIPE: "The reader of its output went away.",
-    ExitStatus.TERMINATED: "It was terminated.",
-}
 
 HEAD = f"""\
 jsm reference
@@ -89,8 +73,8 @@ def _title(text: str, line: str) -> str:
 def _exit_statuses() -> Iterator[str]:
     yield _title("Exit statuses", "-")
     yield ".. list-table::\n   :header-rows: 1\n\n   * - Status\n     - Meaning"
-    for status in ExitStatus:
-        yield f"   * - {int(status)}\n     - {STATUSES[status]}"
+    for status, meaning in MEANINGS.items():
+        yield f"   * - {int(status)}\n     - {meaning}"
 
 
 def _common_options() -> Iterator[str]:

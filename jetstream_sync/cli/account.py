@@ -8,33 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .groups import LazyCommand, NounGroup
 from .output import Block, count, document, emit, limit, seconds_text, size, write_blocks, yes
 from .settings import Settings, common_options
 
 if TYPE_CHECKING:
     from .. import Connection, Tier
 
-_BACKUPS = f"{__package__}.backup"
 
-
-@click.group(
-    cls=NounGroup,
-    lazy={
-        "backup": LazyCommand(
-            target=f"{_BACKUPS}:backup_account", help="Back up all streams to a directory."
-        ),
-        "restore": LazyCommand(
-            target=f"{_BACKUPS}:restore_account", help="Restore the streams from a backup."
-        ),
-    },
-)
-@common_options
-def account(_settings: Settings) -> None:
-    """Show the JetStream usage and limits of an account, or back up all streams."""
-
-
-@account.command("info", aliases=("nfo", "i"))
+@click.command()
 @common_options
 def info(settings: Settings) -> None:
     """Show the account's usage and limits, and the connection."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,7 +14,7 @@ from .groups import NounGroup
 from .output import emit
 from .render import Table, write_table
 from .settings import Settings, common_options
-from .status import CommandError, ExitStatus
+from .status import MEANINGS, CommandError, ExitStatus
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,7 @@ def walk(group: click.Group, context: click.Context) -> Iterator[Node]:
 
     """
     for name in group.list_commands(context):
-        try:
-            command = group.get_command(context, name)
-        except CommandError:  # not part of this installation
-            continue
+        command = group.get_command(context, name)
         if command is None or command.hidden:
             continue
         below = click.Context(command, info_name=name, parent=context)
@@ -122,7 +120,7 @@ def commands(settings: Settings) -> None:
     List all commands.
 
     With -j, include the aliases, arguments and options of each command. The options that all commands
-    share are listed by 'jsm --help' only.
+    share are listed by 'jsm help options' only.
     """
     root = click.get_current_context().find_root()
     assert isinstance(root.command, click.Group)
@@ -144,9 +142,17 @@ def commands(settings: Settings) -> None:
 @click.argument("path", nargs=-1, metavar="[COMMAND]...")
 @common_options
 def help_(settings: Settings, *, path: tuple[str, ...]) -> None:
-    """Show the help of a command."""
+    """
+    Show the help of a command.
+
+    'jsm help options' shows the login options of all commands and the exit statuses.
+    """
     below = click.get_current_context().find_root()
     command = below.command
+    if path == ("options",):
+        text = _options_help(below)
+        emit(settings, {"help": text}, lambda: settings.env.stdout.write(text))
+        return
     for name in path:
         found = command.get_command(below, name) if isinstance(command, click.Group) else None
         if found is None:
@@ -160,6 +166,21 @@ def help_(settings: Settings, *, path: tuple[str, ...]) -> None:
         {"command": below.command_path, "help": text},
         lambda: settings.env.stdout.write(f"{text}\n"),
     )
+
+
+def _options_help(root: click.Context) -> str:
+    """Return the help of the options of all commands, and of the exit statuses."""
+    formatter = root.make_formatter()
+    rows = []
+    for option in root.command.params:
+        shown = copy.copy(option)
+        shown.hidden = False  # type: ignore[attr-defined]  # the options of the root are all options
+        rows.append(shown.get_help_record(root))
+    with formatter.section("Options of all commands, before or after the name of the command"):
+        formatter.write_dl([row for row in rows if row is not None])
+    with formatter.section("Exit statuses"):
+        formatter.write_dl([(str(int(status)), text) for status, text in MEANINGS.items()])
+    return formatter.getvalue()
 
 
 _SHELLS: Final = ("bash", "zsh", "fish", "powershell")

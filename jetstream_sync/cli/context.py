@@ -102,7 +102,7 @@ def add(
     Save the login options as a context, or change an existing context.
 
     Options that are not given remain unchanged. All login options are saved, such as --server, --user, --creds
-    and --tlsca; see 'jsm --help'.
+    and --tlsca; see 'jsm help options'.
     """
     store = Contexts(settings.env.variables)
     exists = name in store.names()
@@ -157,7 +157,7 @@ def context(_settings: Settings) -> None:
 
 
 context.add_command(add)
-context.add_aliases(add, ("save", "create", "new"))
+context.aliases.update(dict.fromkeys(("save", "create", "new"), "add"))
 
 _NAME = click.argument("name", required=False, shell_complete=complete_context)
 

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from ..errors import APIError
-from .groups import NounGroup
 from .output import Block, emit, write_blocks
 from .render import Table, write_table
 from .settings import Settings, common_options
@@ -18,12 +17,6 @@ from .status import CommandError, ExitStatus
 
 #: The API errors of the server, derived from the list in the server's source.
 _DATA = "data/errors.json"
-
-
-@click.group(cls=NounGroup)
-@common_options
-def errors(_settings: Settings) -> None:
-    """Look up JetStream error codes."""
 
 
 def _known() -> list[dict[str, Any]]:
@@ -40,7 +33,7 @@ def _class_of(error: dict[str, Any]) -> type[APIError]:
     return APIError.by_err_code.get(error["err_code"], by_code)
 
 
-@errors.command("ls", aliases=("list", "l", "search"))
+@click.command()
 @click.argument("pattern", required=False)
 @common_options
 def ls(settings: Settings, *, pattern: str | None) -> None:
@@ -65,7 +58,7 @@ def ls(settings: Settings, *, pattern: str | None) -> None:
     emit(settings, found, human)
 
 
-@errors.command("lookup", aliases=("info", "get"))
+@click.command()
 @click.argument("codes", nargs=-1, required=True, type=int, metavar="CODE...")
 @common_options
 def lookup(settings: Settings, *, codes: tuple[int, ...]) -> None:

@@ -16,16 +16,16 @@ import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import click
 
 from ..errors import Error
 from ..version import __version__
 from .env import Environment
-from .groups import LazyCommand, MissingCommandError, NounGroup
+from .groups import Entry, MissingCommandError, NounGroup
 from .output import to_json
-from .settings import Settings, all_options
+from .settings import Settings, common_options
 from .status import CommandError, ExitStatus, document_of, exit_status, hint_of, one_line
 
 _COMPLETE_VARIABLE = "_JSM_COMPLETE"
@@ -53,82 +53,138 @@ def _server(settings: Settings) -> dict[str, str] | None:
         return None
 
 
-def _lazy(name: str, text: str, *aliases: str, target: str = "") -> tuple[str, LazyCommand]:
-    place = f"{__package__}.{target or f'{name}:{name}'}"
-    return name, LazyCommand(target=place, help=text, aliases=aliases)
+_STREAM: Final = {
+    "add": Entry("Create a stream.", "stream.add", "create new"),
+    "ls": Entry("List streams.", "stream.ls", "list l"),
+    "info": Entry("Show the config and state of a stream.", "stream.show", "nfo i"),
+    "state": Entry("Show the state of a stream.", "stream.show"),
+    "edit": Entry("Edit the config of a stream.", "stream.add", "update"),
+    "rm": Entry("Delete streams with their messages and consumers.", "stream.rm", "delete del"),
+    "purge": Entry("Delete all or some messages of a stream.", "stream.rm"),
+    "report": Entry("Compare the streams of the account.", "stream.ls", "rep"),
+    "find": Entry("Find streams by config and state.", "stream.ls", "query"),
+    "view": Entry("Read the messages of a stream.", "stream.view", "v"),
+    "get": Entry("Read one message.", "stream.view"),
+    "rmm": Entry("Delete single messages.", "stream.rm"),
+    "subjects": Entry("List the subjects of a stream with message counts.", "stream.show", "subj"),
+    "gaps": Entry("List the deleted sequences of a stream.", "stream.show"),
+    "seal": Entry("Make a stream read-only, permanently.", "stream.add"),
+    "copy": Entry("Create a stream with the config of another one.", "stream.add", "cp"),
+    "backup": Entry("Save a stream to a directory.", "backup", "snapshot"),
+    "restore": Entry("Restore a stream from a backup.", "backup"),
+}
+_CONSUMER: Final = {
+    "add": Entry("Create a consumer.", "consumer.add", "create new"),
+    "ls": Entry("List the consumers of a stream.", "consumer.ls", "list l"),
+    "info": Entry("Show a consumer's configuration and state.", "consumer.ls", "nfo i"),
+    "state": Entry("Show a consumer's state.", "consumer.ls"),
+    "report": Entry("Compare the consumers of a stream in a table.", "consumer.ls"),
+    "next": Entry("Fetch and acknowledge messages.", "consumer.next", "n"),
+    "sub": Entry("Show a consumer's messages as they arrive.", "consumer.next"),
+    "sample": Entry("Show acknowledgement samples as they arrive.", "consumer.sample"),
+    "edit": Entry("Change a consumer.", "consumer.add", "update"),
+    "copy": Entry("Copy a consumer.", "consumer.add", "cp"),
+    "rm": Entry("Delete consumers.", "consumer.control", "delete del"),
+    "pause": Entry("Pause a consumer.", "consumer.control"),
+    "resume": Entry("Resume a paused consumer.", "consumer.control"),
+    "unpin": Entry("Unpin the client of a priority group.", "consumer.control"),
+    "reset": Entry("Reset the position of a consumer.", "consumer.control"),
+    "dlq": Entry("Find and republish dead letters.", "dlq"),
+}
+_KV: Final = {
+    "add": Entry("Create a bucket.", "kv.bucket", "new"),
+    "edit": Entry("Change the config of a bucket.", "kv.bucket"),
+    "ls": Entry("List the buckets, or the keys of a bucket.", "kv.bucket", "list"),
+    "info": Entry("Show the config and state of a bucket.", "kv.bucket", "status view"),
+    "get": Entry("Read the value of a key.", "kv.read"),
+    "put": Entry("Store the value of a key.", "kv.write"),
+    "create": Entry("Store the value of a key that does not exist.", "kv.write"),
+    "update": Entry("Store the value of a key whose revision is known.", "kv.write"),
+    "revert": Entry("Store an older value of a key again.", "kv.write"),
+    "del": Entry("Delete keys, or a bucket.", "kv.remove:delete", "rm delete"),
+    "purge": Entry("Delete a key with its history.", "kv.remove"),
+    "compact": Entry("Purge deleted keys to free their space.", "kv.remove"),
+    "history": Entry("Show the stored revisions of a key.", "kv.read"),
+    "keys": Entry("List the keys of a bucket.", "kv.read"),
+    "watch": Entry("Show changes of keys as they happen.", "kv.read"),
+}
+_OBJECT: Final = {
+    "add": Entry("Create a bucket.", "objects.bucket", "create new"),
+    "put": Entry("Store a file or standard input as an object.", "objects.transfer"),
+    "get": Entry("Write an object to a file or standard output.", "objects.transfer"),
+    "ls": Entry("List the buckets, or the objects of a bucket.", "objects.bucket", "list"),
+    "info": Entry("Show a bucket or an object.", "objects.bucket", "status show i"),
+    "del": Entry("Delete objects, or a bucket.", "objects.change:delete", "rm delete"),
+    "link": Entry("Create a link to an object or a bucket.", "objects.change"),
+    "seal": Entry("Make a bucket read-only, permanently.", "objects.change"),
+    "watch": Entry("Show changes of objects as they happen.", "objects.bucket"),
+}
+_ACCOUNT: Final = {
+    "info": Entry("Show the account's usage and limits, and the connection.", "account", "nfo i"),
+    "backup": Entry("Back up all streams to a directory.", "backup:backup_account"),
+    "restore": Entry("Restore the streams from a backup.", "backup:restore_account"),
+}
+_ERRORS: Final = {
+    "ls": Entry("List the errors that match a pattern.", "errors", "list l search"),
+    "lookup": Entry("Show the errors with the given err_codes.", "errors", "info get"),
+}
+_SERVER: Final = {
+    "run": Entry("Run a nats-server for development until Ctrl-C.", "server", "start"),
+}
 
-
-#: All commands, imported on first use.
-_COMMANDS = dict(
-    [
-        _lazy(
-            "account",
-            "Show the JetStream usage and limits of an account.",
-            "act",
-            "a",
-        ),
-        _lazy(
-            "stream",
-            "Manage streams: Message Sets.",
-            "str",
-            "st",
-            "s",
-            "ms",
-            "messageset",
-            target="stream.group:stream",
-        ),
-        _lazy(
-            "consumer",
-            "Manage and read consumers: Observables.",
-            "con",
-            "c",
-            "obs",
-            "observable",
-            target="consumer.group:consumer",
-        ),
-        _lazy("kv", "Manage key-value buckets and their keys.", target="kv.group:kv"),
-        _lazy(
-            "object",
-            "Manage object stores: buckets of files.",
-            "obj",
-            target="objects.group:object_",
-        ),
-        _lazy("pub", "Publish messages.", "publish", target="messages.pub:pub"),
-        _lazy("req", "Send a request and show the replies.", "request", target="messages.req:req"),
-        _lazy("sub", "Show messages as they arrive.", "subscribe", target="messages.sub:sub"),
-        _lazy(
-            "apply",
-            "Create or update streams and consumers from a file.",
-        ),
-        _lazy(
-            "context",
-            "Manage named logins, shared with the nats command.",
-            "ctx",
-        ),
-        _lazy("events", "Show JetStream advisories and metrics.", "event", "e"),
-        _lazy("top", "Watch streams and consumers.", target="top.command:top"),
-        _lazy("worker", "Run functions that handle messages."),
-        _lazy("bench", "Measure message throughput and latency.", target="bench.group:bench"),
-        _lazy("rtt", "Measure the round-trip time to servers."),
-        _lazy("errors", "Look up JetStream error codes.", "err", "error"),
-        _lazy("server", "Run a server on this machine.", "srv"),
-        _lazy(
-            "demo", "Process orders exactly once in a demo pipeline.", target="demo.command:demo"
-        ),
-        _lazy("cheat", "Show short recipes."),
-        _lazy(
-            "completion",
-            "Generate the shell completion script.",
-            target="commands:completion",
-        ),
-        _lazy("commands", "List all commands."),
-        _lazy("help", "Show the help of a command.", target="commands:help_"),
-    ]
-)
+#: All commands of ``jsm``.
+COMMANDS: Final = {
+    "account": Entry(
+        "Show the usage of an account, or back up all streams.",
+        aliases="act a",
+        commands=_ACCOUNT,
+    ),
+    "stream": Entry(
+        """Manage streams, which store messages.\n\n"jsm ms" is an alias.""",
+        aliases="str st s ms messageset",
+        commands=_STREAM,
+    ),
+    "consumer": Entry(
+        """Manage and read consumers.\n\n"jsm obs" is an alias.""",
+        aliases="con c obs observable",
+        commands=_CONSUMER,
+    ),
+    "kv": Entry(
+        "Manage key-value buckets, their keys and values.\n\n"
+        'As in the nats command, "jsm kv add" creates a bucket and "jsm kv create" creates a key.',
+        commands=_KV,
+    ),
+    "object": Entry(
+        "Manage object stores and their objects: files of any size.",
+        aliases="obj",
+        commands=_OBJECT,
+    ),
+    "pub": Entry("Publish messages.", "messages.pub", "publish"),
+    "req": Entry("Send a request and show the replies.", "messages.req", "request"),
+    "sub": Entry("Show messages as they arrive.", "messages.sub", "subscribe"),
+    "apply": Entry("Create or update streams and consumers from a file.", "apply"),
+    "context": Entry("Manage named logins, shared with the nats command.", "context", "ctx"),
+    "events": Entry("Show JetStream advisories and metrics.", "events", "event e"),
+    "top": Entry("Watch streams and consumers.", "top.command"),
+    "worker": Entry("Run functions that handle messages.", "worker"),
+    "bench": Entry("Measure message throughput and latency.", "bench.group"),
+    "rtt": Entry("Measure the round-trip time to servers.", "rtt"),
+    "errors": Entry("Look up JetStream error codes.", aliases="err error", commands=_ERRORS),
+    "server": Entry("Run a server on this machine.", aliases="srv", commands=_SERVER),
+    "demo": Entry("Process orders exactly once in a demo pipeline.", "demo.command"),
+    "cheat": Entry("Show short recipes.", "cheat"),
+    "completion": Entry("Generate the shell completion script.", "commands"),
+    "commands": Entry("List all commands.", "commands"),
+    "help": Entry("Show the help of a command.", "commands:help_"),
+}
 
 
 @click.group(
-    cls=NounGroup, lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=NounGroup,
+    entries=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="'jsm COMMAND --help' shows the help of a command, and 'jsm help options' the login "
+    "options of all commands and the exit statuses.",
 )
 @click.option(
     "--version",
@@ -137,21 +193,13 @@ _COMMANDS = dict(
     callback=_print_version,
     help="Show the version and exit.",
 )
-@all_options
+@common_options
 def jsm(_settings: Settings) -> None:
     """
     Work with NATS JetStream from the command line.
 
     Results go to standard output, progress and errors to standard error.
-
-    \b
-    Exit status:
-      0  success                       5  no connection, or JetStream is disabled
-      1  failed                        6  no responders
-      2  invalid usage or input      130  interrupted with Ctrl-C
-      3  not found                   141  broken pipe on the output
-      4  timed out                   143  terminated
-    """  # noqa: D301 - click requires the character, not the escape
+    """
 
 
 def run(args: Sequence[str], env: Environment) -> int:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from ..errors import ServerUnavailableError
-from .groups import NounGroup
 from .output import Block, emit_line, write_blocks
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus, one_line
@@ -26,13 +25,7 @@ _FATAL: Final = re.compile(r"(?:\[FTL\]|nats-server: )\s*(.*)")
 _CHECK_INTERVAL_S: Final = 0.5
 
 
-@click.group(cls=NounGroup)
-@common_options
-def server(_settings: Settings) -> None:
-    """Run a server on this machine."""
-
-
-@server.command("run", aliases=("start",))
+@click.command()
 @click.option(
     "-p",
     "--port",

@@ -102,15 +102,15 @@ class _Option:
     def __init__(self, name: str, *flags: str, shown: bool = False, **attributes: Any) -> None:
         self.name = name
         self.flags = flags
-        self.shown = shown  # whether it is in the help of every command
+        self.shown = shown  # whether the help of every command shows it
         self.attributes = attributes
 
-    def added_to(self, command: Any, *, hidden: bool) -> Any:
+    def added_to(self, command: Any) -> Any:
         """Return the command with this option added."""
         return click.option(
             *self.flags,
             self.name,
-            hidden=hidden,
+            hidden=not self.shown,
             expose_value=False,
             # Parsed first, so that --json applies to errors in other options.
             is_eager=True,
@@ -246,7 +246,17 @@ _OPTIONS: Final = (
 )
 
 
-def _with_options(command: _Command, *, everything: bool) -> _Command:
+def common_options(command: _Command) -> _Command:
+    """
+    Add the common options to a click command, and pass the `Settings` as its first argument.
+
+    The help of the command shows the most frequent ones only. A command that has a parameter of the same
+    name, such as ``timeout``, keeps its own option.
+
+    Args:
+        command: called with the settings and then with its own options.
+
+    """
     own = inspect.signature(command).parameters
 
     @click.pass_obj
@@ -260,24 +270,5 @@ def _with_options(command: _Command, *, everything: bool) -> _Command:
     decorated: Any = with_settings
     for option in reversed(_OPTIONS):
         if option.name not in own:
-            decorated = option.added_to(decorated, hidden=not (everything or option.shown))
+            decorated = option.added_to(decorated)
     return decorated  # type: ignore[no-any-return]  # click's decorators lose the type
-
-
-def common_options(command: _Command) -> _Command:
-    """
-    Add the common options to a click command, and pass the `Settings` as its first argument.
-
-    The help of the command shows the most frequent ones only. A command that has a parameter of the same
-    name, such as ``timeout``, keeps its own option.
-
-    Args:
-        command: called with the settings and then with its own options.
-
-    """
-    return _with_options(command, everything=False)
-
-
-def all_options(command: _Command) -> _Command:
-    """Add the common options to the root command, with all of them in its help."""
-    return _with_options(command, everything=True)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import enum
 import errno
+import signal
+from typing import Final
 
 import click
 
@@ -37,24 +39,32 @@ class ExitStatus(enum.IntEnum):
     """Exit statuses of ``jsm``."""
 
     OK = 0
-    #: The server refused, or the operation was done and its outcome is not the one asked for.
     FAILED = 1
-    #: Wrong usage: an option, a missing value, an input that cannot be read.
     USAGE = 2
-    #: A stream, consumer, message, bucket, key or object does not exist.
     NOT_FOUND = 3
-    #: No messages, or the timeout has passed.
     TIMED_OUT = 4
-    #: No server, login refused, connection lost, or JetStream is disabled.
     NO_CONNECTION = 5
-    #: The subject of a request has no responders.
     NO_RESPONDERS = 6
-    #: Ctrl-C: 128 + SIGINT, as in shells.
-    INTERRUPTED = 130
-    #: The read end of a pipe was closed: 128 + SIGPIPE.
-    BROKEN_PIPE = 141
-    #: 128 + SIGTERM.
-    TERMINATED = 143
+    INTERRUPTED = 128 + signal.SIGINT
+    BROKEN_PIPE = 128 + signal.SIGPIPE
+    TERMINATED = 128 + signal.SIGTERM
+
+
+#: The meaning of each exit status, for the help.
+MEANINGS: Final = {
+    ExitStatus.OK: "Success.",
+    ExitStatus.FAILED: "The server refused, or the operation failed.",
+    ExitStatus.USAGE: "Invalid usage: an option, a missing value without a terminal to ask on, "
+    "an input that cannot be read, a consumer of the wrong kind.",
+    ExitStatus.NOT_FOUND: "A stream, consumer, message, bucket, key, object or context does not exist.",
+    ExitStatus.TIMED_OUT: "There is nothing to deliver, or the time to wait ran out.",
+    ExitStatus.NO_CONNECTION: "No server, a login that was refused, a connection that was lost, or "
+    "JetStream is disabled.",
+    ExitStatus.NO_RESPONDERS: "The subject of a request has no responders.",
+    ExitStatus.INTERRUPTED: "Interrupted with Ctrl-C.",
+    ExitStatus.BROKEN_PIPE: "The reader of the output closed the pipe.",
+    ExitStatus.TERMINATED: "Terminated.",
+}
 
 
 class CommandError(Exception):

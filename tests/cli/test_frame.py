@@ -20,7 +20,6 @@ from rawnats import RawClient
 
 from jetstream_sync import errors
 from jetstream_sync.cli import main as cli_main
-from jetstream_sync.cli.groups import LazyCommand
 from jetstream_sync.cli.main import jsm as tree
 from jetstream_sync.cli.settings import Settings, common_options
 from jetstream_sync.cli.status import CommandError, ExitStatus, exit_status, one_line
@@ -352,20 +351,6 @@ def test_a_bug_is_one_line_unless_more_is_wanted(tmp_path: Path) -> None:
         assert (text.count("\n") == 1) == (lines == 1)
 
 
-def test_a_command_that_is_not_there_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command whose module is missing is reported in one line; the other commands work."""
-    monkeypatch.setitem(
-        tree.lazy, "fly", LazyCommand(target="jetstream_sync.cli.fly:fly", help="Fly.")
-    )
-    result = run_jsm("fly", "far")
-    assert result == Result(2, "", "jsm: 'fly' is not part of this installation\n")
-    assert "Fly." in run_jsm("--help").ok().out
-    assert "jsm fly" not in run_jsm("commands").ok().out
-
-
-# --- terminals ----------------------------------------------------------------------------------
-
-
 def test_no_escape_codes_off_a_terminal(jsm: Jsm, raw: RawClient) -> None:
     """What is piped is plain text, whatever TERM says."""
     raw.api("STREAM.CREATE.A", name="A", subjects=["a"], storage="memory")
@@ -423,17 +408,6 @@ def test_json_is_utf_8_whatever_the_locale_says(jsm: Jsm, encoding: str) -> None
     with jsm.spawn("stream", "info", "S", PYTHONIOENCODING=encoding) as child:
         out, _ = child.communicate(timeout=60 * SCALE)
     assert "Description: Gr" in out.decode(encoding)
-
-
-@pytest.mark.parametrize(
-    ("words", "command"),
-    [("service ls", "service"), ("stream cluster", "cluster"), ("server check", "check")],
-)
-def test_a_command_of_nats_that_is_missing_is_named(words: str, command: str) -> None:
-    """A command of natscli that jsm does not have is not taken for a misspelled one."""
-    result = run_jsm(*words.split())
-    assert result.status == 2
-    assert f"the command {command!r} of nats is not in jsm" in result.err
 
 
 @pytest.mark.parametrize(("alias", "command"), [("publish", "pub"), ("subscribe", "sub")])

@@ -36,7 +36,6 @@ LINES = {
     "stream get": "ORDERS 1",
     "stream view": "ORDERS",
     "stream gaps": "ORDERS",
-    "stream graph": "ORDERS",
     "consumer add": "ORDERS MORE --pull --defaults",
     "consumer ls": "ORDERS",
     "consumer info": "ORDERS NEW",

@@ -8,7 +8,7 @@ import shlex
 import click
 import pytest
 from fix_jsm import run_jsm
-from make_jsm_reference import PAGE, STATUSES, nodes, pages, root
+from make_jsm_reference import PAGE, nodes, pages, root
 
 from jetstream_sync.cli.commands import Node, parameters
 from jetstream_sync.cli.main import jsm
@@ -24,11 +24,14 @@ def test_the_pages_are_what_the_commands_say() -> None:
 
 
 def test_every_status_is_explained() -> None:
-    """Each exit status is in the table of the page, and in the help of the root."""
-    assert set(STATUSES) == set(ExitStatus)
-    shown = run_jsm("--help").ok().out
+    """Each exit status is in ``jsm help options``, below the options that ``jsm --help`` leaves out."""
+    shown = run_jsm("help", "options").ok().out
     for status in ExitStatus:
-        assert re.search(rf"^ .*\b{int(status)}  \w", shown, re.MULTILINE), status
+        assert re.search(rf"^  {int(status)} +\w", shown, re.MULTILINE), status
+    assert "--creds FILE" in shown
+    brief = run_jsm("--help").ok().out
+    assert "--creds" not in brief
+    assert brief.index("Commands:") < brief.index("Options:")
 
 
 @pytest.mark.parametrize("node", NODES)
@@ -88,7 +91,7 @@ def test_help_for_what_is_not_there() -> None:
 
 def test_every_command_that_was_named_is_there() -> None:
     """No command of the tree is missing from the installation."""
-    assert set(jsm.lazy) == {node.path[0] for node in NODES}
+    assert set(jsm.entries) == {node.path[0] for node in NODES}
 
 
 def test_recipes_are_commands() -> None:

@@ -1,4 +1,4 @@
-"""``jsm stream view``, ``get``, ``report``, ``find``, ``subjects``, ``gaps`` and ``graph``."""
+"""``jsm stream view``, ``get``, ``report``, ``find``, ``subjects`` and ``gaps``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from fix_jsm import Jsm
-from fix_threads import wait_until
 from rawnats import RawClient
 
 
@@ -346,28 +345,6 @@ def test_gaps_are_ranges_of_sequences(stored: Jsm, raw: RawClient) -> None:
     assert ["3", "5", "3"] in rows
 
 
-def test_graph(stored: Jsm, raw: RawClient, terminal: Any) -> None:
-    """Without a terminal each sample is a line, on a terminal it is a bar."""
-    graph = ("stream", "graph", "L", "--interval", "20ms", "--count", "2")
-    looks = stored(*graph, "-j").ok().lines
-    assert [look["messages"] for look in looks] == [12, 12]
-    assert looks[0]["messages_per_second"] == 0
-    assert len(stored(*graph).ok().out.splitlines()) == 2
-    child = terminal(*graph)
-    child.expect("Holds: ")
-    assert child.wait() == 0
-    assert len(stored(*graph[:-2], "-j").ok().lines) == 1
-    endless = (*graph[:-1], "100000", "-j")
-    with stored.spawn(*endless) as running:
-        assert running.stdout is not None
-        running.stdout.readline()
-        publish(raw, "l.odd", b"13")
-        lines = running.stdout
-        wait_until(lambda: json.loads(lines.readline())["messages_per_second"] > 0)
-        running.send_signal(signal.SIGINT)
-        assert running.wait(10) == 130
-
-
 def test_times_have_their_offset(stored: Jsm, raw: RawClient) -> None:
     """Times in text are local with their offset, or UTC on request; JSON keeps the original."""
     shown = stored("stream", "get", "L", "1", "--utc").ok().out
@@ -383,7 +360,6 @@ def test_times_have_their_offset(stored: Jsm, raw: RawClient) -> None:
     [
         ("stream", "report", "--watch"),
         ("consumer", "report", "--watch"),
-        ("stream", "graph", "L", "--interval"),
         ("top", "--once", "--interval"),
     ],
 )
