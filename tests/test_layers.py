@@ -88,9 +88,9 @@ ONLY_IN: dict[str, set[str]] = {
     "signal": {"server", "cli", "spark/streaming/reader.py", "workers"},
     "socket": {"net", "server", "workers/http_server.py", "workers/health.py"},
     "ssl": {"net"},
-    # sub --translate runs a command given by the user; bench runs clients in separate processes. Workers
+    # sub --translate runs a command given by the user. Workers
     # run in several processes, and handlers in processes of their own.
-    "subprocess": {"server", "cli/messages/view.py", "cli/bench/worker_process.py"}
+    "subprocess": {"server", "cli/messages/view.py"}
     | {"workers/supervisor.py", "workers/processes.py"},
     "threading": {"client", "jetstream", "server", "cli", "workers", "pytest_plugin", "django"},
     "time": {"net", "server", "cli", "spark", "workers", "pytest_plugin", "django"},

@@ -7,25 +7,6 @@ from typing import Final
 
 _BLOCK_LEVELS: Final = "▁▂▃▄▅▆▇█"
 _ASCII_LEVELS: Final = "_.-=+*#@"
-_EIGHTHS: Final = " ▏▎▍▌▋▊▉"
-
-
-def bar(share: float, columns: int, *, blocks: bool) -> str:
-    """
-    Return a bar as text.
-
-    Args:
-        share: the filled share of the columns, 0 to 1; a value above 0 is always visible.
-        columns: the length of a full bar.
-        blocks: draw with block characters, in eighths of a column, else with ``#``.
-
-    """
-    if share <= 0:
-        return ""
-    if not blocks:
-        return "#" * max(1, round(share * columns))
-    full, eighths = divmod(max(1, round(share * columns * 8)), 8)
-    return "█" * full + _EIGHTHS[eighths].strip()
 
 
 def writes_blocks(encoding: str | None) -> bool:

@@ -191,7 +191,6 @@ def test_a_local_time_after_the_year_9999() -> None:
         "apply --file",
         "sub orders --translate",
         "sub orders --dump",
-        "bench pub --csv",
         "demo --input",
         "server run --store-dir",
         "server run --config",

@@ -98,20 +98,16 @@ def test_a_bench_that_is_interrupted_knows_its_time(
     """After a Ctrl-C the clients are joined, so that the duration of their work is known."""
     monkeypatch.setattr(run, "_PROGRESS_INTERVAL_S", 30.0)
     kind = BenchKind(title="Test", latency="none", start=_slow_to_stop(threading.Event()))
-    workload = Workload(count=10, size=1, subject="test")
+    workload = Workload(count=10, size=1, subject="test", name="")
     settings: Any = SimpleNamespace(
         connection=lambda: connect(nats_server.url), jetstream_on=lambda nc: nc.jetstream()
     )
-
-    @contextmanager
-    def helper() -> Iterator[Callable[[], None]]:
-        yield lambda: None
 
     seen: list[run.Outcome] = []
 
     def interrupted() -> None:
         try:
-            run.run_clients(settings, "test", kind, [workload], show=lambda _: None, helper=helper)
+            run.run_clients(settings, kind, [workload], lambda _: None)
         except run.Interrupted as error:
             seen.append(error.outcome)
             raise

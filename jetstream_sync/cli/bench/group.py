@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+import statistics
+import uuid
+from collections.abc import Callable
 from typing import Any, Final
 
 import click
@@ -12,100 +12,39 @@ import click
 from ...subjects import check_publish_subject
 from ..groups import NounGroup
 from ..long_running import password_once
-from ..output import emit, note
-from ..progress import Progress, show_progress
+from ..output import count, size
+from ..progress import show_progress
+from ..render import Block, Field, show_blocks
 from ..settings import Settings, common_options
-from ..values import FILE, SIZE, with_options
-from .results import document, show_many, show_one, summary, write_csv
-from .run import BenchStream, Interrupted, Outcome, bench_stream, run_clients, split
-from .work import KINDS, TIMESTAMP_BYTES, BenchKind, Workload
-from .worker_process import WorkerProcess, worker_job
+from ..values import SIZE, Parsed, with_options
+from .run import Interrupted, Outcome, prepared, run_clients, split
+from .work import KINDS, Workload
 
-_MESSAGES: Final = 100_000
+_PERCENTILES: Final = {"p50_ns": 500, "p90_ns": 900, "p99_ns": 990, "p999_ns": 999}
 
 
-@dataclass(frozen=True, kw_only=True)
-class BenchOptions:
-    """The options of a measurement."""
-
-    msgs: int
-    size: int
-    clients: int = 1
-    batch: int = 500
-    storage: str = "memory"
-    replicas: int = 1
-    rate: float | None = None
-    subject: str | None = None
-    publisher: bool = True
-    quiet: bool = False
-    csv: str | None = None
-
-    def check(self, settings: Settings) -> None:
-        """
-        Check the options.
-
-        Raises:
-            click.UsageError: a value is out of range, or two options exclude each other.
-
-        """
-        if self.msgs < 1 or self.size < 1:
-            raise click.UsageError("--msgs and --size must be at least 1")
-        if self.subject is not None:
-            check_publish_subject(self.subject)
-        if self.csv == "-" and settings.json:
-            raise click.UsageError("--csv - and --json exclude each other")
-        if not self.publisher and self.subject is None:
-            raise click.UsageError(
-                "--no-publish needs --subject, which another client publishes to"
-            )
+def _positive(text: str) -> int:
+    number: int = SIZE.parse(text)
+    if number < 1:
+        raise ValueError("must be at least 1")
+    return number
 
 
-def _positive(context: click.Context, parameter: click.Parameter, value: int) -> int:
-    if value < 1:
-        raise click.BadParameter("must be at least 1", context, parameter)
-    return value
-
-
-def measure_options(*more: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a decorator that adds the common options of all measurements, and these ones."""
-    return with_options(
-        click.option(
-            "--msgs",
-            type=SIZE,
-            default=str(_MESSAGES),
-            callback=_positive,
-            metavar="N",
-            help=f"Number of messages of all clients together.  [default: {_MESSAGES:,}]",
-        ),
-        click.option(
-            "--size",
-            type=SIZE,
-            default="128",
-            callback=_positive,
-            metavar="BYTES",
-            help="Size of each message.  [default: 128]",
-        ),
-        *more,
-        click.option("--no-progress", "quiet", is_flag=True, help="Show no progress."),
-        click.option(
-            "--csv",
-            type=FILE,
-            metavar="FILE",
-            help="Write the results as CSV; '-' for standard output.",
-        ),
-        common_options,
-    )
-
-
-CLIENTS = click.option(
-    "--clients",
-    type=click.IntRange(1, 256),
-    default=1,
-    show_default=True,
+_POSITIVE: Final = Parsed("number", _positive)
+_RATE: Final = click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
     metavar="N",
-    help="Number of clients, each with its own connection and thread.",
+    help="Maximum messages per second of all clients together.",
 )
-BATCH = click.option(
+_SUBJECT: Final = click.option(
+    "--subject",
+    default="jsm.bench",
+    show_default=True,
+    metavar="SUBJECT",
+    help="Subject of the messages.",
+)
+_BATCH: Final = click.option(
     "--batch",
     type=click.IntRange(1),
     default=500,
@@ -113,37 +52,22 @@ BATCH = click.option(
     metavar="N",
     help="Maximum number of messages in a pull request.",
 )
-STORAGE = click.option(
-    "--storage",
-    type=click.Choice(["memory", "file"]),
-    default="memory",
-    show_default=True,
-    help="Storage of the stream; with memory the disk does not affect the result.",
-)
-REPLICAS = click.option(
-    "--replicas",
-    type=click.IntRange(1, 5),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Number of replicas of the stream.",
-)
-RATE = click.option(
-    "--rate",
-    type=click.FloatRange(0, min_open=True),
-    metavar="N",
-    help="Maximum messages per second of all clients together.",
-)
-SUBJECT = click.option(
-    "--subject", metavar="SUBJECT", help="Subject to use.  [default: a generated one]"
-)
-PUBLISHER = click.option(
-    "--no-publish",
-    "publisher",
-    is_flag=True,
-    default=True,
-    flag_value=False,
-    help="Do not publish; receive what other clients publish to --subject.",
+_STORED: Final = (
+    click.option(
+        "--storage",
+        type=click.Choice(["memory", "file"]),
+        default="memory",
+        show_default=True,
+        help="Storage of the messages; with memory the disk does not affect the result.",
+    ),
+    click.option(
+        "--replicas",
+        type=click.IntRange(1, 5),
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="Number of replicas.",
+    ),
 )
 
 
@@ -153,93 +77,16 @@ def bench(_settings: Settings) -> None:
     """
     Measure throughput and latency.
 
-    A measurement that needs a stream creates one with a generated name and deletes it at the end,
+    A measurement that needs a stream or bucket creates one with a generated name and deletes it at the end,
     also after Ctrl-C. Latency percentiles cover every message if the client waits for a reply, else
     a sample of the messages.
     """
 
 
-def _command(name: str, text: str, *more: Callable[[Any], Any]) -> click.Command:
-    """Return the command of one kind of work."""
-
-    @click.command(name, help=text, short_help=KINDS[name].title + ".")
-    @measure_options(*more)
-    def measure(settings: Settings, **options: Any) -> None:
-        _measure(settings, [name], BenchOptions(**options))
-
-    return measure
-
-
-_ALL: Final = (
-    _command(
-        "pub", "Publish core NATS messages, which are not acknowledged.", CLIENTS, RATE, SUBJECT
-    ),
-    _command(
-        "sub",
-        "Receive core NATS messages. Another process publishes them.",
-        CLIENTS,
-        RATE,
-        SUBJECT,
-        PUBLISHER,
-    ),
-    _command(
-        "publish",
-        "Publish to a stream and wait for each acknowledgement.",
-        CLIENTS,
-        RATE,
-        STORAGE,
-        REPLICAS,
-    ),
-    _command(
-        "publish-async",
-        "Publish to a stream asynchronously, with up to 4,000 pending acknowledgements.",
-        CLIENTS,
-        RATE,
-        STORAGE,
-        REPLICAS,
-    ),
-    _command(
-        "fetch",
-        "Fetch messages in batches and acknowledge each. The clients share one consumer.",
-        CLIENTS,
-        BATCH,
-        STORAGE,
-        REPLICAS,
-    ),
-    _command(
-        "consume",
-        "Consume messages with a callback and acknowledge each. The clients share one consumer.",
-        CLIENTS,
-        BATCH,
-        STORAGE,
-        REPLICAS,
-    ),
-    _command(
-        "ordered",
-        "Read a stream in order, without acknowledgements. Each client reads every message.",
-        CLIENTS,
-        STORAGE,
-        REPLICAS,
-    ),
-)
-for _each in _ALL:
-    bench.add_command(_each)
-
-
-@bench.command("all")
-@measure_options(CLIENTS, BATCH, STORAGE, REPLICAS)
-def all_kinds(settings: Settings, **options: Any) -> None:
-    """Run all measurements one after the other and show a table."""
-    _measure(settings, list(KINDS), BenchOptions(**options))
-
-
-# --- command names of the nats CLI -----------------------------------------------------------------
-
-
-@bench.group("js", cls=NounGroup, hidden=True)
+@bench.group("js", cls=NounGroup)
 @common_options
 def js_group(_settings: Settings) -> None:
-    """Measure JetStream; the same command names as in the nats CLI."""
+    """Measure streams."""
 
 
 @js_group.group("pub", cls=NounGroup)
@@ -248,109 +95,177 @@ def js_pub_group(_settings: Settings) -> None:
     """Publish to a stream."""
 
 
-for _each in _ALL[4:]:
-    js_group.add_command(_each)
-js_pub_group.add_command(_ALL[2], "sync")
-js_pub_group.add_command(_ALL[3], "async")
+@bench.group("kv", cls=NounGroup)
+@common_options
+def kv_group(_settings: Settings) -> None:
+    """Measure key-value buckets."""
 
 
-# --- measurement ------------------------------------------------------------------------------------
+def _add(group: click.Group, path: str, text: str, *more: Callable[[Any], Any]) -> None:
+    """Add the command of one kind of work to its group."""
+
+    @group.command(path.rsplit(maxsplit=1)[-1], help=text)
+    @with_options(
+        click.option(
+            "--msgs",
+            "count",
+            type=_POSITIVE,
+            default="100k",
+            show_default=True,
+            metavar="N",
+            help="Number of messages of all clients together.",
+        ),
+        click.option(
+            "--size",
+            type=_POSITIVE,
+            default="128",
+            show_default=True,
+            metavar="BYTES",
+            help="Size of each message.",
+        ),
+        click.option(
+            "--clients",
+            type=click.IntRange(1, 256),
+            default=1,
+            show_default=True,
+            metavar="N",
+            help="Number of clients, each with its own connection and thread.",
+        ),
+        *more,
+        click.option("--no-progress", "quiet", is_flag=True, help="Show no progress."),
+        common_options,
+    )
+    def measure(settings: Settings, clients: int, quiet: bool, **options: Any) -> None:
+        own = uuid.uuid4().hex[:12]
+        options = {"subject": f"jsm.bench.{own}", **options}
+        check_publish_subject(options["subject"])
+        workload = Workload(name=f"JSM_BENCH_{own}", **options)
+        _measure(settings, path, workload, clients, quiet=quiet)
 
 
-def _measure(settings: Settings, names: list[str], options: BenchOptions) -> None:
-    options.check(settings)
+_add(bench, "pub", "Publish core NATS messages, which are not acknowledged.", _RATE, _SUBJECT)
+_add(
+    bench,
+    "sub",
+    "Receive core NATS messages that another process publishes, such as jsm bench pub.",
+    _SUBJECT,
+)
+_add(
+    js_pub_group,
+    "js pub sync",
+    "Publish to a stream and wait for each acknowledgement.",
+    _RATE,
+    *_STORED,
+)
+_add(
+    js_pub_group,
+    "js pub async",
+    "Publish to a stream asynchronously, with up to 4,000 pending acknowledgements.",
+    _RATE,
+    *_STORED,
+)
+_add(
+    js_group,
+    "js fetch",
+    "Fetch messages in batches and acknowledge each. The clients share one consumer.",
+    _BATCH,
+    *_STORED,
+)
+_add(
+    js_group,
+    "js ordered",
+    "Read a stream in order, without acknowledgements. Each client reads every message.",
+    *_STORED,
+)
+_add(kv_group, "kv put", "Put values to 100 keys.", _RATE, *_STORED)
+_add(kv_group, "kv get", "Get the values of 100 keys.", _RATE, *_STORED)
+
+
+def _measure(
+    settings: Settings, path: str, workload: Workload, clients: int, *, quiet: bool
+) -> None:
+    kind = KINDS[path]
+    workloads = list(split(workload, clients, each=kind.each))
     password_once(settings)
-    env = settings.env
-    needs_stream = any(KINDS[name].needs_stream for name in names)
-    with (
-        settings.jetstream() as js,
-        bench_stream(
-            js,
-            needs_stream=needs_stream,
-            storage=options.storage,
-            replicas=options.replicas,
-            subject=options.subject,
-            warn=lambda line: note(settings, f"warning: {line}"),
-        ) as target,
-    ):
-        measurement = _Measurement(settings, options, target)
+    total = sum(each.count for each in workloads)
+    with prepared(settings, kind, workload):
         try:
-            outcomes = [measurement.outcome(name) for name in names]
+            with show_progress(
+                settings.env, kind.title, total, quiet=quiet or settings.json
+            ) as shown:
+                outcome = run_clients(settings, kind, workloads, shown.show)
         except Interrupted as stopped:
-            env.stderr.write(f"\n{stopped.outcome.kind.title}: {summary(stopped.outcome)}\n")
+            line = _summary(stopped.outcome, workload.size)
+            settings.env.stderr.write(f"\n{kind.title}: {line}\n")
             raise
-    if options.csv is not None:
-        write_csv(outcomes, options.csv, env)
-    documents = [document(each) for each in outcomes]
-    if len(outcomes) > 1:
-        if options.csv != "-":
-            emit(settings, documents, lambda: show_many(outcomes, env))
-    elif options.csv != "-":
-        emit(settings, documents[0], lambda: show_one(outcomes[0], env))
+    document = _document(path, outcome, workload)
+    clients_text = f", {clients} clients" if clients > 1 else ""
+    show_blocks(
+        settings,
+        document,
+        Block("", [Field("Result", lambda _: _summary(outcome, workload.size))], document),
+        Block(f"Latency: {kind.latency}", _LATENCY, document["latency"]),
+        heading=f"{kind.title}{clients_text}",
+    )
 
 
-@dataclass(frozen=True)
-class _Measurement:
-    """Measure kinds of work one after the other with the same target."""
+def _summary(outcome: Outcome, bytes_each: int) -> str:
+    """Return one line with the number of messages and the rates."""
+    return (
+        f"{count(outcome.messages)} messages of {size(bytes_each)} in {outcome.seconds:.2f} s: "
+        f"{outcome.rate:,.0f} msgs/s, {size(int(outcome.rate * bytes_each))}/s"
+    )
 
-    settings: Settings
-    options: BenchOptions
-    target: BenchStream
 
-    def _cell(self, kind: BenchKind) -> Workload:
-        options, target = self.options, self.target
-        return Workload(
-            count=options.msgs,
-            size=max(options.size, TIMESTAMP_BYTES) if kind.needs_publisher else options.size,
-            subject=target.subject,
-            stream=target.stream,
-            consumer=target.consumer,
-            batch=options.batch,
-            rate=options.rate,
-            timestamped=kind.needs_publisher and options.publisher,
+def _document(path: str, outcome: Outcome, workload: Workload) -> dict[str, Any]:
+    return {
+        "kind": path,
+        "title": KINDS[path].title,
+        "clients": len(outcome.clients),
+        "messages": outcome.messages,
+        "size_bytes": workload.size,
+        "seconds": outcome.seconds,
+        "messages_per_second": outcome.rate,
+        "bytes_per_second": outcome.rate * workload.size,
+        "per_client": [
+            {"messages": client.messages, "seconds": client.seconds} for client in outcome.clients
+        ],
+        "latency": {"of": KINDS[path].latency, **_latency(outcome.samples)},
+    }
+
+
+def _latency(samples: list[int]) -> dict[str, float]:
+    """Return statistics of latencies in nanoseconds; nothing without samples."""
+    if not samples:
+        return {}
+    # Before Python 3.13 `quantiles` needs two samples.
+    several = samples if len(samples) > 1 else samples * 2
+    cuts = statistics.quantiles(several, n=1000, method="inclusive")
+    return {
+        "samples": len(samples),
+        "min_ns": min(samples),
+        "avg_ns": statistics.fmean(samples),
+        **{name: cuts[per_mille - 1] for name, per_mille in _PERCENTILES.items()},
+        "max_ns": max(samples),
+    }
+
+
+def _micros(nanoseconds: float | None) -> str | None:
+    return None if nanoseconds is None else f"{nanoseconds / 1000:,.1f} µs"
+
+
+_LATENCY: Final = (
+    Field("Samples", "samples"),
+    *(
+        Field(title, f"{name}_ns", _micros)
+        for title, name in (
+            ("Minimum", "min"),
+            ("Average", "avg"),
+            ("P50", "p50"),
+            ("P90", "p90"),
+            ("P99", "p99"),
+            ("P99.9", "p999"),
+            ("Maximum", "max"),
         )
-
-    def _separate_core(self, kind: BenchKind, workload: Workload) -> Workload:
-        """Change the subject of core messages so that the stream does not store them."""
-        if kind.needs_stream or not self.target.stream:
-            return workload
-        return replace(workload, subject=f"{workload.subject}.core")
-
-    def _progress(self, title: str, total: int) -> contextlib.AbstractContextManager[Progress]:
-        quiet = self.options.quiet or self.settings.json
-        return show_progress(self.settings.env, title, total, quiet=quiet)
-
-    def _prepare(self, kind: BenchKind) -> None:
-        with self._progress("Filling the stream", self.options.msgs) as shown:
-            self.target.prepare(kind, self.options.msgs, self.options.size, shown.show)
-
-    def outcome(self, name: str) -> Outcome:
-        """Measure one kind of work, and verify on the server that it was done."""
-        kind = KINDS[name]
-        self._prepare(kind)
-        workload = self._separate_core(kind, self._cell(kind))
-        reads_all = kind.reads and not kind.shares_consumer
-        workloads = list(
-            split(workload, self.options.clients, each=reads_all or kind.needs_publisher)
-        )
-        with self._progress(kind.title, sum(each.count for each in workloads)) as shown:
-            outcome = run_clients(
-                self.settings,
-                name,
-                kind,
-                workloads,
-                show=shown.show,
-                helper=lambda: self._publisher(workload),
-            )
-        self.target.verify(kind, self.options.msgs)
-        return outcome
-
-    @contextlib.contextmanager
-    def _publisher(self, workload: Workload) -> Iterator[Callable[[], None]]:
-        """Start a publisher in another process if the workload needs it; yield its start function."""
-        if not workload.timestamped:
-            yield lambda: None
-            return
-        with WorkerProcess(worker_job(self.settings, workload)) as worker:
-            worker.ready()
-            yield worker.start_publishing
+    ),
+)
