@@ -60,7 +60,7 @@ class ConsumerConfig(Record):
     """Description; at most 4096 bytes."""
 
     deliver_policy: DeliverPolicy | str = setting(default=DeliverPolicy.ALL, flags="--deliver")
-    """Where in the stream to start; always sent. Not updatable."""
+    """Where in the stream to start. Always sent. Not updatable."""
 
     opt_start_seq: int | None = setting(default=None, low=0, high=_UINT64_MAX, flags="")
     """The sequence to start at; required by `deliver_policy` ``by_start_sequence`` and only valid there."""
@@ -70,7 +70,7 @@ class ConsumerConfig(Record):
 
     ack_policy: AckPolicy | str = setting(default=AckPolicy.EXPLICIT, flags="--ack")
     """
-    How messages are acknowledged; always sent. Not updatable.
+    How messages are acknowledged. Always sent, not updatable.
 
     The default of this client is ``explicit``; the server's default is ``none``.
     """
@@ -96,14 +96,14 @@ class ConsumerConfig(Record):
     items, and does not apply to a nak.
     """
 
-    filter_subject: str | None = setting(default=None, flags="--filter")
+    filter_subject: str | None = setting(default=None, flags="")
     """Deliver only messages on this subject, with wildcards. Excludes `filter_subjects`."""
 
-    filter_subjects: Sequence[str] | None = setting(default=None, flags="")
-    """Several filters, which must not overlap. Excludes `filter_subject`."""
+    filter_subjects: Sequence[str] | None = setting(default=None, flags="--filter")
+    """Deliver only messages on these subjects, which must not overlap. Excludes `filter_subject`."""
 
     replay_policy: ReplayPolicy | str = setting(default=ReplayPolicy.INSTANT, flags="--replay")
-    """Speed of delivery of stored messages; always sent. Not updatable."""
+    """Speed of delivery of stored messages. Always sent. Not updatable."""
 
     rate_limit_bps: int | None = setting(
         default=None, low=0, high=_UINT64_MAX, title="Rate Limit in Bits/s", flags="--bps"

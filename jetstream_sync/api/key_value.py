@@ -198,7 +198,7 @@ class KeyValueConfig(Record):
 
     """
 
-    bucket: str
+    bucket: str = setting(flags="")
     """The name of the bucket: letters, digits, ``_`` and ``-``."""
 
     description: str | None = None
@@ -230,10 +230,10 @@ class KeyValueConfig(Record):
     replicas: int | None = setting(default=None, low=1, high=5)
     """Number of replicas in a cluster, 1 to 5; default 1."""
 
-    placement: Placement | None = None
+    placement: Placement | None = setting(default=None, flags="")
     """Placement of the replicas; default: chosen by the server."""
 
-    republish: RePublish | None = None
+    republish: RePublish | None = setting(default=None, flags="")
     """Republish each change for core NATS subscribers."""
 
     compression: bool | None = None

@@ -147,7 +147,7 @@ class ObjectStoreConfig(Record):
 
     """
 
-    bucket: str
+    bucket: str = setting(flags="")
     """The name of the bucket: letters, digits, ``_`` and ``-``."""
 
     description: str | None = None
@@ -165,7 +165,7 @@ class ObjectStoreConfig(Record):
     replicas: int | None = setting(default=None, low=1, high=5)
     """Number of replicas in a cluster, 1 to 5; the server's default is 1."""
 
-    placement: Placement | None = None
+    placement: Placement | None = setting(default=None, flags="")
     """Placement of the replicas; default: chosen by the server."""
 
     compression: bool | None = None

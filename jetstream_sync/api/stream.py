@@ -30,10 +30,10 @@ _DEFAULT_WINDOW = timedelta(minutes=2)
 class SubjectTransform(Record):
     """A rule that maps the subjects of messages."""
 
-    src: str
+    src: str = setting(flags="--transform-source")
     """Subjects to map, with wildcards; ``""`` matches all subjects."""
 
-    dest: str
+    dest: str = setting(flags="--transform-destination")
     """The new subject, with subject mapping functions such as ``{{wildcard(1)}}``."""
 
 
@@ -148,7 +148,7 @@ class StreamConfig(Record):
 
     """
 
-    name: str
+    name: str = setting(flags="")
     """The stream name, unique in the account; no white space, ``.``, ``*``, ``>`` or slashes."""
 
     description: str | None = None
@@ -220,7 +220,7 @@ class StreamConfig(Record):
     The server's default is 2 minutes, or `max_age` if that is shorter.
     """
 
-    placement: Placement | None = None
+    placement: Placement | None = setting(default=None, flags="")
     """Placement of the replicas; default: chosen by the server."""
 
     mirror: StreamSource | None = None
@@ -257,10 +257,10 @@ class StreamConfig(Record):
     mirror_direct: bool | None = setting(default=None, flags="--allow-mirror-direct")
     """Whether this mirror answers direct gets for its origin; set by the server from the origin."""
 
-    republish: RePublish | None = None
+    republish: RePublish | None = setting(default=None, flags="")
     """Republish each stored message for core NATS subscribers."""
 
-    subject_transform: SubjectTransform | None = None
+    subject_transform: SubjectTransform | None = setting(default=None, flags="")
     """Map the subjects of messages before they are stored."""
 
     compression: StoreCompression | str | None = setting(default=None, server_default="none")
@@ -271,7 +271,9 @@ class StreamConfig(Record):
     )
     """The sequence of the first message; the server's default is 1."""
 
-    consumer_limits: StreamConsumerLimits | None = setting(default=None, server_default=...)
+    consumer_limits: StreamConsumerLimits | None = setting(
+        default=None, server_default=..., flags=""
+    )
     """Limits and defaults for the consumers of the stream."""
 
     metadata: Mapping[str, str] | None = None

@@ -34,14 +34,14 @@ from .config import (
     update_error,
     without_server_labels,
 )
-from .output import emit, say
+from .output import emit
 from .prompts import Asker
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
 from .stream.ls import is_internal
 from .values import FILE
 
-CREATE, UPDATE, NOTHING, DELETE = "create", "update", "nothing", "delete"
+CREATE, UPDATE, NOTHING, DELETE = "create", "update", "", "delete"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,11 +82,6 @@ class Step:
     def title(self) -> str:
         """Kind and name, for messages."""
         return f"{self.kind} {self.stream}" + (f" > {self.consumer}" if self.consumer else "")
-
-    @property
-    def possible(self) -> bool:
-        """Whether a server can make every change."""
-        return all(each.possible for each in self.found)
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -289,14 +284,6 @@ def prune(js: JetStream, desired: Sequence[DesiredResource]) -> list[Step]:
     return steps
 
 
-#: The verb of each action in the output.
-_DONE = {CREATE: "created", UPDATE: "updated", NOTHING: "unchanged", DELETE: "deleted"}
-_WOULD = {CREATE: "would create", UPDATE: "would update", NOTHING: "unchanged"} | {
-    DELETE: "would delete"
-}
-_TO_DO = {CREATE: "to create", UPDATE: "to update", NOTHING: "unchanged", DELETE: "to delete"}
-
-
 @click.command("apply")
 @click.option(
     "-f",
@@ -330,7 +317,7 @@ def apply(
     A stream or consumer that already matches the file is left unchanged, so applying a file again
     changes nothing. Fields that the file does not contain keep their values. Nothing is deleted
     without --prune, which deletes all other streams of the account and all other durable consumers
-    of the streams in the file. If one change is impossible, no change is made.
+    of the streams in the file.
 
     \b
       {"streams": [
@@ -341,7 +328,7 @@ def apply(
     \b
     Exit status:
       0  the streams and consumers match the file
-      1  a change is impossible, or the server refused it;
+      1  the server refused a change;
          with --dry-run --exit-code: there are changes
       2  the file cannot be read, or --prune needs a confirmation and there is no terminal
       3  the stream of a consumer exists neither on the server nor in the file
@@ -358,11 +345,7 @@ def apply(
         if pruning:
             steps += prune(js, desired)
         if dry_run:
-            _report(settings, steps, _WOULD, dry_run=True)
-        impossible = [step for step in steps if not step.possible]
-        if impossible:
-            raise CommandError(_impossible(impossible), ExitStatus.FAILED)
-        if dry_run:
+            _report(settings, steps, dry_run=True)
             if exit_code and any(step.action != NOTHING for step in steps):
                 raise click.exceptions.Exit(ExitStatus.FAILED)
             return
@@ -376,15 +359,7 @@ def apply(
                 done.append(step)
         finally:
             # Also report the steps that were completed before an error.
-            _report(settings, done, _DONE, dry_run=False)
-
-
-def _impossible(steps: list[Step]) -> str:
-    parts = [
-        f"{step.title}: " + "; ".join(each.line() for each in step.found if not each.possible)
-        for step in steps
-    ]
-    return "nothing was changed, because these changes are impossible: " + "; ".join(parts)
+            _report(settings, done, dry_run=False)
 
 
 def _execute(js: JetStream, step: Step) -> None:
@@ -421,33 +396,35 @@ def _apply_consumer(js: JetStream, stream: str, config: ConsumerConfig, *, creat
         pull(stream, config)
 
 
-def _report(settings: Settings, steps: list[Step], verbs: dict[str, str], *, dry_run: bool) -> None:
+def _report(settings: Settings, steps: list[Step], *, dry_run: bool) -> None:
     """Write the steps that were done, or would be done, and a summary."""
     counts = Counter(step.action for step in steps)
     document = {
         "dry_run": dry_run,
         "items": [_item(step) for step in steps],
-        "summary": {verb: counts[action] for action, verb in _DONE.items()},
+        "summary": {_verb(action): counts[action] for action in (CREATE, UPDATE, NOTHING, DELETE)},
     }
+    width = max((len(_verb(step.action, dry_run=dry_run)) for step in steps), default=0)
+    lines = []
+    for step in steps:
+        lines.append(f"{_verb(step.action, dry_run=dry_run):<{width}}  {step.title}")
+        lines += [f"{'':<{width}}    {each.text}" for each in step.found]
+    totals = [f"{number} {_verb(action, dry_run=dry_run)}" for action, number in counts.items()]
+    lines.append(", ".join(totals) or "Nothing to do")
+    emit(settings, document, lambda: settings.env.stdout.write("\n".join([*lines, ""])))
 
-    def human() -> None:
-        width = max(map(len, verbs.values()))
-        for step in steps:
-            say(settings, f"{verbs[step.action]:<{width}}  {step.title}")
-            for each in step.found:
-                say(settings, f"{'':<{width}}    {each.line()}")
-        totals = _TO_DO if dry_run else _DONE
-        parts = [f"{number} {totals[action]}" for action, number in counts.items()]
-        say(settings, ", ".join(parts) if parts else "Nothing to do")
 
-    emit(settings, document, human)
+def _verb(action: str, *, dry_run: bool = False) -> str:
+    if action == NOTHING:
+        return "unchanged"
+    return f"would {action}" if dry_run else f"{action}d"
 
 
 def _item(step: Step) -> dict[str, Any]:
     item: dict[str, Any] = {"kind": step.kind, "stream": step.stream}
     if step.consumer is not None:
         item["consumer"] = step.consumer
-    item["action"] = _DONE[step.action]
+    item["action"] = _verb(step.action)
     if step.found:
         item["differences"] = difference_documents(step.found)
     return item

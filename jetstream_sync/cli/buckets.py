@@ -14,13 +14,13 @@ from .. import Placement, StreamInfo
 from ..durations import duration_to_ns, time_to_text
 from ..errors import NotFoundError
 from .config import labels_of
+from .fields import STORAGE
 from .names import not_found
 from .output import Block, count, emit, limit, size, when, write_blocks, yes
 from .output import duration as duration_text
 from .prompts import Asker
 from .render import Table, write_table
 from .settings import Settings
-from .stream.options import STORAGE
 from .stream.show import STORAGES, cluster_block, replication_block
 from .values import LIMITED_DURATION, LIMITED_SIZE, Decorator, ParamType
 

@@ -1,95 +1,54 @@
 """
-Configs of streams and consumers: fields from options, config files, differences and the editor.
+Configs of streams and consumers: config files, differences and the editor.
 
-Files are read by ``--config`` and written by ``--output``. A difference says whether the server
-supports the change.
+Files are read by ``--config`` and written by ``--output``.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
-from .. import ConsumerConfig, StreamConfig
+from .. import StreamConfig
 from ..codec import Record, decode, encode, loads
 from ..durations import duration_to_ns, time_to_text
 from ..errors import APIError, Error, InvalidArgumentError, InvalidResponseError
 from ..suggestions import closest_match
-from .output import duration, emit, note, say, to_json
+from .fields import ConfigField, changed, config_fields, is_record, option_type, parse_list
+from .output import duration, emit, say, to_json
 from .prompts import Asker
 from .settings import Settings
 from .status import CommandError, ExitStatus
-from .values import FILE, Decorator, parse_limited_duration, parse_limited_size, with_options
+from .values import (
+    FILE,
+    Decorator,
+    Parsed,
+    parse_limited_duration,
+    parse_limited_size,
+    with_options,
+)
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 
-#: The server's defaults for unset fields; 0, false and empty values are not listed.
-_DEFAULTS: Final[Mapping[str, object]] = {
-    "retention": "limits",
-    "storage": "file",
-    "discard": "old",
-    "num_replicas": 1,
-    "compression": "none",
-    "persist_mode": "default",
-    "max_consumers": -1,
-    "max_msgs": -1,
-    "max_bytes": -1,
-    "max_msgs_per_subject": -1,
-    "max_msg_size": -1,
-    "max_deliver": -1,
-    "deliver_policy": "all",
-    "replay_policy": "instant",
-    "priority_policy": "none",
-}
-#: Fields whose defaults depend on other settings: when unset, the server decides.
-_LEFT_TO_SERVER: Final = frozenset(
-    {"duplicate_window", "ack_wait", "max_ack_pending", "max_waiting", "consumer_limits", "name"}
-    | {"ack_policy", "subjects", "inactive_threshold"}
-)
-#: Fields that can only be turned on, by the class of the config.
-_ENABLE_ONLY: Final[Mapping[type[Record], frozenset[str]]] = {
-    StreamConfig: frozenset(
-        {"sealed", "deny_delete", "deny_purge", "allow_msg_ttl", "allow_msg_schedules"}
-    ),
-    ConsumerConfig: frozenset(),
-}
-#: Fields that cannot be changed.
-_IMMUTABLE: Final[Mapping[type[Record], frozenset[str]]] = {
-    StreamConfig: frozenset({"name", "storage", "allow_msg_counter", "persist_mode"}),
-    ConsumerConfig: frozenset(
-        {"deliver_policy", "opt_start_seq", "opt_start_time", "ack_policy", "replay_policy"}
-        | {"idle_heartbeat", "flow_control", "max_waiting", "mem_storage", "priority_policy"}
-    ),
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One field that differs between two configs."""
+    """One field that differs between two configs; as JSON, ``None`` is an unset field."""
 
     field: str
     before: Any
-    """The JSON value; ``None``: unset."""
     after: Any
-    shown_before: str
-    """The value as text."""
-    shown_after: str
-    possible: bool
-    """Whether any server version supports this change."""
-
-    def line(self) -> str:
-        """Return the difference as one line of text."""
-        rest = "" if self.possible else "  (cannot be changed)"
-        return f"{self.field}: {self.shown_before} -> {self.shown_after}{rest}"
+    text: str
+    """The difference in one line of text."""
 
 
 def differences(before: R, after: R) -> list[Difference]:
@@ -102,20 +61,24 @@ def differences(before: R, after: R) -> list[Difference]:
 
     """
     old, new = (encode(without_server_labels(each)) for each in (before, after))
+    defaults = {each.name: each.metadata.get("server_default") for each in fields(before)}
     found = []
     for name in sorted({*old, *new}):
-        if name not in new and name in _LEFT_TO_SERVER:
+        default = defaults.get(name)
+        if default is ... and name not in new:
             continue
-        if _normalized(name, old.get(name)) == _normalized(name, new.get(name)):
+        if _normalized(old.get(name), default) == _normalized(new.get(name), default):
             continue
+        values = (
+            _shown(getattr(config, name, None), json.get(name))
+            for config, json in ((before, old), (after, new))
+        )
         found.append(
             Difference(
                 field=name,
                 before=old.get(name),
                 after=new.get(name),
-                shown_before=_shown(getattr(before, name, old.get(name)), old.get(name)),
-                shown_after=_shown(getattr(after, name, new.get(name)), new.get(name)),
-                possible=_possible(type(before), name, old.get(name), new.get(name)),
+                text=f"{name}: {' -> '.join(values)}",
             )
         )
     return found
@@ -123,29 +86,7 @@ def differences(before: R, after: R) -> list[Difference]:
 
 def difference_documents(found: Sequence[Difference]) -> list[dict[str, Any]]:
     """Return differences as JSON documents."""
-    return [
-        {
-            "field": each.field,
-            "before": each.before,
-            "after": each.after,
-            **({} if each.possible else {"possible": False}),
-        }
-        for each in found
-    ]
-
-
-def said(config: Record) -> dict[str, Any]:
-    """Return the known fields of a config that are set."""
-    names = [name for name in encode(config) if name not in config.extra]
-    return {name: getattr(config, name) for name in names}
-
-
-def warn_of_ignored(settings: Settings, wanted: R, got: R) -> None:
-    """Warn about fields that the server ignored because it is too old to support them."""
-    asked = replace(got, **said(wanted))
-    names = [each.field for each in differences(got, asked) if each.before is None]
-    if names:
-        note(settings, f"the server ignored {', '.join(names)}; it may be too old to support this")
+    return [{"field": each.field, "before": each.before, "after": each.after} for each in found]
 
 
 def without_server_labels(config: R) -> R:
@@ -158,34 +99,16 @@ def without_server_labels(config: R) -> R:
     return config if len(own) == len(labels) else replace(config, **fields)
 
 
-def _normalized(name: str, value: Any) -> Any:
-    """Return a value in normalized form for comparison."""
-    if name in ("subjects", "filter_subjects") and isinstance(value, list):
-        return sorted(value)
-    if value == _DEFAULTS.get(name) or not value:
+def _normalized(value: Any, default: Any) -> Any:
+    """Return a value in normalized form for comparison: without fields that are unset, 0 or empty."""
+    if value == default or not value:
         return None
-    return _compact(value)
-
-
-def _compact(value: Any) -> Any:
-    """Return a value without nested fields that are unset, false, 0 or empty."""
     if isinstance(value, dict):
-        return {key: _compact(each) for key, each in value.items() if each} or None
+        return {key: _normalized(each, None) for key, each in value.items() if each} or None
     if isinstance(value, list):
-        return [_compact(each) for each in value]
+        items = [_normalized(each, None) for each in value]
+        return sorted(items) if all(isinstance(each, str) for each in items) else items
     return value
-
-
-def _possible(kind: type[Record], name: str, before: Any, after: Any) -> bool:
-    if name in _IMMUTABLE[kind]:
-        return False
-    if name in _ENABLE_ONLY[kind]:
-        return not before
-    if name == "retention":
-        return "workqueue" not in (before, after)
-    if name == "mirror":
-        return not after
-    return True
 
 
 _FORMATTERS: Final[list[tuple[type, Callable[[Any], str]]]] = [
@@ -208,11 +131,6 @@ def _shown(value: Any, wire: Any) -> str:
     return json.dumps(wire, ensure_ascii=False)
 
 
-def subjects_of(values: Sequence[str]) -> list[str]:
-    """Return the subjects in values that are lists separated by commas or spaces."""
-    return [each for value in values for each in value.replace(",", " ").split()]
-
-
 def labels_of(values: Sequence[str]) -> dict[str, str]:
     """
     Return the metadata of ``--metadata KEY=VALUE``.
@@ -230,72 +148,6 @@ def labels_of(values: Sequence[str]) -> dict[str, str]:
             )
         labels[key] = text
     return labels
-
-
-class FieldOption(NamedTuple):
-    """An option whose value is the value of a config field; without it, the field is not set."""
-
-    field: str
-    type: Any
-    """The type of the value, as in click; ``bool`` adds a negative form."""
-    help: str
-    flags: str = ""
-    """The flag and its other names, separated by spaces; empty: the name of the field."""
-    metavar: str | None = None
-    multiple: bool = False
-
-    def option(self) -> Callable[[Any], Any]:
-        """Return the option."""
-        first, *others = self.flags.split() or [f"--{self.field.replace('_', '-')}"]
-        switch = self.type is bool
-        return click.option(
-            f"{first}/--no-{first[2:]}" if switch else first,
-            *others,
-            self.field,
-            type=None if switch else self.type,
-            default=None,
-            help=self.help,
-            metavar=self.metavar,
-            multiple=self.multiple,
-        )
-
-
-def take_fields(options: dict[str, Any], table: Sequence[FieldOption]) -> dict[str, Any]:
-    """Remove the options of a table from ``options`` and return the fields they set."""
-    values = {each.field: options.pop(each.field) for each in table}
-    return {
-        field: list(value) if isinstance(value, tuple) else value
-        for field, value in values.items()
-        if value is not None and value != ()
-    }
-
-
-def changed(config: R, fields: Mapping[str, Any]) -> R:
-    """
-    Return a config with some fields replaced; metadata is merged.
-
-    An empty metadata value removes its key.
-
-    Raises:
-        InvalidOptionError: the values contradict each other.
-
-    """
-    fields = dict(fields)
-    labels = fields.get("metadata")
-    if labels is not None:
-        merged = {**(getattr(config, "metadata", None) or {}), **labels}
-        fields["metadata"] = {key: value for key, value in merged.items() if value}
-    return replace(config, **fields)
-
-
-#: Fields whose values may have units, at any depth of a config.
-_DURATIONS: Final = frozenset(
-    {"max_age", "duplicate_window", "subject_delete_marker_ttl", "inactive_threshold", "ack_wait"}
-    | {"idle_heartbeat", "max_expires", "priority_timeout", "backoff"}
-)
-_SIZES: Final = frozenset({"max_bytes", "max_msg_size"})
-#: Retention policies by their names of 2020 and of the command line.
-_RETENTIONS: Final = {"stream": "limits", "work": "workqueue", "workq": "workqueue"}
 
 
 def read_text(settings: Settings, path: str) -> str:
@@ -387,14 +239,14 @@ def config_of(record: type[R], document: Any, more: dict[str, Any]) -> R:
         document = document["config"]
     if not isinstance(document, dict):
         raise InvalidArgumentError("expected an object with the fields of a config")
-    fields = _with_units({**document, **more})
-    labels = fields.get("metadata")
+    values = _with_units(record, {**document, **more})
+    labels = values.get("metadata")
     if isinstance(labels, dict):
-        fields["metadata"] = {
+        values["metadata"] = {
             key: text for key, text in labels.items() if not str(key).startswith("_nats.")
         }
-    config = decode(record, fields)
-    known = [each.name for each in dataclasses.fields(record)]
+    config = decode(record, values)
+    known = [each.name for each in fields(record)]
     for name in config.extra:
         # A newer server may support the field, unless the name looks like a typing error.
         if close := closest_match(name, known):
@@ -403,31 +255,37 @@ def config_of(record: type[R], document: Any, more: dict[str, Any]) -> R:
     return replace(config)
 
 
-def _with_units(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return JSON fields: texts with units such as ``1y`` and ``10GB`` become numbers."""
-    read = {}
-    for name, value in fields.items():
-        try:
-            read[name] = _without_units(name, value)
-        except ValueError as error:
-            raise InvalidArgumentError(f"{name}: {error}") from None
+def _with_units(record: type[Record], document: dict[str, Any]) -> dict[str, Any]:
+    """Return JSON fields: texts with units, such as ``1y`` and ``10GB``, become numbers."""
+    known = {each.name: each for each in config_fields(record) if len(each.path) == 1}
+    read = dict(document)
+    for name, value in document.items():
+        if name in known:
+            try:
+                read[name] = _without_units(known[name], value)
+            except ValueError as error:
+                raise InvalidArgumentError(f"{name}: {error}") from None
     return read
 
 
-def _without_units(name: str, value: Any) -> Any:
-    if isinstance(value, dict) and name != "metadata":
-        return _with_units(value)
-    if name == "subjects":
-        return value.replace(",", " ").split() if isinstance(value, str) else value
+def _without_units(field: ConfigField, value: Any) -> Any:
+    if isinstance(value, dict) and is_record(field.type):
+        return _with_units(field.type, value)
     if isinstance(value, list):
-        return [_without_units(name, each) for each in value]
+        return value if field.type is str else [_without_units(field, each) for each in value]
     if not isinstance(value, str):
         return value
-    if name in _DURATIONS:
+    if field.type is timedelta:
         return duration_to_ns(parse_limited_duration(value))
-    if name in _SIZES:
+    if field.metadata.get("unit") == "bytes":
         return parse_limited_size(value)
-    return _RETENTIONS.get(value, value) if name == "retention" else value
+    if field.many:
+        return parse_list(value)
+    kind = option_type(field)
+    if isinstance(kind, Parsed) and kind.words:
+        with suppress(ValueError):  # a newer server may know the value
+            return kind.parse(value).value
+    return value
 
 
 def config_of_file(settings: Settings, record: type[R], path: str, more: dict[str, Any]) -> R:
@@ -500,18 +358,13 @@ edit_options: Decorator = with_options(
 def show_differences(settings: Settings, found: list[Difference]) -> None:
     """Write the differences, one field per line."""
     document = {"changed": bool(found), "differences": difference_documents(found)}
-
-    def human() -> None:
-        if not found:
-            settings.env.stdout.write("No differences\n")
-        settings.env.stdout.writelines(f"  {each.line()}\n" for each in found)
-
-    emit(settings, document, human)
+    lines = [f"  {each.text}\n" for each in found] or ["No differences\n"]
+    emit(settings, document, lambda: settings.env.stdout.writelines(lines))
 
 
 def update_error(kind: str, name: str, error: APIError, found: list[Difference]) -> CommandError:
     """Return the error for a change that the server rejected, with the differences."""
-    listed = "; ".join(each.line() for each in found)
+    listed = "; ".join(each.text for each in found)
     return CommandError(
         f"{kind} {name} cannot be changed: {error} [{listed}]", ExitStatus.FAILED, cause=error
     )

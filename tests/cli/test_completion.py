@@ -153,8 +153,8 @@ def test_scripts(shell: str) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("jsm stream add S --retention ", ["limits", "interest", "work", "stream"]),
-        ("jsm stream add S --retention=w", ["work"]),
+        ("jsm stream add S --retention ", ["limits", "interest", "workqueue"]),
+        ("jsm stream add S --retention=w", ["workqueue"]),
         ("jsm stream edit S --storage F", ["file"]),
         ("jsm stream add S --discard ", ["old", "new"]),
         ("jsm consumer add S C --deliver ", ["all", "last", "new", "subject"]),

@@ -132,7 +132,7 @@ def test_every_modern_option_sets_its_field(jsm: Jsm, orders: Orders) -> None:
         "--max-pull-batch", "11", "--max-pull-expire", "30s", "--max-pull-bytes", "64KiB",
         "--inactive-threshold", "1h", "--replicas", "1", "--memory", "--headers-only",
         "--metadata", "team=a", "--metadata", "x=y=z", "--filter", "ORDERS.a,ORDERS.b",
-        "--filter", "ORDERS.c", "--sample", "80%",
+        "--filter", "ORDERS.c", "--sample", "80",
     ).ok()  # fmt: skip
     config = orders.config("A")
     second = 1_000_000_000
@@ -167,7 +167,8 @@ def test_the_options_of_push_consumers(jsm: Jsm, orders: Orders) -> None:
 def test_groups_of_pulls_and_a_pause(jsm: Jsm, orders: Orders) -> None:
     """Priority groups have the flags of the nats command; a pause may be a duration."""
     jsm(
-        "con", "add", "ORDERS", "A", "--pull", "--pinned-groups", "A", "--pinned-ttl", "10s",
+        "con", "add", "ORDERS", "A", "--pull", "--priority-groups", "A",
+        "--priority-policy", "pinned", "--pinned-ttl", "10s",
         "--pause", "1h",
     ).ok()  # fmt: skip
     info = orders.info("A")
@@ -211,14 +212,11 @@ def test_the_json_output_is_the_reply(jsm: Jsm, orders: Orders) -> None:
         (["--pull", "--target", "out"], "exclude each other"),
         (["--deliver", "tomorrow"], "invalid start"),
         (["--deliver", "0"], "the first sequence is 1"),
-        (["--ack", "maybe"], "explicit, all or none"),
-        (["--replay", "slow"], "instant or original"),
-        (["--sample", "101"], "0 to 100"),
-        (["--sample", "-1"], "0 to 100"),
-        (["--max-deliver", "0"], "-1 for no limit"),
+        (["--ack", "maybe"], "is not one of none, all, explicit"),
+        (["--sample", "-1"], "integer percentage"),
+        (["--max-deliver", "few"], "-1 for no limit"),
         (["--wait", "soon"], "invalid duration"),
         (["--metadata", "team"], "KEY=VALUE"),
-        (["--pinned-groups", "A", "--overflow-groups", "B"], "exclude each other"),
         (["--pull", "--heartbeat", "5s"], "deliver_subject"),
     ],
 )

@@ -20,10 +20,10 @@ def test_a_pull_consumer_is_asked_for_as_in_2020(terminal: Any, orders: Orders) 
     shown = terminal("obs", "add", "--sample", "100", TERM="dumb")
     shown.answer("? Select a stream", "ORDERS")
     shown.answer("? Consumer name", "NEW")
-    shown.answer("? Delivery target", "")
-    shown.answer("? Start policy (all, last, 1h, msg sequence)", "all")
-    shown.answer("? Filter Stream by subject (blank for all)", "ORDERS.received")
-    shown.answer("? Maximum Allowed Deliveries", "20")
+    shown.answer("? Delivery Subject", "")
+    shown.answer("? Deliver Policy", "all")
+    shown.answer("? Filter Subjects", "ORDERS.received")
+    shown.answer("? Maximum Deliveries", "20")
     shown.expect("Information for consumer ORDERS > NEW")
     assert shown.wait() == 0
     assert len(questions(shown.text)) == 6
@@ -39,12 +39,12 @@ def test_a_push_consumer_is_asked_for_as_in_2020(terminal: Any, orders: Orders) 
     shown = terminal("obs", "add", TERM="dumb")
     shown.answer("? Select a stream", "1")
     shown.answer("? Consumer name", "MONITOR")
-    shown.answer("? Delivery target", "monitor.ORDERS")
-    shown.answer("? Start policy (all, last, 1h, msg sequence)", "last")
-    shown.answer("? Acknowledgement policy", "none")
-    shown.answer("? Replay policy", "instant")
-    shown.answer("? Filter Stream by subject (blank for all)", "")
-    shown.answer("? Maximum Allowed Deliveries", "-1")
+    shown.answer("? Delivery Subject", "monitor.ORDERS")
+    shown.answer("? Deliver Policy", "last")
+    shown.answer("? Ack Policy", "none")
+    shown.answer("? Replay Policy", "instant")
+    shown.answer("? Filter Subjects", "")
+    shown.answer("? Maximum Deliveries", "-1")
     assert shown.wait() == 0
     config = orders.config("MONITOR")
     assert (config["deliver_subject"], config["deliver_policy"]) == ("monitor.ORDERS", "last")
@@ -67,8 +67,8 @@ def test_flags_replace_prompts(terminal: Any, orders: Orders) -> None:
 def test_the_answer_pull_is_not_a_subject(terminal: Any, orders: Orders) -> None:
     """The answer ``pull`` to the prompt for the delivery target creates a pull consumer."""
     shown = terminal("con", "add", "ORDERS", "A", "--deliver", "all", "--filter", "", TERM="dumb")
-    shown.answer("? Delivery target", "pull")
-    shown.answer("? Maximum Allowed Deliveries", "")
+    shown.answer("? Delivery Subject", "pull")
+    shown.answer("? Maximum Deliveries", "")
     assert shown.wait() == 0
     assert "deliver_subject" not in orders.config("A")
 
@@ -76,12 +76,12 @@ def test_the_answer_pull_is_not_a_subject(terminal: Any, orders: Orders) -> None
 def test_a_wrong_answer_and_a_question_mark(terminal: Any, orders: Orders) -> None:
     """A prompt is repeated after its help, and after an invalid answer."""
     shown = terminal("con", "add", "ORDERS", "A", "--pull", "--filter", "", TERM="dumb")
-    shown.answer("? Start policy", "?")
+    shown.answer("? Deliver Policy", "?")
     shown.expect("Settable using --deliver")
     shown.send("whenever\n")
     shown.expect("invalid start")
     shown.send("new\n")
-    shown.answer("? Maximum Allowed Deliveries", "0")
+    shown.answer("? Maximum Deliveries", "few")
     shown.expect("-1 for no limit")
     shown.send("7\n")
     assert shown.wait() == 0

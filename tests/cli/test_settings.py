@@ -323,7 +323,7 @@ def test_the_timeout_is_kept() -> None:
         ("--token secret --user me account info", {}, "--token: "),
         ("consumer add S C --heartbeat 1ms", {}, "--heartbeat '1ms': "),
         ("consumer add S C --backoff=1s,2s --max-deliver 1", {}, "--backoff '1s,2s': "),
-        ("consumer add S C --pause soon", {}, "'--pause': invalid time 'soon'"),
+        ("consumer add S C --pause soon", {}, "'--pause': invalid duration 'soon'"),
         ("stream add T --subjects t --first-sequence -4", {}, "--first-sequence '-4': "),
         ("stream add T --subjects t --first-seq=-4", {}, "--first-seq '-4': "),
         ("pub t x -J --ttl 1ms", {}, "'--ttl': "),

@@ -181,7 +181,6 @@ def test_a_local_time_after_the_year_9999() -> None:
         "stream backup A",
         "stream restore",
         "stream restore old --config",
-        "stream edit A --tag",
         "stream restore old --tag",
         "account backup",
         "account restore",

@@ -2,43 +2,121 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ... import ConsumerConfig, ConsumerInfo, StreamConfig
+from ... import ConsumerConfig, ConsumerInfo, DeliverPolicy, StreamConfig
 from ...errors import ConsumerExistsError, ConsumerNotFoundError, StreamNotFoundError
 from ...subjects import check_consumer_name, subjects_overlap
 from ..completion import complete_consumer, complete_stream
 from ..config import (
-    changed,
     config_of_file,
     edit_config,
     edit_options,
-    subjects_of,
     without_server_labels,
     write_config,
 )
+from ..fields import changed, config_fields, config_options, option_type, take_fields
 from ..output import document, duration, emit, note, write_blocks
 from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
-from ..values import FILE
+from ..values import FILE, Parsed, parse_duration, parse_time
 from .find import consumer_arguments, find, no_stream, title
-from .options import (
-    config_options,
-    fields_of,
-    outside,
-    parse_ack,
-    parse_deliver,
-    parse_max_deliver,
-    parse_replay,
-)
 from .show import config_block, filters_of, show
 
 if TYPE_CHECKING:
     from ... import JetStream
+
+_STARTS: Final[Mapping[str, DeliverPolicy]] = {
+    "all": DeliverPolicy.ALL,
+    "deliverall": DeliverPolicy.ALL,
+    "last": DeliverPolicy.LAST,
+    "deliverlast": DeliverPolicy.LAST,
+    "new": DeliverPolicy.NEW,
+    "next": DeliverPolicy.NEW,
+    "subject": DeliverPolicy.LAST_PER_SUBJECT,
+    "last_per_subject": DeliverPolicy.LAST_PER_SUBJECT,
+}
+
+
+def parse_deliver(text: str) -> dict[str, Any]:
+    """
+    Return the config fields for the start of a consumer.
+
+    The text is ``all``, ``last``, ``new``, ``subject``, a sequence, a time, or a duration before now.
+    """
+    given = text.strip()
+    fields: dict[str, Any] = {"opt_start_seq": None, "opt_start_time": None}
+    policy = _STARTS.get(given.lower())
+    if policy is not None:
+        return {**fields, "deliver_policy": policy}
+    if given.isdecimal():
+        if not int(given):
+            raise ValueError("invalid sequence '0': the first sequence is 1")
+        policy = DeliverPolicy.BY_START_SEQUENCE
+        return {**fields, "deliver_policy": policy, "opt_start_seq": int(given)}
+    try:
+        start = parse_time(given)
+    except ValueError:
+        raise ValueError(
+            f"invalid start {text!r}: expected all, last, new, subject, a sequence such as 10, "
+            "a duration such as 1h, or a time such as 2026-01-02T15:04:05Z"
+        ) from None
+    return {**fields, "deliver_policy": DeliverPolicy.BY_START_TIME, "opt_start_time": start}
+
+
+def _until(text: str) -> datetime:
+    """Return the end of a pause: a time, or a duration from now; or raise `ValueError`."""
+    now = datetime.now(timezone.utc)
+    try:
+        return now + parse_duration(text)
+    except ValueError:
+        return parse_time(text, now)
+
+
+#: The end of a pause: a time, or a duration from now.
+UNTIL: Final = Parsed("time", _until)
+#: The types of options that differ from those of the fields.
+_TYPES: Final = {
+    "deliver_policy": Parsed("start", parse_deliver, ["all", "last", "new", "subject"]),
+    "pause_until": UNTIL,
+}
+#: The fields that a terminal is asked for, with the default answer, and whether only for push consumers.
+_PROMPTED: Final = {
+    "deliver_subject": ("", False),
+    "deliver_policy": ("all", False),
+    "ack_policy": ("explicit", True),
+    "replay_policy": ("instant", True),
+    "filter_subjects": ("", False),
+    "max_deliver": ("-1", False),
+}
+_config_options = config_options(ConsumerConfig, _TYPES)
+
+
+def _fields_of(options: dict[str, Any], *, pull: bool = False) -> dict[str, Any]:
+    """Remove the options of a config from ``options``, and return the fields they set."""
+    fields = take_fields(ConsumerConfig, options)
+    fields.update(fields.pop("deliver_policy", {}))
+    if "filter_subjects" in fields:
+        fields.update(_filters(fields["filter_subjects"]))
+    if fields.get("deliver_subject", "").lower() in ("", "pull") and "deliver_subject" in fields:
+        fields["deliver_subject"] = None
+    if pull:
+        if fields.get("deliver_subject"):
+            raise click.UsageError("--pull and --target exclude each other")
+        fields["deliver_subject"] = None
+    return fields
+
+
+def _filters(subjects: list[str]) -> dict[str, Any]:
+    if len(subjects) > 1:
+        return {"filter_subject": None, "filter_subjects": subjects}
+    return {"filter_subject": subjects[0] if subjects else None, "filter_subjects": None}
 
 
 @click.command()
@@ -48,7 +126,7 @@ if TYPE_CHECKING:
 @click.option(
     "--ephemeral", is_flag=True, help="Create an ephemeral consumer; the name is optional."
 )
-@config_options
+@_config_options
 @click.option(
     "--config",
     "config_file",
@@ -86,11 +164,7 @@ def add(
       jsm consumer add ORDERS MONITOR --ack none --target monitor.ORDERS --deliver last --filter ''
       jsm consumer add ORDERS --pull --ephemeral --deliver 1h --defaults
     """  # noqa: D301 - click requires the character, not the escape
-    fields = fields_of(options)
-    if pull:
-        if fields.get("deliver_subject"):
-            raise click.UsageError("--pull and --target exclude each other")
-        fields["deliver_subject"] = None
+    fields = _fields_of(options, pull=pull)
     base = ConsumerConfig()
     if config_file is not None:
         base = config_of_file(settings, ConsumerConfig, config_file, {})
@@ -102,7 +176,7 @@ def add(
         ask.done()
         if defaults or config_file is not None:
             ask.interactive = False
-        _ask_for_rest(ask, base, fields)
+        _ask_for_rest(ask, fields)
         config = changed(base, {**fields, **name})
         try:
             stream_config = js.get_stream(stream).cached_info.config
@@ -141,68 +215,24 @@ def _name(
     return {"durable_name": known, "name": None}
 
 
-def _ask_for_rest(ask: Asker, base: ConsumerConfig, fields: dict[str, Any]) -> None:
+def _ask_for_rest(ask: Asker, fields: dict[str, Any]) -> None:
     """Prompt for values that were not given, in the order of the tool of 2020."""
-    if not ask.interactive:
-        return
-    if "deliver_subject" not in fields:
-        answer = ask.text(
-            "Delivery target",
-            "--target",
-            default="",
-            help="The subject to push messages to; blank for a pull consumer",
+    declared = {each.name: each for each in config_fields(ConsumerConfig)}
+    for name, (default, push_only) in _PROMPTED.items() if ask.interactive else ():
+        if name in fields or (push_only and fields["deliver_subject"] is None):
+            continue
+        each = declared[name]
+        kind = _TYPES.get(name) or option_type(each)
+        parse = str if kind is None else kind.parse
+        value = ask.value(
+            each.title,
+            each.flags[0],
+            parse,
+            default=default,
+            blank=parse(default),
+            help=each.help(),
         )
-        fields["deliver_subject"] = None if answer.lower() in ("", "pull") else answer
-    if "deliver_policy" not in fields:
-        everything: dict[str, Any] = {}
-        fields.update(
-            ask.value(
-                "Start policy (all, last, 1h, msg sequence)",
-                "--deliver",
-                parse_deliver,
-                default="all",
-                blank=everything,
-                help="The first message to deliver; also new, subject, or a time",
-            )
-        )
-    if fields["deliver_subject"] is not None:
-        if "ack_policy" not in fields:
-            fields["ack_policy"] = ask.value(
-                "Acknowledgement policy",
-                "--ack",
-                parse_ack,
-                default="explicit",
-                blank=base.ack_policy,
-                help="The messages to acknowledge: explicit, all or none",
-            )
-        if "replay_policy" not in fields:
-            fields["replay_policy"] = ask.value(
-                "Replay policy",
-                "--replay",
-                parse_replay,
-                default="instant",
-                blank=base.replay_policy,
-                help="The rate of delivery: instant, or original for the rate of storage",
-            )
-    if not {"filter_subject", "filter_subjects"} & set(fields):
-        answer = ask.text(
-            "Filter Stream by subject (blank for all)",
-            "--filter",
-            default="",
-            help="Deliver only messages on this subject, which may contain wildcards",
-        )
-        subjects = subjects_of([answer])
-        fields["filter_subject"] = subjects[0] if len(subjects) == 1 else None
-        fields["filter_subjects"] = subjects if len(subjects) > 1 else None
-    if "max_deliver" not in fields:
-        fields["max_deliver"] = ask.value(
-            "Maximum Allowed Deliveries",
-            "--max-deliver",
-            parse_max_deliver,
-            default="-1",
-            blank=-1,
-            help="The maximum deliveries of an unacknowledged message; -1: no limit",
-        )
+        fields.update(_fields_of({name: (value,) if each.many else value}))
 
 
 def check_against_stream(settings: Settings, config: ConsumerConfig, stream: StreamConfig) -> None:
@@ -217,7 +247,9 @@ def check_against_stream(settings: Settings, config: ConsumerConfig, stream: Str
         )
     if stream.sources or stream.mirror or stream.subject_transform:
         return  # messages may have other subjects
-    for each in outside(filters_of(config), subjects) if subjects else ():
+    for each in filters_of(config) if subjects else ():
+        if any(subjects_overlap(each, subject) for subject in subjects):
+            continue
         known = ", ".join(subjects)
         note(
             settings,
@@ -286,7 +318,7 @@ def _warn_inactive(settings: Settings, info: ConsumerInfo) -> None:
 @click.command()
 @consumer_arguments
 @edit_options
-@config_options
+@_config_options
 @common_options
 def edit(settings: Settings, *, stream: str | None, consumer: str | None, **options: Any) -> None:
     """
@@ -295,7 +327,7 @@ def edit(settings: Settings, *, stream: str | None, consumer: str | None, **opti
     Options change single fields. A config from a file or an editor replaces the whole configuration:
     missing fields get the server's defaults. Metadata is merged; --metadata KEY= removes a key.
     """
-    fields = fields_of(options)
+    fields = _fields_of(options)
     with settings.jetstream() as js:
         info = find(settings, js, stream, consumer)
         before = info.config
@@ -341,7 +373,7 @@ def _show(settings: Settings, info: ConsumerInfo, done: str) -> None:
 @click.argument("consumer", metavar="SOURCE", shell_complete=complete_consumer)
 @click.argument("destination")
 @click.option("--pull", is_flag=True, help="Make the copy a pull consumer.")
-@config_options
+@_config_options
 @common_options
 def copy(
     settings: Settings,
@@ -357,14 +389,12 @@ def copy(
 
     Only the configuration is copied, not the delivery state.
     """
-    fields = fields_of(options)
+    fields = _fields_of(options, pull=pull)
     check_consumer_name(destination)
     if pull:
-        if fields.get("deliver_subject"):
-            raise click.UsageError("--pull and --target exclude each other")
         # These fields are for push consumers only.
         fields |= dict.fromkeys(
-            ("deliver_subject", "deliver_group", "flow_control", "idle_heartbeat", "rate_limit_bps")
+            ("deliver_group", "flow_control", "idle_heartbeat", "rate_limit_bps")
         )
     with settings.jetstream() as js:
         source = find(settings, js, stream, consumer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -12,8 +13,8 @@ from ..output import count, counted, duration, emit, say, when
 from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
+from .add import UNTIL
 from .find import consumer_arguments, find, names_of, no_consumer, no_stream, title
-from .options import until as moment
 from .show import show
 
 if TYPE_CHECKING:
@@ -22,11 +23,16 @@ if TYPE_CHECKING:
 
 @click.command()
 @consumer_arguments
-@click.argument("until", required=False)
+@click.argument("until", required=False, type=UNTIL)
 @click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Skip the confirmation.")
 @common_options
 def pause(
-    settings: Settings, *, stream: str | None, consumer: str | None, until: str | None, force: bool
+    settings: Settings,
+    *,
+    stream: str | None,
+    consumer: str | None,
+    until: datetime | None,
+    force: bool,
 ) -> None:
     """
     Pause a CONSUMER until a time or for a duration; it resumes automatically.
@@ -42,8 +48,8 @@ def pause(
         end = ask.value(
             "Pause until",
             "UNTIL",
-            moment,
-            value=None if until is None else moment(until),
+            UNTIL.parse,
+            value=until,
             blank=info.created,
             help="A time, or a duration from now",
         )

@@ -24,13 +24,12 @@ from ..buckets import (
     write_bucket,
 )
 from ..completion import complete_bucket
-from ..config import changed
+from ..fields import SOURCE, changed
 from ..output import Block, count, duration, emit, limit, size, when
 from ..prompts import Asker
 from ..render import Table, write_table
 from ..sanitize import readable
 from ..settings import Settings, common_options
-from ..stream.options import SOURCE
 from ..stream.show import source_text
 from ..values import DURATION, LIMITED_SIZE
 from .entries import KV, bucket_argument, entry_document, list_keys, shortened

@@ -2,65 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
 import click
 
-from ... import JetStream, RetentionPolicy, Stream, StreamConfig
+from ... import JetStream, Stream, StreamConfig
 from ...errors import StreamNotFoundError
 from ...subjects import check_stream_name
 from ..completion import optional_stream_argument, stream_argument
 from ..config import (
-    changed,
     config_of_file,
     edit_config,
     edit_options,
-    subjects_of,
-    warn_of_ignored,
+    without_server_labels,
     write_config,
 )
+from ..fields import changed, config_fields, config_options, option_type, parse_list, take_fields
 from ..names import find_stream
 from ..output import counted, emit, say
 from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
-from ..values import FILE, STREAM_NAME, parse_limit, parse_limited_duration, parse_limited_size
-from .options import STORAGE, config_options, fields_of
+from ..values import FILE, STREAM_NAME
 from .show import write_info
 
 #: The verb for a stream that already exists and is not changed.
 _EXISTS = "exists"
-_RETENTIONS = {
-    "Limits": RetentionPolicy.LIMITS,
-    "Interest": RetentionPolicy.INTEREST,
-    "Work Queue": RetentionPolicy.WORK_QUEUE,
-    "Stream": RetentionPolicy.LIMITS,
+#: The fields that a terminal is asked for, with the answer for the server's default.
+_PROMPTED: Final = {
+    "storage": "file",
+    "retention": "limits",
+    "max_msgs": "-1",
+    "max_bytes": "-1",
+    "max_age": "-1",
+    "max_msg_size": "-1",
 }
-
-#: The prompts for limits: field, question, parser of the answer, help.
-_LIMITS: Final[tuple[tuple[str, str, Callable[[str], Any], str], ...]] = (
-    ("max_msgs", "Message count limit", parse_limit, "Maximum number of messages"),
-    (
-        "max_bytes",
-        "Message size limit",
-        parse_limited_size,
-        "Maximum total size, such as 10GB",
-    ),
-    (
-        "max_age",
-        "Maximum message age limit",
-        parse_limited_duration,
-        "Maximum age of a message, such as 30d or 1y",
-    ),
-    (
-        "max_msg_size",
-        "Maximum individual message size",
-        parse_limited_size,
-        "Maximum size of a message, such as 1MB",
-    ),
-)
 
 
 @click.command()
@@ -82,7 +59,7 @@ _LIMITS: Final[tuple[tuple[str, str, Callable[[str], Any], str], ...]] = (
 @click.option("--defaults", is_flag=True, help="Use defaults instead of asking.")
 @click.option("--if-not-exists", is_flag=True, help="Do nothing if a stream with this name exists.")
 @click.option("--update", is_flag=True, help="Update the stream if it exists.")
-@config_options
+@config_options(StreamConfig)
 @common_options
 def add(
     settings: Settings,
@@ -107,7 +84,7 @@ def add(
     """  # noqa: D301 - click knows its mark by the character, not by the escape
     if if_not_exists and update:
         raise click.UsageError("--if-not-exists and --update exclude each other")
-    fields = fields_of(options)
+    fields = take_fields(StreamConfig, options)
     if file is not None:
         base = config_of_file(settings, StreamConfig, file, {"name": name} if name else {})
         config = changed(base, fields)
@@ -121,8 +98,6 @@ def add(
         return
     with settings.jetstream() as js:
         stream, verb = _create(js, config, if_not_exists=if_not_exists, update=update)
-    if verb != _EXISTS:
-        warn_of_ignored(settings, config, stream.cached_info.config)
     _show(settings, stream, verb)
 
 
@@ -172,54 +147,32 @@ def _prompt_for_config(
             fields["subjects"] = ask.value(
                 "Subjects to consume",
                 "--subjects",
-                _subjects,
+                parse_list,
                 default=name if defaults and name else None,
-                blank=_subjects(""),
+                blank=parse_list(""),
                 help="Subjects to store, separated by commas; wildcards are allowed",
             )
-        if ask.interactive:
-            _ask_limits(ask, fields)
+        declared = {each.name: each for each in config_fields(StreamConfig)}
+        for field, default in _PROMPTED.items() if ask.interactive else ():
+            kind = option_type(declared[field])
+            fields[field] = ask.value(
+                declared[field].title,
+                declared[field].flags[0],
+                kind.parse,
+                value=fields.get(field),
+                default=default,
+                blank=kind.parse(default),
+                help=declared[field].help(),
+            )
     if not has_origin:
         fields.setdefault("allow_direct", True)
-    return StreamConfig(name=check_stream_name(name), **fields)
-
-
-def _subjects(text: str) -> list[str]:
-    return subjects_of([text])
-
-
-def _ask_limits(ask: Asker, fields: dict[str, Any]) -> None:
-    fields["storage"] = ask.value(
-        "Storage backend",
-        "--storage",
-        STORAGE.parse,
-        value=fields.get("storage"),
-        default="file",
-        blank="file",
-        help="Storage of the messages: file or memory",
-    )
-    fields["retention"] = ask.choice(
-        "Retention Policy",
-        _RETENTIONS,
-        "--retention",
-        value=fields.get("retention"),
-        default="Limits",
-        help="Limits keeps messages until a limit is reached, Interest until all consumers have "
-        "acknowledged them, Work Queue until the first acknowledgement",
-    )
-    for field, label, convert, text in _LIMITS:
-        flag = f"--{field.replace('_', '-')}"
-        help_text = f"{text}; -1 means no limit"
-        given = fields.get(field)
-        fields[field] = ask.value(
-            label, flag, convert, value=given, default="-1", blank=convert("-1"), help=help_text
-        )
+    return changed(StreamConfig(name=check_stream_name(name)), fields)
 
 
 @click.command()
 @click.argument("source", type=STREAM_NAME)
 @click.argument("destination", type=STREAM_NAME)
-@config_options
+@config_options(StreamConfig)
 @common_options
 def copy(settings: Settings, source: str, destination: str, **options: Any) -> None:
     """
@@ -227,14 +180,12 @@ def copy(settings: Settings, source: str, destination: str, **options: Any) -> N
 
     Two streams cannot have the same subjects, so --subjects is required unless SOURCE is a mirror.
     """
-    fields = fields_of(options)
+    fields = take_fields(StreamConfig, options)
     check_stream_name(destination)
     with settings.jetstream() as js:
         base = find_stream(js, source).cached_info.config
-        labels = {
-            key: text for key, text in (base.metadata or {}).items() if not key.startswith("_nats.")
-        }
-        config = changed(replace(base, name=destination, metadata=labels, sealed=None), fields)
+        base = without_server_labels(base)
+        config = changed(replace(base, name=destination, sealed=None), fields)
         if config.subjects and config.subjects == base.subjects:
             raise CommandError(
                 f"two streams cannot both store {', '.join(config.subjects)}: use --subjects",
@@ -250,7 +201,7 @@ def copy(settings: Settings, source: str, destination: str, **options: Any) -> N
 @click.option("--no-mirror", is_flag=True, help="Turn a mirror into a normal stream.")
 @click.option("--no-transform", is_flag=True, help="Remove the subject transform.")
 @click.option("--no-republish", is_flag=True, help="Remove the republish rule.")
-@config_options
+@config_options(StreamConfig)
 @common_options
 def edit(settings: Settings, name: str | None, **options: Any) -> None:
     """
@@ -261,22 +212,16 @@ def edit(settings: Settings, name: str | None, **options: Any) -> None:
     metadata; --metadata KEY= removes a key.
     """
     removed = {field: None for field, option in _REMOVABLE.items() if options.pop(option)}
-    fields = {**removed, **fields_of(options)}
+    fields = {**removed, **take_fields(StreamConfig, options)}
     with settings.jetstream() as js:
         stream = find_stream(js, name, Asker(settings))
         before = stream.cached_info.config
-
-        def update(config: StreamConfig) -> Stream:
-            updated = js.update_stream(config)
-            warn_of_ignored(settings, config, updated.cached_info.config)
-            return updated
-
         updated = edit_config(
             settings,
             before,
             fields,
             {"name": before.name},
-            update,
+            js.update_stream,
             kind="Stream",
             name=before.name,
             confirm=f"Change Stream {before.name}?",
