@@ -1,8 +1,11 @@
-"""``jsm commands``, ``help`` and ``completion``: the command tree as JSON, text or a script for a shell."""
+"""``jsm commands``, ``help``, ``completion`` and ``errors``: what the program knows without a server."""
 
 from __future__ import annotations
 
 import copy
+import json
+import pkgutil
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,9 +13,10 @@ from typing import Any, Final
 import click
 from click.shell_completion import get_completion_class
 
+from ..errors import APIError
 from .groups import NounGroup
 from .output import emit
-from .render import Table, write_table
+from .render import Block, Field, show_blocks, show_rows
 from .settings import Settings, common_options
 from .status import MEANINGS, CommandError, ExitStatus
 
@@ -126,16 +130,20 @@ def commands(settings: Settings) -> None:
     assert isinstance(root.command, click.Group)
     nodes = list(walk(root.command, root))
 
-    def human() -> None:
-        rows = [
-            [" ".join(("jsm", *node.path)), node.command.get_short_help_str(limit=100)]
-            for node in nodes
-            if not node.is_group
-        ]
-        table = Table(title="Commands", columns=["Command", "Purpose"], rows=rows, left=2)
-        write_table(table, settings.env)
+    show_rows(
+        settings,
+        [node for node in nodes if not node.is_group],
+        _COMMANDS,
+        title="Commands",
+        none="",
+        document=[_described(node) for node in nodes],
+    )
 
-    emit(settings, [_described(node) for node in nodes], human)
+
+_COMMANDS: Final = (
+    Field("Command", lambda node: " ".join(("jsm", *node.path))),
+    Field("Purpose", lambda node: node.command.get_short_help_str(limit=100)),
+)
 
 
 @click.command("help")
@@ -222,3 +230,71 @@ def completion(settings: Settings, *, shell: str) -> None:
         {"shell": shell, "script": script, "place": _PLACES[shell]},
         lambda: settings.env.stdout.write(script),
     )
+
+
+# --- errors of the server ---------------------------------------------------------------------------
+
+#: The API errors of the server, derived from the list in the server's source.
+_DATA = "data/errors.json"
+
+
+def _known() -> list[dict[str, Any]]:
+    # Not importlib.resources: its import takes longer than this command.
+    document = json.loads(pkgutil.get_data(__package__, _DATA) or b"")
+    return [
+        {**each, "raised_as": _class_of(each).__name__, "source": document["source"]}
+        for each in document["errors"]
+    ]
+
+
+def _class_of(error: dict[str, Any]) -> type[APIError]:
+    by_code = APIError.by_code.get(error["code"], APIError)
+    return APIError.by_err_code.get(error["err_code"], by_code)
+
+
+@click.command()
+@click.argument("pattern", required=False)
+@common_options
+def list_errors(settings: Settings, *, pattern: str | None) -> None:
+    """List the errors whose description or name matches the regular expression PATTERN."""
+    try:
+        wanted = re.compile(pattern or "", re.IGNORECASE)
+    except re.error as error:
+        raise CommandError(
+            f"invalid regular expression {pattern!r}: {error}", ExitStatus.USAGE
+        ) from error
+    found = [
+        each for each in _known() if wanted.search(f"{each['description']} {each['constant']}")
+    ]
+
+    title = f"Errors of {found[0]['source']}" if found else ""
+    show_rows(settings, found, _ERROR[:4], title=title, none="No errors found")
+
+
+_ERROR: Final = (
+    Field("Error", "err_code", str),
+    Field("Code", "code", str),
+    Field("Server's Name", "constant", drop=1),
+    Field("Description", "description"),
+    Field("Raised As", "raised_as"),
+    Field("Known To", "source"),
+)
+
+
+@click.command()
+@click.argument("codes", nargs=-1, required=True, type=int, metavar="CODE...")
+@common_options
+def lookup_errors(settings: Settings, *, codes: tuple[int, ...]) -> None:
+    """Show the errors with the given err_codes, such as 10059."""
+    known = {each["err_code"]: each for each in _known()}
+    for code in codes:
+        if code not in known:
+            raise CommandError(
+                f"unknown error code {code}: {known[10003]['source']} does not define it",
+                ExitStatus.NOT_FOUND,
+                hint="list all codes with 'jsm errors ls'",
+            )
+    found = [known[code] for code in codes]
+
+    blocks = [Block(f"Error {each['err_code']}", _ERROR[1:], each) for each in found]
+    show_blocks(settings, found if len(found) > 1 else found[0], *blocks)

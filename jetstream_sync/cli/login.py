@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -28,53 +28,94 @@ if TYPE_CHECKING:
     from .. import Connection
     from .env import CommonOptions
 
-DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 
-
-class _Part(NamedTuple):
-    """One part of a login and its sources, in order of precedence."""
+@dataclass(frozen=True)
+class LoginPart:
+    """One part of a login and its sources, in order of precedence: an option, a variable, a context."""
 
     option: str
-    variable: str = ""
+    """The name of the option without ``--``; empty: none."""
+    help: str
+    metavar: str
+    """The placeholder of the value; ``FILE``: a path, which may begin with ``~``; empty: a switch."""
+    variable: str
     key: str = ""
     """The key in a context."""
     kind: str = ""
     """The login method that it belongs to; empty: all."""
 
+    @property
+    def name(self) -> str:
+        """The name of the option in `Settings.given`."""
+        return self.option.replace("-", "_")
 
-_PARTS: Final = {
-    "url": _Part("servers", "NATS_URL", "url"),
-    "user": _Part("user", "NATS_USER", "user", "user"),
-    "password": _Part("password", "NATS_PASSWORD", "password", "user"),
-    "token": _Part("token", "NATS_TOKEN", "token", "token"),
-    "creds": _Part("creds", "NATS_CREDS", "creds", "creds"),
-    "nkey": _Part("nkey", "NATS_NKEY", "nkey", "nkey"),
-    "jwt": _Part("", "NATS_JWT", "user_jwt", "jwt"),
-    "seed": _Part("", "NATS_SEED", "user_seed", "jwt"),
-    "tlscert": _Part("tlscert", "NATS_CERT", "cert"),
-    "tlskey": _Part("tlskey", "NATS_KEY", "key"),
-    "tlsca": _Part("tlsca", "NATS_CA", "ca"),
-    "tlsfirst": _Part("tlsfirst", "NATS_TLSFIRST", "tls_first"),
-    "domain": _Part("js_domain", "NATS_JS_DOMAIN", "jetstream_domain"),
-    "api_prefix": _Part("js_api_prefix", "NATS_JS_API_PREFIX", "jetstream_api_prefix"),
-    "inbox_prefix": _Part("inbox_prefix", "NATS_INBOX_PREFIX", "inbox_prefix"),
-    "name": _Part("connection_name", "NATS_CONNECTION_NAME"),
+
+def _part(help: str, option: str, variable: str, key: str = "", **more: str) -> LoginPart:  # noqa: A002
+    name, _, metavar = option.partition(" ")
+    return LoginPart(name, help, metavar, variable, key, **more)
+
+
+#: The parts of a login, in the order of the help.
+LOGIN_PARTS: Final = {
+    "user": _part("Log in as this user.", "user NAME", "NATS_USER", "user", kind="user"),
+    "password": _part(
+        "Log in with this password.", "password TEXT", "NATS_PASSWORD", "password", kind="user"
+    ),
+    "token": _part("Log in with this token.", "token TEXT", "NATS_TOKEN", "token", kind="token"),
+    "creds": _part(
+        "Log in with this credentials file.", "creds FILE", "NATS_CREDS", "creds", kind="creds"
+    ),
+    "nkey": _part(
+        "Log in with the nkey seed in this file.", "nkey FILE", "NATS_NKEY", "nkey", kind="nkey"
+    ),
+    "jwt": _part("", "", "NATS_JWT", "user_jwt", kind="jwt"),
+    "seed": _part("", "", "NATS_SEED", "user_seed", kind="jwt"),
+    "tlscert": _part("Use this client certificate.", "tlscert FILE", "NATS_CERT", "cert"),
+    "tlskey": _part("Use this private key for the certificate.", "tlskey FILE", "NATS_KEY", "key"),
+    "tlsca": _part("Trust the CA certificates in this file.", "tlsca FILE", "NATS_CA", "ca"),
+    "tlsfirst": _part(
+        "Start the TLS handshake before the server's INFO.",
+        *("tlsfirst", "NATS_TLSFIRST", "tls_first"),
+    ),
+    "domain": _part(
+        "Use this JetStream domain.", "js-domain NAME", "NATS_JS_DOMAIN", "jetstream_domain"
+    ),
+    "api_prefix": _part(
+        "Use this prefix for the JetStream API.",
+        *("js-api-prefix SUBJECT", "NATS_JS_API_PREFIX", "jetstream_api_prefix"),
+    ),
+    "inbox_prefix": _part(
+        "Use this prefix for reply subjects.",
+        *("inbox-prefix SUBJECT", "NATS_INBOX_PREFIX", "inbox_prefix"),
+    ),
+    "name": _part("Set the connection name.", "connection-name TEXT", "NATS_CONNECTION_NAME"),
 }
-#: The part of a login for each option of the library.
-_PART_OF: Final = {
-    "servers": "url",
-    "nkeys_seed": "nkey",
-    "user_credentials": "creds",
-    "ca_file": "tlsca",
-    "cert_file": "tlscert",
-    "key_file": "tlskey",
-    "domain": "domain",
-    "prefix": "api_prefix",
-    **{part: part for part in ("user", "password", "token", "inbox_prefix", "name")},
+
+
+DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
+#: All parts of a login.
+_PARTS: Final = {
+    "url": LoginPart("servers", "", "URL", "NATS_URL", "url"),
+    **LOGIN_PARTS,
+}
+
+
+#: The parts that are options of `connect()`, of its ``tls``, and all options of the library by part.
+_CONNECT: Final = ("user", "password", "token", "creds", "nkey", "inbox_prefix", "name")
+_TLS: Final = ("tlsca", "tlscert", "tlskey")
+_LIBRARY: Final = {
+    **{part: part for part in (*_CONNECT, "domain")},
+    "url": "servers",
+    "creds": "user_credentials",
+    "nkey": "nkeys_seed",
+    "tlsca": "ca_file",
+    "tlscert": "cert_file",
+    "tlskey": "key_file",
+    "api_prefix": "prefix",
 }
 #: Context keys that are not supported. Ignoring them would change the connection.
 _UNSUPPORTED: Final = ("nsc", "socks_proxy", "windows_cert_store", "windows_cert_match")
-_PATHS: Final = ("creds", "nkey", "tlscert", "tlskey", "tlsca")
+_PATHS: Final = tuple(name for name, part in _PARTS.items() if part.metavar == "FILE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +141,7 @@ class Login:
                 f"context {context}: jsm does not support {wanted!r}", ExitStatus.USAGE
             )
         levels = (
-            _Level({part: settings.given.get(each.option) for part, each in _PARTS.items()}),
+            _Level({part: settings.given.get(each.name) for part, each in _PARTS.items()}),
             _Level({part: variables.get(each.variable) for part, each in _PARTS.items()}),
             _Level({part: fields.get(each.key) for part, each in _PARTS.items()}),
             _Level({"url": variables.get("SERVERS")}),
@@ -145,7 +186,7 @@ class Login:
 
     def named(self, error: InvalidOptionError) -> Exception:
         """Return an error of the library as an error of the option, variable or context at fault."""
-        part = _PART_OF.get(error.option, "")
+        part = next((name for name, option in _LIBRARY.items() if option == error.option), "")
         if part not in self.sources:
             return error
         source = self.sources[part]
@@ -163,25 +204,8 @@ class Login:
         from .. import TLSOptions  # noqa: PLC0415 - only for connections
 
         values = self.values
-        names = {
-            "user": "user",
-            "password": "password",
-            "token": "token",
-            "creds": "user_credentials",
-            "nkey": "nkeys_seed",
-            "inbox_prefix": "inbox_prefix",
-            "name": "name",
-        }
-        options = {option: values[part] for part, option in names.items() if part in values}
-        files = {
-            option: values[part]
-            for part, option in (
-                ("tlsca", "ca_file"),
-                ("tlscert", "cert_file"),
-                ("tlskey", "key_file"),
-            )
-            if part in values
-        }
+        options = {_LIBRARY[part]: values[part] for part in _CONNECT if part in values}
+        files = {_LIBRARY[part]: values[part] for part in _TLS if part in values}
         if files:
             options["tls"] = TLSOptions(**files)
         if str(values.get("tlsfirst", "")).lower() not in ("", "0", "false", "no"):
@@ -212,10 +236,10 @@ def chosen_context(settings: CommonOptions) -> str | None:
     return str(named) if named else Contexts(variables).selected
 
 
-def _named(by_option: bool, part: _Part) -> str:
+def _named(by_option: bool, part: LoginPart) -> str:
     if not by_option:
         return part.variable
-    return "--server" if part.option == "servers" else f"--{part.option.replace('_', '-')}"
+    return "--server" if part.option == "servers" else f"--{part.option}"
 
 
 def _file(text: str) -> Path:

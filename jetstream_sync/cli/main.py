@@ -120,13 +120,15 @@ _OBJECT: Final = {
     "watch": Entry("Show changes of objects as they happen.", "objects.bucket"),
 }
 _ACCOUNT: Final = {
-    "info": Entry("Show the account's usage and limits, and the connection.", "account", "nfo i"),
+    "info": Entry("Show the account's usage and limits, and the connection.", "server", "nfo i"),
     "backup": Entry("Back up all streams to a directory.", "backup:backup_account"),
     "restore": Entry("Restore the streams from a backup.", "backup:restore_account"),
 }
 _ERRORS: Final = {
-    "ls": Entry("List the errors that match a pattern.", "errors", "list l search"),
-    "lookup": Entry("Show the errors with the given err_codes.", "errors", "info get"),
+    "ls": Entry("List the errors that match a pattern.", "commands:list_errors", "list l search"),
+    "lookup": Entry(
+        "Show the errors with the given err_codes.", "commands:lookup_errors", "info get"
+    ),
 }
 _SERVER: Final = {
     "run": Entry("Run a nats-server for development until Ctrl-C.", "server", "start"),
@@ -168,7 +170,7 @@ COMMANDS: Final = {
     "top": Entry("Watch streams and consumers.", "top.command"),
     "worker": Entry("Run functions that handle messages.", "worker"),
     "bench": Entry("Measure message throughput and latency.", "bench.group"),
-    "rtt": Entry("Measure the round-trip time to servers.", "rtt"),
+    "rtt": Entry("Measure the round-trip time to servers.", "server"),
     "errors": Entry("Look up JetStream error codes.", aliases="err error", commands=_ERRORS),
     "server": Entry("Run a server on this machine.", aliases="srv", commands=_SERVER),
     "demo": Entry("Process orders exactly once in a demo pipeline.", "demo.command"),

@@ -1,22 +1,26 @@
-"""``jsm server``: run a local server for development."""
+"""``jsm server run``, ``rtt`` and ``account info``: run a server, and show one and its account."""
 
 from __future__ import annotations
 
 import re
 import threading
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
 from ..errors import ServerUnavailableError
-from .output import Block, emit_line, write_blocks
+from .long_running import password_once
+from .output import document, emit_line, limit, seconds_text, size
+from .render import Block, Field, show_blocks, show_rows, write_blocks
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus, one_line
 from .values import FilePath
 
 if TYPE_CHECKING:
+    from .. import Connection
     from ..server import NatsServer
 
 #: The last line in the log of a server that failed to start.
@@ -100,6 +104,13 @@ def _not_started(error: ServerUnavailableError) -> CommandError:
     )
 
 
+_RUNNING: Final = (
+    Field("URL", "url"),
+    Field("Version", "version"),
+    Field("Streams", "store_dir", lambda kept: f"kept in {kept}" if kept else "deleted on exit"),
+)
+
+
 def _watch(settings: Settings, servers: Sequence[NatsServer], kept: Path | None = None) -> NoReturn:
     """Show the URLs of the servers and wait until one of them exits."""
     urls = [each.url for each in servers]
@@ -112,11 +123,7 @@ def _watch(settings: Settings, servers: Sequence[NatsServer], kept: Path | None 
     if settings.json:
         emit_line(settings, result)
     else:
-        block = Block()
-        block.add("URL", result["url"])
-        block.add("Version", result["version"])
-        block.add("Streams", f"kept in {kept}" if kept else "deleted on exit")
-        write_blocks(settings.env, block)
+        write_blocks(settings, Block("", _RUNNING, result))
         settings.env.stdout.flush()
         settings.env.stderr.write("Running; press Ctrl-C to stop\n")
         settings.env.stderr.flush()
@@ -128,3 +135,129 @@ def _watch(settings: Settings, servers: Sequence[NatsServer], kept: Path | None 
         # The usual end of this command, so there is no error text.
         raise click.exceptions.Exit(ExitStatus.INTERRUPTED) from None
     raise CommandError("the server exited", ExitStatus.FAILED)
+
+
+# --- an existing server and its account -----------------------------------------------------------
+
+
+def _span(nanoseconds: int) -> str:
+    return seconds_text(timedelta(microseconds=nanoseconds // 1000))
+
+
+def _nanoseconds(time: timedelta) -> int:
+    return time // timedelta(microseconds=1) * 1000
+
+
+_TIMES: Final = tuple(
+    Field(name.capitalize(), f"{name}_ns", _span) for name in ("min", "median", "average", "max")
+)
+
+
+@click.command()
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(1, 10_000),
+    default=5,
+    show_default=True,
+    help="Number of pings to each server.",
+)
+@common_options
+def rtt(settings: Settings, *, count: int) -> None:
+    """
+    Measure the round-trip time to each server.
+
+    A separate connection is opened to each server URL.
+    """
+    results: list[dict[str, Any]] = []
+    password_once(settings)
+    for url in settings.login().servers:
+        settings.given["servers"] = [url]
+        with settings.connection() as nc:
+            times = sorted(nc.rtt(settings.timeout) for _ in range(count))
+            results.append(
+                {
+                    "url": nc.connected_url,
+                    "server_name": nc.server_info.server_name,
+                    "count": count,
+                    "min_ns": _nanoseconds(times[0]),
+                    "median_ns": _nanoseconds(times[len(times) // 2]),
+                    "average_ns": _nanoseconds(sum(times, timedelta(0)) / count),
+                    "max_ns": _nanoseconds(times[-1]),
+                }
+            )
+    fields = (Field("Server", "url"), *_TIMES)
+    show_rows(settings, results, fields, title="Round-trip times", none="")
+
+
+def _used(what: str, shown: Any = None) -> Field:
+    """Return the line with the use of a resource, and its limit."""
+    name = what.lower()
+
+    def text(tier: Any) -> str:
+        used = getattr(tier, name)
+        most = getattr(tier.limits, f"max_{name}")
+        return f"{size(used)} of {limit(most, size)}" if shown else f"{used:,} of {limit(most)}"
+
+    return Field(what, text)
+
+
+_USAGE: Final = (
+    _used("Memory", size),
+    _used("Storage", size),
+    _used("Streams"),
+    _used("Consumers"),
+    Field("Domain", lambda tier: getattr(tier, "domain", None)),
+)
+_CONNECTION: Final = (
+    Field("Server", "url"),
+    Field("Server Name", "server_name"),
+    Field("Server ID", "server_id"),
+    Field("Server Version", "server_version"),
+    Field("Cluster", "cluster"),
+    Field("Client ID", "client_id", str),
+    Field("Client IP", "client_ip"),
+    Field("TLS", "tls"),
+    Field("Headers", "headers"),
+    Field("Maximum Payload", "max_payload", size),
+    Field("Round Trip Time", "rtt_ns", _span),
+)
+_API: Final = (
+    Field("Level", lambda api: api.level or 0),
+    Field("Requests", "total"),
+    Field("Errors", "errors"),
+)
+
+
+@click.command()
+@common_options
+def info(settings: Settings) -> None:
+    """Show the account's usage and limits, and the connection."""
+    with settings.connection() as nc:
+        usage = settings.jetstream_on(nc).account_info()
+        connection = _connection(nc)
+    show_blocks(
+        settings,
+        {"connection": connection, "jetstream": document(usage)},
+        Block("", _USAGE, usage),
+        *(Block(f"Tier {name}", _USAGE, tier) for name, tier in (usage.tiers or {}).items()),
+        Block("Connection", _CONNECTION, connection),
+        Block("JetStream API", _API, usage.api),
+    )
+
+
+def _connection(nc: Connection) -> dict[str, Any]:
+    server = nc.server_info
+    return {
+        "url": nc.connected_url,
+        "server_name": server.server_name,
+        "server_id": server.server_id,
+        "server_version": server.version,
+        "cluster": server.cluster,
+        "client_id": server.client_id,
+        "client_ip": server.client_ip,
+        "tls": server.tls_required,
+        "headers": server.headers,
+        "max_payload": server.max_payload,
+        "rtt_ns": _nanoseconds(nc.rtt()),
+    }

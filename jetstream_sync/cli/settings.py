@@ -14,12 +14,12 @@ from click.core import ParameterSource
 from ..errors import InvalidOptionError
 from .context_store import complete_context
 from .env import CommonOptions
+from .login import LOGIN_PARTS, Login, LoginPart, connected
 from .status import CommandError, ExitStatus
 from .values import TIMEOUT
 
 if TYPE_CHECKING:
     from .. import Connection, JetStream
-    from .login import Login
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
@@ -37,8 +37,6 @@ class Settings(CommonOptions):
             CommandError: they contradict each other, or a file cannot be read.
 
         """
-        from .login import Login  # noqa: PLC0415 - for connections only
-
         return Login.of(self)
 
     @contextlib.contextmanager
@@ -52,8 +50,6 @@ class Settings(CommonOptions):
             **options: options of `connect()`; they override those of the user.
 
         """
-        from .login import connected  # noqa: PLC0415
-
         with connected(self, options) as connection:
             yield connection
 
@@ -96,31 +92,7 @@ class Settings(CommonOptions):
         return flags[0], ""
 
 
-class _Option:
-    """One of the common options."""
-
-    def __init__(self, name: str, *flags: str, shown: bool = False, **attributes: Any) -> None:
-        self.name = name
-        self.flags = flags
-        self.shown = shown  # whether the help of every command shows it
-        self.attributes = attributes
-
-    def added_to(self, command: Any) -> Any:
-        """Return the command with this option added."""
-        return click.option(
-            *self.flags,
-            self.name,
-            hidden=not self.shown,
-            expose_value=False,
-            # Parsed first, so that --json applies to errors in other options.
-            is_eager=True,
-            callback=_take,
-            **self.attributes,
-        )(command)
-
-
-def _switch(name: str, *flags: str, **attributes: Any) -> _Option:
-    return _Option(name, *flags, is_flag=True, **attributes)
+# --- the options --------------------------------------------------------------------------------
 
 
 def _take(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
@@ -137,112 +109,76 @@ def _take(context: click.Context, parameter: click.Parameter, value: Any) -> Any
     return value
 
 
+def _option(
+    *flags: str, name: str = "", shown: bool = False, **attributes: Any
+) -> tuple[str, Callable[[Any], Any]]:
+    """Return the name and decorator of a common option; ``shown``: the help of every command has it."""
+    name = name or flags[-1].removeprefix("--").replace("-", "_")
+    decorate = click.option(
+        *flags,
+        name,
+        hidden=not shown,
+        expose_value=False,
+        # Parsed first, so that --json applies to errors in other options.
+        is_eager=True,
+        callback=_take,
+        **attributes,
+    )
+    return name, decorate
+
+
+def _login_option(part: LoginPart) -> tuple[str, Callable[[Any], Any]]:
+    if not part.metavar:
+        return _option(f"--{part.option}", is_flag=True, help=part.help)
+    kind = click.Path() if part.metavar == "FILE" else None
+    return _option(f"--{part.option}", type=kind, metavar=part.metavar, help=part.help)
+
+
 #: The options, in the order of the help.
 _OPTIONS: Final = (
-    _Option(
-        "servers",
-        "-s",
-        "--server",
+    _option(
+        *("-s", "--server"),
+        name="servers",
         shown=True,
         multiple=True,
         metavar="URL",
         help="Connect to this NATS server; separate several with commas."
         "  [default: nats://127.0.0.1:4222]",
     ),
-    _switch("json", "-j", "--json", shown=True, help="Write the result as JSON."),
-    _Option(
-        "context",
+    _option("-j", "--json", shown=True, is_flag=True, help="Write the result as JSON."),
+    _option(
         "--context",
         shown=True,
         metavar="NAME",
         shell_complete=complete_context,
         help="Connect with this context; see 'jsm context'.",
     ),
-    _Option(
-        "timeout",
+    _option(
         "--timeout",
         shown=True,
         type=TIMEOUT,
         metavar="TIME",
         help="Time to wait for a reply.  [default: 5s]",
     ),
-    _switch("no_context", "--no-context", help="Ignore all contexts, including the selected one."),
-    _Option("user", "--user", metavar="NAME", help="Log in as this user."),
-    _Option("password", "--password", metavar="TEXT", help="Log in with this password."),
-    _Option(
-        "password_file",
+    _option("--no-context", is_flag=True, help="Ignore all contexts, including the selected one."),
+    *(_login_option(part) for part in LOGIN_PARTS.values() if part.option),
+    _option(
         "--password-file",
         type=click.Path(),
         metavar="FILE",
         help="Read the password from this file.",
     ),
-    _switch(
-        "password_stdin",
-        "--password-stdin",
-        help="Read the password from a line of standard input.",
+    _option(
+        "--password-stdin", is_flag=True, help="Read the password from a line of standard input."
     ),
-    _Option("token", "--token", metavar="TEXT", help="Log in with this token."),
-    _Option(
-        "creds",
-        "--creds",
-        type=click.Path(),
-        metavar="FILE",
-        help="Log in with this credentials file.",
-    ),
-    _Option(
-        "nkey",
-        "--nkey",
-        type=click.Path(),
-        metavar="FILE",
-        help="Log in with the nkey seed in this file.",
-    ),
-    _Option(
-        "tlscert",
-        "--tlscert",
-        type=click.Path(),
-        metavar="FILE",
-        help="Use this client certificate.",
-    ),
-    _Option(
-        "tlskey",
-        "--tlskey",
-        type=click.Path(),
-        metavar="FILE",
-        help="Use this private key for the certificate.",
-    ),
-    _Option(
-        "tlsca",
-        "--tlsca",
-        type=click.Path(),
-        metavar="FILE",
-        help="Trust the CA certificates in this file.",
-    ),
-    _switch("tlsfirst", "--tlsfirst", help="Start the TLS handshake before the server's INFO."),
-    _Option("js_domain", "--js-domain", metavar="NAME", help="Use this JetStream domain."),
-    _Option(
-        "js_api_prefix",
-        "--js-api-prefix",
-        metavar="SUBJECT",
-        help="Use this prefix for the JetStream API.",
-    ),
-    _Option(
-        "inbox_prefix",
-        "--inbox-prefix",
-        metavar="SUBJECT",
-        help="Use this prefix for reply subjects.",
-    ),
-    _Option(
-        "connection_name", "--connection-name", metavar="TEXT", help="Set the connection name."
-    ),
-    _switch("trace", "--trace", help="Trace requests and replies to standard error."),
-    _switch("no_input", "--no-input", help="Never prompt for missing values."),
-    _Option(
-        "color",
+    _option("--trace", is_flag=True, help="Trace requests and replies to standard error."),
+    _option("--no-input", is_flag=True, help="Never prompt for missing values."),
+    _option(
         "--color",
         type=click.Choice(["auto", "always", "never"]),
         help="Select when to use colours.",
     ),
-    _switch("utc", "--utc", help="Show times in UTC."),
+    _option("--utc", is_flag=True, help="Show times in UTC."),
 )
 
 
@@ -268,7 +204,7 @@ def common_options(command: _Command) -> _Command:
             raise settings.named_error(error) from error
 
     decorated: Any = with_settings
-    for option in reversed(_OPTIONS):
-        if option.name not in own:
-            decorated = option.added_to(decorated)
+    for name, option in reversed(_OPTIONS):
+        if name not in own:
+            decorated = option(decorated)
     return decorated  # type: ignore[no-any-return]  # click's decorators lose the type

@@ -107,6 +107,6 @@ def test_where_python_can_not_raise_it(jsm: Jsm) -> None:
 def test_an_ignored_signal_stays_ignored(jsm: Jsm) -> None:
     """A background job of a shell is started with SIGINT ignored, and does not hear of it."""
     ignoring = "signal.signal(signal.SIGINT, signal.SIG_IGN)"
-    bomb = f"{ignoring}\n{_AT_IMPORT.format(name='jetstream_sync.cli.errors')}"
+    bomb = f"{ignoring}\n{_AT_IMPORT.format(name='jetstream_sync.cli.commands')}"
     done = run(jsm, bomb, "errors", "lookup", "10059", "-j")
     assert (done.returncode, done.stderr) == (0, "")

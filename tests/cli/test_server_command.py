@@ -110,7 +110,7 @@ def test_rtt(nats_server: NatsServer) -> None:
     assert len(found) == 2
     for each in found:
         assert 0 < each["min_ns"] <= each["median_ns"] <= each["max_ns"] < 5_000_000_000
-    assert "median" in run_jsm("-s", nats_server.url, "rtt").ok().out
+    assert "Median" in run_jsm("-s", nats_server.url, "rtt").ok().out
 
 
 def test_a_config_that_is_no_text(tmp_path: Path) -> None:
