@@ -21,7 +21,7 @@ from .reading.ranges import (
     StreamRecreatedError,
 )
 from .schema import SchemaError
-from .session import register
+from .session import register, start_query
 from .task_helpers import plan_ranges, publish_partition, read_range, read_range_batches
 from .work_queue import WORK_DDL, WorkBatch, acknowledge, take_work
 from .writing.write_errors import RowError, SinkError
@@ -55,6 +55,7 @@ __all__ = [
     "read_range",
     "read_range_batches",
     "register",
+    "start_query",
     "take_work",
 ]
 

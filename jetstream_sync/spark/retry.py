@@ -1,5 +1,5 @@
 """
-Retry calls that failed with a transient error.
+Errors in Spark: which of them are retried, and how Spark shows the others.
 
 Spark does not retry the planning of a batch: an error there ends the query at once. So transient errors,
 such as a server restart or a leader election, are waited out here.
@@ -7,8 +7,10 @@ such as a server restart or a leader election, are waited out here.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from time import sleep
 from typing import Final, TypeVar
 
@@ -79,3 +81,17 @@ def retry_transient(call: Callable[[], T], timeout: float, what: str) -> T:
             log.warning("%s failed; next attempt in %.1f s: %s", what, wait, error)
         sleep(min(wait, deadline.left() or 0.0))
         wait = min(2 * wait, _MAX_WAIT_S)
+
+
+@contextlib.contextmanager
+def one_line_errors() -> Iterator[None]:
+    """
+    Let Spark show an error of this package as its text alone, without the Python traceback.
+
+    Spark reads the variable when it formats an error in one of its processes, and then ends the process.
+    """
+    try:
+        yield
+    except Error:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise

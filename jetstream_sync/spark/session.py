@@ -12,11 +12,19 @@ Facts about PySpark 4.3 that this relies on, each observed in a virtual environm
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import sys
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import sleep
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ..errors import InvalidArgumentError
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 _REDACTION_CONF: Final = "spark.sql.redaction.options.regex"
@@ -26,6 +34,18 @@ _ADAPTIVE_CONF: Final = "spark.sql.adaptive.streaming.stateless.enabled"
 #: password, token or url in their name. A login in a server address needs no URL scheme, so the value alone
 #: does not tell whether there is one.
 _REDACTED_OPTIONS: Final = "(?i)^(creds|nkeySeed|servers)$"
+#: The part of the errors of Spark that says that a Python process did not start within 10 s.
+_START_FAILURES: Final = (
+    "Python worker failed to connect back",
+    "Timed out while waiting for the Python worker to connect back",
+)
+#: How the status of a streaming query begins before its source is initialized.
+_INITIALIZING: Final = "Initializing"
+_STATUS_INTERVAL_S: Final = 0.1
+
+log: logging.Logger = logging.getLogger("jetstream_sync.spark")
+
+T = TypeVar("T")
 
 
 def register(spark: SparkSession) -> None:
@@ -45,13 +65,20 @@ def register(spark: SparkSession) -> None:
     number of cores. From now on it is fixed (``spark.sql.adaptive.streaming.stateless.enabled`` is set to
     ``false``), unless that setting was set before.
 
+    *Threads.* Spark looks up the data source of ``df.write`` in the active session of the thread. So the
+    session becomes the active one of the calling thread: call this function in each thread that writes.
+
+    *Shipped packages.* A package that was shipped with ``--py-files`` or ``addPyFile`` is also found by the
+    process that plans a streaming query.
+
     Where the package is installed, Spark also finds the data source without this call, see
     ``pyspark_jetstream``. It does not if the package was shipped with ``--py-files`` or ``addPyFile``, or if
     the workers run another interpreter.
 
     Args:
-        spark: the session. On a cluster the interpreter of the workers is not changed: it is the value of
-            ``PYSPARK_PYTHON`` when the driver started.
+        spark: the session; another session, as of ``newSession()``, needs its own call. On a cluster the
+            interpreter of the workers is not changed: it is the value of ``PYSPARK_PYTHON`` when the driver
+            started.
 
     Raises:
         ImportError: PySpark is older than 4.0, or PyArrow is missing.
@@ -61,13 +88,16 @@ def register(spark: SparkSession) -> None:
 
     # A Spark Connect session has no context: its workers are configured on the Spark server.
     context = getattr(spark, "sparkContext", None)
-    if (
-        context is not None
-        and context.master.startswith("local")
-        and not _interpreter_is_configured()
-    ):
-        context.pythonExec = sys.executable
-    spark.dataSource.register(RedactedDataSource)
+    if context is None:
+        spark.dataSource.register(RedactedDataSource)
+    else:
+        if context.master.startswith("local") and not _interpreter_is_configured():
+            context.pythonExec = sys.executable
+        sessions: Any = context._jvm.SparkSession  # noqa: SLF001 - PySpark has no public way
+        sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001
+        _link_shipped_files()
+        with _quiet_replacement(context):
+            spark.dataSource.register(RedactedDataSource)
     if spark.conf.get(_ADAPTIVE_CONF, None) is None:
         spark.conf.set(_ADAPTIVE_CONF, "false")
     hidden = spark.conf.get(_REDACTION_CONF) or ""
@@ -80,3 +110,88 @@ def register(spark: SparkSession) -> None:
 def _interpreter_is_configured() -> bool:
     # spark-submit copies its setting spark.pyspark.python into this variable.
     return bool(os.environ.get("PYSPARK_PYTHON"))
+
+
+def _link_shipped_files() -> None:
+    """
+    Let the process that plans a streaming query find the files of ``--py-files`` and ``addPyFile``.
+
+    PySpark 4.3 looks for them in a folder of this name, into which it puts none.
+    """
+    from pyspark import SparkFiles  # noqa: PLC0415 - this module can be imported without PySpark
+
+    with contextlib.suppress(FileExistsError):
+        Path(SparkFiles.getRootDirectory(), "streaming_job").symlink_to(".")
+
+
+@contextlib.contextmanager
+def _quiet_replacement(context: SparkContext) -> Iterator[None]:
+    """
+    Suppress the warning of Spark that this data source replaces the one that it found itself.
+
+    It is the same one, except that it knows that this session redacts its secrets.
+    """
+    jvm: Any = context._jvm  # noqa: SLF001 - there is no public access to the log levels of Spark
+    name = "org.apache.spark.sql.execution.datasources.DataSourceManager"
+    log4j = jvm.org.apache.logging.log4j
+    configurator = getattr(jvm, "org.apache.logging.log4j.core.config.Configurator")
+    try:
+        before = log4j.LogManager.getLogger(name).getLevel()
+        configurator.setLevel(name, log4j.Level.ERROR)
+    except TypeError:  # another logging library
+        yield
+        return
+    try:
+        yield
+    finally:
+        configurator.setLevel(name, before)
+
+
+def start_query(start: Callable[[], T], *, attempts: int = 5) -> T:
+    """
+    Start a streaming query, again if Spark could not start a Python process for it in time.
+
+    Spark waits 10 seconds for such a process. On a busy machine that is too short, and the query ends with
+    ``Python worker failed to connect back``. No other error is repeated. When this function returns, the
+    source of the query is initialized.
+
+    Args:
+        start: starts the query and returns it, or runs a batch; called again after that error.
+        attempts: the number of calls.
+
+    Returns:
+        The result of ``start``.
+
+    Raises:
+        InvalidArgumentError: ``attempts`` is less than 1.
+        Exception: the error of ``start``. The error of a query is raised by its own methods.
+
+    """
+    if attempts < 1:
+        raise InvalidArgumentError(f"attempts must be at least 1, not {attempts}")
+    for attempt in range(1, attempts):
+        try:
+            started = start()
+        except Exception as error:
+            if not _is_start_failure(error):
+                raise
+        else:
+            if not _is_start_failure(_initial_error(started)):
+                return started
+        log.warning("Spark could not start a Python process in time (attempt %d)", attempt)
+    return start()
+
+
+def _initial_error(query: Any) -> Exception | None:
+    """Wait until the source of a query is initialized, and return the error that ended the query."""
+    if not hasattr(query, "isActive"):
+        return None
+    while query.isActive and query.status["message"].startswith(_INITIALIZING):
+        sleep(_STATUS_INTERVAL_S)
+    error: Exception | None = query.exception()
+    return error
+
+
+def _is_start_failure(error: Exception | None) -> bool:
+    text = str(error)
+    return any(reason in text for reason in _START_FAILURES)

@@ -16,11 +16,12 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from ..errors import InvalidOptionError
+from ..errors import Error, InvalidOptionError
 from .options import BucketReadOptions, ReadOptions, WriteOptions, exposed_secrets
 from .planning.batch_read import FilterBounds, filter_bounds, plan_read
 from .reading.arrow import PartitionReader
 from .reading.bucket import check_bucket_exists, read_bucket
+from .retry import one_line_errors
 from .schema import BUCKET_DDL, BUCKET_TYPES, READ_DDL, READ_TYPES, check_read_columns
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class JetStreamReader(DataSourceReader):
         self._filter_bounds: FilterBounds | None = None
         self._reader = PartitionReader(options, schema)
 
+    @one_line_errors()
     def partitions(self) -> list[InputPartition]:
         """Return one partition for each task, planned on the driver; raises like `plan_read`."""
         planned = plan_read(self._options, self._filter_bounds)
@@ -96,6 +98,7 @@ class BucketReader(DataSourceReader):
         self._options = options
         self._schema = schema
 
+    @one_line_errors()
     def partitions(self) -> list[InputPartition]:
         """Return the only partition; raise `BucketNotFoundError` if the bucket does not exist."""
         check_bucket_exists(self._options)
@@ -104,7 +107,8 @@ class BucketReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the entries on an executor; raises like `read_bucket`."""
         del partition
-        return read_bucket(self._options, self._schema)
+        with one_line_errors():
+            yield from read_bucket(self._options, self._schema)
 
     def __repr__(self) -> str:
         return f"BucketReader({self._options.bucket})"
@@ -132,10 +136,15 @@ class JetStreamDataSource(DataSource):
         """Return the short name for ``format()``."""
         return "jetstream"
 
+    @one_line_errors()
     def schema(self) -> str:
-        """Return the default schema, as DDL."""
-        return BUCKET_DDL if self._bucket_options() is not None else READ_DDL
+        """Return the default schema, as DDL; raise an error for an invalid option of a read."""
+        if self._bucket_options() is not None:
+            return BUCKET_DDL
+        ReadOptions.from_options(self.options)
+        return READ_DDL
 
+    @one_line_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
         """
         Return the reader for ``spark.read``.
@@ -159,21 +168,29 @@ class JetStreamDataSource(DataSource):
         return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return the reader for ``spark.readStream``; raises like `reader()`."""
+        """
+        Return the reader for ``spark.readStream``; it raises the errors of `reader()` when it is used.
+
+        An error here would be lost: PySpark 4.3 shows one of its own code in place of it.
+        """
         from .streaming.reader import JetStreamStreamReader  # noqa: PLC0415 - its base needs PySpark 4.2
 
-        options = self._read_options()
-        _check_columns(schema)
-        for name, value in (
-            ("endingOffsets", options.ending_offsets),
-            ("endingTimestamp", options.ending_timestamp),
-        ):
-            if value is not None:
-                raise InvalidOptionError(
-                    name, value, "applies to spark.read only: a streaming query has no end"
-                )
+        try:
+            _check_columns(schema)
+            options = self._read_options()
+            for name, value in (
+                ("endingOffsets", options.ending_offsets),
+                ("endingTimestamp", options.ending_timestamp),
+            ):
+                if value is not None:
+                    raise InvalidOptionError(
+                        name, "...", "applies to spark.read only: a streaming query has no end"
+                    )
+        except Error as error:
+            return JetStreamStreamReader(error, schema)
         return JetStreamStreamReader(options, schema)
 
+    @one_line_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """
         Return the writer for ``df.write``.
@@ -193,6 +210,7 @@ class JetStreamDataSource(DataSource):
 
         return batch_writer(self._write_options(), schema, overwrite)
 
+    @one_line_errors()
     def streamWriter(  # noqa: N802 - PySpark's name
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:

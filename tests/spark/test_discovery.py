@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
@@ -68,6 +70,11 @@ spark.createDataFrame([("two",)], ["data"]).write.format("jetstream").options(
     subject="s.2", **options
 ).mode("append").save()
 print("then:", read.load().count())
+copied = spark.readStream.format("jetstream").options(startingOffsets="earliest", **options).load()
+copied.selectExpr("data").writeStream.format("jetstream").options(
+    subject="s.3", checkpointLocation="checkpoint", **options
+).trigger(availableNow=True).start().awaitTermination()
+print("streamed:", read.options(subjects="s.3").load().count())
 def where(_):
     import jetstream_sync
     return [(sys.executable, jetstream_sync.__file__)]
@@ -155,16 +162,21 @@ def test_the_package_as_a_zip(url: str, tmp_path: Path) -> None:
 spark.sparkContext.addPyFile({str(archive)!r})
 import jetstream_sync
 assert "shipped.zip" in jetstream_sync.__file__, jetstream_sync.__file__
-from jetstream_sync.spark import JetStreamDataSource
-spark.dataSource.register(JetStreamDataSource)
+from jetstream_sync.spark import register
+register(spark)
 def where(_):
     import jetstream_sync.spark.source
     return [jetstream_sync.spark.source.__file__]
 print("workers:", spark.sparkContext.parallelize([0], 1).mapPartitions(where).collect())
+(spark.readStream.format("jetstream").option("servers", os.environ["NATS_URL"]).option("stream", "S")
+ .option("startingOffsets", "earliest").load().select("subject").writeStream.format("csv").option("path", "streamed")
+ .option("checkpointLocation", "checkpoint").trigger(availableNow=True).start().awaitTermination())
+print("streamed:", spark.read.schema("subject string").csv("streamed").collect()[0].subject)
 {READ}"""
     # Only the zip of the package is on the path, unless the package is installed.
     said = driver(tmp_path, code, url, variables_for(tmp_path, PYTHONPATH=""))
     assert "read: s.1 one" in said
+    assert "streamed: s.1" in said
     workers = next(line for line in said.splitlines() if line.startswith("workers:"))
     assert "shipped.zip" in workers
 
@@ -208,6 +220,7 @@ def test_spark_submit_on_a_cluster(tmp_path: Path) -> None:
             shutil.rmtree(path)
     assert "rows: [('s.1', b'one')]" in said
     assert "then: 2" in said
+    assert "streamed: 2" in said
     workers = next(line for line in said.splitlines() if line.startswith("workers:"))
     assert "shipped.zip" in workers
     assert sys.executable in workers
@@ -254,6 +267,99 @@ def test_register_keeps_a_configured_interpreter(
     monkeypatch.delenv("PYSPARK_PYTHON")
     register(spark)
     assert spark.sparkContext.pythonExec == sys.executable
+
+
+def test_register_logs_no_replacement(spark: SparkSession, spark_home: SparkHome) -> None:
+    """The data source that Spark found itself is replaced without a warning, as it is the same one."""
+    before = len(spark_home.log.read_text())
+    register(spark)
+    register(spark.newSession())
+    assert "replaced" not in spark_home.log.read_text()[before:]
+
+
+def test_register_in_a_thread_that_writes(url: str, spark: SparkSession) -> None:
+    """Spark looks up the sink in the active session of the thread, which register() sets."""
+    failures: list[Exception] = []
+
+    def write() -> None:
+        rows = spark.createDataFrame([("two",)], ["data"]).write.format("jetstream").mode("append")
+        spark.sparkContext._jvm.SparkSession.clearActiveSession()
+        register(spark)
+        try:
+            rows.options(servers=url, stream="S", subject="s.2").save()
+        except Exception as error:
+            failures.append(error)
+
+    thread = Thread(target=write)
+    thread.start()
+    thread.join()
+    assert not failures
+    with jetstream_sync.connect(url) as nc:
+        assert nc.jetstream().get_stream("S").cached_info.state.messages == 2
+
+
+def test_errors_are_one_line(url: str, spark: SparkSession, tmp_path: Path) -> None:
+    """An error of this package is in the first line of what Spark shows, without a Python traceback."""
+    options = {"servers": url, "stream": "MISSING"}
+    batch = spark.read.format("jetstream").options(**options)
+    stream = spark.readStream.format("jetstream").options(**options)
+    written = spark.createDataFrame([("two",)], ["data"]).write.format("jetstream")
+    finished = (
+        stream.load()
+        .writeStream.format("console")
+        .option("checkpointLocation", str(tmp_path / "1"))
+        .start()
+    )
+    with_a_schema = (
+        stream.schema("subject string")
+        .option("endingOffsets", "latest")
+        .load()
+        .writeStream.format("console")
+        .option("checkpointLocation", str(tmp_path / "2"))
+        .start()
+    )
+    for call, expected in (
+        (lambda: batch.load().count(), "stream 'MISSING' does not exist"),
+        (lambda: batch.option("batchByte", "1").load(), "did you mean batchBytes?"),
+        (written.options(**options).mode("append").save, "create it first"),
+        (finished.awaitTermination, "stream 'MISSING' does not exist"),
+        (with_a_schema.awaitTermination, "applies to spark.read only"),
+    ):
+        with pytest.raises(Exception, match=re.escape(expected)) as raised:
+            call()
+        text = str(raised.value)
+        assert expected in text.splitlines()[0]
+        assert "Traceback" not in text
+
+
+@pytest.mark.full
+def test_start_query_repeats_a_start_that_timed_out(url: str, tmp_path: Path) -> None:
+    """If Spark's Python process starts too late, the query is started again."""
+    slow = tmp_path / "slow"
+    slow.touch()
+    (tmp_path / "sitecustomize.py").write_text(f"""
+import pathlib, sys, time
+if "pyspark.sql.streaming.python_streaming_source_runner" in sys.orig_argv:
+    slow = pathlib.Path({str(slow)!r})
+    if slow.exists():
+        slow.unlink()
+        time.sleep(12)
+""")
+    code = """
+from jetstream_sync.spark import register, start_query
+register(spark)
+rows = (spark.readStream.format("jetstream").option("servers", os.environ["NATS_URL"])
+        .option("stream", "S").option("startingOffsets", "earliest").load())
+sink = rows.writeStream.format("console").option("checkpointLocation", "checkpoint")
+query = start_query(lambda: sink.trigger(availableNow=True).start())
+query.awaitTermination()
+print("rows:", query.lastProgress["numInputRows"])
+"""
+    variables = variables_for(tmp_path)
+    variables["PYTHONPATH"] += os.pathsep + str(tmp_path)
+    said = driver(tmp_path, code, url, variables)
+    assert "could not start a Python process in time" in said
+    assert "rows: 1" in said
 
 
 def test_the_discovery_module_imports_nothing_and_never_fails(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from ...headers import MSG_ID, parse_headers
 from ..connections import connection
 from ..options import ReadOptions
+from ..retry import one_line_errors
 from ..schema import arrow_schema
 from .chunks import MAX_REQUEST_ROWS, Chunk
 from .range_reader import ReadPlan, read_chunks
@@ -201,8 +202,9 @@ class PartitionReader:
             return
         columns = frozenset(self._schema.names)
         schema = to_arrow_schema(self._schema, timezone="UTC")
-        for chunk in read_chunks(connection(self._settings), each, columns, self._plan):
-            yield to_batch(chunk, schema, self._settings.domain)
+        with one_line_errors():
+            for chunk in read_chunks(connection(self._settings), each, columns, self._plan):
+                yield to_batch(chunk, schema, self._settings.domain)
 
     def __str__(self) -> str:
         return ", ".join(self._schema.names)

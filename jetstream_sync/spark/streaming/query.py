@@ -109,7 +109,7 @@ class QueryPlanner:
     """
 
     def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+        self.options: ReadOptions = options
         self._access = SourceAccess(options)
         self._loss_policy = DataLossPolicy(options.fail_on_data_loss)
         self._cached_handler: CommitHandler | None = None
@@ -242,7 +242,7 @@ class QueryPlanner:
     def _commit_handler(self) -> CommitHandler:
         js = self._access.js
         if self._cached_handler is None or self._cached_handler.js is not js:
-            self._cached_handler = CommitHandler(js, self._options.consumer)
+            self._cached_handler = CommitHandler(js, self.options.consumer)
         return self._cached_handler
 
     # --- stream state ---------------------------------------------------------------------------
@@ -283,7 +283,7 @@ class QueryPlanner:
         """
         known = self._prepared.get(key)
         if known is None or known[0] != view.created_ns:
-            subjects = self._options.subjects
+            subjects = self.options.subjects
             if view.is_work_queue:
                 _check_filters(view, subjects, position)
             filters = self._access.retry_transient(
@@ -314,7 +314,7 @@ class QueryPlanner:
         return _empty_batch(view, first_unprocessed, filters)
 
     def _check_start(self, view: StreamView) -> None:
-        options = self._options
+        options = self.options
         starts = options.starting_offsets
         earliest = starts is None or starts.of(view.name) in {None, EARLIEST}
         if options.starting_timestamp is None and earliest:
@@ -373,7 +373,7 @@ class QueryPlanner:
     def _admit(self, parts: Mapping[str, _StreamPart], *, unlimited: bool) -> dict[str, int]:
         """Return how many messages of each stream are in the next batch."""
         available = {key: part.rows for key, part in parts.items()}
-        options, total = self._options, sum(available.values())
+        options, total = self.options, sum(available.values())
         if unlimited or not total:
             return available
         if self._end_targets is None and self._is_too_soon(total):
@@ -386,17 +386,17 @@ class QueryPlanner:
 
     def _is_too_soon(self, rows: int) -> bool:
         """Return whether to wait for more messages; the first batch of a process never waits."""
-        fewest = self._options.min_offsets_per_trigger
+        fewest = self.options.min_offsets_per_trigger
         if fewest is None or rows >= fewest or self._last_batch is None:
             return False
-        return monotonic() - self._last_batch < self._options.max_trigger_delay
+        return monotonic() - self._last_batch < self.options.max_trigger_delay
 
     def _batches(
         self, offset: Offset, parts: Mapping[str, _StreamPart], shares: Mapping[str, int]
     ) -> dict[str, StreamOffset]:
         """Return the batch of each stream; it is empty for a stream without a share."""
         wanted = partition_counts(
-            shares, self._options.max_records_per_partition, self._options.min_partitions
+            shares, self.options.max_records_per_partition, self.options.min_partitions
         )
         ended = {key: position.empty_after() for key, position in offset.positions.items()}
         for key, part in parts.items():

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import (
 from ...errors import Error
 from ..options import ReadOptions
 from ..reading.arrow import PartitionReader
+from ..retry import one_line_errors
 from .query import QueryPlanner
 
 if TYPE_CHECKING:
@@ -35,14 +36,14 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     another instance to the executors.
 
     Args:
-        options: the read options.
+        options: the read options, or the error in them, which each method raises.
         schema: the columns to read.
 
     """
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions | Error, schema: StructType) -> None:
         self._options = options
-        self._reader = PartitionReader(options, schema)
+        self._reader = None if isinstance(options, Error) else PartitionReader(options, schema)
         self._query: QueryPlanner | None = None
 
     # --- on the driver --------------------------------------------------------------------------
@@ -50,18 +51,23 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     @property
     def _planned(self) -> QueryPlanner:
         if self._query is None:
+            if isinstance(self._options, Error):
+                raise self._options
             _stop_on_sigterm()
             self._query = QueryPlanner(self._options)
         return self._query
 
+    @one_line_errors()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - PySpark's name
         """Return the offset where a new query starts; see `QueryPlanner.initial`."""
         return self._planned.initial()
 
+    @one_line_errors()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - PySpark's name
         """Fix the current end of the streams as the end of the query."""
         self._planned.prepare_available_now()
 
+    @one_line_errors()
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - PySpark's name
         """
         Return the read limit of the options.
@@ -69,7 +75,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         Spark supports a single limit, so this is the first one that is set. `latestOffset` applies all of
         them unless Spark asks for all available messages.
         """
-        options = self._options
+        options = self._planned.options
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)
         if options.max_bytes_per_trigger is not None:
@@ -78,6 +84,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             return ReadMinRows(options.min_offsets_per_trigger)
         return ReadAllAvailable()
 
+    @one_line_errors()
     def latestOffset(  # noqa: N802 - PySpark's name
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
@@ -96,10 +103,12 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """Return the state of the streams and the backlog; see `ProgressReport.report`."""
         return self._planned.progress.report()
 
+    @one_line_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return one partition for each task of a batch; see `QueryPlanner.partitions`."""
         return [InputPartition(each) for each in self._planned.partitions(start, end)]
 
+    @one_line_errors()
     def commit(self, end: dict[str, Any]) -> None:
         """Release the messages of committed batches; see `QueryPlanner.commit`."""
         self._planned.commit(end)
@@ -113,6 +122,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition; raises like `read_chunks`."""
+        assert self._reader is not None
         return self._reader.read(partition)
 
     def __repr__(self) -> str:

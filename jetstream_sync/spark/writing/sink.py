@@ -22,7 +22,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, Writ
 from ...errors import InvalidOptionError
 from ..connections import connection
 from ..options import WriteOptions
-from ..retry import retry_transient
+from ..retry import one_line_errors, retry_transient
 from .message_ids import WriteTaskId
 from .rows import RowColumns, RowLayout
 from .write_errors import SinkError
@@ -173,6 +173,7 @@ class _BatchWriter(DataSourceArrowWriter):
         self._job = plan.options.job_id or uuid.uuid4().hex
         self._label = f"job {self._job}"
 
+    @one_line_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a task."""
         context = TaskContext.get()
@@ -180,6 +181,7 @@ class _BatchWriter(DataSourceArrowWriter):
         task_id = WriteTaskId(name=f"job {self._job}", batch=0, partition=context.partitionId())
         return write_batches(self._plan, task_id, iterator)
 
+    @one_line_errors()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Check that all rows are stored."""
         commit_write(self._plan, messages, self._label, overwrite=self._overwrite)

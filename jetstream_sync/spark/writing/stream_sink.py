@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from ...errors import InvalidOptionError
 from ..options import WriteOptions
+from ..retry import one_line_errors
 from .message_ids import WriteTaskId
 from .sink import commit_write, log_abort, make_write_plan, write_batches
 from .write_errors import SinkError
@@ -47,6 +48,7 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         self._plan = plan
         self._overwrite = overwrite
 
+    @one_line_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a task."""
         context = TaskContext.get()
@@ -59,6 +61,7 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         task_id = WriteTaskId(name=query, batch=int(batch), partition=context.partitionId())
         return write_batches(self._plan, task_id, iterator)
 
+    @one_line_errors()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Check that all rows are stored."""
         commit_write(self._plan, messages, f"batch {batchId}", overwrite=self._overwrite)

@@ -24,7 +24,7 @@ from pyspark.sql.functions import expr
 
 import jetstream_sync
 from jetstream_sync.server import NatsServer
-from jetstream_sync.spark import register
+from jetstream_sync.spark import register, start_query
 
 COUNT = int(sys.argv[1]) if len(sys.argv) > 1 else 5_000
 STAGES = ("received", "processed", "completed")
@@ -65,7 +65,7 @@ def make_orders():
     return orders, totals
 
 
-def start_query(spark, folder, source, target, **trigger):
+def start_stage(spark, folder, source, target, **trigger):
     """Start the query that reads one stage and writes the next, or continue it."""
     messages = (
         spark.readStream.format("jetstream")
@@ -75,7 +75,7 @@ def start_query(spark, folder, source, target, **trigger):
         .option("maxOffsetsPerTrigger", "1000")
         .load()
     )
-    return (
+    return start_query(
         messages.select(expr(f"from_json(string(data), '{ORDER}')").alias("order"))
         .select(
             expr(f"concat('{target}:', order.id)").alias("msg_id"),
@@ -87,7 +87,7 @@ def start_query(spark, folder, source, target, **trigger):
         .option("subject", f"ORDERS.{target}")
         .option("checkpointLocation", str(folder / target))
         .trigger(**trigger)
-        .start()
+        .start
     )
 
 
@@ -111,7 +111,7 @@ def repeat_last_batch(spark, folder, source, target):
     last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
     (commits / str(last)).unlink()
     (commits / f".{last}.crc").unlink(missing_ok=True)
-    query = start_query(spark, folder, source, target, availableNow=True)
+    query = start_stage(spark, folder, source, target, availableNow=True)
     while query.isActive:
         wait(0.2)
     if query.exception():
@@ -137,7 +137,7 @@ def run(spark, stream, js, folder):
     orders, totals = make_orders()
     steps = list(itertools.pairwise(STAGES))
     queries = [
-        start_query(spark, folder, *step, processingTime="100 milliseconds") for step in steps
+        start_stage(spark, folder, *step, processingTime="100 milliseconds") for step in steps
     ]
     futures = [
         js.publish_async("ORDERS.received", orjson.dumps(order), msg_id=order["id"])
