@@ -1,4 +1,4 @@
-"""Percentiles and text graphs: a bar, a sparkline of values over time and a chart of several lines."""
+"""Text graphs: a sparkline of values over time and a chart of several lines."""
 
 from __future__ import annotations
 
@@ -21,19 +21,6 @@ def writes_blocks(encoding: str | None) -> bool:
 def _newest(values: Sequence[float], width: int) -> list[float]:
     """Return the newest values, at most one for each column."""
     return list(values[-width:]) if width > 0 else []
-
-
-def percentile(ordered: Sequence[int], per_mille: int) -> int:
-    """
-    Return the smallest value that at least a share of the values does not exceed (nearest rank).
-
-    Args:
-        ordered: the values in ascending order, at least one.
-        per_mille: the share in thousandths.
-
-    """
-    rank = -(-per_mille * len(ordered) // 1000)
-    return ordered[max(rank, 1) - 1]
 
 
 def sparkline(values: Sequence[float], width: int, *, blocks: bool) -> str:

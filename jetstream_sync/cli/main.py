@@ -173,7 +173,7 @@ COMMANDS: Final = {
     "rtt": Entry("Measure the round-trip time to servers.", "server"),
     "errors": Entry("Look up JetStream error codes.", aliases="err error", commands=_ERRORS),
     "server": Entry("Run a server on this machine.", aliases="srv", commands=_SERVER),
-    "demo": Entry("Process orders exactly once in a demo pipeline.", "demo.command"),
+    "demo": Entry("Process orders exactly once in a demo pipeline.", "demo"),
     "completion": Entry("Generate the shell completion script.", "commands"),
     "commands": Entry("List all commands.", "commands"),
     "help": Entry("Show the help of a command.", "commands:help_"),

@@ -1,1 +1,0 @@
-"""``jsm demo``: orders through a stream and two stages of workers, each order exactly once."""
