@@ -23,7 +23,7 @@ import click
 from ..errors import Error
 from .context_store import home_of
 from .status import CommandError
-from .values import STREAM_NAME, Decorator
+from .values import STREAM_NAME, Decorator, with_options
 
 if TYPE_CHECKING:
     from .. import JetStream
@@ -177,4 +177,10 @@ optional_stream_argument: Decorator = click.argument(
 #: The name of a stream.
 stream_argument: Decorator = click.argument(
     "name", metavar="STREAM", type=STREAM_NAME, shell_complete=complete_stream
+)
+
+#: The names of a stream and of one of its consumers, prompted for if they are missing.
+consumer_arguments: Decorator = with_options(
+    click.argument("stream", required=False, shell_complete=complete_stream),
+    click.argument("consumer", required=False, shell_complete=complete_consumer),
 )

@@ -1,12 +1,11 @@
-"""``jsm events``: show advisories and metrics of JetStream as they are published."""
+"""``jsm events`` and ``consumer sample``: show advisories and metrics of JetStream as they are published."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,18 +17,20 @@ from ..durations import time_from_text
 from ..errors import InvalidResponseError, TimeoutError
 from ..net.clock import Deadline
 from ..subjects import check_subject
-from .completion import complete_stream
+from .completion import complete_stream, consumer_arguments
 from .interruptible import wait_interruptibly
 from .long_running import reconnect_options
 from .messages.reading import CoreSource, Source, Start, stream_source
-from .output import Block, emit_line, note, seconds_text, when
+from .names import find_consumer, title
+from .output import announce, emit_line, note, seconds_text, when
+from .render import Block, Field, write_blocks
 from .sanitize import readable
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
 from .values import TIME, TIMEOUT
 
 if TYPE_CHECKING:
-    from .. import Connection, Msg
+    from .. import Msg
 
 _ADVISORIES: Final = "$JS.EVENT.ADVISORY.>"
 _METRICS: Final = "$JS.EVENT.METRIC.>"
@@ -46,44 +47,6 @@ _HEAD: Final = frozenset({"type", "id", "timestamp", "schema"})
 _NOT_SHORT: Final = frozenset({"server", "client", "request", "response"})
 #: Fields in nanoseconds.
 _DURATIONS: Final = frozenset({"ack_time", "rtt", "nats_rtt"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Wanted:
-    """The selection of events on the command line."""
-
-    js_metric: bool
-    js_advisory: bool
-    srv_advisory: bool
-    every: bool
-    subjects: tuple[str, ...]
-    stream: str | None
-    since: datetime | None
-
-    def subscriptions(self) -> tuple[str, ...]:
-        """
-        Return the subjects to subscribe to.
-
-        Raises:
-            click.UsageError: options exclude each other.
-
-        """
-        chosen = self.js_metric or self.js_advisory or self.srv_advisory or self.subjects
-        if self.stream is not None and (chosen or self.every):
-            raise click.UsageError(
-                "--stream excludes the options that select subjects: it reads the events of the stream"
-            )
-        if self.since is not None and self.stream is None:
-            raise click.UsageError("--since needs --stream, a stream with past events")
-        usual = not chosen or self.every
-        found = [check_subject(subject) for subject in self.subjects]
-        if usual or self.js_advisory:
-            found.append(_ADVISORIES)
-        if usual or self.js_metric:
-            found.append(_METRICS)
-        if self.srv_advisory or self.every:
-            found += _SYSTEM
-        return tuple(found)
 
 
 @click.command()
@@ -107,19 +70,20 @@ class _Wanted:
 @click.option("--since", type=TIME, metavar="TIME", help="With --stream, start at this time.")
 @click.option("--filter", "pattern", metavar="RE", help="Show only events whose JSON matches.")
 @click.option("--short", is_flag=True, help="Show each event in one line.")
-@click.option("--cloudevent", is_flag=True, help="Write JSON as CloudEvents 1.0; implies --json.")
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Exit after N events.")
 @click.option("--wait", type=TIMEOUT, metavar="TIME", help="Exit after TIME without an event.")
 @common_options
 def events(
     settings: Settings,
     *,
+    subjects: tuple[str, ...],
+    stream: str | None,
+    since: datetime | None,
     pattern: str | None,
     short: bool,
-    cloudevent: bool,
     count: int | None,
     wait: float | None,
-    **options: Any,
+    **kinds: bool,
 ) -> None:
     """
     Show JetStream advisories and metrics until Ctrl-C.
@@ -131,26 +95,56 @@ def events(
       jsm events --js-advisory --short
       jsm events --filter max_deliver -j
     """  # noqa: D301 - click requires the character, not the escape
-    wanted = _Wanted(**options)
-    subjects = wanted.subscriptions()
+    if stream is not None and (subjects or any(kinds.values())):
+        raise click.UsageError(
+            "--stream excludes the options that select subjects: it reads the events of the stream"
+        )
+    if since is not None and stream is None:
+        raise click.UsageError("--since needs --stream, a stream with past events")
+    chosen = _subjects(subjects, **kinds)
     matches = _pattern(pattern)
-    seen = 0
+
+    def show(event: dict[str, Any]) -> bool:
+        if matches is not None and not matches.search(json.dumps(event, ensure_ascii=False)):
+            return False
+        if settings.json:
+            emit_line(settings, event)
+        else:
+            _write(settings, event, short=short)
+        return True
+
     # API calls of this command would be events as well, so none is made while listening.
-    with settings.connection(**reconnect_options(settings)) as nc, contextlib.ExitStack() as ending:
-        source = _source(settings, nc, wanted, subjects)
-        ending.callback(source.end)
-        for event in _events(settings, source, wait):
-            if matches is not None and not matches.search(json.dumps(event, ensure_ascii=False)):
-                continue
-            _show(settings, event, short=short, cloudevent=cloudevent)
-            seen += 1
-            if seen == count:
-                return
-    if count is not None or not seen:
-        text = f"no event arrived within {wait:g} s"
-        if seen:
-            text = f"received {seen:,} of {count:,} events, then none for {wait:g} s"
-        raise CommandError(text, ExitStatus.TIMED_OUT)
+    with settings.connection(**reconnect_options(settings)) as nc:
+        if stream is None:
+            source: Source = CoreSource(nc, chosen, "")
+            names = " ".join(f"[{subject}]" for subject in chosen)
+        else:
+            policy = DeliverPolicy.ALL if since is None else DeliverPolicy.BY_START_TIME
+            start = Start(policy=policy, since=since)
+            source = stream_source(settings.jetstream_on(nc), stream, start)
+            names = f"[{stream}]"
+        announce(settings, f"Listening on {names}")
+        _listen(settings, source, show, "event", count, wait)
+
+
+def _subjects(
+    subjects: tuple[str, ...],
+    *,
+    js_metric: bool,
+    js_advisory: bool,
+    srv_advisory: bool,
+    every: bool,
+) -> list[str]:
+    """Return the subjects to subscribe to."""
+    usual = every or not (js_metric or js_advisory or srv_advisory or subjects)
+    found = [check_subject(subject) for subject in subjects]
+    if usual or js_advisory:
+        found.append(_ADVISORIES)
+    if usual or js_metric:
+        found.append(_METRICS)
+    if srv_advisory or every:
+        found += _SYSTEM
+    return found
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:
@@ -162,40 +156,48 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
         raise click.BadParameter(f"{text!r}: {error}", param_hint="--filter") from error
 
 
-def _source(
-    settings: Settings, nc: Connection, wanted: _Wanted, subjects: tuple[str, ...]
-) -> Source:
-    if wanted.stream is None:
-        source: Source = CoreSource(nc, subjects, "")
-        names = " ".join(f"[{subject}]" for subject in subjects)
-    else:
-        policy = DeliverPolicy.ALL if wanted.since is None else DeliverPolicy.BY_START_TIME
-        start = Start(policy=policy, since=wanted.since)
-        js = settings.jetstream_on(nc)
-        source = stream_source(js, wanted.stream, start)
-        names = f"[{wanted.stream}]"
-    settings.env.stderr.write(f"Listening on {names}\n")
-    settings.env.stderr.flush()
-    return source
+def _listen(
+    settings: Settings,
+    source: Source,
+    show: Callable[[dict[str, Any]], bool],
+    noun: str,
+    count: int | None,
+    wait: float | None,
+) -> None:
+    """
+    Show events until ``count`` of them were shown, or none has arrived for ``wait`` seconds.
 
+    Args:
+        settings: the settings of the command.
+        source: the source of the events.
+        show: shows an event; returns whether it counts.
+        noun: the name of an event.
+        count: the number to show; ``None``: no limit.
+        wait: the time to wait for an event, in seconds; ``None``: no limit.
 
-def _events(settings: Settings, source: Source, wait: float | None) -> Iterator[dict[str, Any]]:
-    """Yield events until none arrives within ``wait`` seconds."""
-    while True:
-        try:
-            msg = wait_interruptibly(source.next, Deadline(wait))
-        except TimeoutError:
-            return
-        if msg is None:
-            return
-        event = _read(msg)
-        if event is None:
-            note(
-                settings,
-                f"warning: {readable(msg.subject)}: {readable(msg.data[:200])}: not an event",
-            )
-        else:
-            yield event
+    Raises:
+        CommandError: too few events arrived.
+
+    """
+    seen = 0
+    with contextlib.ExitStack() as ending:
+        ending.callback(source.end)
+        while seen != count:
+            try:
+                msg = wait_interruptibly(source.next, Deadline(wait))
+            except TimeoutError:
+                break
+            if msg is None:
+                break
+            event = _read(msg)
+            if event is None:
+                about = f"{readable(msg.subject)}: {readable(msg.data[:200])}"
+                note(settings, f"warning: {about}: not an event")
+            else:
+                seen += show(event)
+    if seen != count and (count is not None or not seen):
+        asked = "" if count is None else f" of {count:,}"
+        raise CommandError(f"received {seen:,}{asked} {noun}s", ExitStatus.TIMED_OUT)
 
 
 def _read(msg: Msg) -> dict[str, Any] | None:
@@ -209,27 +211,20 @@ def _read(msg: Msg) -> dict[str, Any] | None:
 # --- output --------------------------------------------------------------------------------------
 
 
-def _show(settings: Settings, event: dict[str, Any], *, short: bool, cloudevent: bool) -> None:
-    if cloudevent:
-        emit_line(settings, _cloud_event(event))
-        return
-    if settings.json:
-        emit_line(settings, event)
-        return
-    moment = _moment(settings, event)
+def _write(settings: Settings, event: dict[str, Any], *, short: bool) -> None:
+    moment, out = _moment(settings, event), settings.env.stdout
     fields = _fields(event)
     if short:
-        values = " ".join(
-            f"{name}={value}" for name, value in fields.items() if name not in _NOT_SHORT
-        )
-        text = f"{moment} {_title(event)} {values}\n"
+        values = (f"{name}={value}" for name, value in fields.items() if name not in _NOT_SHORT)
+        out.write(f"{moment} {_title(event)} {' '.join(values)}\n")
     else:
-        block = Block()
-        for name, value in fields.items():
-            block.add(name.replace("_", " ").replace(".", ": ").capitalize(), value)
-        text = f"[{moment}] {_title(event)}\n{block.text() if fields else ''}\n"
-    settings.env.stdout.write(text)
-    settings.env.stdout.flush()
+        labels = [
+            Field(name.replace("_", " ").replace(".", ": ").capitalize(), name) for name in fields
+        ]
+        out.write(f"[{moment}] {_title(event)}\n")
+        write_blocks(settings, Block("", labels, fields))
+        out.write("\n")
+    out.flush()
 
 
 def _title(event: dict[str, Any]) -> str:
@@ -272,25 +267,70 @@ def _fields(event: dict[str, Any]) -> dict[str, str]:
 
 def _client(client: dict[str, Any]) -> str:
     """Return a short description of a client."""
-    known = {
-        "name": client.get("name"),
-        "user": client.get("user"),
-        "account": client.get("acc"),
-        "host": client.get("host"),
-        "id": client.get("id"),
-        "language": client.get("lang"),
-    }
-    return ", ".join(f"{name} {readable(str(value))}" for name, value in known.items() if value)
+    names = {"name": "name", "user": "user", "acc": "account", "host": "host", "id": "id"}
+    return ", ".join(f"{text} {client[name]}" for name, text in names.items() if client.get(name))
 
 
-def _cloud_event(event: dict[str, Any]) -> dict[str, Any]:
-    """Return an event in the envelope of CloudEvents 1.0."""
-    return {
-        "specversion": "1.0",
-        "type": event.get("type", ""),
-        "id": event.get("id", ""),
-        "time": event.get("timestamp", ""),
-        "source": "urn:nats:jetstream",
-        "datacontenttype": "application/json",
-        "data": {name: value for name, value in event.items() if name not in _HEAD},
-    }
+# --- samples ------------------------------------------------------------------------------------
+
+#: Subject prefix of samples; the names of the stream and the consumer follow.
+_SAMPLES: Final = "$JS.EVENT.METRIC.CONSUMER.ACK"
+_SAMPLE: Final = (
+    Field("Stream Sequence", "stream_seq"),
+    Field("Consumer Sequence", "consumer_seq"),
+    # The format of 2020 counts redeliveries; the event includes the first delivery.
+    Field("Redelivered", "deliveries", lambda number: max(0, number - 1)),
+    Field("Delay", "ack_time", lambda nanos: seconds_text(timedelta(microseconds=nanos // 1000))),
+)
+
+
+@click.command()
+@consumer_arguments
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Exit after N samples.")
+@click.option("--wait", type=TIMEOUT, metavar="TIME", help="Exit after TIME without a sample.")
+@common_options
+def sample(
+    settings: Settings,
+    *,
+    stream: str | None,
+    consumer: str | None,
+    count: int | None,
+    wait: float | None,
+) -> None:
+    """
+    Show acknowledgement samples of a CONSUMER of a STREAM until Ctrl-C.
+
+    Sampling must be enabled with --sample of 'add' or 'edit'. With --json the events are shown as the
+    server sent them.
+    """
+    with settings.connection(**reconnect_options(settings)) as nc:
+        info = find_consumer(settings, settings.jetstream_on(nc), stream, consumer)
+        percent = (info.config.sample_freq or "0").removesuffix("%")
+        if not int(percent):
+            raise CommandError(
+                f"consumer {title(info)} has sampling disabled",
+                ExitStatus.USAGE,
+                hint=f"'jsm consumer edit {info.stream_name} {info.name} --sample 100' enables it",
+            )
+
+        def show(event: dict[str, Any]) -> bool:
+            numbers = {str(field.value): event.get(str(field.value), 0) for field in _SAMPLE}
+            if not all(isinstance(number, int) for number in numbers.values()):
+                note(settings, f"warning: {readable(json.dumps(event)[:200])}: not a sample")
+                return False
+            if settings.json:
+                emit_line(settings, event)
+                return True
+            settings.env.stdout.write(f"\n[{datetime.now().astimezone():%H:%M:%S}] {title(info)}\n")
+            write_blocks(settings, Block("", _SAMPLE, numbers))
+            settings.env.stdout.flush()
+            return True
+
+        subject = f"{_SAMPLES}.{info.stream_name}.{info.name}"
+        source = CoreSource(nc, [subject], "")
+        announce(
+            settings,
+            f"Listening for Ack Samples on {subject} with sampling frequency {percent} "
+            f"for {title(info)}",
+        )
+        _listen(settings, source, show, "sample", count, wait)

@@ -81,7 +81,7 @@ _CONSUMER: Final = {
     "report": Entry("Compare the consumers of a stream in a table.", "consumer.ls"),
     "next": Entry("Fetch and acknowledge messages.", "consumer.next", "n"),
     "sub": Entry("Show a consumer's messages as they arrive.", "consumer.next"),
-    "sample": Entry("Show acknowledgement samples as they arrive.", "consumer.sample"),
+    "sample": Entry("Show acknowledgement samples as they arrive.", "events"),
     "edit": Entry("Change a consumer.", "consumer.add", "update"),
     "copy": Entry("Copy a consumer.", "consumer.add", "cp"),
     "rm": Entry("Delete consumers.", "consumer.control", "delete del"),

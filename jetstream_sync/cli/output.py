@@ -48,6 +48,11 @@ def emit(settings: Settings, result: object, human: Callable[[], object]) -> Non
         human()
 
 
+def emit_text(settings: Settings, result: object, text: str) -> None:
+    """Write a result as JSON with ``--json``, else a text; an empty one writes nothing."""
+    emit(settings, result, lambda: settings.env.stdout.write(f"{text}\n" if text else ""))
+
+
 def emit_names(settings: Settings, names: Sequence[str]) -> None:
     """Write names, one per line in text."""
     emit(settings, names, lambda: settings.env.stdout.writelines(f"{each}\n" for each in names))
@@ -126,6 +131,12 @@ def say(settings: Settings, text: str) -> None:
     """Write a line of text to ``stdout``; write nothing with ``--json``."""
     if not settings.json:
         settings.env.stdout.write(f"{text}\n")
+
+
+def announce(settings: Settings, text: str) -> None:
+    """Write a line to ``stderr`` that says what the command does from now on."""
+    settings.env.stderr.write(f"{text}\n")
+    settings.env.stderr.flush()
 
 
 def note(settings: Settings, text: str) -> None:

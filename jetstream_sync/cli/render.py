@@ -73,6 +73,8 @@ class Field:
         """Return the value of a record."""
         if callable(self.value):
             return self.value(record)
+        if isinstance(record, Mapping) and self.value in record:
+            return record[self.value]
         for name in self.value.split("."):
             if record is None:
                 break

@@ -114,17 +114,6 @@ def test_who_it_was_is_said_in_short(jsm: Jsm, peer: RawPeer) -> None:
     assert "        Client: name me\\x1b, account A, id 3\n" in finished(child)
 
 
-def test_cloud_events(jsm: Jsm, peer: RawPeer) -> None:
-    """With --cloudevent each event is in the envelope of CloudEvents 1.0."""
-    child = started(jsm, "--cloudevent", "--count", "1")
-    tell(peer, ACK)
-    envelope = json.loads(finished(child))
-    assert envelope["specversion"] == "1.0"
-    assert (envelope["id"], envelope["type"]) == (ACK["id"], ACK["type"])
-    assert envelope["time"] == ACK["timestamp"]
-    assert envelope["data"]["ack_time"] == 5168400
-
-
 def test_only_what_is_asked_for(jsm: Jsm, peer: RawPeer) -> None:
     """Event types and a case-insensitive pattern select events."""
     child = started(jsm, "--js-metric", "--filter", '"CONSUMER": "n.w"', "-j", "--count", "1")

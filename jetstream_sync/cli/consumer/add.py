@@ -12,7 +12,7 @@ import click
 from ... import ConsumerConfig, ConsumerInfo, DeliverPolicy, StreamConfig
 from ...errors import ConsumerExistsError, ConsumerNotFoundError, StreamNotFoundError
 from ...subjects import check_consumer_name, subjects_overlap
-from ..completion import complete_consumer, complete_stream
+from ..completion import complete_consumer, complete_stream, consumer_arguments
 from ..config import (
     config_of_file,
     edit_config,
@@ -21,12 +21,12 @@ from ..config import (
     write_config,
 )
 from ..fields import changed, config_fields, config_options, option_type, take_fields
+from ..names import find_consumer, no_stream, title
 from ..output import document, duration, emit, note, write_blocks
 from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
 from ..values import FILE, Parsed, parse_duration, parse_time
-from .find import consumer_arguments, find, no_stream, title
 from .show import config_block, filters_of, show
 
 if TYPE_CHECKING:
@@ -329,7 +329,7 @@ def edit(settings: Settings, *, stream: str | None, consumer: str | None, **opti
     """
     fields = _fields_of(options)
     with settings.jetstream() as js:
-        info = find(settings, js, stream, consumer)
+        info = find_consumer(settings, js, stream, consumer)
         before = info.config
 
         def check(config: ConsumerConfig) -> None:
@@ -397,7 +397,7 @@ def copy(
             ("deliver_group", "flow_control", "idle_heartbeat", "rate_limit_bps")
         )
     with settings.jetstream() as js:
-        source = find(settings, js, stream, consumer)
+        source = find_consumer(settings, js, stream, consumer)
         if destination == source.name:
             raise CommandError("the destination must differ from the source", ExitStatus.USAGE)
         base = replace(

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from ...errors import ConsumerNotFoundError, StreamNotFoundError, TimeoutError
-from ..completion import complete_consumer, complete_stream
+from ..completion import complete_consumer, complete_stream, consumer_arguments
+from ..names import find_consumer, names_of, no_consumer, no_stream, title
 from ..output import count, counted, duration, emit, say, when
 from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
 from .add import UNTIL
-from .find import consumer_arguments, find, names_of, no_consumer, no_stream, title
 from .show import show
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def pause(
     """  # noqa: D301 - click requires the character, not the escape
     ask = Asker(settings)
     with settings.jetstream() as js:
-        info = find(settings, js, stream, consumer)
+        info = find_consumer(settings, js, stream, consumer)
         end = ask.value(
             "Pause until",
             "UNTIL",
@@ -71,7 +71,7 @@ def pause(
 def resume(settings: Settings, *, stream: str | None, consumer: str | None) -> None:
     """Resume a paused CONSUMER of a STREAM."""
     with settings.jetstream() as js:
-        info = find(settings, js, stream, consumer)
+        info = find_consumer(settings, js, stream, consumer)
         try:
             result = js.resume_consumer(info.stream_name, info.name)
         except TimeoutError as error:
@@ -107,7 +107,7 @@ def unpin(
     """Unpin the client of a priority GROUP, so that the server pins another one."""
     ask = Asker(settings)
     with settings.jetstream() as js:
-        info = find(settings, js, stream, consumer)
+        info = find_consumer(settings, js, stream, consumer)
         groups = list(info.config.priority_groups or ())
         if not groups:
             raise CommandError(f"{title(info)} has no priority groups", ExitStatus.USAGE)
@@ -156,7 +156,7 @@ def reset(
     messages in between are skipped. It needs nats-server 2.14.
     """
     with settings.jetstream() as js:
-        info = find(settings, js, stream, consumer)
+        info = find_consumer(settings, js, stream, consumer)
         start = info.ack_floor.stream_seq + 1
         where = f"at sequence {count(seq)}" if seq is not None else "after its ack floor"
         what = f"Reset consumer {title(info)}, which is at {count(start)}, to continue"

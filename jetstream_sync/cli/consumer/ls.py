@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from ...errors import InvalidNameError, StreamNotFoundError
-from ..completion import complete_stream
+from ..completion import complete_stream, consumer_arguments
 from ..interruptible import write_reports
 from ..long_running import failover_options
+from ..names import find_consumer, no_stream, title
 from ..output import count, emit, limit, seconds_text
 from ..prompts import Asker
 from ..render import Field, Mark, show_rows, warn, write_rows
 from ..settings import Settings, common_options
 from ..stream.ls import servers_of
 from ..values import PAUSE
-from .find import consumer_arguments, find, no_stream, title
 from .show import show
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _list_names(settings: Settings, js: JetStream, stream: str | None) -> None:
 def info(settings: Settings, *, stream: str | None, consumer: str | None, state_only: bool) -> None:
     """Show the configuration and the state of a CONSUMER of a STREAM."""
     with settings.jetstream() as js:
-        found = find(settings, js, stream, consumer)
+        found = find_consumer(settings, js, stream, consumer)
     emit(settings, found, lambda: show(settings, found, state_only=state_only))
 
 
@@ -140,7 +140,7 @@ def info(settings: Settings, *, stream: str | None, consumer: str | None, state_
 def state(settings: Settings, *, stream: str | None, consumer: str | None) -> None:
     """Show the state of a CONSUMER of a STREAM."""
     with settings.jetstream() as js:
-        found = find(settings, js, stream, consumer)
+        found = find_consumer(settings, js, stream, consumer)
     emit(settings, found, lambda: show(settings, found, state_only=True))
 
 

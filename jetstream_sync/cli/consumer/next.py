@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ...errors import DuplicateSubscriptionError, TimeoutError
+from ..completion import consumer_arguments
 from ..long_running import reconnect_options
 from ..messages.reading import NowSource, PullSource, PushSource, Reading, Settle, Source
 from ..messages.view import FORMAT_HELP, MessageWriter, header_lines
+from ..names import find_consumer, find_pull, title
 from ..output import count as with_separators
 from ..output import note, seconds_text, when
 from ..sanitize import readable
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus, one_line
 from ..values import TIMEOUT, Parsed, parse_duration
-from .find import consumer_arguments, find, find_pull, title
 
 if TYPE_CHECKING:
     from ... import ConsumerInfo, JetStream, JetStreamMsg, PullConsumer
@@ -235,7 +236,7 @@ def sub(
 
     with settings.connection(**reconnect_options(settings), error_cb=on_error) as nc:
         js = settings.jetstream_on(nc)
-        info = find(settings, js, stream, consumer)
+        info = find_consumer(settings, js, stream, consumer)
         view = _writer(settings, raw=raw, layout=layout)
         policy = info.config.ack_policy
         settle = Settle.of(policy, settings.timeout, confirmed=False, **answer)

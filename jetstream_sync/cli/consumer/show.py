@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ... import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy, SequenceInfo
+from ..names import title
 from ..output import (
     Block,
     count,
@@ -18,7 +19,6 @@ from ..output import (
     write_blocks,
     yes,
 )
-from .find import title
 
 if TYPE_CHECKING:
     from ..settings import Settings

@@ -11,7 +11,7 @@ from ...errors import MessageNotFoundError, StreamNotFoundError
 from ...subjects import check_stream_name
 from ..completion import complete_stream, optional_stream_argument, stream_argument
 from ..names import find_stream, not_found
-from ..output import counted, emit, note
+from ..output import counted, emit_text, note
 from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
@@ -52,7 +52,7 @@ def rm(settings: Settings, names: tuple[str, ...], force: bool, ignore_missing: 
                     raise
                 continue
             deleted.append(each.config.name)
-    emit(settings, {"deleted": deleted}, lambda: None)
+    emit_text(settings, {"deleted": deleted}, "")
     if not settings.json:
         for name in deleted:
             settings.env.stderr.write(f"Stream {name} was deleted\n")
@@ -98,22 +98,19 @@ def purge(
         if dry_run or not force:
             number = _count_purged(stream, subject, seq, keep)
         if dry_run:
-            text = f"{_count_text(number)} would be purged from {stream.name}\n"
-            emit(
-                settings,
-                {"dry_run": True, "would_purge": number},
-                lambda: settings.env.stdout.write(text),
-            )
+            text = f"{_count_text(number)} would be purged from {stream.name}"
+            emit_text(settings, {"dry_run": True, "would_purge": number}, text)
             return
         ask.confirm(f"Purge {_count_text(number)} from {stream.name}?", force=force)
         purged = stream.purge(subject=subject, seq=seq, keep=keep)
         info = stream.info() if not settings.json else stream.cached_info
-
-    def human() -> None:
-        settings.env.stdout.write(f"Purged {counted(purged, 'message')}\n\n")
+    emit_text(
+        settings,
+        {"success": True, "purged": purged},
+        f"Purged {counted(purged, 'message')}\n",
+    )
+    if not settings.json:
         write_state(settings, info)
-
-    emit(settings, {"success": True, "purged": purged}, human)
 
 
 def _count_text(number: int | None) -> str:
@@ -170,11 +167,7 @@ def rmm(
     result: dict[str, Any] = {"deleted": deleted}
     if missing:
         result["missing"] = missing
-
-    def human() -> None:
-        settings.env.stdout.writelines(f"Deleted message {seq}\n" for seq in deleted)
-
-    emit(settings, result, human)
+    emit_text(settings, result, "\n".join(f"Deleted message {seq}" for seq in deleted))
     if missing:
         listed = ", ".join(map(str, missing))
         if deleted:
