@@ -46,6 +46,7 @@ Every exception that the package raises deliberately is one of these::
     │   ├── SlowConsumerError                         messages were dropped: a pending limit was reached
     │   └── PermissionsError                          the server does not permit the subject
     ├── NoRespondersError                             no subscriber on the subject of a request
+    ├── ServiceError                                  a service answered a request with an error
     └── JetStreamError
         ├── APIError                                  the server refused a request; see below
         ├── NoStreamResponseError                     no stream stored the message
@@ -201,6 +202,7 @@ __all__ = [
     "ServerRefusedError",
     "ServerTooOldError",
     "ServerUnavailableError",
+    "ServiceError",
     "ServiceUnavailableError",
     "SlowConsumerError",
     "SnapshotBrokenError",
@@ -461,6 +463,24 @@ class NoRespondersError(Error):
 
     def __str__(self) -> str:
         return f"no responders on {self.subject!r}"
+
+
+class ServiceError(Error):
+    """
+    A service answered a request with an error; a handler raises it to do that.
+
+    `code` is a number as in HTTP, `description` a text of one line, and `data` the payload of the reply.
+    """
+
+    def __init__(self, code: int, description: str, data: bytes = b"") -> None:
+        super().__init__(code, description, data)
+        self.code = code
+        self.description = description
+        self.data = data
+
+    def __str__(self) -> str:
+        text = f"{self.description} ({self.code})"
+        return f"{text}: {self.data[:_EXCERPT]!r}" if self.data else text
 
 
 # --- JetStream --------------------------------------------------------------------------------

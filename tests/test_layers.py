@@ -29,9 +29,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": {"base"},
     "net": {"base"},
     "client": {"base", "protocol", "net"},
-    "jetstream": {"base", "api", "client"},
+    "services": {"base", "client"},
+    "jetstream": {"base", "api", "client", "services"},
     "server": {"base"},
-    "names": {"base", "protocol", "api", "net", "client", "jetstream"},
+    "names": {"base", "protocol", "api", "net", "client", "services", "jetstream"},
     "spark": {"base", "protocol", "api", "net", "client", "jetstream", "names"},
     # Only public names: see `test_the_worker_runtime_uses_public_names`.
     "workers": {"names"},
@@ -63,6 +64,9 @@ MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
     ("server", "base"): {"errors", "install"},
     # Deadlines are passed down to every layer; sockets stay in `net`.
     ("jetstream", "net"): {"net.clock"},
+    ("services", "net"): {"net.clock"},
+    # Requests are read as the parser delivers them.
+    ("services", "protocol"): {"protocol.parser"},
     # jsm uses only the public API; `api.reply` parses a subject that is public, too.
     ("cli", "protocol"): set(),
     ("cli", "api"): {"api.reply"},
@@ -92,14 +96,23 @@ ONLY_IN: dict[str, set[str]] = {
     # run in several processes, and handlers in processes of their own.
     "subprocess": {"server", "cli/messages/view.py"}
     | {"workers/supervisor.py", "workers/processes.py"},
-    "threading": {"client", "jetstream", "server", "cli", "workers", "pytest_plugin", "django"},
+    "threading": {
+        "client",
+        "services",
+        "jetstream",
+        "server",
+        "cli",
+        "workers",
+        "pytest_plugin",
+        "django",
+    },
     "time": {"net", "server", "cli", "spark", "workers", "pytest_plugin", "django"},
 }
 
 # Third-party packages, and where they may be imported.
 THIRD_PARTY: dict[str, set[str]] = {
-    "typing_extensions": {"base", "protocol", "api", "net", "client", "jetstream", "server"}
-    | {"spark", "cli"},
+    "typing_extensions": {"base", "protocol", "api", "net", "client", "services", "jetstream"}
+    | {"server", "spark", "cli"},
     "orjson": {"codec.py"},
     "nkeys": {"protocol"},
     "websockets": {"net"},
@@ -146,6 +159,9 @@ BROAD_HANDLERS: dict[tuple[str, str], str] = {
     ("client/threads.py", "run"): "the top of every thread: it reports the error that ended it",
     ("client/tracing.py", "_call"): "a user's callback for the trace may raise anything",
     ("jetstream/consume.py", "_run"): "a user's callback for messages may raise anything",
+    ("services/endpoint.py", "_handle"): "a user's handler may raise anything",
+    ("services/service.py", "_with_data"): "a user's function for statistics may raise anything",
+    ("services/service.py", "_call_stop_cb"): "a user's callback may raise anything",
     ("jetstream/watch.py", "_report_current"): "a user's callback may raise anything",
     ("workers/health.py", "_route"): "an error in an answer must not end the thread of the server",
     ("workers/logs.py", "log"): "a user's log handler may raise anything",
@@ -213,6 +229,7 @@ CORE_INTERFACE = {
     "direct",
     "drain_subscriptions",
     "end_direct_reads",
+    "flush",
     "idle_inboxes",
     "new_inbox",
     "remove_subscription",

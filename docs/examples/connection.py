@@ -46,5 +46,21 @@ events.unsubscribe(limit=10)  # ends after ten messages in all
 # --- Subscription.drain
 service.drain(timeout=5.0)  # the callback handles what has arrived
 
+# --- Connection.add_service
+shop = nc.add_service("shop", "1.0.0", description="Prices and orders")
+shop.add_endpoint("stock", lambda request: request.respond_json({"tea": 12}))
+print(nc.request("stock", timeout=2.0).data)
+
+# --- Connection.service_ping
+print([(each.name, each.version) for each in nc.service_ping()])
+
+# --- Connection.service_info
+(info,) = nc.service_info("shop")
+print([endpoint.subject for endpoint in info.endpoints])
+
+# --- Connection.service_stats
+(stats,) = nc.service_stats("shop")
+print(stats.endpoints[0].num_requests, stats.endpoints[0].average_processing_time)
+
 # --- Connection.close
 nc.close()  # sends what is buffered; use drain() to finish callbacks first

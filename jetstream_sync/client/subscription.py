@@ -319,7 +319,11 @@ class Subscription:
                 self._mailbox.put(deliveries, fitting)
                 return
             self._mailbox.put(deliveries[:fitting], fitting)
-        self._dropped += len(deliveries) - fitting
+        self._on_dropped(deliveries[fitting:])
+
+    def _on_dropped(self, dropped: list[Delivery]) -> None:
+        """Report messages above the pending limits."""
+        self._dropped += len(dropped)
         if not self._slow:
             # Reported once each time the subscription falls behind, not for each message.
             self._slow = True

@@ -28,6 +28,8 @@ from ..client.result_slot import copy_exception
 from ..client.threads import in_each_child
 from ..errors import Error
 from ..options import ConnectionOptions, ConnectOptions
+from ..services.service import Service, StatsHandler, StopCallback
+from ..services.wire import DEFAULT_PREFIX, ServiceInfo, ServicePing, ServiceStats, discover
 from ..version import __version__
 from .context import JetStream
 from .publish import DEFAULT_WINDOW
@@ -74,6 +76,102 @@ class Connection(CoreConnection):
             timeout=timeout,
             publish_async_max_pending=publish_async_max_pending,
         )
+
+    # --- services -------------------------------------------------------------------------------
+
+    def add_service(
+        self,
+        name: str,
+        version: str,
+        description: str = "",
+        metadata: Mapping[str, str] | None = None,
+        queue_group: str = "q",
+        stats_handler: StatsHandler | None = None,
+        stop_cb: StopCallback | None = None,
+        prefix: str = DEFAULT_PREFIX,
+    ) -> Service:
+        """
+        Start a service, which answers discovery requests (ADR-32); then add endpoints to it.
+
+        Args:
+            name: letters, digits, ``-`` and ``_``; the same for all instances of the service.
+            version: a semantic version, such as ``1.0.0``.
+            description: what the service does.
+            metadata: shown in the description of the service.
+            queue_group: the queue group of the endpoints, whose members share the requests; empty: none, so
+                that each instance gets every request.
+            stats_handler: called with the `EndpointStats` of an endpoint for a statistics request; returns
+                further data for them, which JSON can represent.
+            stop_cb: called when the service has stopped, with the reason; ``None`` if `Service.stop` was
+                called.
+            prefix: the root of the subjects of discovery requests.
+
+        Raises:
+            InvalidNameError: the name is invalid.
+            BadSubjectError: the queue group or the prefix is invalid.
+            InvalidOptionError: another argument is invalid.
+            TimeoutError: the server did not answer in time.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        return Service(
+            self._core,
+            name,
+            version,
+            description,
+            metadata,
+            queue_group,
+            stats_handler,
+            stop_cb,
+            prefix,
+        )
+
+    def service_ping(
+        self,
+        name: str | None = None,
+        id: str | None = None,  # noqa: A002 - the name of the field
+        timeout: float | timedelta = 1.0,
+        stall: float | timedelta | None = 0.3,
+        prefix: str = DEFAULT_PREFIX,
+    ) -> list[ServicePing]:
+        """
+        Return the running service instances, sorted by name and id.
+
+        Args:
+            name: the name of the service; ``None``: all services.
+            id: the id of an instance, with ``name``; ``None``: all instances.
+            timeout: how long to wait for replies, in seconds.
+            stall: how long to wait for each reply after the first, in seconds; ``None``: until the timeout.
+            prefix: the root of the subjects of discovery requests.
+
+        Raises:
+            InvalidNameError, InvalidOptionError: an argument is invalid.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        return discover(self._core, ServicePing, "PING", name, id, timeout, stall, prefix)
+
+    def service_info(
+        self,
+        name: str | None = None,
+        id: str | None = None,  # noqa: A002 - the name of the field
+        timeout: float | timedelta = 1.0,
+        stall: float | timedelta | None = 0.3,
+        prefix: str = DEFAULT_PREFIX,
+    ) -> list[ServiceInfo]:
+        """Return the descriptions of service instances; arguments and errors as `service_ping()`."""
+        return discover(self._core, ServiceInfo, "INFO", name, id, timeout, stall, prefix)
+
+    def service_stats(
+        self,
+        name: str | None = None,
+        id: str | None = None,  # noqa: A002 - the name of the field
+        timeout: float | timedelta = 1.0,
+        stall: float | timedelta | None = 0.3,
+        prefix: str = DEFAULT_PREFIX,
+    ) -> list[ServiceStats]:
+        """Return the statistics of service instances; arguments and errors as `service_ping()`."""
+        return discover(self._core, ServiceStats, "STATS", name, id, timeout, stall, prefix)
 
 
 def connect(

@@ -1,0 +1,285 @@
+"""
+Endpoints of a service: their subscriptions, worker threads and statistics.
+
+Rules:
+
+1. The worker threads of an endpoint read from its mailbox; each request goes to one thread. A thread ends
+   when the subscription has ended and the mailbox is empty.
+2. ``_lock`` guards the statistics. It is held for a few instructions, and never while a handler runs.
+3. Requests above the pending limit are refused by the control thread of the service, because the reader
+   must not wait for the server.
+"""
+
+# ruff: noqa: SLF001 - a service, its endpoints and requests are one unit
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final
+
+from ..client.core import ConnectionCore
+from ..client.message import Msg
+from ..client.subscription import Subscription, SubscriptionReceiver
+from ..client.threads import Signal, spawn
+from ..codec import dumps
+from ..errors import (
+    BadSubscriptionError,
+    ConnectionClosedError,
+    Error,
+    PermissionsError,
+    ServiceError,
+)
+from ..headers import Headers, HeadersLike
+from ..net.clock import FOREVER, Deadline, monotonic
+from ..options import DEFAULT_PENDING_BYTES_LIMIT
+from ..protocol.parser import Delivery
+from .wire import ERROR_CODE_HEADER, ERROR_HEADER, EndpointInfo, EndpointStats
+
+_INTERNAL_ERROR: Final = ServiceError(500, "the request could not be handled")
+_OVERLOADED: Final = ServiceError(503, "overloaded")
+
+
+class ServiceRequest(Msg):
+    """A request to an endpoint; any thread may respond to it."""
+
+    __slots__ = ("_endpoint", "_error")
+
+    _endpoint: Endpoint
+    _error: str | None
+
+    def respond(self, payload: bytes = b"", headers: HeadersLike | None = None) -> None:
+        """
+        Send a reply; do nothing if the request has no reply subject.
+
+        Args:
+            payload: the payload of the reply.
+            headers: its headers; ``None``: none.
+
+        Raises:
+            InvalidHeaderError, MaxPayloadError: the reply is invalid; nothing was sent.
+            OutboundBufferLimitError: disconnected, and the buffer is full.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        if not self._reply:
+            return
+        core = self._core
+        command, size = core.encode_command(self._reply, payload, b"", headers)
+        if self._endpoint.is_busy():
+            core.send_deferred(command, size)
+        else:
+            core.send(command, 1, size)
+
+    def respond_json(self, value: Any, headers: HeadersLike | None = None) -> None:
+        """
+        Send a reply in JSON.
+
+        Args:
+            value: a value that JSON can represent.
+            headers: the headers of the reply; ``None``: none.
+
+        Raises:
+            InvalidArgumentError: JSON cannot represent the value.
+            Error: as `respond()`.
+
+        """
+        self.respond(dumps(value), headers)
+
+    def respond_error(
+        self, code: int, description: str, data: bytes = b"", headers: HeadersLike | None = None
+    ) -> None:
+        """
+        Send an error reply, and count it as an error in the statistics.
+
+        Args:
+            code: the number of the error, as in HTTP.
+            description: the text of the error, one line.
+            data: the payload of the reply.
+            headers: further headers; ``None``: none.
+
+        Raises:
+            Error: as `respond()`.
+
+        """
+        self._error = f"{code}:{description}"
+        merged = Headers(headers or ())
+        merged.update({ERROR_HEADER: description, ERROR_CODE_HEADER: str(code)})
+        self.respond(data, merged)
+
+
+#: Lets another thread call a function with each message.
+PostFunction = Callable[[Callable[[Delivery], None], list[Delivery]], None]
+#: Handles a request, on a thread of the endpoint.
+RequestHandler = Callable[[ServiceRequest], object]
+
+
+class _EndpointSubscription(Subscription):
+    """The subscription of an endpoint; ``done`` is set when its worker threads have ended."""
+
+    def __init__(self, endpoint: Endpoint, core: ConnectionCore, queue: str, limit: int) -> None:
+        self._endpoint = endpoint
+        self.threads: list[threading.Thread] = []
+        subject = endpoint.info.subject
+        super().__init__(core, subject, queue, None, limit, DEFAULT_PENDING_BYTES_LIMIT)
+        self.done = self._done = Signal()
+
+    def _new_receiver(self) -> SubscriptionReceiver:
+        # The service keeps the connection open, like a subscription with a callback.
+        return SubscriptionReceiver(self, self._core.machinery, weak=False)
+
+    def take(self) -> Delivery:
+        """Return the next request, and wait for it; raise if the subscription has ended."""
+        if not self._mailbox.items:
+            self._core.send_buffered()
+        return self._mailbox.get(FOREVER)
+
+    def stop(self, reason: BaseException) -> None:
+        """Receive no more requests; those that are queued will be handled."""
+        self._on_closed(reason)
+
+    def wait_done(self, deadline: Deadline) -> bool:
+        """Wait until the queued requests are handled, and return whether they are."""
+        return self._wait_drained(deadline)
+
+    def _on_dropped(self, dropped: list[Delivery]) -> None:
+        super()._on_dropped(dropped)
+        self._endpoint.on_overload(dropped)
+
+    def _on_closed(self, reason: BaseException) -> None:
+        super()._on_closed(reason)
+        if isinstance(reason, ConnectionClosedError):
+            self._mailbox.items.clear()  # no reply can be sent
+
+    def _wait_drained(self, deadline: Deadline) -> bool:
+        # A handler that stops its own service must not wait for itself.
+        return threading.current_thread() in self.threads or super()._wait_drained(deadline)
+
+
+class Endpoint:
+    """
+    An endpoint: a subscription, and the threads that call its handler.
+
+    Args:
+        core: the connection.
+        info: name, subject and queue group.
+        handler: the handler.
+        workers: the number of threads.
+        pending_limit: maximum number of queued requests.
+        post: lets the control thread of the service call a function with each message.
+        ended: called with the reason when the subscription has ended, by the last worker thread.
+
+    """
+
+    def __init__(
+        self,
+        core: ConnectionCore,
+        info: EndpointInfo,
+        handler: RequestHandler,
+        workers: int,
+        pending_limit: int,
+        post: PostFunction,
+        ended: Callable[[BaseException], None],
+    ) -> None:
+        self.info = info
+        self._post = post
+        self._ended = ended
+        self._core = core
+        self._handler = handler
+        self._lock = threading.Lock()
+        self._running = workers
+        self.reset()
+        self.subscription = _EndpointSubscription(self, core, info.queue_group or "", pending_limit)
+        self.is_busy = self.subscription._mailbox.items.__len__
+        self.state = self.subscription._state
+        self.subscription.threads += [
+            spawn(f"service-{info.name}-{number}", self._run) for number in range(workers)
+        ]
+
+    # --- statistics -----------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Set the statistics to zero."""
+        with self._lock:
+            self._requests = self._errors = 0
+            self._seconds = 0.0
+            self._last_error = ""
+
+    def stats(self) -> EndpointStats:
+        """Return the statistics."""
+        with self._lock:
+            count, total = self._requests, self._seconds
+            return EndpointStats(
+                name=self.info.name,
+                subject=self.info.subject,
+                queue_group=self.info.queue_group,
+                num_requests=count,
+                num_errors=self._errors,
+                last_error=self._last_error,
+                processing_time=timedelta(seconds=total),
+                average_processing_time=timedelta(seconds=total / count if count else 0.0),
+            )
+
+    def _count(self, seconds: float, error: str | None) -> None:
+        with self._lock:
+            self._requests += 1
+            self._seconds += seconds
+            if error is not None:
+                self._errors += 1
+                self._last_error = error
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        reason: BaseException
+        while True:
+            try:
+                delivery = self.subscription.take()
+            except (BadSubscriptionError, ConnectionClosedError, PermissionsError) as error:
+                reason = error
+                break
+            self._handle(self._request(delivery))
+        with self._lock:
+            self._running -= 1
+            is_last = not self._running
+        if is_last:
+            self._core.send_buffered()
+            self.subscription.done.set()
+            self._ended(reason)
+
+    def _request(self, delivery: Delivery) -> ServiceRequest:
+        request = ServiceRequest(delivery, self._core)
+        request._endpoint = self
+        request._error = None
+        return request
+
+    def _handle(self, request: ServiceRequest) -> None:
+        """Call the handler, reply to its error, and count the request."""
+        error: str | None = None
+        started = monotonic()
+        try:
+            self._handler(request)
+        except ServiceError as raised:
+            self._refuse(request, raised)
+        except Exception as raised:  # noqa: BLE001 - reported
+            # The requester gets a fixed text: the error may quote data of other requests.
+            error = f"{type(raised).__name__}: {raised}"
+            self._core.report_error(raised)
+            self._refuse(request, _INTERNAL_ERROR)
+        self._count(monotonic() - started, error or request._error)
+
+    def _refuse(self, request: ServiceRequest, error: ServiceError) -> None:
+        try:
+            request.respond_error(error.code, error.description, error.data)
+        except Error as failure:
+            self._core.report_error(failure)
+
+    def on_overload(self, deliveries: list[Delivery]) -> None:
+        """Have requests above the limit refused; called by the reader."""
+        self._post(self._refuse_overload, deliveries)
+
+    def _refuse_overload(self, delivery: Delivery) -> None:
+        request = self._request(delivery)
+        self._refuse(request, _OVERLOADED)
+        self._count(0.0, request._error)

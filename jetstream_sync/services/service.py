@@ -1,0 +1,484 @@
+"""
+A service: its endpoints, and the control thread that answers discovery and statistics requests.
+
+Rules:
+
+1. ``_lock`` guards the list of endpoints and the state. It is not held while sending or waiting.
+2. The first thread that stops the service does the work; ``_stopped`` is set at the end, and every other
+   caller waits for that.
+3. An endpoint that ends by itself, because the connection was closed or the subject is not permitted,
+   stops the service with that reason. Its last worker thread does that.
+"""
+
+# ruff: noqa: SLF001 - a service, its endpoints and receivers are one unit
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ..client.core import ConnectionCore
+from ..client.mailbox import Mailbox
+from ..client.receiver import MessageReceiver
+from ..client.threads import Signal, in_callback, spawn
+from ..codec import dumps, encode
+from ..errors import (
+    BadSubjectError,
+    BadSubscriptionError,
+    ConnectionClosedError,
+    DrainTimeoutError,
+    Error,
+    InvalidOptionError,
+)
+from ..net.clock import FOREVER, Deadline
+from ..options import check_callback
+from ..protocol.parser import Delivery
+from ..subjects import check_publish_subject, check_queue, check_subject
+from .endpoint import Endpoint, RequestHandler
+from .wire import (
+    EndpointInfo,
+    EndpointStats,
+    ServiceInfo,
+    ServicePing,
+    ServiceStats,
+    check_service_name,
+    check_version,
+    verb_subject,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: Maximum number of control requests that wait for the control thread; further ones are dropped.
+_MAX_CONTROL_REQUESTS: Final = 10_000
+#: Seconds to wait until the server has processed new subscriptions.
+_FLUSH_TIMEOUT_S: Final = 10.0
+#: Default of the pending requests of an endpoint.
+DEFAULT_PENDING_REQUESTS: Final = 65_536
+_VERBS: Final = ("PING", "INFO", "STATS")
+#: Random bytes of the id of an instance, which has two characters for each.
+_ID_BYTES: Final = 11
+
+#: Called with the statistics of an endpoint; returns further data for them, which JSON can represent.
+StatsHandler = Callable[[EndpointStats], Any]
+#: Called when the service has stopped, with the reason; ``None``: it was stopped by a call.
+StopCallback = Callable[[BaseException | None], object]
+H = TypeVar("H", bound=RequestHandler)
+
+
+class EndpointGroup:
+    """
+    Endpoints with a common subject prefix; created by `Service.add_group`.
+
+    A service is the group without a prefix. Any thread may add endpoints.
+    """
+
+    def __init__(self, service: Service, prefix: str, queue_group: str) -> None:
+        self._service = service
+        self._prefix = prefix
+        self._queue_group = queue_group
+
+    def add_group(self, name: str, queue_group: str | None = None) -> EndpointGroup:
+        """
+        Return a group within this one.
+
+        Args:
+            name: the tokens that precede the subjects of its endpoints; empty: none.
+            queue_group: the queue group of its endpoints; ``None``: that of this group; empty: none, so
+                that each instance of the service gets every request.
+
+        Raises:
+            BadSubjectError: the name or the queue group is invalid.
+
+        """
+        if name:
+            check_subject(name)
+            if ">" in name.split("."):
+                raise BadSubjectError(name, "a group must not contain '>'")
+        prefix = ".".join(filter(None, (self._prefix, name)))
+        return EndpointGroup(self._service, prefix, self._queue(queue_group))
+
+    def _queue(self, queue_group: str | None) -> str:
+        return self._queue_group if queue_group is None else check_queue(queue_group)
+
+    def endpoint(
+        self,
+        name: str,
+        subject: str | None = None,
+        workers: int = 1,
+        pending_msgs_limit: int = DEFAULT_PENDING_REQUESTS,
+        queue_group: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Callable[[H], H]:
+        """
+        Return a decorator that adds a function as an endpoint; arguments are those of `add_endpoint()`.
+
+        Example:
+            >>> service = nc.add_service("text", "1.0.0")
+            >>> @service.endpoint("upper")
+            ... def upper(request):
+            ...     request.respond(request.data.upper())
+            >>> nc.request("upper", b"hello", timeout=5.0).data
+            b'HELLO'
+
+        """
+
+        def add(handler: H) -> H:
+            self.add_endpoint(
+                name, handler, subject, workers, pending_msgs_limit, queue_group, metadata
+            )
+            return handler
+
+        return add
+
+    def add_endpoint(
+        self,
+        name: str,
+        handler: RequestHandler,
+        subject: str | None = None,
+        workers: int = 1,
+        pending_msgs_limit: int = DEFAULT_PENDING_REQUESTS,
+        queue_group: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        """
+        Add an endpoint; on return, the server sends it requests.
+
+        An exception of the handler is counted, reported to ``error_cb`` and answered with code 500; a
+        `ServiceError` is answered as it is.
+
+        Args:
+            name: letters, digits, ``-`` and ``_``.
+            handler: called with each request.
+            subject: the subject, below the prefix of the group; ``None``: the name.
+            workers: the number of threads that call the handler. With one, requests are handled in the
+                order of their arrival.
+            pending_msgs_limit: maximum number of requests that wait for a thread; further requests are
+                answered with code 503.
+            queue_group: the queue group, whose members share the requests; ``None``: that of the group;
+                empty: none.
+            metadata: shown in the description of the service.
+
+        Raises:
+            InvalidNameError: the name is invalid.
+            BadSubjectError: the subject or the queue group is invalid.
+            InvalidOptionError: another argument is invalid, or the service has stopped.
+            ConnectionClosedError: the connection is closed.
+            TimeoutError: the server did not confirm the subscription in time; it stays.
+
+        """
+        check_service_name(name, "endpoint")
+        full = ".".join(filter(None, (self._prefix, name if subject is None else subject)))
+        check_callback("handler", handler)
+        for option, number in (("workers", workers), ("pending_msgs_limit", pending_msgs_limit)):
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise InvalidOptionError(option, number, "must be an int of at least 1")
+        info = EndpointInfo(
+            name=name,
+            subject=check_subject(full),
+            queue_group=self._queue(queue_group) or None,
+            metadata=dict(metadata or {}),
+        )
+        self._service._start_endpoint(info, handler, workers, pending_msgs_limit)
+
+
+class Service(EndpointGroup):
+    """
+    A service on a connection, created by `Connection.add_service`.
+
+    As a context manager, it is stopped at the end of the block. It keeps its connection open. Any thread
+    may use it, handlers included.
+    """
+
+    def __init__(
+        self,
+        core: ConnectionCore,
+        name: str,
+        version: str,
+        description: str,
+        metadata: Mapping[str, str] | None,
+        queue_group: str,
+        stats_handler: StatsHandler | None,
+        stop_cb: StopCallback | None,
+        prefix: str,
+    ) -> None:
+        super().__init__(self, "", check_queue(queue_group))
+        self._core = core
+        self._ping = ServicePing(
+            name=check_service_name(name),
+            id=os.urandom(_ID_BYTES).hex(),
+            version=check_version(version),
+            metadata=dict(metadata or {}),
+        )
+        self._description = description
+        for option, callback in (("stats_handler", stats_handler), ("stop_cb", stop_cb)):
+            if callback is not None:
+                check_callback(option, callback)
+        self._stats_handler = stats_handler
+        self._stop_cb = stop_cb
+        self._root = check_publish_subject(prefix)
+        self._started: datetime = datetime.now(timezone.utc)
+        self._lock = threading.Lock()
+        self._endpoints: list[Endpoint] = []
+        self._stopping = False
+        self._stopped = Signal()
+        self._error: BaseException | None = None
+        # What the control thread has to do: a function and its argument.
+        self._control: Mailbox[tuple[Callable[[Delivery], None], Delivery]] = Mailbox()
+        self._receivers: list[_ControlReceiver] = []
+        try:
+            for verb in _VERBS:
+                for scope in ((), (name,), (name, self._ping.id)):
+                    receiver = _ControlReceiver(self)
+                    core.add_subscription(verb_subject(self._root, verb, *scope), "", receiver)
+                    self._receivers.append(receiver)
+            core.flush(Deadline(_FLUSH_TIMEOUT_S))
+            spawn(f"service-{name}", self._run_control)
+        except BaseException:
+            self._end_control()
+            raise
+
+    # --- state ----------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """The unique id of this instance."""
+        return self._ping.id
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the service has stopped."""
+        return self._stopped.is_set()
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why the service has stopped by itself; ``None``: it has not, or `stop()` was called."""
+        return self._error
+
+    def info(self) -> ServiceInfo:
+        """Return the description of this instance, as `Connection.service_info` does."""
+        self._core.check_not_forked()
+        with self._lock:
+            endpoints = [endpoint.info for endpoint in self._endpoints]
+        return ServiceInfo(**self._identity(), description=self._description, endpoints=endpoints)
+
+    def stats(self) -> ServiceStats:
+        """Return the statistics of this instance, as `Connection.service_stats` does."""
+        self._core.check_not_forked()
+        with self._lock:
+            endpoints = list(self._endpoints)
+        return ServiceStats(
+            **self._identity(),
+            started=self._started,
+            endpoints=[self._with_data(endpoint.stats()) for endpoint in endpoints],
+        )
+
+    def _identity(self) -> dict[str, Any]:
+        ping = self._ping
+        return {
+            "name": ping.name,
+            "id": ping.id,
+            "version": ping.version,
+            "metadata": ping.metadata,
+        }
+
+    def _with_data(self, stats: EndpointStats) -> EndpointStats:
+        """Add the result of the stats handler; without one, nats-py still expects the field."""
+        data = None
+        if self._stats_handler is not None:
+            try:
+                data = self._stats_handler(stats)
+                dumps(data)
+            except Exception as error:  # noqa: BLE001 - reported
+                self._core.report_error(error)
+                data = None
+        return replace(stats, extra={"data": data})
+
+    def reset(self) -> None:
+        """Set the statistics of all endpoints to zero, and `ServiceStats.started` to now."""
+        self._core.check_not_forked()
+        with self._lock:
+            endpoints = list(self._endpoints)
+            self._started = datetime.now(timezone.utc)
+        for endpoint in endpoints:
+            endpoint.reset()
+
+    # --- endpoints; called by `EndpointGroup` -----------------------------------------------------
+
+    def _start_endpoint(
+        self, info: EndpointInfo, handler: RequestHandler, workers: int, pending_limit: int
+    ) -> None:
+        """Start an endpoint; see `EndpointGroup.add_endpoint`."""
+        self._core.check_not_forked()
+        with self._lock:
+            if self._stopping:
+                raise InvalidOptionError("name", info.name, "the service has stopped")
+            self._endpoints.append(
+                Endpoint(
+                    self._core,
+                    info,
+                    handler,
+                    workers,
+                    pending_limit,
+                    self._post,
+                    self._on_endpoint_ended,
+                )
+            )
+        self._core.flush(Deadline(_FLUSH_TIMEOUT_S))
+
+    # --- stopping -------------------------------------------------------------------------------
+
+    def stop(self, timeout: float | timedelta | None = None) -> None:
+        """
+        Stop the service.
+
+        Its endpoints receive no more requests, and handlers process those that have arrived. Then the
+        service stops answering discovery requests, and ``stop_cb`` is called. Called from a handler, this
+        does not wait for handlers. A second call waits for the first.
+
+        Args:
+            timeout: how long to wait for the handlers, in seconds; ``None``: the connection's
+                ``drain_timeout``.
+
+        Raises:
+            DrainTimeoutError: the timeout has passed; the service has stopped, and requests that wait for
+                a thread are dropped.
+
+        """
+        core = self._core
+        core.check_not_forked()
+        deadline = Deadline(core.options.drain_timeout if timeout is None else timeout)
+        if not self._begin_stop():
+            if not in_callback() and not self._stopped.wait(deadline.left()):
+                raise DrainTimeoutError(f"the service {self._ping.name!r} is still stopping")
+            return
+        self._finish_stop(None, deadline)
+
+    def wait_stopped(self, timeout: float | timedelta | None = None) -> bool:
+        """
+        Wait until the service has stopped.
+
+        Args:
+            timeout: in seconds; ``None``: no limit.
+
+        Returns:
+            Whether it has stopped.
+
+        """
+        self._core.check_not_forked()
+        return self._stopped.wait(Deadline(timeout).left())
+
+    def _begin_stop(self) -> bool:
+        """Return whether the calling thread has to stop the service."""
+        with self._lock:
+            was_stopping, self._stopping = self._stopping, True
+        return not was_stopping
+
+    def _finish_stop(self, error: BaseException | None, deadline: Deadline) -> None:
+        core = self._core
+        endpoints = self._endpoints  # complete, because the service is stopping
+        reason = BadSubscriptionError(f"the service {self._ping.name!r} was stopped")
+        late: list[str] = []
+        try:
+            # Without a connection the server has forgotten the subscriptions.
+            with contextlib.suppress(ConnectionClosedError):
+                core.drain_subscriptions([each.state for each in endpoints], deadline)
+        finally:
+            # After a KeyboardInterrupt as well: no endpoint must stay half stopped.
+            for endpoint in endpoints:
+                endpoint.subscription.stop(reason)
+            try:
+                late += [
+                    each.info.name
+                    for each in endpoints
+                    if not each.subscription.wait_done(deadline)
+                ]
+            finally:
+                self._end_control()
+                self._error = error
+                self._stopped.set()
+        self._call_stop_cb(error)
+        if late:
+            raise DrainTimeoutError(f"the handler of endpoint {late[0]!r} is still running")
+
+    def _call_stop_cb(self, error: BaseException | None) -> None:
+        if self._stop_cb is not None:
+            try:
+                self._stop_cb(error)
+            except Exception as raised:  # noqa: BLE001 - reported
+                self._core.report_error(raised)
+
+    def _on_endpoint_ended(self, reason: BaseException) -> None:
+        """Stop because an endpoint has ended; called by its last worker thread."""
+        if self._begin_stop():
+            try:
+                self._finish_stop(reason, Deadline(self._core.options.drain_timeout))
+            except Error as error:
+                self._core.report_error(error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        state = "stopped" if self.is_stopped else "running"
+        return f"<{type(self).__name__} {self._ping.name!r} {self._ping.version} {self.id} {state}>"
+
+    # --- the control thread -----------------------------------------------------------------------
+
+    def _post(self, function: Callable[[Delivery], None], deliveries: list[Delivery]) -> None:
+        """Let the control thread call a function with each message; called by the reader."""
+        if len(self._control) < _MAX_CONTROL_REQUESTS:
+            self._control.put([(function, each) for each in deliveries], len(deliveries))
+
+    def _end_control(self) -> None:
+        for receiver in self._receivers:
+            self._core.remove_subscription_deferred(receiver.subscription)
+        self._core.send_buffered()
+        self._control.close(BadSubscriptionError("the service was stopped"))
+
+    def _run_control(self) -> None:
+        while True:
+            try:
+                function, delivery = self._control.get(FOREVER)
+            except (BadSubscriptionError, ConnectionClosedError) as error:
+                if self._begin_stop():
+                    self._finish_stop(error, Deadline(self._core.options.drain_timeout))
+                return
+            try:
+                function(delivery)
+            except Error as error:
+                self._core.report_error(error)
+
+    def _answer_verb(self, delivery: Delivery) -> None:
+        subject, reply = delivery[0], delivery[1]
+        verb = subject[len(self._root) + 1 :].split(b".", 1)[0]
+        if reply:
+            answer = {b"PING": lambda: self._ping, b"INFO": self.info, b"STATS": self.stats}[verb]()
+            core = self._core
+            command, size = core.encode_command(reply, dumps(encode(answer)), b"", None)
+            core.send(command, 1, size)
+
+
+class _ControlReceiver(MessageReceiver):
+    """Receives the requests of one verb."""
+
+    __slots__ = ("_service",)
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        """Queue requests for the control thread."""
+        self._service._post(self._service._answer_verb, deliveries)
+
+    def on_closed(self, reason: BaseException) -> None:
+        """End the control thread."""
+        self._service._control.close(reason)
