@@ -42,7 +42,7 @@ from .completion import stream_argument
 from .config import config_of_file, differences
 from .long_running import failover, failover_options
 from .names import find_stream
-from .output import count, counted, emit, note, size, to_json
+from .output import count, counted, emit, note, say, size, to_json
 from .progress import show_progress
 from .prompts import Asker
 from .settings import Settings, common_options
@@ -53,9 +53,11 @@ from .values import FILE, SIZE, TAG, FilePath
 _INFO: Final = "backup.json"
 _DATA: Final = "stream.tar.s2"
 _SUMS: Final = "SHA256SUMS"
-#: The stream identifiers of S2 and Snappy at the start of the data.
-_MAGIC_NUMBERS: Final = (b"\xff\x06\x00\x00S2sTwO", b"\xff\x06\x00\x00sNaPpY")
 _BUFFER_SIZE: Final = 1024 * 1024
+#: Maximum time of the server's check of all messages, which precedes the first chunk.
+_CHECK_TIMEOUT_S: Final = 600.0
+#: Fields of the state that a restore must reproduce.
+_COMPARED_FIELDS: Final = ("messages", "first_seq", "last_seq", "num_deleted")
 #: Part of the name of an incomplete backup directory.
 _PARTIAL: Final = ".partial-"
 
@@ -66,15 +68,9 @@ class Backup:
 
     directory: Path
     info: SnapshotInfo
+    #: The size of the data file in bytes, and its checksum.
     size: int
-    """The size of the data file in bytes."""
     sha256: str
-    """The checksum of the data file."""
-
-    @property
-    def data(self) -> Path:
-        """The path of the data file."""
-        return self.directory / _DATA
 
 
 def _error(path: Path, reason: object) -> CommandError:
@@ -84,7 +80,7 @@ def _error(path: Path, reason: object) -> CommandError:
 # --- writing ---------------------------------------------------------------------------------
 
 
-def check_target(directory: Path, *, replace: bool) -> None:
+def check_target(directory: Path, *, force: bool) -> None:
     """
     Check that a backup may be written to a directory.
 
@@ -101,45 +97,66 @@ def check_target(directory: Path, *, replace: bool) -> None:
         held = {each.name for each in directory.iterdir() if _PARTIAL not in each.name}
     except OSError as error:
         raise _error(directory, error.strerror or error) from error
-    if held and not (replace and held <= {_INFO, _DATA, _SUMS}):
+    if held and not (force and held <= {_INFO, _DATA, _SUMS}):
         hint = (
             "use --force to replace an older backup" if _INFO in held else "it contains other files"
         )
         raise _error(directory, f"the directory is not empty; {hint}")
 
 
-def save_snapshot(
-    snapshot: StreamSnapshot,
+def back_up(
+    settings: Settings,
+    stream: Stream,
     directory: Path,
     *,
-    replace: bool,
-    progress: Callable[[int], None],
+    force: bool,
+    quiet: bool,
+    check: bool = False,
+    **options: Any,
 ) -> Backup:
     """
-    Write a snapshot to a directory; after a failure the directory is unchanged.
+    Save a stream to a directory; after a failure the directory is unchanged.
 
     Args:
-        snapshot: the snapshot; it is read to its end.
+        settings: the settings of the command.
+        stream: the stream to save.
         directory: the target; it is created with its parents.
-        replace: whether to replace an older backup.
-        progress: called with the number of bytes written so far.
+        force: whether to replace an older backup.
+        quiet: show no progress.
+        check: whether the server checks every message first.
+        **options: the options of `Stream.snapshot`.
 
     Raises:
-        CommandError: the directory cannot be written, or the data is incomplete.
-        Error: the snapshot failed.
+        CommandError: the directory cannot be written, or the snapshot broke off.
+        Error: the server refused.
 
     """
-    check_target(directory, replace=replace)
-    try:
+    timeout = max(settings.timeout, _CHECK_TIMEOUT_S if check else 0.0)
+    total, title = stream.cached_info.state.bytes, f"Backing up {stream.name}"
+
+    def save() -> Backup:
+        check_target(directory, force=force)
         directory.parent.mkdir(parents=True, exist_ok=True)
-        with _partial(directory) as partial:
-            backup = _write(snapshot, partial, progress)
+        with (
+            show_progress(
+                settings.env, title, total, in_bytes=True, about=True, quiet=quiet
+            ) as shown,
+            stream.snapshot(timeout=timeout, check=check, **options) as snapshot,
+            _partial(directory) as partial,
+        ):
+            backup = _write(snapshot, partial, shown.show)
             _put_in_place(partial, directory)
+        return replace(backup, directory=directory)
+
+    try:
+        return failover(save)
+    except (ConnectionClosedError, TimeoutError, SnapshotBrokenError) as error:
+        text = f"the backup of {stream.name} failed: {one_line(error)}; the incomplete data was deleted"
+        raise CommandError(text, exit_status(error)) from error
     except OSError as error:
         if isinstance(error, Error):
             raise  # a connection error is an OSError as well
         raise CommandError(f"{directory}: {error.strerror or error}", ExitStatus.FAILED) from error
-    return Backup(directory=directory, info=backup.info, size=backup.size, sha256=backup.sha256)
 
 
 @contextlib.contextmanager
@@ -162,27 +179,23 @@ def _write(snapshot: StreamSnapshot, partial: Path, progress: Callable[[int], No
             file.write(chunk)
             digest.update(chunk)
             progress(snapshot.size)
-        _sync(file)
-    _check_frames(partial / _DATA)
     described = to_json(encode(snapshot.info)).encode()
     sums = f"{hashlib.sha256(described).hexdigest()}  {_INFO}\n{digest.hexdigest()}  {_DATA}\n"
     for name, content in ((_INFO, described), (_SUMS, sums.encode())):
         with _new_file(partial / name) as file:
             file.write(content)
-            _sync(file)
     return Backup(
         directory=partial, info=snapshot.info, size=snapshot.size, sha256=digest.hexdigest()
     )
 
 
-def _new_file(path: Path) -> BinaryIO:
-    """Create a file that only its owner can read, since streams may contain secrets."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
-
-
-def _sync(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+@contextlib.contextmanager
+def _new_file(path: Path) -> Iterator[BinaryIO]:
+    """Create a file that only its owner can read, since streams may contain secrets; sync it at the end."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _put_in_place(partial: Path, directory: Path) -> None:
@@ -214,7 +227,6 @@ def open_backup(directory: Path) -> Backup:
                 directory / _INFO, f"the file was changed: the checksum differs from {_SUMS}"
             )
         info = decode(SnapshotInfo, loads(described))
-        _check_frames(directory / _DATA)
         sha256, size = _digest(directory / _DATA)
     except FileNotFoundError as error:
         raise _error(directory, f"not a backup: {Path(error.filename).name} is missing") from error
@@ -238,67 +250,14 @@ def _sums(directory: Path) -> dict[str, str]:
 
 
 def _digest(path: Path) -> tuple[str, int]:
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_BUFFER_SIZE):
             digest.update(block)
-            size += len(block)
-    return digest.hexdigest(), size
-
-
-def _check_frames(path: Path) -> None:
-    """
-    Check that the data ends at the end of a block, without decoding the blocks.
-
-    S2 uses the frame format of Snappy: a type, the length in three bytes, the block.
-    """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        if not file.read(10).startswith(_MAGIC_NUMBERS):
-            raise _error(path, "the file is not snapshot data")
-        position = 10
-        while position < size:
-            file.seek(position)
-            head = file.read(4)
-            position += 4 + int.from_bytes(head[1:], "little")
-            if len(head) < 4 or 0x02 <= head[0] <= 0x7F:
-                raise _error(path, "the file is damaged")
-    if position != size:
-        raise _error(path, "the file is incomplete: it ends in the middle of a block")
+        return digest.hexdigest(), file.tell()
 
 
 # --- restoring -------------------------------------------------------------------------------
-
-
-def restore_backup(
-    js: JetStream,
-    backup: Backup,
-    info: SnapshotInfo,
-    timeout: float,
-    progress: Callable[[int], None],
-) -> Stream:
-    """
-    Restore a stream from a backup.
-
-    Args:
-        js: the JetStream context to restore to.
-        backup: the backup with the data.
-        info: the info of the backup, possibly with another config.
-        timeout: the timeout of each chunk, in seconds.
-        progress: called with the number of bytes read so far.
-
-    Raises:
-        CommandError: the data cannot be read.
-        Error: as `JetStream.restore_stream`.
-
-    """
-    try:
-        with _ProgressFile(backup.data, progress) as file:
-            return js.restore_stream(info, file, timeout=timeout)
-    except OSError as error:
-        if isinstance(error, Error):
-            raise  # a connection error is an OSError as well
-        raise _error(backup.data, error.strerror or error) from error
 
 
 class _ProgressFile(io.FileIO):
@@ -314,38 +273,31 @@ class _ProgressFile(io.FileIO):
         return data or b""
 
 
-#: Maximum time of the server's check of all messages, which precedes the first chunk.
-_CHECK_TIMEOUT_S = 600.0
-#: Fields of the state that a restore must reproduce.
-_COMPARED_FIELDS = ("messages", "first_seq", "last_seq", "num_deleted")
-
 _progress = click.option(
     "--progress/--no-progress", default=True, help="Show progress on standard error."
 )
+_directory = click.argument("directory", type=FilePath(path_type=Path))
+_consumers = click.option(
+    "--consumers/--no-consumers", default=True, help="Save the consumers too."
+)
+_check = click.option("--check", is_flag=True, help="Let the server check every message first.")
+_force = click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Replace older backups.")
 
 
 @click.command()
 @stream_argument
-@click.argument("directory", type=FilePath(path_type=Path))
-@click.option("--consumers/--no-consumers", default=True, help="Save the consumers too.")
-@click.option("--check", is_flag=True, help="Let the server check every message first.")
+@_directory
+@_consumers
+@_check
 @click.option("--chunk-size", type=SIZE, help="Size of a chunk; the server default is 128KiB.")
 @click.option(
     "--window-size", type=SIZE, help="Maximum data in flight; the server default is 8MiB."
 )
-@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Replace an existing backup.")
+@_force
 @_progress
 @common_options
 def backup(
-    settings: Settings,
-    name: str,
-    directory: Path,
-    consumers: bool,
-    check: bool,
-    chunk_size: int | None,
-    window_size: int | None,
-    force: bool,
-    progress: bool,
+    settings: Settings, name: str, directory: Path, force: bool, progress: bool, **options: Any
 ) -> None:
     """
     Save a stream to a directory.
@@ -353,24 +305,11 @@ def backup(
     The directory has the format of the nats CLI: backup.json and stream.tar.s2. It is created only
     when the backup is complete; an interrupted backup leaves nothing behind.
     """
-    check_target(directory, replace=force)
-    options: dict[str, Any] = {"consumers": consumers, "check": check}
-    options.update(chunk_size=chunk_size, window_size=window_size)
+    check_target(directory, force=force)
     with settings.jetstream(**failover_options(settings)) as js:
         stream = find_stream(js, name)
-        saved = back_up(
-            settings, stream, directory, replace_it=force, quiet=not progress, **options
-        )
-
-    def human() -> None:
-        what = f"{counted(saved.info.state.messages, 'message')}, {size(saved.size)} of data"
-        settings.env.stdout.write(f"Stream {name} was backed up to {directory}: {what}\n")
-
-    emit(settings, _document(saved), human)
-
-
-def _document(saved: Backup) -> dict[str, Any]:
-    return {
+        saved = back_up(settings, stream, directory, force=force, quiet=not progress, **options)
+    document = {
         "stream": saved.info.config.name,
         "directory": str(saved.directory),
         "bytes": saved.size,
@@ -378,51 +317,16 @@ def _document(saved: Backup) -> dict[str, Any]:
         "config": saved.info.config,
         "state": saved.info.state,
     }
-
-
-def back_up(
-    settings: Settings,
-    stream: Stream,
-    directory: Path,
-    *,
-    replace_it: bool = False,
-    quiet: bool = False,
-    **options: Any,
-) -> Backup:
-    """
-    Save a stream to a directory; see `save_snapshot`.
-
-    Args:
-        settings: the settings of the command.
-        stream: the stream to save.
-        directory: the directory to create.
-        replace_it: replace an existing backup.
-        quiet: show no progress.
-        **options: the options of `Stream.snapshot`.
-
-    """
-    timeout = max(settings.timeout, _CHECK_TIMEOUT_S if options.get("check") else 0.0)
-    total = stream.cached_info.state.bytes
-    title = f"Backing up {stream.name}"
-
-    def save() -> Backup:
-        with (
-            show_progress(
-                settings.env, title, total, in_bytes=True, about=True, quiet=quiet
-            ) as shown,
-            stream.snapshot(timeout=timeout, **options) as snapshot,
-        ):
-            return save_snapshot(snapshot, directory, replace=replace_it, progress=shown.show)
-
-    try:
-        return failover(save)
-    except (ConnectionClosedError, TimeoutError, SnapshotBrokenError) as error:
-        text = f"the backup of {stream.name} failed: {one_line(error)}; the incomplete data was deleted"
-        raise CommandError(text, exit_status(error)) from error
+    what = f"{counted(saved.info.state.messages, 'message')}, {size(saved.size)} of data"
+    emit(
+        settings,
+        document,
+        lambda: say(settings, f"Stream {name} was backed up to {directory}: {what}"),
+    )
 
 
 @click.command()
-@click.argument("directory", type=FilePath(path_type=Path))
+@_directory
 @click.option(
     "--config",
     "file",
@@ -489,7 +393,7 @@ def restore(
         info = bring_back(settings, js, saved, config, quiet=not progress)
 
     def human() -> None:
-        settings.env.stdout.write(f"Stream {config.name} was restored\n\n")
+        say(settings, f"Stream {config.name} was restored\n")
         write_info(settings, info)
 
     emit(settings, info, human)
@@ -533,8 +437,11 @@ def bring_back(
     info = SnapshotInfo(config=config, state=saved.info.state)
     title = f"Restoring {config.name}"
     try:
-        with show_progress(settings.env, title, saved.size, in_bytes=True, quiet=quiet) as shown:
-            stream = restore_backup(js, saved, info, settings.timeout, shown.show)
+        with (
+            show_progress(settings.env, title, saved.size, in_bytes=True, quiet=quiet) as shown,
+            _ProgressFile(saved.directory / _DATA, shown.show) as file,
+        ):
+            stream = js.restore_stream(info, file, timeout=settings.timeout)
     except RestoreNameInUseError as error:
         name = config.name
         raise CommandError(
@@ -546,6 +453,8 @@ def bring_back(
         if isinstance(error, APIError):
             raise
         raise _restore_error(js, config.name, error) from error
+    except OSError as error:
+        raise _error(saved.directory / _DATA, error.strerror or error) from error
     found = stream.info()
     _compare(settings, saved, found)
     return found
@@ -584,24 +493,15 @@ def _compare(settings: Settings, saved: Backup, found: StreamInfo) -> None:
     raise CommandError(text, ExitStatus.FAILED)
 
 
-_directory = click.argument("directory", type=FilePath(path_type=Path))
-
-
 @click.command("backup")
 @_directory
-@click.option("--consumers/--no-consumers", default=True, help="Include the consumers.")
-@click.option("--check", is_flag=True, help="Verify all messages on the server first.")
-@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Replace older backups.")
+@_consumers
+@_check
+@_force
 @_progress
 @common_options
 def backup_account(
-    settings: Settings,
-    *,
-    directory: Path,
-    consumers: bool,
-    check: bool,
-    force: bool,
-    progress: bool,
+    settings: Settings, *, directory: Path, force: bool, progress: bool, **options: Any
 ) -> None:
     """
     Back up all streams to a directory, each in its own subdirectory.
@@ -609,23 +509,14 @@ def backup_account(
     Backups have the format of the nats command. A failed stream does not stop the others; all failed streams
     are listed at the end.
     """
-    results: list[dict[str, Any]] = []
     with settings.jetstream(**failover_options(settings)) as js:
         names = js.stream_names()
         for name in names:
-            check_target(directory / name, replace=force)
+            check_target(directory / name, force=force)
 
-        def save(name: str) -> dict[str, Any]:
-            saved = back_up(
-                settings,
-                js.get_stream(name),
-                directory / name,
-                replace_it=force,
-                quiet=not progress,
-                consumers=consumers,
-                check=check,
-            )
-            return {"bytes": saved.size, "messages": saved.info.state.messages}
+        def save(name: str) -> Backup:
+            stream, target = js.get_stream(name), directory / name
+            return back_up(settings, stream, target, force=force, quiet=not progress, **options)
 
         directory.mkdir(parents=True, exist_ok=True)
         results = [_attempt(settings, name, directory / name, save) for name in names]
@@ -644,7 +535,7 @@ def restore_account(settings: Settings, *, directory: Path, progress: bool) -> N
     end, after the others were restored.
     """
     if not directory.is_dir():
-        raise CommandError(f"{directory}: not a directory", ExitStatus.USAGE)
+        raise _error(directory, "not a directory")
     # Names that begin with a dot are incomplete backups.
     found = sorted(
         path.parent for path in directory.glob(f"*/{_INFO}") if not path.parent.name.startswith(".")
@@ -662,22 +553,23 @@ def restore_account(settings: Settings, *, directory: Path, progress: bool) -> N
     # A partly restored stream can only be removed over a new connection.
     with settings.jetstream(allow_reconnect=True) as js:
 
-        def make(name: str) -> dict[str, Any]:
-            one = saved[name]
-            info = bring_back(settings, js, one, one.info.config, quiet=not progress)
-            return {"bytes": one.size, "messages": info.state.messages}
+        def make(name: str) -> Backup:
+            bring_back(settings, js, saved[name], saved[name].info.config, quiet=not progress)
+            return saved[name]
 
         results = [_attempt(settings, name, each.directory, make) for name, each in saved.items()]
     _report(settings, results, "restored", "restored")
 
 
 def _attempt(
-    settings: Settings, name: str, directory: Path, do: Callable[[str], dict[str, Any]]
+    settings: Settings, name: str, directory: Path, do: Callable[[str], Backup]
 ) -> dict[str, Any]:
     """Run an operation on a stream and return its result; the loss of the connection is raised."""
     result = {"stream": name, "directory": str(directory)}
     try:
-        return {**result, **do(name), "ok": True}
+        saved = do(name)
+        messages = saved.info.state.messages
+        return {**result, "bytes": saved.size, "messages": messages, "ok": True}
     except (Error, CommandError) as error:
         if isinstance(error.__cause__ or error, ConnectionClosedError):
             raise
@@ -687,14 +579,10 @@ def _attempt(
 
 def _report(settings: Settings, results: list[dict[str, Any]], done: str, undone: str) -> None:
     good = [each for each in results if each["ok"]]
-    bad = [each["stream"] for each in results if not each["ok"]]
-    noun = "Streams" if len(good) != 1 else "Stream"
-
-    def human() -> None:
-        messages = counted(sum(each["messages"] for each in good), "message")
-        data = size(sum(each["bytes"] for each in good))
-        settings.env.stdout.write(f"{len(good)} {noun} {done}: {messages}, {data} of data\n")
-
-    emit(settings, results, human)
-    if bad:
-        raise CommandError(f"not {undone}: {', '.join(bad)}", ExitStatus.FAILED)
+    failed = [each["stream"] for each in results if not each["ok"]]
+    messages = counted(sum(each["messages"] for each in good), "message")
+    data = size(sum(each["bytes"] for each in good))
+    text = f"{counted(len(good), 'Stream')} {done}: {messages}, {data} of data"
+    emit(settings, results, lambda: say(settings, text))
+    if failed:
+        raise CommandError(f"not {undone}: {', '.join(failed)}", ExitStatus.FAILED)

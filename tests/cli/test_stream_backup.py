@@ -191,9 +191,6 @@ def damage(target: Path, how: str) -> None:
     data, described = target / "stream.tar.s2", target / "backup.json"
     if how == "cut":
         data.write_bytes(data.read_bytes()[:-100])
-    elif how == "cut without sums":
-        (target / "SHA256SUMS").unlink()
-        data.write_bytes(data.read_bytes()[:-100])
     elif how == "changed":
         content = bytearray(data.read_bytes())
         content[len(content) // 2] ^= 1
@@ -207,9 +204,6 @@ def damage(target: Path, how: str) -> None:
     elif how == "nonsense":
         (target / "SHA256SUMS").unlink()
         described.write_text('{"config": {}}')
-    elif how == "other data":
-        (target / "SHA256SUMS").unlink()
-        data.write_bytes(b"PK\x03\x04" * 100)
     elif how == "sums that are no text":
         (target / "SHA256SUMS").write_bytes(b"\xff\xfe")
 
@@ -218,13 +212,11 @@ def damage(target: Path, how: str) -> None:
     "how",
     [
         "cut",
-        "cut without sums",
         "changed",
         "described otherwise",
         "no data",
         "no description",
         "nonsense",
-        "other data",
         "sums that are no text",
     ],
 )
@@ -242,14 +234,15 @@ def test_a_damaged_backup_is_rejected(
     assert raw.api("STREAM.INFO.ORDERS")["state"]["messages"] == 299
 
 
+@pytest.mark.parametrize("how", ["changed", "cut"])
 def test_damage_that_only_the_server_detects_leaves_no_stream(
-    orders: Jsm, raw: RawClient, tmp_path: Path
+    orders: Jsm, raw: RawClient, tmp_path: Path, how: str
 ) -> None:
     """Without checksums the server detects the damage, and no partial stream is left."""
     target = tmp_path / "b"
     orders("stream", "backup", "ORDERS", str(target)).ok()
     (target / "SHA256SUMS").unlink()
-    damage(target, "changed")
+    damage(target, how)
     gone(orders, raw)
     refused = orders("stream", "restore", str(target), "-j")
     assert refused.status == 1
@@ -267,35 +260,6 @@ def test_messages_lost_to_limits_are_a_warning(orders: Jsm, raw: RawClient, tmp_
     restored = orders("stream", "restore", str(target), "--config", str(file)).ok()
     assert raw.api("STREAM.INFO.ORDERS")["state"]["messages"] == 10
     assert "messages is 10, was 299" in restored.err
-
-
-def test_progress_goes_to_stderr(tmp_path: Path) -> None:
-    """A line per second is written to stderr; with --no-progress there is none."""
-    from jetstream_sync.cli.env import Environment
-    from jetstream_sync.cli.progress import show_progress
-
-    def lines(*, quiet: bool) -> str:
-        path = tmp_path / "err"
-        with path.open("w") as err, path.open("rb") as stdin:
-            env = Environment(stdin=stdin, stdout=err, stderr=err, variables={})
-            times = iter([0.0, 0.5, 1.0, 1.5, 2.5])
-            with show_progress(
-                env,
-                "Saving",
-                4096,
-                in_bytes=True,
-                about=True,
-                quiet=quiet,
-                clock=lambda: next(times),
-            ) as shown:
-                for more in (1000, 24, 976, 2096):
-                    shown.advance(more)
-        return path.read_text()
-
-    assert lines(quiet=False) == (
-        "Saving: 1.0 KiB of about 4.0 KiB 1.0 KiB/s\nSaving: 4.0 KiB of about 4.0 KiB 1.6 KiB/s\n"
-    )
-    assert lines(quiet=True) == ""
 
 
 def test_a_terminal_shows_a_progress_bar(
