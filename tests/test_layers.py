@@ -88,7 +88,7 @@ ONLY_IN: dict[str, set[str]] = {
     "queue": {"client", "workers"},
     # A read of standard input must not miss a Ctrl-C just before it.
     "select": {"net", "cli/interruptible.py", "workers/heartbeat.py"},
-    "selectors": {"net", "workers/http_server.py"},
+    "selectors": {"net"},
     "signal": {"server", "cli", "spark/streaming/reader.py", "workers"},
     "socket": {"net", "server", "workers/http_server.py", "workers/health.py"},
     "ssl": {"net"},
@@ -133,7 +133,7 @@ THIRD_PARTY: dict[str, set[str]] = {
 
 # The files that create threads and timers: they name them, make them daemons and report crashes. The
 # worker runtime has its own, because it uses only public names.
-THREADS_FILES = {"client/threads.py", "workers/spawn.py"}
+THREADS_FILES = {"client/threads.py", "workers/status.py"}
 #: Tests of users run there; an error of the worker thread is a failure of the test.
 THREADS_FILES |= {"pytest_plugin/__init__.py"}
 
@@ -163,7 +163,10 @@ BROAD_HANDLERS: dict[tuple[str, str], str] = {
     ("services/service.py", "_with_data"): "a user's function for statistics may raise anything",
     ("services/service.py", "_call_stop_cb"): "a user's callback may raise anything",
     ("jetstream/watch.py", "_report_current"): "a user's callback may raise anything",
-    ("workers/health.py", "_route"): "an error in an answer must not end the thread of the server",
+    (
+        "workers/http_server.py",
+        "do_GET",
+    ): "an error in an answer must not end the thread of the server",
     ("workers/logs.py", "log"): "a user's log handler may raise anything",
     ("workers/tracing.py", "guarded"): "tracers and propagators may raise anything",
     ("workers/observer.py", "emit"): "a user's hook may raise anything",
@@ -191,13 +194,13 @@ BROAD_HANDLERS: dict[tuple[str, str], str] = {
         "main",
     ): "modules of the user may raise anything: the worker gets the error",
     ("workers/processes.py", "answer"): "the process gets the error",
-    ("workers/batches.py", "process_batch"): "as in process: the attempt has failed",
+    ("workers/processing.py", "process_batch"): "as in process: the attempt has failed",
     (
-        "workers/threads.py",
+        "workers/pulling.py",
         "_key_of",
     ): "a user's key function may raise anything: the attempt has failed",
     ("workers/processing.py", "_bury"): "a user's function for the subject may raise anything",
-    ("workers/spawn.py", "run"): "the top of every thread: it reports the error that ended it",
+    ("workers/status.py", "run"): "the top of every thread: it reports the error that ended it",
 }
 
 # What the layers above `client` use of the connection core: its methods, not its parts.

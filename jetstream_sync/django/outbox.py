@@ -38,7 +38,7 @@ from .. import (
     ServiceUnavailableError,
     TimeoutError,
 )
-from ..workers.spawn import spawn
+from ..workers.status import spawn
 from .config import Config
 from .inbox import delete_old_entries
 from .models import Outbox, OutboxState

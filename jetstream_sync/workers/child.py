@@ -20,13 +20,14 @@ import pickle
 import signal
 import threading
 import traceback
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from logging.handlers import QueueHandler
 from multiprocessing.connection import Connection
 from multiprocessing.spawn import prepare
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, cast
 
 from .. import InvalidOptionError, JetStreamMsg
 from .context import Context
@@ -34,8 +35,7 @@ from .dead_letters import one_line
 from .handler import Handler, Middleware, Reply
 from .leases import Delivery
 from .logs import log, log_context
-from .registry import created_workers, enter_handler_process
-from .spawn import spawn
+from .status import spawn
 from .tracing import tracing_middleware
 
 if TYPE_CHECKING:
@@ -91,6 +91,53 @@ class FailureReport:
     """The name of its class."""
     text: str
     traceback: str
+
+
+class HandlerOwner(Protocol):
+    """What is used of a `Worker`."""
+
+    handlers: list[Handler]
+    middleware: Sequence[Middleware]
+    trace: str | None
+
+
+_created: Final[list[weakref.ref[HandlerOwner]]] = []
+
+
+def register(worker: HandlerOwner) -> None:
+    """Remember a worker as long as it exists."""
+    _created.append(weakref.ref(worker, _created.remove))
+
+
+def created_workers() -> list[HandlerOwner]:
+    """Return the workers that exist, in the order of their creation."""
+    return [worker for each in tuple(_created) if (worker := each()) is not None]
+
+
+#: Whether this process belongs to a handler; a list, because it changes.
+_in_handler_process: Final = [False]
+
+
+def enter_handler_process() -> None:
+    """Record that this process belongs to a handler: workers must not run in it."""
+    _in_handler_process[0] = True
+
+
+def refuse_to_run() -> None:
+    """
+    Check that workers may run in this process.
+
+    Raises:
+        InvalidOptionError: it belongs to a handler. Its worker would start processes without end.
+
+    """
+    if _in_handler_process[0]:
+        raise InvalidOptionError(
+            "pool",
+            "processes",
+            "a process of a handler must not run the worker when it imports the module: call run() "
+            "under if __name__ == '__main__'",
+        )
 
 
 def main(connection: int, lifeline: int) -> None:

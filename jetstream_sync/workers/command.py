@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Final, TextIO
 
 from .. import InvalidOptionError
-from .health import MonitoringServer, Processes
+from .health import Processes
 from .heartbeat import supervisor_link
+from .http_server import MonitoringServer
 from .logs import JsonLogFormatter, LogContextFilter, log, outcome_log
 from .status import ExitStatus
 from .supervisor import Limits, Supervisor

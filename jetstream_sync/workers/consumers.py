@@ -11,13 +11,14 @@ from .. import (
     BucketNotFoundError,
     ConsumerConfig,
     ConsumerNotFoundError,
+    DeliverPolicy,
     InvalidOptionError,
     PriorityPolicy,
     RetentionPolicy,
     StreamNotFoundError,
 )
 from .handler import Handler, start_of
-from .leases import MIN_WAIT_S, LeaseTimes
+from .leases import MIN_WAIT_S, LeaseKeeper, LeaseTimes
 from .logs import log
 from .parking import check_parking
 from .retries import MAX_EXTRA_DELIVERIES
@@ -33,6 +34,8 @@ _MAX_ACK_PENDING: Final = 1000
 #: seconds: as long as its messages are leased by default.
 _GROUP: Final = "worker"
 _PIN_TIMEOUT_S: Final = 30.0
+#: Timeout of a request for the consumer's info, in seconds: the main thread waits for it.
+_INFO_TIMEOUT_S: Final = 2.0
 
 
 def get_stream(js: JetStream, name: str) -> Stream:
@@ -44,23 +47,17 @@ def get_stream(js: JetStream, name: str) -> Stream:
         raise StreamNotFoundError(error.code, error.err_code, text) from error
 
 
-def ensure_consumer(
-    js: JetStream,
-    handler: Handler,
-    *,
-    may_change: bool,
-    known: tuple[ConsumerInfo, str] | None = None,
-) -> tuple[PullConsumer, str]:
+class HandlerConsumer:
     """
-    Return the consumer of a handler, and the generation of its stream.
+    The consumer of a handler in a running worker, and its last known state.
+
+    A handler that names no filter or ``ack_wait`` expects those that the consumer has at first.
 
     Args:
         js: the JetStream context.
         handler: the handler.
         may_change: create the consumer if it does not exist, and update the fields that the handler
             names; otherwise it must exist.
-        known: the last known state of the consumer and the generation, if it was deleted while the worker
-            runs: a new one continues behind its ack floor.
 
     Raises:
         StreamNotFoundError, ConsumerNotFoundError: it does not exist.
@@ -68,41 +65,107 @@ def ensure_consumer(
         Error: the server refused.
 
     """
-    stream = get_stream(js, handler.stream)
-    generation = f"{stream.cached_info.created.timestamp():.0f}"
-    try:
-        consumer = stream.get_consumer(handler.consumer)
-    except ConsumerNotFoundError:
-        if not may_change:
-            raise
-        config = _new_config(handler, stream.cached_info)
-        floor = 0
-        # A work queue deletes acknowledged messages, and refuses another start than the first message.
-        is_queue = stream.cached_info.config.retention == RetentionPolicy.WORK_QUEUE
-        if known is not None and known[1] == generation and not is_queue:
-            floor = known[0].ack_floor.stream_seq
-            if floor:
-                config = replace(config, **start_of(floor + 1), opt_start_time=None)
-            elif handler.deliver == "new":
-                # Before server 2.14, the ack floor is 0 until the first acknowledgement.
-                config = replace(config, **start_of(known[0].created))
-        consumer = stream.create_consumer(config)
-        info = consumer.cached_info
-        log.log(
-            logging.INFO if known is None else logging.WARNING,
-            "%s: consumer %s/%s was created and receives %d stored messages%s",
-            handler.name,
-            handler.stream,
-            handler.consumer,
-            info.num_pending + info.delivered.consumer_seq,
-            f" behind sequence {floor}" if floor else "",
-        )
-    else:
-        wanted = _updated(consumer.cached_info.config, handler)
-        if may_change and wanted != consumer.cached_info.config:
-            consumer = stream.update_consumer(wanted)
-    _check_consumer(consumer.cached_info.config, handler)
-    return consumer, generation
+
+    def __init__(self, js: JetStream, handler: Handler, *, may_change: bool) -> None:
+        self._js = js
+        self._handler = handler
+        self._may_change = may_change
+        #: The creation time of the stream, which distinguishes it from a later one of its name.
+        self.generation: str = ""
+        #: Receives the messages.
+        self.pull: PullConsumer
+        #: The state when it was read last.
+        self.info: ConsumerInfo
+        #: What does not fit the handler, as sentences; empty: the consumer fits.
+        self.mismatches: list[str] = []
+        self._open(None)
+        #: The lengths of the leases.
+        self.times: LeaseTimes = LeaseTimes(self.info.config)
+
+    def _open(self, known: ConsumerInfo | None) -> None:
+        """Find, create or update the consumer; a new one continues behind its last known state."""
+        handler = self._handler
+        stream = get_stream(self._js, handler.stream)
+        before = self.generation
+        self.generation = f"{stream.cached_info.created.timestamp():.0f}"
+        try:
+            consumer = stream.get_consumer(handler.consumer)
+        except ConsumerNotFoundError:
+            if not self._may_change:
+                raise
+            if before != self.generation:
+                known = None
+            config, floor = _continued(_new_config(handler, stream.cached_info), stream, known)
+            consumer = stream.create_consumer(config)
+            _log_created(handler, consumer.cached_info, floor, is_new=not before)
+        else:
+            wanted = _updated(consumer.cached_info.config, handler)
+            if self._may_change and wanted != consumer.cached_info.config:
+                consumer = stream.update_consumer(wanted)
+        _check_consumer(consumer.cached_info.config, handler)
+        self.pull, self.info = consumer, consumer.cached_info
+        self._expected = _updated(self.info.config, handler)
+        self._compare()
+
+    def recreate(self, keeper: LeaseKeeper) -> None:
+        """Create the consumer again after it was deleted, behind its ack floor; raises as the constructor."""
+        self._open(self.info)
+        keeper.adopt(self.times, self.info.config)
+
+    def read(self) -> ConsumerInfo:
+        """Return the state on the server; raises as `PullConsumer.info`."""
+        return self.pull.info(_INFO_TIMEOUT_S)
+
+    def refresh(self, keeper: LeaseKeeper) -> None:
+        """Read the state, and use it for the leases of held messages; raises as `read`."""
+        self.info = self.read()
+        keeper.adopt(self.times, self.info.config)
+        self._compare()
+
+    def _compare(self) -> None:
+        """Compare the state with the handler; log each difference once."""
+        handler, before = self._handler, self.mismatches
+        found = _mismatches(self.info, self._expected, handler)
+        try:
+            _check_consumer(self.info.config, handler)
+        except InvalidOptionError as error:
+            found.append(str(error))
+        self.mismatches = found
+        for mismatch in found:
+            if mismatch not in before:
+                log.error("%s: %s", handler.name, mismatch)
+        if before and not found:
+            name = f"{handler.stream}/{handler.consumer}"
+            log.warning("%s: consumer %s fits the handler again", handler.name, name)
+
+
+def _continued(
+    config: ConsumerConfig, stream: Stream, known: ConsumerInfo | None
+) -> tuple[ConsumerConfig, int]:
+    """Return a config that continues behind the ack floor of a deleted consumer, and the floor; 0: none."""
+    # A work queue deletes acknowledged messages, and refuses another start than the first message.
+    is_queue = stream.cached_info.config.retention == RetentionPolicy.WORK_QUEUE
+    if known is None or is_queue:
+        return config, 0
+    floor = known.ack_floor.stream_seq
+    if floor:
+        return replace(config, **start_of(floor + 1), opt_start_time=None), floor
+    if config.deliver_policy == DeliverPolicy.NEW:
+        # Before server 2.14, the ack floor is 0 until the first acknowledgement.
+        return replace(config, **start_of(known.created)), 0
+    return config, 0
+
+
+def _log_created(handler: Handler, info: ConsumerInfo, floor: int, *, is_new: bool) -> None:
+    log.log(
+        logging.INFO if is_new else logging.WARNING,
+        "%s: consumer %s/%s was created and receives %d stored messages%s",
+        handler.name,
+        handler.stream,
+        handler.consumer,
+        info.num_pending + info.delivered.consumer_seq,
+        f" behind sequence {floor}" if floor else "",
+    )
 
 
 def _new_config(handler: Handler, stream: StreamInfo) -> ConsumerConfig:
@@ -175,41 +238,6 @@ def _check_consumer(config: ConsumerConfig, handler: Handler) -> None:
         )
 
 
-class ConsumerWatch:
-    """
-    Notices changes of a consumer that keep messages from its handler.
-
-    A handler that names no filter or ``ack_wait`` expects those that the consumer has at first.
-
-    Args:
-        handler: the handler.
-        info: the state of its consumer at first.
-
-    """
-
-    def __init__(self, handler: Handler, info: ConsumerInfo) -> None:
-        self._handler = handler
-        self._expected = _updated(info.config, handler)
-        #: What does not fit the handler, as sentences; empty: the consumer fits.
-        self.mismatches: list[str] = []
-        self.update(info)
-
-    def update(self, info: ConsumerInfo) -> None:
-        """Compare a new state with the handler; log each difference once."""
-        handler, before = self._handler, self.mismatches
-        self.mismatches = _mismatches(info, self._expected, handler)
-        try:
-            _check_consumer(info.config, handler)
-        except InvalidOptionError as error:
-            self.mismatches.append(str(error))
-        for each in self.mismatches:
-            if each not in before:
-                log.error("%s: %s", handler.name, each)
-        if before and not self.mismatches:
-            name = f"{handler.stream}/{handler.consumer}"
-            log.warning("%s: consumer %s fits the handler again", handler.name, name)
-
-
 def _mismatches(info: ConsumerInfo, expected: ConsumerConfig, handler: Handler) -> list[str]:
     """Return what keeps messages of a consumer from its handler, or ends their leases too early."""
     name = f"consumer {handler.stream}/{handler.consumer}"
@@ -259,7 +287,7 @@ def check_handler(
         What is allowed and probably not intended, as sentences.
 
     Raises:
-        Error: as `ensure_consumer`.
+        Error: as `HandlerConsumer`.
 
     """
     found = []
@@ -282,7 +310,7 @@ def check_handler(
     _check_consumer(config, handler)
     # An exclusive consumer serves one process at a time.
     served = 1 if handler.exclusive else processes
-    held = served * handler.capacity
+    held = served * (handler.concurrency * (handler.max_messages or 1) + handler.ahead)
     limit = config.max_ack_pending
     if limit is not None and 0 < limit < held:
         formula = "concurrency + prefetch"

@@ -106,9 +106,10 @@ class Handler:
     """Several of them; excludes ``filter_subject``. Empty: those of the existing consumer, or none."""
     concurrency: int = 1
     """Number of threads that run the function."""
-    prefetch: int = None  # type: ignore[assignment]  # replaced in __post_init__
-    """Number of messages to receive ahead; ``None``: as many as there are threads, or the size of a batch;
-    0: a message is requested when a thread is free."""
+    prefetch: int | None = None
+    """Number of messages to receive ahead; ``None``: the work of about 75 milliseconds, by the time that
+    messages take, between as many as there are threads and 256, or the size of a batch; 0: a message is
+    requested when a thread is free."""
     retry: Backoff = None  # type: ignore[assignment]  # replaced in __post_init__
     """Attempts and delays; ``None``: those of ``Backoff()``, or with ``key`` those of
     ``Backoff(first=0.5, maximum=10.0, attempts=8, in_place=True)``."""
@@ -219,8 +220,6 @@ class Handler:
             ("_decode", self.decode if callable(self.decode) else DECODERS[self.decode]),
         ):
             object.__setattr__(self, name, value)
-        if self.prefetch is None:
-            object.__setattr__(self, "prefetch", self.max_messages or self.concurrency)
         self._check_combinations()
 
     def _check_combinations(self) -> None:
@@ -243,9 +242,9 @@ class Handler:
         _check("pool", self.pool, self.pool == "threads", "must be 'threads' for batches")
 
     @property
-    def capacity(self) -> int:
-        """The number of messages that are held at most."""
-        return self.concurrency * (self.max_messages or 1) + self.prefetch
+    def ahead(self) -> int:
+        """The number of messages to receive ahead, at least."""
+        return (self.max_messages or self.concurrency) if self.prefetch is None else self.prefetch
 
     @property
     def name(self) -> str:

@@ -1,5 +1,5 @@
 """
-Health of a worker: whether it is alive and ready, over HTTP and to systemd.
+Health of a worker: whether it is alive and ready, also for systemd.
 
 A worker is *alive* unless a restart would help: a thread of the runtime has ended, every slot of a
 handler is over its timeout, or the connection is closed for good. It stays alive while the server is
@@ -9,20 +9,16 @@ their handlers, and not stopping.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
-from .http_server import HttpServer, Response
 from .leases import LeaseKeeper, lease_clock
-from .logs import log
 from .metrics import (
-    CONTENT_TYPE,
     GaugeSnapshot,
     HandlerSnapshot,
     Snapshot,
@@ -31,7 +27,6 @@ from .metrics import (
     metrics_text,
 )
 from .observer import Observer
-from .spawn import spawn
 
 if TYPE_CHECKING:
     from .. import Connection
@@ -40,8 +35,6 @@ if TYPE_CHECKING:
 #: Seconds without a check of the leases after which the worker is not alive. A check may wait for the
 #: answer to a ping for a part of the shortest lease.
 _MAX_LEASE_CHECK_S: Final = 30.0
-#: Seconds to wait for the end of the server's thread.
-_CLOSE_TIMEOUT_S: Final = 1.0
 
 
 class Monitor:
@@ -95,13 +88,13 @@ class Monitor:
             if not thread.is_alive()
         ]
         if self._keeper is not None:
-            limit = _MAX_LEASE_CHECK_S + max(each.shortest_wait for each in self._pools)
+            limit = _MAX_LEASE_CHECK_S + max(pool.consumer.times.shortest for pool in self._pools)
             idle = lease_clock() - self._keeper.checked_at
             if idle > limit:
                 found.append(f"leases were not checked for {idle:.0f} s")
         for pool in self._pools:
             state = pool.state()
-            if pool.is_stuck:
+            if state.is_stuck:
                 found.append(f"{pool.handler.name}: all {state.slots} threads exceed the timeout")
             if not state.pull_alive and self.phase == "running":
                 found.append(f"{pool.handler.name}: the thread that pulls messages has ended")
@@ -117,12 +110,14 @@ class Monitor:
         if self._nc is not None and not self._nc.is_connected:
             found.append("the server is not connected")
         found += [
-            f"{pool.handler.name}: cannot pull: {pool.pull_error}"
+            f"{pool.handler.name}: cannot pull: {pool.puller.error}"
             for pool in self._pools
-            if pool.pull_error
+            if pool.puller.error
         ]
         found += [
-            f"{pool.handler.name}: {each}" for pool in self._pools for each in pool.watch.mismatches
+            f"{pool.handler.name}: {mismatch}"
+            for pool in self._pools
+            for mismatch in pool.consumer.mismatches
         ]
         return found
 
@@ -144,7 +139,7 @@ class Monitor:
         return metrics_text(self.snapshots())
 
     def _handler(self, pool: HandlerThreads) -> HandlerSnapshot:
-        handler, state, info = pool.handler, pool.state(), pool.info
+        handler, state, info = pool.handler, pool.state(), pool.consumer.info
         observer = self._observer.handler(handler)
         total = observer.total()
         return {
@@ -161,9 +156,9 @@ class Monitor:
             "paused": state.paused,
             "slots": state.slots,
             "delayed": observer.delayed,
-            "pending": None if info is None else info.num_pending,
-            "ack_pending": None if info is None else info.num_ack_pending,
-            "mismatches": len(pool.watch.mismatches),
+            "pending": info.num_pending,
+            "ack_pending": info.num_ack_pending,
+            "mismatches": len(pool.consumer.mismatches),
         }
 
 
@@ -249,89 +244,6 @@ class Processes:
                 "gauges": [],
             }
             return metrics_text([*self._current.values(), ended], self._ends)
-
-
-class _Source(Protocol):
-    """What a `MonitoringServer` serves: a worker in this process, or several processes."""
-
-    def not_live(self) -> list[str]:
-        """Return the reasons for a failure of ``/livez``."""
-
-    def not_ready(self) -> list[str]:
-        """Return the reasons for a failure of ``/readyz``."""
-
-    def snapshots(self) -> list[Snapshot]:
-        """Return a snapshot of each process."""
-
-    def metrics(self) -> str:
-        """Return the text of ``/metrics``."""
-
-
-class MonitoringServer(HttpServer):
-    """
-    Health checks and metrics over HTTP: ``/livez``, ``/readyz`` and ``/metrics``.
-
-    Args:
-        address: ``HOST:PORT``.
-        source: what it serves.
-
-    Raises:
-        InvalidOptionError: the address has another form.
-        OSError: the address cannot be used.
-
-    """
-
-    def __init__(self, address: str, source: _Source) -> None:
-        self._source = source
-        super().__init__(address, self._route)
-
-    @contextmanager
-    def serving(self, name: str) -> Iterator[None]:
-        """
-        Serve for the duration of a block.
-
-        Args:
-            name: what is served, for the log.
-
-        """
-        log.info("%s serves health checks and metrics at %s", name, self.url)
-        thread = spawn("worker-http", self.run, lambda _error: None)
-        try:
-            yield
-        finally:
-            self.close()
-            thread.join(_CLOSE_TIMEOUT_S)
-
-    def _route(self, path: str, verbose: bool) -> Response:
-        try:
-            if path == "/livez":
-                return self._health(self._source.not_live(), verbose=verbose)
-            if path == "/readyz":
-                return self._health(self._source.not_ready(), verbose=verbose)
-            if path == "/metrics":
-                return Response(200, self._source.metrics(), CONTENT_TYPE)
-        except Exception:
-            log.exception("the answer to %s failed", path)
-            return Response(500, "internal error, see the log\n")
-        return Response(404, "use /livez, /readyz or /metrics\n")
-
-    def _health(self, reasons: list[str], *, verbose: bool) -> Response:
-        status = 503 if reasons else 200
-        if not verbose:
-            return Response(status, "".join(f"{reason}\n" for reason in reasons) or "ok\n")
-        histograms = {"duration", "wait", "age"}
-        document = {
-            "status": "failed" if reasons else "ok",
-            "reasons": reasons,
-            "processes": [
-                [
-                    {name: value for name, value in handler.items() if name not in histograms}
-                    for handler in snapshot["handlers"]
-                ]
-                for snapshot in self._source.snapshots()
-            ],
-        }
-        return Response(status, json.dumps(document, indent=2) + "\n", "application/json")
 
 
 class SystemdNotifier:

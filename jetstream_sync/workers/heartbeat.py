@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from .logs import log
-from .spawn import spawn
+from .status import spawn
 
 #: The descriptors to read and to write, the number of processes, and ``watch`` if files are reported.
 LINK_VARIABLE: Final = "JETSTREAM_WORKER_LINK"

@@ -1,53 +1,34 @@
 """
-A small HTTP server for health checks and metrics: one thread, GET only, one request per connection.
+Health checks and metrics over HTTP: ``/livez``, ``/readyz`` and ``/metrics``.
 
-The server of the standard library serves one connection at a time, or starts a thread for each: a
-client that sends nothing would delay a health check, or many of them would fill the process with
-threads. Here, sockets do not block, and each connection has a deadline.
+Each request has a thread, so that a client that sends nothing does not delay a health check. Clients that
+fill the process with threads close the oldest connections.
 """
 
 from __future__ import annotations
 
-import selectors
+import json
 import socket
-import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
-from http import HTTPStatus
-from typing import Final
-from urllib.parse import urlsplit
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from .. import InvalidOptionError
+from .logs import log
+from .metrics import CONTENT_TYPE
+from .status import spawn
 
-#: Seconds after which a connection is closed, whether it is answered or not.
-_DEADLINE_S: Final = 5.0
-#: Maximum number of open connections; further ones wait in the backlog.
+if TYPE_CHECKING:
+    from .metrics import Snapshot
+
+#: Maximum number of open connections, and seconds of silence after which one is closed.
 _MAX_CLIENTS: Final = 64
-#: Maximum size of a request in bytes.
-_MAX_REQUEST: Final = 8192
-_POLL_S: Final = 1.0
-
-
-@dataclass(frozen=True)
-class Response:
-    """What is answered to a request."""
-
-    status: int
-    body: str
-    content_type: str = "text/plain; charset=utf-8"
-
-    def encode(self, *, head_only: bool = False) -> bytes:
-        """Return the bytes of the response."""
-        body = self.body.encode()
-        head = (
-            f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}\r\n"
-            f"Content-Type: {self.content_type}\r\n"
-            f"Content-Length: {len(body)}\r\n"
-            "Cache-Control: no-store\r\n"
-            "Connection: close\r\n\r\n"
-        )
-        return head.encode() + (b"" if head_only else body)
+_TIMEOUT_S: Final = 5.0
+#: Interval of the checks whether the server is closed, in seconds.
+_POLL_S: Final = 0.1
+_TEXT: Final = "text/plain; charset=utf-8"
 
 
 def parse_address(address: str) -> tuple[str, int]:
@@ -64,149 +45,143 @@ def parse_address(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 
-class _Client:
-    """One connection."""
+class Source(Protocol):
+    """What a `MonitoringServer` serves: a worker in this process, or several processes."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self.deadline = time.monotonic() + _DEADLINE_S
-        self.request = bytearray()
-        self.response = memoryview(b"")
+    def not_live(self) -> list[str]:
+        """Return the reasons for a failure of ``/livez``."""
+
+    def not_ready(self) -> list[str]:
+        """Return the reasons for a failure of ``/readyz``."""
+
+    def snapshots(self) -> list[Snapshot]:
+        """Return a snapshot of each process."""
+
+    def metrics(self) -> str:
+        """Return the text of ``/metrics``."""
 
 
-class HttpServer:
+class MonitoringServer(ThreadingHTTPServer):
     """
-    Serves responses on an address.
+    Serves health checks and metrics.
 
     Args:
         address: ``HOST:PORT``; port 0: a free one.
-        respond: returns the response for a path, and whether its query has ``verbose``. It must not
-            block.
+        source: what it serves.
 
     Raises:
         InvalidOptionError: the address has another form.
         OSError: the address cannot be used.
 
-    Threads:
-        One thread calls `run`; any other one may call `close`.
-
     """
 
-    def __init__(self, address: str, respond: Callable[[str, bool], Response]) -> None:
+    allow_reuse_port = False
+    request_queue_size = _MAX_CLIENTS
+
+    def __init__(self, address: str, source: Source) -> None:
         host, port = parse_address(address)
-        self._respond = respond
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, port), family=family, backlog=_MAX_CLIENTS)
-        self._listener.setblocking(False)
-        #: The port that is used.
-        self.port: int = self._listener.getsockname()[1]
+        self.source = source
+        self._clients: list[socket.socket] = []
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), _Request)
+        shown = f"[{host}]" if ":" in host else host
         #: The URL of the server.
-        self.url: str = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
-        self._wake, self._waker = socket.socketpair()
-        self._clients: set[_Client] = set()
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._wake, selectors.EVENT_READ)
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._accepting = True
+        self.url: str = f"http://{shown}:{self.server_address[1]}"
 
-    def close(self) -> None:
-        """End `run`; later calls do nothing."""
-        with suppress(OSError):
-            self._waker.send(b"x")
+    def server_bind(self) -> None:
+        """Bind the socket, without the name of the host, which may take long."""
+        TCPServer.server_bind(self)
 
-    def run(self) -> None:
-        """Serve until `close`; all sockets are closed on return."""
+    @contextmanager
+    def serving(self, name: str) -> Iterator[None]:
+        """
+        Serve for the duration of a block.
+
+        Args:
+            name: what is served, for the log.
+
+        """
+        log.info("%s serves health checks and metrics at %s", name, self.url)
+        spawn("worker-http", lambda: self.serve_forever(_POLL_S), lambda _error: None)
         try:
-            while self._serve_once():
-                pass
+            yield
         finally:
-            for client in tuple(self._clients):
-                self._drop(client)
-            self._selector.close()
-            for sock in (self._listener, self._wake, self._waker):
-                sock.close()
+            self.shutdown()
+            self.server_close()
 
-    def _serve_once(self) -> bool:
-        """Handle what is ready; return whether to go on."""
-        for key, _ in self._selector.select(_POLL_S):
-            if key.fileobj is self._wake:
-                return False
-            if key.fileobj is self._listener:
-                self._accept()
-                continue
-            client: _Client = key.data
-            try:
-                if client.response:
-                    self._send(client)
-                else:
-                    self._receive(client)
-            except BlockingIOError:
-                pass
-            except OSError:
-                self._drop(client)
-        now = time.monotonic()
-        for client in [each for each in self._clients if now >= each.deadline]:
-            self._drop(client)
-        return True
-
-    def _accept(self) -> None:
-        try:
-            sock, _ = self._listener.accept()
-        except OSError:
-            # Also when there are too many open files: wait until a client is gone.
-            time.sleep(0.01)
-            return
-        sock.setblocking(False)
-        client = _Client(sock)
-        self._clients.add(client)
-        self._selector.register(sock, selectors.EVENT_READ, client)
-        self._limit_clients()
-
-    def _limit_clients(self) -> None:
-        """Accept connections only while there are few."""
-        accepting = len(self._clients) < _MAX_CLIENTS
-        if accepting != self._accepting:
-            self._accepting = accepting
-            if accepting:
-                self._selector.register(self._listener, selectors.EVENT_READ)
-            else:
-                self._selector.unregister(self._listener)
-
-    def _drop(self, client: _Client) -> None:
-        self._clients.discard(client)
-        self._selector.unregister(client.sock)
-        client.sock.close()
-        self._limit_clients()
-
-    def _receive(self, client: _Client) -> None:
-        data = client.sock.recv(_MAX_REQUEST)
-        client.request += data
-        complete = b"\r\n\r\n" in client.request or b"\n\n" in client.request
-        if not data:
-            self._drop(client)
-        elif complete or len(client.request) > _MAX_REQUEST:
-            client.response = memoryview(self._answer(bytes(client.request), complete=complete))
-            self._selector.modify(client.sock, selectors.EVENT_WRITE, client)
-
-    def _send(self, client: _Client) -> None:
-        client.response = client.response[client.sock.send(client.response) :]
-        if not client.response:
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a client in a thread; close the oldest connection if there are too many."""
+        self._clients.append(request)
+        if len(self._clients) > _MAX_CLIENTS:
             with suppress(OSError):
-                client.sock.shutdown(socket.SHUT_WR)
-            self._drop(client)
+                self._clients[0].shutdown(socket.SHUT_RDWR)
+        spawn(
+            "worker-http-request",
+            lambda: self.process_request_thread(request, client_address),
+            lambda _error: None,
+        )
 
-    def _answer(self, request: bytes, *, complete: bool) -> bytes:
-        if not complete:
-            return Response(431, "the request is too large\n").encode()
-        words = request.split(b"\n", 1)[0].decode("latin-1").split()
-        if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            return Response(400, "not an HTTP request\n").encode()
-        method, target, _ = words
-        if method not in {"GET", "HEAD"}:
-            return Response(405, "only GET is supported\n").encode()
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        self._clients.remove(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore a connection that was lost."""
+
+
+class _Request(BaseHTTPRequestHandler):
+    """One request; there is one per connection."""
+
+    server: MonitoringServer
+    timeout: ClassVar[float] = _TIMEOUT_S
+    default_request_version = "HTTP/1.1"
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.close_connection = True
+        path, _, query = self.path.partition("?")
+        verbose = "verbose" in {part.partition("=")[0] for part in query.split("&")}
+        source = self.server.source
         try:
-            url = urlsplit(target)
-        except ValueError:
-            return Response(400, "the URL is invalid\n").encode()
-        verbose = "verbose" in {part.partition("=")[0] for part in url.query.split("&")}
-        return self._respond(url.path, verbose).encode(head_only=method == "HEAD")
+            if path == "/livez":
+                status, body, kind = self._health(source.not_live(), verbose=verbose)
+            elif path == "/readyz":
+                status, body, kind = self._health(source.not_ready(), verbose=verbose)
+            elif path == "/metrics":
+                status, body, kind = 200, source.metrics(), CONTENT_TYPE
+            else:
+                status, body, kind = 404, "use /livez, /readyz or /metrics\n", _TEXT
+        except Exception:
+            log.exception("the answer to %s failed", path)
+            status, body, kind = 500, "internal error, see the log\n", _TEXT
+        data = body.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def _health(self, reasons: list[str], *, verbose: bool) -> tuple[int, str, str]:
+        status = 503 if reasons else 200
+        if not verbose:
+            return status, "".join(f"{reason}\n" for reason in reasons) or "ok\n", _TEXT
+        histograms = {"duration", "wait", "age"}
+        processes = [
+            [
+                {name: value for name, value in handler.items() if name not in histograms}
+                for handler in snapshot["handlers"]
+            ]
+            for snapshot in self.server.source.snapshots()
+        ]
+        state = "failed" if reasons else "ok"
+        document = {"status": state, "reasons": reasons, "processes": processes}
+        return status, json.dumps(document, indent=2) + "\n", "application/json"
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing: health checks are frequent."""

@@ -143,7 +143,9 @@ class Delivery:
     started_at: float = 0.0
     """Time of the last start of the handler by the lease clock."""
     generation: str = ""
-    """The creation time of the stream when the handler started, for the id of the message."""
+    """The creation time of the stream, for the id of the message."""
+    failed_here: bool = False
+    """Whether this process returned the message after its last attempt, which it survived."""
 
     def __init__(
         self,

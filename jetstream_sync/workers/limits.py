@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from .. import InvalidOptionError
@@ -131,25 +133,45 @@ class Limit:
             self._changed.notify_all()
 
 
-class Pace:
+class Gate:
     """
-    The rate at which handlers start, evenly spaced: a token bucket that holds one token.
+    Lets the runs of one handler begin, within its limit and at its rate, which is even.
 
     Args:
-        interval: the seconds between two starts.
+        limit: the limit, shared with other handlers; ``None``: none.
+        rate: the rate, such as ``"10/s"``; ``None``: none.
+        stopped: ends the wait for the next start.
 
-    Any thread may call the methods.
+    Any thread may call `opened`.
     """
 
-    def __init__(self, interval: float) -> None:
-        self._interval = interval
+    def __init__(self, limit: Limit | None, rate: str | None, stopped: threading.Event) -> None:
+        self._limit = limit
+        self._interval = 0.0 if rate is None else rate_interval(rate)
+        self._stopped = stopped
         self._lock = threading.Lock()
         self._next_at = 0.0
 
-    def reserve(self) -> float:
-        """Reserve the next start, and return the seconds until then."""
+    @contextmanager
+    def opened(self) -> Iterator[bool]:
+        """Wait for the start of a run, and count it for the duration of a block; false: it must not start."""
+        if self._limit is None:
+            yield self._wait()
+        elif not self._limit.acquire():
+            yield False
+        else:
+            try:
+                # The rate comes last: a wait for the limit must not bring two starts together.
+                yield self._wait()
+            finally:
+                self._limit.release()
+
+    def _wait(self) -> bool:
+        """Wait for the next start at the rate; return false if the worker stops."""
+        if not self._interval:
+            return True
         with self._lock:
             now = time.monotonic()
             start = max(now, self._next_at)
             self._next_at = start + self._interval
-            return start - now
+        return not self._stopped.wait(start - now)

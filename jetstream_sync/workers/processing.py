@@ -1,5 +1,5 @@
 """
-Processing of one message: running its handler, and what follows from the result.
+Processing of messages: running their handler, and what follows from the result for each of them.
 
 The calling thread is a handler thread. It does not wait for settlements, only for the copy of a dead
 letter: a message is terminated after its copy is stored.
@@ -23,7 +23,7 @@ from .observer import Observer
 from .once import Once, Start
 from .parking import park, parked_attempts, parked_origin
 from .processes import ProcessPool
-from .retries import MAX_EXTRA_DELIVERIES, MAX_IN_PLACE_S, MIN_DELAY_S, Reject, Retry
+from .retries import MAX_EXTRA_DELIVERIES, MAX_IN_PLACE_S, MIN_DELAY_S, BatchError, Reject, Retry
 from .settle import Settlements
 
 if TYPE_CHECKING:
@@ -85,24 +85,20 @@ class Processor:
     Args:
         handler: the handler.
         shared: what it shares with the others.
-        generation: the creation time of the stream, which distinguishes it from a later one of its name.
         dead_letters: where dead letters go; ``None``: nowhere.
         processes: run the handler; ``None``: the calling threads do.
 
-    Several threads call `process` at a time.
+    Several threads call `process` and `process_batch` at a time.
     """
 
     def __init__(
         self,
         handler: Handler,
         shared: Shared,
-        generation: str,
         dead_letters: DeadLetterWriter | None,
         processes: ProcessPool | None = None,
     ) -> None:
         self.handler = handler
-        #: Replaced when the consumer was created again.
-        self.generation: str = generation
         self._shared = shared
         self._dead_letters = dead_letters
         self._observer = shared.observer.handler(handler)
@@ -153,10 +149,60 @@ class Processor:
         self._observer.handled(delivery, acked=acked)
         return None
 
+    def process_batch(self, deliveries: Sequence[Delivery]) -> None:
+        """Run the handler for the messages that can be handled, and settle all."""
+        batch: list[Context] = []
+        payloads: list[object] = []
+        held: list[Delivery] = []
+        now = lease_clock()
+        for delivery in deliveries:
+            context = self._context(delivery, now)
+            if context is None:
+                continue
+            try:
+                payloads.append(self.handler.decoded(delivery.msg.data))
+            except DecodeError as error:
+                self._failed(delivery, error)
+                continue
+            batch.append(context)
+            held.append(delivery)
+        if not batch:
+            return
+        now = lease_clock()
+        give_up_at = now + self.handler.timeout
+        for delivery in held:
+            delivery.thread = threading.get_ident()
+            delivery.give_up_at = give_up_at
+            self._observer.started(delivery, now)
+        log_context.set(held[0])
+        failed: Mapping[int, BaseException] = {}
+        alone = True
+        try:
+            self.handler.run_batch(payloads, batch, self._shared.middleware)
+        except BatchError as error:
+            wrong = sorted(set(error.errors) - set(range(len(batch))))
+            failed = error.errors
+            if wrong:
+                text = f"{wrong[0]} in a BatchError is no index of a batch of {len(batch)} messages"
+                failed = dict.fromkeys(range(len(batch)), IndexError(text))
+        except BaseException as error:
+            alone = False
+            log.warning("%s: a batch of %d failed", self.handler.name, len(batch), exc_info=error)
+            failed = dict.fromkeys(range(len(batch)), error)
+        for delivery in held:
+            delivery.give_up_at = math.inf
+            self._observer.returned(delivery)
+        for index, (delivery, context) in enumerate(zip(held, batch, strict=True)):
+            log_context.set(delivery)
+            cause = failed.get(index)
+            if cause is not None:
+                self._failed(delivery, cause, traceback=alone)
+            elif self._ack(delivery) or context.acked:
+                self._observer.settled(delivery, "ack")
+
     def _context(self, delivery: Delivery, now: float) -> Context | None:
         """Return the context of a run; ``None``: the message is not run, and settled or lost."""
         log_context.set(delivery)
-        delivery.generation = self.generation
         if delivery.is_lost(now):
             self._observer.settled(delivery, "lost")
             return None  # it is delivered again

@@ -22,7 +22,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 from .. import Error, NoRespondersError, TimeoutError
-from .consumers import ensure_consumer
+from .consumers import HandlerConsumer
 from .dead_letters import DeadLetterWriter
 from .handler import Handler, Middleware
 from .health import Monitor, SystemdNotifier
@@ -36,13 +36,12 @@ from .parking import check_parking
 from .processing import Shared
 from .schedules import Schedule, Schedules
 from .settle import Settlements
-from .spawn import spawn
-from .status import Event, ExitStatus, exit_status
+from .status import Event, ExitStatus, exit_status, spawn
 from .threads import HandlerThreads
 from .tracing import tracing_middleware
 
 if TYPE_CHECKING:
-    from .. import Connection, ConsumerInfo, JetStream, PullConsumer
+    from .. import Connection, JetStream
 
 #: Interval at which the lengths of the leases are read again, in seconds.
 _REFRESH_S: Final = 60.0
@@ -174,7 +173,7 @@ class WorkerRun:
                 log.error("worker %r cannot start: %s", name, error)  # noqa: TRY400
                 self._status = exit_status(error)
                 return False
-        shortest = min(pool.shortest_wait for pool in self._pools)
+        shortest = min(pool.consumer.times.shortest for pool in self._pools)
         interval = min(shortest / 12, _MAX_TICK_S)
         fatal = self._shared.on_fatal
         services = {
@@ -197,7 +196,7 @@ class WorkerRun:
 
     def _prepare(self, handler: Handler) -> HandlerThreads:
         may_change = self._worker.ensure != "none"
-        consumer, generation = ensure_consumer(self._js, handler, may_change=may_change)
+        consumer = HandlerConsumer(self._js, handler, may_change=may_change)
         if handler.park_after is not None:
             check_parking(self._js, handler)
         if handler.once is not None:
@@ -207,15 +206,7 @@ class WorkerRun:
             writer = DeadLetterWriter(self._js, handler.dead_letters, self._worker.name)
             if may_change:
                 writer.ensure_stream()
-        return HandlerThreads(
-            handler, self._shared, consumer, generation, writer, self._recreate_consumer
-        )
-
-    def _recreate_consumer(
-        self, handler: Handler, known: tuple[ConsumerInfo, str]
-    ) -> tuple[PullConsumer, str]:
-        may_change = self._worker.ensure != "none"
-        return ensure_consumer(self._js, handler, may_change=may_change, known=known)
+        return HandlerThreads(handler, self._shared, consumer, writer)
 
     def _maintain(self, interval: float) -> None:
         """Renew leases and repeat settlements until the worker has stopped."""
@@ -288,9 +279,8 @@ class WorkerRun:
                 self._status = exit_status(event.error)
                 return
             for pool in self._pools:
-                pool.keep_pin()
-                pool.resume()
-            if self._link is not None and any(pool.is_stuck for pool in self._pools):
+                pool.maintain()
+            if self._link is not None and any(pool.state().is_stuck for pool in self._pools):
                 self._link.recycle("all threads of a handler exceed the timeout")
             due = time.monotonic() >= refresh_at
             if due or (event is not None and event.kind == "reconnected"):
@@ -320,7 +310,8 @@ class WorkerRun:
         self._settlements.stop()
         if clean:
             for pool in self._pools:
-                pool.release_pin()
+                if pool.puller.pin is not None:
+                    pool.puller.pin.release(self._js)
         with suppress(Error):
             if clean:
                 self._nc.drain(_LAST_DRAIN_S)

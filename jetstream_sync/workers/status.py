@@ -1,8 +1,9 @@
-"""How a run or a check of a worker ends, and the events that its main thread waits for."""
+"""How a run or a check of a worker ends, the events that its main thread waits for, and its threads."""
 
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +19,7 @@ from .. import (
     PermissionsError,
     ServerTooOldError,
 )
+from .logs import log
 
 
 class ExitStatus:
@@ -99,3 +101,28 @@ class StopOnce:
         self(Event("stop"))
         if command == "now":
             self._events.put(Event("stop"))
+
+
+def spawn(
+    name: str, target: Callable[[], None], crashed: Callable[[BaseException], object]
+) -> threading.Thread:
+    """
+    Start a daemon thread.
+
+    Args:
+        name: its name.
+        target: the function to run.
+        crashed: called with an exception that ``target`` raises.
+
+    """
+
+    def run() -> None:
+        try:
+            target()
+        except BaseException as error:
+            log.exception("thread %s crashed", name)
+            crashed(error)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread

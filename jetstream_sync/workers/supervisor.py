@@ -32,7 +32,7 @@ from .. import InvalidOptionError
 from .heartbeat import LINK_VARIABLE
 from .logs import log
 from .retries import check_count
-from .spawn import spawn
+from .status import spawn
 
 #: Delays before a process is started again, in seconds, and the uptime that resets them.
 _FIRST_DELAY_S: Final = 1.0

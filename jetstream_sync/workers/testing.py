@@ -20,11 +20,10 @@ from .. import (
     JetStreamMsg,
     PubAck,
 )
-from .batches import BatchProcessor
 from .dead_letters import DeadLetterWriter
 from .leases import Delivery, LeaseTimes
 from .observer import Observer
-from .processing import Shared
+from .processing import Processor, Shared
 
 if TYPE_CHECKING:
     from .context import Context
@@ -278,6 +277,7 @@ class TestClient:
             link = _Link(outcome)
             message = self._message(handler, payload, subject, headers, attempt, link)
             delivery = Delivery(message, LeaseTimes(_CONSUMER_CONFIG), handler.name)
+            delivery.generation = "0"
             outcomes[delivery] = outcome
             settlements.links[delivery] = link
         ran = Outcome()
@@ -308,7 +308,7 @@ class TestClient:
         writer = None
         if handler.dead_letters is not None:
             writer = DeadLetterWriter(cast("Any", dead_letters), handler.dead_letters, self._name)
-        processor = BatchProcessor(replace(handler, once=None), shared, "0", writer)
+        processor = Processor(replace(handler, once=None), shared, writer)
         if handler.max_messages is not None:
             processor.process_batch(list(outcomes))
         else:

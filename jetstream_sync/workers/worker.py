@@ -19,15 +19,15 @@ from .. import (
     InvalidOptionError,
     connect,
 )
+from .child import refuse_to_run, register
 from .consumers import check_handler
 from .dead_letters import DeadLetterTarget
 from .handler import Handler, HandlerFunction, HandlerOptions, Middleware
-from .health import Monitor, MonitoringServer
+from .health import Monitor
 from .heartbeat import SupervisorLink, supervisor_link
-from .http_server import parse_address
+from .http_server import MonitoringServer, parse_address
 from .logs import log
 from .observer import EVENT_KINDS, EventKind, Hook, Observer
-from .registry import refuse_to_run, register
 from .retries import check_count, is_number
 from .run import WorkerRun
 from .schedules import (

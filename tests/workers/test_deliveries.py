@@ -55,6 +55,25 @@ def handle(data):
     assert js.get_stream("DEAD").info().state.messages == 0
 
 
+def test_short_messages_are_received_ahead(js: JetStream, stream: Stream, worker: Worker) -> None:
+    """Without ``prefetch``, many short messages wait for the thread, and later on few long ones."""
+    buffered = []
+
+    @worker.handler(stream=stream.name, consumer="C", decode="text")
+    def handle(number: str) -> None:
+        snapshot = worker.snapshot()
+        if snapshot is not None and snapshot["handlers"]:
+            buffered.append(snapshot["handlers"][0]["buffered"])
+        if int(number) >= 600:
+            time.sleep(0.01)
+
+    publish(js, stream, 900)
+    with running(worker):
+        wait_until(lambda: is_settled(stream, "C"))
+    assert max(buffered[:600]) > 10
+    assert max(buffered[-20:]) <= 10
+
+
 def test_a_stop_handles_the_buffer_for_a_third_of_its_time(
     js: JetStream, stream: Stream, worker: Worker
 ) -> None:

@@ -14,6 +14,7 @@ from jetstream_sync.workers import Backoff, Context, Retry, Worker
 from jetstream_sync.workers.dead_letters import one_line
 from jetstream_sync.workers.leases import LeaseTimes
 from jetstream_sync.workers.limits import rate_interval
+from jetstream_sync.workers.pulling import Window
 
 
 def test_delays_grow_up_to_the_maximum() -> None:
@@ -84,6 +85,18 @@ def test_the_options_of_a_handler_are_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidOptionError, match=next(reversed(wrong))):
         worker.handler(stream="S", consumer="C", **wrong)(print)
     assert worker.handlers == []
+
+
+def test_short_messages_are_received_ahead_and_long_ones_are_not() -> None:
+    """Many short messages widen the window up to its bound; a long one narrows it at once."""
+    window = Window(slots=4, ahead=4, batch=1, adapts=True)
+    for _ in range(300):
+        window.handled(0.000_01)
+    assert (window.ahead, window.low) == (256, 128)
+    window.handled(0.03)
+    assert window.ahead == 10
+    window.handled(20.0)
+    assert (window.ahead, window.low) == (4, 2)
 
 
 def test_only_functions_that_block_are_handlers() -> None:

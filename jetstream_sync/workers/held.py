@@ -1,0 +1,144 @@
+"""
+The messages that a handler holds: received and not settled yet, waiting for a thread or running.
+
+Rules:
+
+1. A message that is delivered for the third time may have ended its process. It is started alone: no other
+   one starts while it runs, and only one message at a time is requested, until one comes that is not
+   suspicious. So the others are not delivered without a run. A retry of an attempt that this process
+   survived is not suspicious. One that exceeds its timeout holds up the others no longer.
+2. A message that exceeds the timeout of its handler stays among the running ones until that returns.
+3. With ``key``, a message that waits for another one of its key occupies no thread. The key becomes free
+   after the settlement of its message was enqueued; a retry in place keeps it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from .lanes import Lanes
+
+if TYPE_CHECKING:
+    from .leases import Delivery
+
+#: A message with its key.
+Keyed: TypeAlias = "tuple[Delivery, Hashable]"
+
+#: The delivery from which on a message is started alone.
+_SUSPICIOUS_DELIVERY: Final = 3
+
+
+class Phase(Enum):
+    """What happens to messages; each phase follows the one before."""
+
+    RECEIVING = "receiving"
+    """They are requested and handled."""
+    DRAINING = "draining"
+    """No more are requested; those that wait or arrive are handled."""
+    RETURNING = "returning"
+    """Those that wait or arrive are returned to the server."""
+
+
+class HeldMessages:
+    """
+    The held messages of one handler.
+
+    Args:
+        isolates: whether messages that may end the process are started alone.
+
+    ``lock`` guards everything; it is held for a few instructions, never while pulling, settling or running
+    a handler. The caller of a method holds it.
+    """
+
+    def __init__(self, *, isolates: bool) -> None:
+        self.lock = threading.Lock()
+        #: Notified when a thread has something to do.
+        self.work = threading.Condition(self.lock)
+        self.phase: Phase = Phase.RECEIVING
+        #: Number of messages, waiting or running, and their size in bytes with ``max_bytes``.
+        self.count: int = 0
+        self.size: int = 0
+        self.running: set[Delivery] = set()
+        #: Number of messages that were settled.
+        self.handled: int = 0
+        self._lanes: Lanes[Delivery] = Lanes()
+        #: The messages that a thread can take.
+        self.ready: Sequence[Keyed] = self._lanes.ready
+        self._isolates = isolates
+        #: The message that is run alone.
+        self.alone: Delivery | None = None
+        # Whether the last received message is suspicious; at first, no message is known.
+        self._careful = isolates
+
+    @property
+    def room_for_one(self) -> bool | None:
+        """Whether one message may be requested, because the next one may end the process; ``None``: many may."""
+        if not self._careful:
+            return None
+        return self.alone is None and self.count == len(self.running)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a thread that finds no message ends."""
+        return self.phase is not Phase.RECEIVING and (self.alone is None or not self.ready)
+
+    def add(self, run: Sequence[Keyed]) -> bool:
+        """Add received messages, and wake threads for them; return false if they have to be returned."""
+        if self.phase is Phase.RETURNING:
+            return False
+        self.count += len(run)
+        for delivery, _ in run:
+            self.size += delivery.size
+        self._careful = self._isolates and self._is_suspicious(run[-1][0])
+        self.work.notify(self._lanes.add_run(run))
+        return True
+
+    @staticmethod
+    def _is_suspicious(delivery: Delivery) -> bool:
+        return delivery.attempt >= _SUSPICIOUS_DELIVERY and not delivery.failed_here
+
+    def take(self) -> Keyed | None:
+        """Let a waiting message run, if one may start; return it with its key."""
+        if not self.ready or self.alone is not None:
+            return None
+        taken = self._lanes.ready.popleft()
+        delivery = taken[0]
+        self.running.add(delivery)
+        if self._isolates and self._is_suspicious(delivery):
+            self.alone = delivery
+        return taken
+
+    def take_batch(self, size: int) -> list[Delivery]:
+        """Let up to this number of waiting messages run, and return them."""
+        ready = self._lanes.ready
+        batch = [ready.popleft()[0] for _ in range(min(size, len(ready)))]
+        self.running.update(batch)
+        return batch
+
+    def finish(self, delivery: Delivery, key: Hashable = None) -> None:
+        """Forget a message that was taken, and free its key."""
+        self.count -= 1
+        self.handled += 1
+        self.size -= delivery.size
+        self.running.discard(delivery)
+        if delivery is self.alone:
+            self.alone = None
+            self.work.notify_all()
+        if key is not None and self._lanes.release(key):
+            self.work.notify()
+
+    def end_isolation(self) -> None:
+        """Let others start beside the message that runs alone, because it exceeds its timeout."""
+        self.alone, self._careful = None, False
+        self.work.notify_all()
+
+    def clear(self) -> list[Delivery]:
+        """Remove and return the waiting messages."""
+        waiting = self._lanes.clear()
+        self.count -= len(waiting)
+        for delivery in waiting:
+            self.size -= delivery.size
+        return waiting

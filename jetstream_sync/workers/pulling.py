@@ -1,0 +1,502 @@
+"""
+Pulling: the thread that receives the messages of one handler, and the requests for them.
+
+Rules:
+
+1. Only messages that fit are requested, one request at a time: at most ``concurrency + prefetch`` are held,
+   or some more after a request that seemed lost was repeated. A thread that makes room requests them; the
+   thread that pulls only receives. With ``max_bytes`` that thread also requests, because how many fit
+   depends on what it has received.
+2. An exclusive handler has the pin of its consumer (ADR-42). A message with another pin follows messages
+   that were lost with the former one: those that wait are returned, because another process has them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Hashable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from .. import (
+    ConnectionClosedError,
+    ConsumerDeletedError,
+    Error,
+    InvalidArgumentError,
+    IteratorClosedError,
+    NotFoundError,
+    PinIDMismatchError,
+    TimeoutError,
+)
+from .consumers import HandlerConsumer
+from .handler import Handler
+from .held import HeldMessages, Keyed, Phase
+from .leases import Delivery, lease_clock
+from .limits import CircuitBreaker
+from .logs import log
+from .processing import Processor, Shared
+
+if TYPE_CHECKING:
+    from .. import JetStream, JetStreamMsg, MessageIterator, PriorityOptions
+
+#: Delays between attempts to pull after an error, in seconds.
+_FIRST_PULL_DELAY_S: Final = 0.5
+_MAX_PULL_DELAY_S: Final = 30.0
+#: Interval of repeated log records for a pull that keeps failing, in seconds.
+_REPEAT_LOG_S: Final = 60.0
+#: Interval of heartbeats, in seconds: a request that is lost with a leader is repeated after two of them.
+_HEARTBEAT_S: Final = 5.0
+#: Time in which a request is refused, if it is, in seconds.
+_REFUSED_WITHIN_S: Final = 2.0
+#: Timeout of a pull with a limit in bytes, which cannot be interrupted, in seconds.
+_BYTES_TIMEOUT_S: Final = 1.0
+#: Largest number of messages that are handed to the handler threads in one step.
+_MAX_RUN: Final = 64
+#: Timeout for messages in flight when pulling stops, in seconds.
+_STOP_TIMEOUT_S: Final = 2.0
+#: The server's default for ``priority_timeout``, in seconds.
+_DEFAULT_PIN_S: Final = 120.0
+
+#: The work that is received ahead, in seconds, and the largest number of messages.
+_AHEAD_S: Final = 0.075
+_MAX_AHEAD: Final = 256
+
+
+def message_size(msg: JetStreamMsg) -> int:
+    """Return the size of a message as the server counts it for pull requests; headers approximately."""
+    size = len(msg.subject) + len(msg.ack_subject) + len(msg.data)
+    for name, values in (msg.headers or {}).items():
+        size += len(name) + len(values) + 4
+    return size
+
+
+class Window:
+    """
+    How many messages of a handler are received ahead: its ``prefetch``, or the work of a short time.
+
+    Without ``prefetch``, that is the work of `_AHEAD_S` by the mean time that a message takes, at least one
+    message for each thread. A message that takes longer than the mean replaces it, so that a handler that
+    becomes slow holds few messages at once. Other messages change it by a sixteenth, and it is long at first.
+
+    Args:
+        slots: number of messages that can run.
+        ahead: number of messages to receive ahead at first.
+        batch: number of messages that run together.
+        adapts: whether it depends on the time that messages take.
+
+    """
+
+    def __init__(self, slots: int, ahead: int, batch: int, *, adapts: bool) -> None:
+        self.slots: int = slots
+        self.ahead: int = ahead
+        #: How many of them may wait when others are requested. A batch that is not full can always grow.
+        self.low: int = max(ahead // 2, batch - 1)
+        self.adapts: bool = adapts
+        self._mean_s = _AHEAD_S
+
+    def handled(self, seconds: float) -> None:
+        """Count the time that a thread has spent on a message."""
+        mean = self._mean_s
+        self._mean_s = mean = seconds if seconds > mean else mean + (seconds - mean) / 16
+        self.ahead = min(max(self.slots, int(self.slots * _AHEAD_S / mean)), _MAX_AHEAD)
+        self.low = self.ahead // 2
+
+
+class Puller:
+    """
+    Requests and receives the messages of one handler.
+
+    Args:
+        handler: the handler.
+        shared: what it shares with the others.
+        consumer: its consumer.
+        held: where messages are added.
+        processor: knows which messages failed here, and whether all do.
+        give_back: returns a message to the server.
+
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        shared: Shared,
+        consumer: HandlerConsumer,
+        held: HeldMessages,
+        processor: Processor,
+        give_back: Callable[[Delivery], object],
+    ) -> None:
+        self._handler = handler
+        self._shared = shared
+        self._observer = shared.observer.handler(handler)
+        self._consumer = consumer
+        self._held = held
+        self._processor = processor
+        self._breaker: CircuitBreaker = processor.breaker
+        self._give_back = give_back
+        self._stopped = threading.Event()
+        #: How many messages are received ahead.
+        batch = handler.max_messages or 1
+        adapts = handler.prefetch is None and handler.max_messages is None
+        self.window: Window = Window(
+            handler.concurrency * batch, handler.ahead, batch, adapts=adapts
+        )
+        #: Keeps the pin of an exclusive handler; ``None``: it is not exclusive.
+        self.pin: Pin | None = Pin(consumer, self._return_waiting) if handler.exclusive else None
+        #: The error of the last attempt to pull; empty: there was none.
+        self.error: str = ""
+        # --- under the lock of the held messages ---
+        self._iterator: MessageIterator | None = None
+        # Number of messages that were requested from it and have not arrived.
+        self._requested = 0
+
+    def run(self) -> None:
+        """Receive messages until `stop`; the function of a thread."""
+        delay, logged_at = 0.0, -math.inf
+        while not self._stopped.wait(delay):
+            try:
+                self._pull_or_recreate()
+                delay = 0.0
+            except (NotFoundError, InvalidArgumentError) as error:
+                self._shared.on_fatal(error)
+                return
+            except ConnectionClosedError as error:
+                if not self._stopped.is_set():
+                    self._shared.on_fatal(error)
+                return
+            except Error as error:
+                if not self.error:
+                    delay = 0.0  # it has received meanwhile
+                self.error = str(error)
+                delay = min(max(_FIRST_PULL_DELAY_S, 2 * delay), _MAX_PULL_DELAY_S)
+                if time.monotonic() - logged_at >= _REPEAT_LOG_S:
+                    logged_at = time.monotonic()
+                    log.error("%s: cannot pull, trying again: %s", self._handler.name, error)  # noqa: TRY400
+        self._shared.on_change()
+
+    def stop(self) -> None:
+        """End `run`, after the phase of the held messages was changed."""
+        self._stopped.set()
+        with self._held.lock:
+            iterator = self._iterator
+        if iterator is not None:
+            with contextlib.suppress(Error):
+                iterator.drain(_STOP_TIMEOUT_S)
+
+    def _pull_or_recreate(self) -> None:
+        """Pull; if the consumer does not exist, create it again."""
+        try:
+            self._pull()
+        except (ConsumerDeletedError, NotFoundError) as error:
+            if self._stopped.is_set():
+                return
+            log.warning("%s: %s", self._handler.name, error)
+            self._consumer.recreate(self._shared.keeper)
+
+    def _pull(self) -> None:
+        self._pull_on_demand(lambda: True)
+
+    def _pull_on_demand(self, goes_on: Callable[[], bool], most: int | None = None) -> None:
+        """
+        Receive the messages that the handler threads request, until the worker stops.
+
+        Args:
+            goes_on: returns whether to receive another message.
+            most: the number of messages to request at first; ``None``: as many as fit.
+
+        """
+        group = {} if self.pin is None else self.pin.options
+        with self._consumer.pull.messages(
+            on_demand=True, heartbeat=_HEARTBEAT_S, **group
+        ) as messages:
+            with self._held.lock:
+                if self._held.phase is not Phase.RECEIVING:
+                    return
+                room = self._room() if most is None else most
+                self._iterator, self._requested = messages, room
+            try:
+                if room:
+                    messages.request(room)
+                while goes_on():
+                    self._receive(messages)
+            except IteratorClosedError:
+                return  # stopped
+            finally:
+                with self._held.lock:
+                    self._iterator = None
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def next_request(self) -> tuple[MessageIterator, int] | None:
+        """Return from where to request how many messages for `request`, and count them; the lock is held."""
+        # One request at a time: they are fewer and larger.
+        if self._iterator is None or self._requested or self._held.phase is not Phase.RECEIVING:
+            return None
+        room = self._room()
+        if not room:
+            return None
+        self._requested = room
+        return self._iterator, room
+
+    @staticmethod
+    def request(more: tuple[MessageIterator, int] | None) -> None:
+        """Send what `next_request` returned; the lock is not held."""
+        if more is not None:
+            with contextlib.suppress(Error):  # the thread that pulls gets it, too
+                more[0].request(more[1])
+
+    def _room(self) -> int:
+        """Return how many messages should be requested now; the lock is held."""
+        held = self._held
+        # Few large requests cost less. Messages of a busy key do not count: the other threads have nothing
+        # to do.
+        if len(held.ready) > self.window.low:
+            return 0
+        room = self.window.slots + self.window.ahead - held.count
+        breaker = self._breaker
+        if breaker.is_open:
+            # Beside handlers that run for long, or never return, some messages are tried.
+            room = 0 if breaker.seconds_left else min(room, breaker.limit // 2 - held.count)
+        is_free = held.room_for_one
+        if is_free is not None:
+            room = min(room, int(is_free))
+        return max(0, room)
+
+    # --- receiving ------------------------------------------------------------------------------
+
+    def _receive(self, messages: MessageIterator) -> None:
+        """Wait for a message, and add it with those that have arrived meanwhile."""
+        try:
+            # A refusal comes soon; a pull that just waits has succeeded.
+            msg = messages.next(_REFUSED_WITHIN_S if self.error else None)
+        except TimeoutError:
+            if self._requested:
+                self.error = ""
+            return
+        self.error = ""
+        run: list[Keyed] = []
+        now = lease_clock()
+        pin = self.pin
+        try:
+            while True:
+                if pin is not None and pin.differs(msg):
+                    self._add(run)
+                    run = []
+                    pin.follow(msg)
+                run.append(self._leased(msg, now))
+                if len(run) >= min(_MAX_RUN, self._requested):
+                    break
+                msg = messages.next(0)
+        except TimeoutError:
+            pass  # nothing else has arrived
+        finally:
+            self._add(run)
+
+    def _leased(self, msg: JetStreamMsg, now: float) -> Keyed:
+        """Return a message received by ``now``, whose lease is renewed from now on, with its key."""
+        handler, consumer = self._handler, self._consumer
+        delivery = Delivery(msg, consumer.times, handler.name, self._observer, now)
+        delivery.generation = consumer.generation
+        if delivery.attempt > 1:
+            delivery.failed_here = self._processor.failed_here(delivery)
+        self._shared.keeper.add(delivery)
+        return delivery, None if handler.key is None else _key_of(delivery, handler.key)
+
+    def _add(self, run: list[Keyed]) -> None:
+        """Add received messages, or return them if it is too late for that."""
+        if not run:
+            return
+        with self._held.lock:
+            self._requested = max(0, self._requested - len(run))
+            added = self._held.add(run)
+            more = self.next_request()
+        self.request(more)
+        if not added:
+            for delivery, _ in run:
+                self._give_back(delivery)
+
+    def _return_waiting(self) -> None:
+        """Return the waiting messages to the server, because another process has the pin."""
+        with self._held.lock:
+            waiting = self._held.clear()
+            more = self.next_request()
+        self.request(more)
+        for delivery in waiting:
+            self._give_back(delivery)
+        text = "%s: another process has taken over the messages; %d waiting ones are returned"
+        log.warning(text, self._handler.name, len(waiting))
+
+
+def _key_of(delivery: Delivery, key: Callable[[JetStreamMsg], Hashable]) -> Hashable:
+    """Return the key of a message; if that fails, the attempt fails in a handler thread."""
+    try:
+        found = key(delivery.msg)
+        hash(found)
+    except BaseException as error:  # noqa: BLE001 - the thread that pulls must not end
+        delivery.failure = error
+        return None
+    return found
+
+
+class SizedPuller(Puller):
+    """Requests and receives the messages of a handler with ``max_bytes``, up to that size."""
+
+    def __init__(self, max_bytes: int, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._max_bytes = max_bytes
+        # --- under the lock of the held messages ---
+        self._room_made = threading.Condition(self._held.lock)
+        self._waits = False
+        # How many were held when no other one fitted; 0: unknown.
+        self._full_at = 0
+
+    def stop(self) -> None:
+        """End `run`, also while it waits for room."""
+        with self._held.lock:
+            self._room_made.notify()
+        super().stop()
+
+    def _pull(self) -> None:
+        while (room := self._wait_for_room()) > 0:
+            if self._held.count:
+                self._pull_bytes(room, self._max_bytes - self._held.size)
+            else:
+                # A request for a single message has no limit in bytes: a large one is delivered alone.
+                self._pull_on_demand(lambda: bool(self._requested), 1)
+            self.error = ""
+
+    def _wait_for_room(self) -> int:
+        """Wait until messages should be requested, and return how many; 0: stop."""
+        held = self._held
+        with held.lock:
+            while held.phase is Phase.RECEIVING:
+                room = self._room()
+                if room:
+                    return room
+                self._waits = True
+                self._room_made.wait()
+            return 0
+
+    def next_request(self) -> None:
+        """Wake the thread that pulls if there is room; the lock is held."""
+        if self._waits and self._room():
+            self._waits = False
+            self._room_made.notify()
+
+    def _room(self) -> int:
+        held = self._held
+        is_full = held.size >= self._max_bytes or 0 < self._full_at <= held.count
+        return 0 if held.count and is_full else super()._room()
+
+    def _leased(self, msg: JetStreamMsg, now: float) -> Keyed:
+        keyed = super()._leased(msg, now)
+        keyed[0].size = message_size(msg)
+        return keyed
+
+    def _pull_bytes(self, room: int, size: int) -> None:
+        """Receive messages up to a number and a size; wait a short time for the first one."""
+        pull = self._consumer.pull
+        group = {} if self.pin is None else self.pin.options
+        count = self._held.count
+        until = time.monotonic() + _BYTES_TIMEOUT_S
+        try:
+            found = pull.fetch(1, _BYTES_TIMEOUT_S, size, **group)
+        except PinIDMismatchError:
+            if self.pin is not None:
+                self.pin.lose()
+            return
+        if not found:
+            if time.monotonic() < until:
+                self._full_at = count  # the next one does not fit until another one is settled
+            return
+        self._full_at = 0
+        if self.pin is not None:
+            self.pin.follow(found[0])
+        self._add([self._leased(msg, lease_clock()) for msg in found])
+        size -= message_size(found[0])
+        if room > 1 and size > 0:
+            more = pull.fetch_no_wait(room - 1, size, **group)
+            now = lease_clock()
+            self._add([self._leased(msg, now) for msg in more])
+
+
+class Pin:
+    """
+    The pin id of the messages that a process receives.
+
+    Args:
+        consumer: the consumer.
+        on_lost: called when the pin is lost: another process receives the messages.
+
+    The thread that pulls calls `differs`, `follow` and `lose`; another one calls `keep` and `release`.
+    """
+
+    def __init__(self, consumer: HandlerConsumer, on_lost: Callable[[], object]) -> None:
+        self._consumer = consumer
+        self._on_lost = on_lost
+        self._lock = threading.Lock()
+        # That of the last message; None: there is none, or it is lost. Changed under _lock.
+        self._id: str | None = None
+        self._keep_at = 0.0
+
+    @property
+    def options(self) -> PriorityOptions:
+        """The priority group of the consumer, for pulls; empty: it has none."""
+        groups = self._consumer.info.config.priority_groups
+        return {"group": groups[0]} if groups else {}
+
+    def differs(self, msg: JetStreamMsg) -> bool:
+        """Return whether a message has another pin id than the one before."""
+        return _pin_of(msg) != self._id
+
+    def follow(self, msg: JetStreamMsg) -> None:
+        """Use the pin id of a message; the former one is lost if it is another."""
+        with self._lock:
+            known, self._id = self._id, _pin_of(msg)
+            lost = known is not None and known != self._id
+        if lost:
+            self._on_lost()
+
+    def lose(self, pin: str | None = None) -> None:
+        """Forget the pin id if it is ``pin``; ``None``: any."""
+        with self._lock:
+            lost = self._id is not None and pin in {None, self._id}
+            if lost:
+                self._id = None
+        if lost:
+            self._on_lost()
+
+    def keep(self) -> None:
+        """Keep the pin with a request if none was sent for long, as while all threads are busy; call it often."""
+        group, pin = self.options, self._id
+        if not group or pin is None or time.monotonic() < self._keep_at:
+            return
+        timeout = self._consumer.info.config.priority_timeout
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else _DEFAULT_PIN_S
+        self._keep_at = time.monotonic() + seconds / 4
+        with contextlib.suppress(Error):
+            if self._is_pinned(pin):
+                # No message fits into one byte, so that nothing is delivered.
+                self._consumer.pull.fetch_no_wait(1, max_bytes=1, **group)
+            else:
+                self.lose(pin)
+
+    def release(self, js: JetStream) -> None:
+        """Let another process take over at once."""
+        pull, pin = self._consumer.pull, self._id
+        with contextlib.suppress(Error):
+            if pin is not None and self._is_pinned(pin):
+                js.get_stream(pull.stream_name).unpin_consumer(pull.name, self.options["group"])
+
+    def _is_pinned(self, pin: str) -> bool:
+        """Return whether the server delivers to the client with this pin id; raises as `HandlerConsumer.read`."""
+        group = self.options.get("group")
+        states = self._consumer.read().priority_groups or ()
+        return any(state.pinned_client_id == pin for state in states if state.group == group)
+
+
+def _pin_of(msg: JetStreamMsg) -> str | None:
+    headers = msg.headers
+    return headers.get("Nats-Pin-Id") if headers else None
