@@ -19,6 +19,7 @@ from .output import emit
 from .render import Block, Field, show_blocks, show_rows
 from .settings import Settings, common_options
 from .status import MEANINGS, CommandError, ExitStatus
+from .values import ANY_CASE_PATTERN
 
 
 @dataclass(frozen=True)
@@ -253,18 +254,12 @@ def _class_of(error: dict[str, Any]) -> type[APIError]:
 
 
 @click.command()
-@click.argument("pattern", required=False)
+@click.argument("pattern", type=ANY_CASE_PATTERN, default="")
 @common_options
-def list_errors(settings: Settings, *, pattern: str | None) -> None:
+def list_errors(settings: Settings, *, pattern: re.Pattern[str]) -> None:
     """List the errors whose description or name matches the regular expression PATTERN."""
-    try:
-        wanted = re.compile(pattern or "", re.IGNORECASE)
-    except re.error as error:
-        raise CommandError(
-            f"invalid regular expression {pattern!r}: {error}", ExitStatus.USAGE
-        ) from error
     found = [
-        each for each in _known() if wanted.search(f"{each['description']} {each['constant']}")
+        each for each in _known() if pattern.search(f"{each['description']} {each['constant']}")
     ]
 
     title = f"Errors of {found[0]['source']}" if found else ""

@@ -27,7 +27,7 @@ from .render import Block, Field, write_blocks
 from .sanitize import readable
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
-from .values import TIME, TIMEOUT
+from .values import ANY_CASE_PATTERN, TIME, TIMEOUT
 
 if TYPE_CHECKING:
     from .. import Msg
@@ -68,7 +68,13 @@ _DURATIONS: Final = frozenset({"ack_time", "rtt", "nats_rtt"})
     help="Show the events in a stream, stored and new.",
 )
 @click.option("--since", type=TIME, metavar="TIME", help="With --stream, start at this time.")
-@click.option("--filter", "pattern", metavar="RE", help="Show only events whose JSON matches.")
+@click.option(
+    "--filter",
+    "matches",
+    type=ANY_CASE_PATTERN,
+    metavar="RE",
+    help="Show only events whose JSON matches.",
+)
 @click.option("--short", is_flag=True, help="Show each event in one line.")
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Exit after N events.")
 @click.option("--wait", type=TIMEOUT, metavar="TIME", help="Exit after TIME without an event.")
@@ -79,7 +85,7 @@ def events(
     subjects: tuple[str, ...],
     stream: str | None,
     since: datetime | None,
-    pattern: str | None,
+    matches: re.Pattern[str] | None,
     short: bool,
     count: int | None,
     wait: float | None,
@@ -102,7 +108,6 @@ def events(
     if since is not None and stream is None:
         raise click.UsageError("--since needs --stream, a stream with past events")
     chosen = _subjects(subjects, **kinds)
-    matches = _pattern(pattern)
 
     def show(event: dict[str, Any]) -> bool:
         if matches is not None and not matches.search(json.dumps(event, ensure_ascii=False)):
@@ -145,15 +150,6 @@ def _subjects(
     if srv_advisory or every:
         found += _SYSTEM
     return found
-
-
-def _pattern(text: str | None) -> re.Pattern[str] | None:
-    if text is None:
-        return None
-    try:
-        return re.compile(text, re.IGNORECASE)
-    except re.error as error:
-        raise click.BadParameter(f"{text!r}: {error}", param_hint="--filter") from error
 
 
 def _listen(

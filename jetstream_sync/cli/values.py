@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import click
@@ -191,6 +192,13 @@ def _read_time(text: str) -> datetime:
     return moment.astimezone(timezone.utc)
 
 
+def _parse_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
+    try:
+        return re.compile(text, flags)
+    except re.error as error:
+        raise ValueError(f"invalid regular expression {text!r}: {error}") from None
+
+
 def _parse_tag(text: str) -> str:
     if not text:
         raise ValueError("the tag is empty")
@@ -287,12 +295,21 @@ DURATION: Final = Parsed("duration", parse_duration)
 LIMITED_DURATION: Final = Parsed("duration", parse_limited_duration)
 #: An aware ``datetime``, from an RFC 3339 time or a duration before now.
 TIME: Final = Parsed("time", parse_time)
+#: A regular expression, as an ``re.Pattern``; the second ignores case.
+PATTERN: Final = Parsed("regex", _parse_pattern)
+ANY_CASE_PATTERN: Final = Parsed("regex", partial(_parse_pattern, flags=re.IGNORECASE))
 #: A timeout, as ``float`` seconds above 0: ``2s``, ``500ms`` or ``2``.
 TIMEOUT: Final = Parsed("duration", _parse_timeout)
 #: An interval between refreshes, as a ``timedelta``: ``2s``, ``500ms`` or ``2``.
 PAUSE: Final = Parsed("duration", _parse_pause)
 #: A valid stream name; a server does not answer requests with an invalid one.
 STREAM_NAME: Final = Parsed("name", check_stream_name)
+
+
+#: The option that skips the confirmation.
+force_option: Decorator = click.option(
+    "-f", "--force", "-y", "--yes", is_flag=True, help="Do not ask for confirmation."
+)
 
 
 def with_options(*options: Callable[[Any], Any]) -> Decorator:

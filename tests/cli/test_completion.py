@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -108,28 +107,6 @@ def test_a_silent_server_ends_completion_soon(complete) -> None:
     """A silent server ends completion after a short timeout."""
     with Listener(lambda puppet: puppet.rest()) as listener, within(2.0):
         assert complete("jsm stream info O", NATS_URL=listener.url) == []
-
-
-@pytest.mark.usefixtures("orders")
-def test_names_are_cached_for_some_seconds(complete, raw: RawClient, tmp_path: Path) -> None:
-    """Names are cached for some seconds, separately for each login."""
-    cache = {"XDG_CACHE_HOME": str(tmp_path)}
-    assert complete("jsm stream info O", **cache) == ["ORDERS", "OTHER"]
-    raw.api("STREAM.DELETE.OTHER")
-    assert complete("jsm stream info O", **cache) == ["ORDERS", "OTHER"]
-    assert complete("jsm --inbox-prefix me stream info O", **cache) == ["ORDERS"]
-    for path in (tmp_path / "jsm").iterdir():
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        aged = path.stat().st_mtime - 11
-        os.utime(path, (aged, aged))
-    assert complete("jsm stream info O", **cache) == ["ORDERS"]
-
-
-def test_failures_are_not_cached(complete, tmp_path: Path) -> None:
-    """Failures are not cached."""
-    lost = {"XDG_CACHE_HOME": str(tmp_path), "NATS_URL": "nats://127.0.0.1:1"}
-    assert complete("jsm stream info O", **lost) == []
-    assert not list(tmp_path.rglob("*.json"))
 
 
 def test_contexts(complete, tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_a_client_is_unpinned(jsm: Jsm, orders: Orders) -> None:
     assert found == {"group": "G", "unpinned_client_id": client}
     assert not orders.info("A")["priority_groups"][0].get("pinned_client_id")
     assert "no client was pinned" in jsm("con", "unpin", "ORDERS", "A", "G").ok().out
-    assert jsm("con", "unpin", "ORDERS", "A", "H").status == 3
+    assert jsm("con", "unpin", "ORDERS", "A", "H", "-j").error["err_code"] == 10160
     orders.make("B")
     assert jsm("con", "unpin", "ORDERS", "B").status == 2
 

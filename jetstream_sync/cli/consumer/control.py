@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ...errors import ConsumerNotFoundError, StreamNotFoundError, TimeoutError
+from ...errors import ConsumerNotFoundError, StreamNotFoundError
 from ..completion import complete_consumer, complete_stream, consumer_arguments
 from ..names import find_consumer, names_of, no_consumer, no_stream, title
-from ..output import count, counted, duration, emit, say, when
+from ..output import count, counted, duration, emit_text, when
 from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
+from ..values import force_option
 from .add import UNTIL
 from .show import show
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 @click.command()
 @consumer_arguments
 @click.argument("until", required=False, type=UNTIL)
-@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Skip the confirmation.")
+@force_option
 @common_options
 def pause(
     settings: Settings,
@@ -58,11 +59,8 @@ def pause(
             f"Pause consumer {title(info)} until {when(settings, end)}?",
             force=force,
         )
-        try:
-            result = js.pause_consumer(info.stream_name, info.name, end)
-        except TimeoutError as error:
-            raise _unanswered(info, "pausing") from error
-    emit(settings, result, lambda: _show_pause(settings, info, result))
+        result = js.pause_consumer(info.stream_name, info.name, end)
+    emit_text(settings, result, _pause_text(settings, info, result))
 
 
 @click.command()
@@ -72,34 +70,23 @@ def resume(settings: Settings, *, stream: str | None, consumer: str | None) -> N
     """Resume a paused CONSUMER of a STREAM."""
     with settings.jetstream() as js:
         info = find_consumer(settings, js, stream, consumer)
-        try:
-            result = js.resume_consumer(info.stream_name, info.name)
-        except TimeoutError as error:
-            raise _unanswered(info, "resuming") from error
-    emit(settings, result, lambda: _show_pause(settings, info, result))
+        result = js.resume_consumer(info.stream_name, info.name)
+    emit_text(settings, result, _pause_text(settings, info, result))
 
 
-def _unanswered(info: ConsumerInfo, doing: str) -> Exception:
-    """Return the error for an unanswered request: older servers do not answer unknown requests."""
-    if "_nats.ver" in (info.config.metadata or {}):  # set by servers since 2.11
-        return TimeoutError(f"{doing} {title(info)}: no reply in time")
-    return CommandError(f"{doing} a consumer needs nats-server 2.11 or later", ExitStatus.FAILED)
-
-
-def _show_pause(settings: Settings, info: ConsumerInfo, result: ConsumerPause) -> None:
+def _pause_text(settings: Settings, info: ConsumerInfo, result: ConsumerPause) -> str:
     if not result.paused:
-        say(settings, f"Consumer {title(info)} is not paused")
-        return
+        return f"Consumer {title(info)} is not paused"
     text = f"Consumer {title(info)} is paused until {when(settings, result.pause_until)}"
     if result.pause_remaining:
         text += f", for {duration(result.pause_remaining)}"
-    say(settings, text)
+    return text
 
 
 @click.command()
 @consumer_arguments
 @click.argument("group", required=False)
-@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Skip the confirmation.")
+@force_option
 @common_options
 def unpin(
     settings: Settings, *, stream: str | None, consumer: str | None, group: str | None, force: bool
@@ -116,11 +103,6 @@ def unpin(
         if group is None:
             group = ask.select("Select a group", groups, "GROUP")
             ask.done()
-        if group not in groups:
-            known = ", ".join(groups)
-            raise CommandError(
-                f"{title(info)} has no group {group!r}: it has {known}", ExitStatus.NOT_FOUND
-            )
         client = next(
             (each.pinned_client_id for each in info.priority_groups or () if each.group == group),
             None,
@@ -130,7 +112,7 @@ def unpin(
         js.unpin_consumer(info.stream_name, info.name, group)
     document = {"group": group, "unpinned_client_id": client or None}
     done = f"client {client} is no longer pinned" if client else "no client was pinned"
-    emit(settings, document, lambda: say(settings, f"{title(info)}, group {group}: {done}"))
+    emit_text(settings, document, f"{title(info)}, group {group}: {done}")
 
 
 @click.command()
@@ -143,7 +125,7 @@ def unpin(
     metavar="SEQ",
     help="Continue at this stream sequence.",
 )
-@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Skip the confirmation.")
+@force_option
 @common_options
 def reset(
     settings: Settings, *, stream: str | None, consumer: str | None, seq: int | None, force: bool
@@ -162,18 +144,19 @@ def reset(
         what = f"Reset consumer {title(info)}, which is at {count(start)}, to continue"
         Asker(settings).confirm(f"{what} {where}?", force=force)
         result = js.reset_consumer(info.stream_name, info.name, seq)
-
-    def human() -> None:
-        say(settings, f"Consumer {title(info)} continues at sequence {count(result.reset_seq)}\n")
+    emit_text(
+        settings,
+        result,
+        f"Consumer {title(info)} continues at sequence {count(result.reset_seq)}\n",
+    )
+    if not settings.json:
         show(settings, result, state_only=True)
-
-    emit(settings, result, human)
 
 
 @click.command()
 @click.argument("stream", required=False, shell_complete=complete_stream)
 @click.argument("consumers", metavar="[CONSUMER]...", nargs=-1, shell_complete=complete_consumer)
-@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Skip the confirmation.")
+@force_option
 @click.option("--ignore-missing", is_flag=True, help="Ignore consumers that do not exist.")
 @common_options
 def rm(
@@ -189,7 +172,13 @@ def rm(
     with settings.jetstream() as js:
         stream, first = names_of(settings, js, stream, consumers[0] if consumers else None)
         found = _look_up(js, stream, [first, *consumers], ignore_missing=ignore_missing)
-        _confirm(settings, found, force=force)
+        if found:
+            listed = ", ".join(
+                f"{title(info)} ({counted(info.num_pending + info.num_ack_pending, 'message')} to go)"
+                for info in found
+            )
+            what = "consumer" if len(found) == 1 else "consumers"
+            Asker(settings).confirm(f"Really remove {what} {listed}?", force=force)
         for info in found:
             try:
                 js.delete_consumer(stream, info.name)
@@ -198,7 +187,7 @@ def rm(
             deleted.append(info.name)
             if not settings.json:
                 settings.env.stderr.write(f"Consumer {title(info)} was removed\n")
-    emit(settings, {"deleted": deleted}, lambda: None)
+    emit_text(settings, {"deleted": deleted}, "")
 
 
 def _look_up(
@@ -215,14 +204,3 @@ def _look_up(
             if not ignore_missing:
                 raise no_consumer(js, stream, name, error) from error
     return found
-
-
-def _confirm(settings: Settings, found: list[ConsumerInfo], *, force: bool) -> None:
-    if not found:
-        return
-    listed = ", ".join(
-        f"{title(info)} ({counted(info.num_pending + info.num_ack_pending, 'message')} to go)"
-        for info in found
-    )
-    what = "Consumer" if len(found) == 1 else "Consumers"
-    Asker(settings).confirm(f"Really remove {what.lower()} {listed}?", force=force)

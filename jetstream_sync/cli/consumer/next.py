@@ -14,12 +14,12 @@ from ..long_running import reconnect_options
 from ..messages.reading import NowSource, PullSource, PushSource, Reading, Settle, Source
 from ..messages.view import FORMAT_HELP, MessageWriter, header_lines
 from ..names import find_consumer, find_pull, title
+from ..output import announce, note, seconds_text, when
 from ..output import count as with_separators
-from ..output import note, seconds_text, when
 from ..sanitize import readable
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus, one_line
-from ..values import TIMEOUT, Parsed, parse_duration
+from ..values import TIMEOUT, Parsed, parse_duration, with_options
 
 if TYPE_CHECKING:
     from ... import ConsumerInfo, JetStream, JetStreamMsg, PullConsumer
@@ -40,19 +40,32 @@ class OptionalNak(click.Command):
 _DELAY: Final = Parsed("duration", partial(parse_duration, bare="s"))
 
 
+#: How a read message is answered.
+_answer_options = with_options(
+    click.option(
+        "--no-ack", is_flag=True, help="Do not acknowledge; it is redelivered after ack wait."
+    ),
+    click.option(
+        "--nak",
+        type=_DELAY,
+        metavar="[=DELAY]",
+        help="Negatively acknowledge, to redeliver at once or after DELAY.",
+    ),
+    click.option(
+        "--term", is_flag=True, help="Terminate the message, so that it is not redelivered."
+    ),
+)
+_read_options = with_options(
+    click.option("--group", metavar="NAME", help="Pull for this priority group. (2.11)"),
+    click.option("-r", "--raw", is_flag=True, help="Show only the bodies."),
+    click.option("-f", "--format", "layout", metavar="TEXT", help=FORMAT_HELP),
+)
+
+
 @click.command(cls=OptionalNak)
 @consumer_arguments
-@click.option(
-    "--no-ack", is_flag=True, help="Do not acknowledge; it is redelivered after ack wait."
-)
+@_answer_options
 @click.option("--ack", is_flag=True, hidden=True)
-@click.option(
-    "--nak",
-    type=_DELAY,
-    metavar="[=DELAY]",
-    help="Negatively acknowledge, to redeliver at once or after DELAY.",
-)
-@click.option("--term", is_flag=True, help="Terminate the message, so that it is not redelivered.")
 @click.option("--double-ack", is_flag=True, help="Wait until the server confirms the ack.")
 @click.option(
     "--count", type=click.IntRange(1), default=1, metavar="N", help="Fetch at most N messages."
@@ -61,9 +74,7 @@ _DELAY: Final = Parsed("duration", partial(parse_duration, bare="s"))
 @click.option(
     "--expires", "--wait", type=TIMEOUT, metavar="TIME", help="Time to wait for messages."
 )
-@click.option("--group", metavar="NAME", help="Pull for this priority group. (2.11)")
-@click.option("-r", "--raw", is_flag=True, help="Show only the bodies.")
-@click.option("-f", "--format", "layout", metavar="TEXT", help=FORMAT_HELP)
+@_read_options
 @common_options
 def next(  # noqa: A001 - the command's name
     settings: Settings,
@@ -85,11 +96,13 @@ def next(  # noqa: A001 - the command's name
     --count, each message is shown on arrival, and with --json each on its own line.
     """
     answer.pop("ack")
+    confirmed = answer.pop("double_ack")
     with settings.connection() as nc:
         js = settings.jetstream_on(nc)
         found = find_pull(settings, js, stream, consumer)
         view = _writer(settings, raw=raw, layout=layout, single=count == 1)
-        settle = _settle(settings, found, answer)
+        policy = found.cached_info.config.ack_policy
+        settle = Settle.of(policy, settings.timeout, confirmed=confirmed, **answer)
         # Messages may arrive from now on.
         source = _source(found, count, no_wait=no_wait, expires=expires, group=group)
         reading = Reading(
@@ -131,17 +144,6 @@ def _writer(
 
     writer = MessageWriter(settings, text, raw=raw, layout=layout, single=single)
     return writer
-
-
-def _settle(settings: Settings, consumer: PullConsumer, answer: dict[str, Any]) -> Settle:
-    return Settle.of(
-        consumer.cached_info.config.ack_policy,
-        settings.timeout,
-        no_ack=answer["no_ack"],
-        nak=answer["nak"],
-        term=answer["term"],
-        confirmed=answer["double_ack"],
-    )
 
 
 def _source(
@@ -195,23 +197,10 @@ def _why(info: ConsumerInfo) -> str:
 
 @click.command(cls=OptionalNak)
 @consumer_arguments
-@click.option(
-    "--no-ack", is_flag=True, help="Do not acknowledge; it is redelivered after ack wait."
-)
-@click.option(
-    "--nak",
-    type=_DELAY,
-    metavar="[=DELAY]",
-    help="Negatively acknowledge, to redeliver at once or after DELAY.",
-)
-@click.option(
-    "--term", is_flag=True, help="Terminate the messages, so that they are not redelivered."
-)
+@_answer_options
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Exit after N messages.")
 @click.option("--wait", type=TIMEOUT, metavar="TIME", help="Exit after TIME without a message.")
-@click.option("--group", metavar="NAME", help="Pull for this priority group. (2.11)")
-@click.option("-r", "--raw", is_flag=True, help="Show only the bodies.")
-@click.option("-f", "--format", "layout", metavar="TEXT", help=FORMAT_HELP)
+@_read_options
 @common_options
 def sub(
     settings: Settings,
@@ -247,8 +236,8 @@ def sub(
             settle=settle,
             flush=lambda: nc.flush(settings.timeout),
         )
-        settings.env.stderr.write(f"Listening to {title(info)}{_subject(info)}\n")
-        settings.env.stderr.flush()
+        subject = info.config.deliver_subject
+        announce(settings, f"Listening to {title(info)}{f' on {subject}' if subject else ''}")
         try:
             reading.run(count, wait, each=True)
         except KeyboardInterrupt:
@@ -259,10 +248,6 @@ def sub(
         raise CommandError(
             f"received {with_separators(reading.shown)}{asked} messages", ExitStatus.TIMED_OUT
         )
-
-
-def _subject(info: ConsumerInfo) -> str:
-    return f" on {info.config.deliver_subject}" if info.config.deliver_subject else ""
 
 
 def _source_of(js: JetStream, info: ConsumerInfo, count: int | None, group: str | None) -> Source:

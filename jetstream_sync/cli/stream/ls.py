@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
@@ -16,7 +15,7 @@ from ..long_running import failover_options
 from ..output import emit_names, seconds_text, size
 from ..render import Field, Mark, bad, show_rows, warn, write_rows
 from ..settings import Settings, common_options
-from ..values import DURATION, PAUSE
+from ..values import DURATION, PATTERN, PAUSE
 from .show import STORAGES
 
 #: Name prefixes of the streams of key-value buckets, object stores and MQTT.
@@ -106,8 +105,18 @@ Check = Callable[[StreamInfo], bool]
 @click.option("--mirrored", is_flag=True, help="Streams that are mirrors.")
 @click.option("--sealed", is_flag=True, help="Streams that are sealed.")
 @click.option("--leader", metavar="SERVER", help="Streams with this leader.")
-@click.option("--cluster", metavar="REGEX", help="Streams in a cluster with a matching name.")
-@click.option("--server-name", metavar="REGEX", help="Streams on a server with a matching name.")
+@click.option(
+    "--cluster",
+    type=PATTERN,
+    metavar="REGEX",
+    help="Streams in a cluster with a matching name.",
+)
+@click.option(
+    "--server-name",
+    type=PATTERN,
+    metavar="REGEX",
+    help="Streams on a server with a matching name.",
+)
 @click.option("--invert", is_flag=True, help="Invert each of these conditions.")
 @_names_option
 @_all_option
@@ -140,8 +149,8 @@ def _checks(js: JetStream, options: dict[str, Any], now: datetime) -> list[Check
         "leader": lambda name: (
             lambda info: info.cluster is not None and info.cluster.leader == name
         ),
-        "cluster": lambda text: _has_name("--cluster", text, _cluster_name),
-        "server_name": lambda text: _has_name("--server-name", text, _server_names),
+        "cluster": lambda pattern: lambda info: any(map(pattern.search, _cluster_names(info))),
+        "server_name": lambda pattern: lambda info: any(map(pattern.search, _server_names(info))),
     }
     return [
         make(options[name])
@@ -172,15 +181,7 @@ def _stores_subject(js: JetStream, subject: str) -> Check:
     return lambda info: info.config.name in names
 
 
-def _has_name(option: str, text: str, names: Callable[[StreamInfo], list[str]]) -> Check:
-    try:
-        pattern = re.compile(text)
-    except re.error as error:
-        raise click.BadParameter(f"{text!r}: {error}", param_hint=option) from None
-    return lambda info: any(pattern.search(name) for name in names(info))
-
-
-def _cluster_name(info: StreamInfo) -> list[str]:
+def _cluster_names(info: StreamInfo) -> list[str]:
     return [info.cluster.name] if info.cluster is not None and info.cluster.name else []
 
 

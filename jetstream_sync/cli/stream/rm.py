@@ -15,19 +15,15 @@ from ..output import counted, emit_text, note
 from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
-from ..values import STREAM_NAME
+from ..values import STREAM_NAME, force_option
 from .show import write_state
-
-_force = click.option(
-    "-f", "--force", "-y", "--yes", is_flag=True, help="Do not ask for confirmation."
-)
 
 
 @click.command()
 @click.argument(
     "names", nargs=-1, metavar="[STREAM]...", type=STREAM_NAME, shell_complete=complete_stream
 )
-@_force
+@force_option
 @click.option("--ignore-missing", is_flag=True, help="Ignore streams that do not exist.")
 @common_options
 def rm(settings: Settings, names: tuple[str, ...], force: bool, ignore_missing: bool) -> None:
@@ -77,7 +73,7 @@ def _existing(js: JetStream, names: tuple[str, ...], *, ignore_missing: bool) ->
 @click.option("--seq", type=click.IntRange(1), help="Delete only messages before this sequence.")
 @click.option("--keep", type=click.IntRange(0), metavar="N", help="Keep the newest N messages.")
 @click.option("--dry-run", is_flag=True, help="Show how many messages would be deleted.")
-@_force
+@force_option
 @common_options
 def purge(
     settings: Settings,
@@ -144,7 +140,7 @@ def _count_before(stream: Stream, seq: int) -> int:
 @stream_argument
 @click.argument("sequences", nargs=-1, required=True, type=click.IntRange(1), metavar="SEQ...")
 @click.option("--no-erase", is_flag=True, help="Do not overwrite the data; this is faster.")
-@_force
+@force_option
 @common_options
 def rmm(
     settings: Settings, name: str, sequences: tuple[int, ...], no_erase: bool, force: bool
