@@ -87,7 +87,7 @@ ONLY_IN: dict[str, set[str]] = {
     "multiprocessing": {"workers/processes.py", "workers/child.py"},
     "queue": {"client", "workers"},
     # A read of standard input must not miss a Ctrl-C just before it.
-    "select": {"net", "cli/interruptible.py", "workers/heartbeat.py"},
+    "select": {"net", "cli/long_running.py", "workers/heartbeat.py"},
     "selectors": {"net"},
     "signal": {"server", "cli", "spark/streaming/reader.py", "workers"},
     "socket": {"net", "server", "workers/http_server.py", "workers/health.py"},

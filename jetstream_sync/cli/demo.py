@@ -43,7 +43,7 @@ from ..errors import Error, JetStreamNotEnabledError, StreamNotFoundError
 from ..net.clock import Deadline
 from ..server import NatsServer
 from ..subjects import check_stream_name
-from .interruptible import pause
+from .long_running import pause
 from .output import emit, note
 from .progress import show_progress
 from .render import Field, bad, write_rows

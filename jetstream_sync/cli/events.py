@@ -18,8 +18,7 @@ from ..errors import InvalidResponseError, TimeoutError
 from ..net.clock import Deadline
 from ..subjects import check_subject
 from .completion import complete_stream, consumer_arguments
-from .interruptible import wait_interruptibly
-from .long_running import reconnect_options
+from .long_running import reconnect_options, wait_interruptibly
 from .messages.reading import CoreSource, Source, Start, stream_source
 from .names import find_consumer, title
 from .output import announce, emit_line, note, seconds_text, when

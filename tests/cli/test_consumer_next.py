@@ -13,7 +13,7 @@ from fix_raw import RawPeer
 from fix_threads import wait_until
 
 from jetstream_sync import TimeoutError
-from jetstream_sync.cli.interruptible import wait_interruptibly
+from jetstream_sync.cli.long_running import wait_interruptibly
 from jetstream_sync.net.clock import Deadline
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import TimeoutError
-from ..interruptible import pause
+from ..long_running import pause
 from ..status import CommandError, ExitStatus
 
 if TYPE_CHECKING:

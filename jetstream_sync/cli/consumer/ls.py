@@ -11,8 +11,7 @@ import click
 
 from ...errors import InvalidNameError, StreamNotFoundError
 from ..completion import complete_stream, consumer_arguments
-from ..interruptible import write_reports
-from ..long_running import failover_options
+from ..long_running import failover_options, write_reports
 from ..names import find_consumer, no_stream, title
 from ..output import count, emit, limit, seconds_text
 from ..prompts import Asker

@@ -7,8 +7,7 @@ import click
 from ...net.clock import Deadline
 from ..buckets import find_bucket
 from ..completion import complete_key
-from ..interruptible import wait_interruptibly
-from ..long_running import reconnect_options
+from ..long_running import reconnect_options, wait_interruptibly
 from ..messages.view import write_bytes
 from ..output import count, emit, emit_line, to_json, when
 from ..render import Table, write_table

@@ -18,8 +18,7 @@ from ... import Headers
 from ...errors import PermissionsError
 from ...suggestions import closest_match
 from ..env import Environment
-from ..interruptible import read_interruptibly
-from ..long_running import password_once
+from ..long_running import password_once, read_interruptibly
 from ..settings import Settings
 from ..status import CommandError, ExitStatus
 

@@ -18,8 +18,7 @@ from ...headers import (
     MSG_TTL,
 )
 from ...net.clock import monotonic
-from ..interruptible import pause
-from ..long_running import failover, failover_options
+from ..long_running import failover, failover_options, pause
 from ..output import count as count_text
 from ..output import counted, emit_line, to_json
 from ..sanitize import readable, visible

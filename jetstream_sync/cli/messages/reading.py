@@ -40,7 +40,7 @@ from ...errors import (
 )
 from ...net.clock import Deadline, monotonic
 from ...subjects import subject_matches
-from ..interruptible import wait_interruptibly
+from ..long_running import wait_interruptibly
 from ..names import find_stream
 from ..output import counted, say
 from ..settings import Settings

@@ -20,8 +20,7 @@ from ..buckets import (
     write_bucket,
 )
 from ..completion import complete_object, complete_store
-from ..interruptible import wait_interruptibly
-from ..long_running import reconnect_options
+from ..long_running import reconnect_options, wait_interruptibly
 from ..output import Block, emit, emit_line, size, when, yes
 from ..prompts import Asker
 from ..render import Table, write_table

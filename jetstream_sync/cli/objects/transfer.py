@@ -17,8 +17,7 @@ from ... import ObjectInfo, ObjectMeta, ObjectStore
 from ...errors import ObjectNotFoundError
 from ..buckets import find_bucket, force_option
 from ..config import labels_of
-from ..interruptible import read_interruptibly
-from ..long_running import failover, failover_options, password_once
+from ..long_running import failover, failover_options, password_once, read_interruptibly
 from ..messages.outgoing import header_pairs
 from ..messages.view import write_bytes
 from ..output import emit, note, say, size

@@ -10,8 +10,7 @@ import click
 
 from ... import ClusterInfo, JetStream, PeerInfo, StreamInfo
 from ...errors import InvalidNameError, StreamNotFoundError
-from ..interruptible import write_reports
-from ..long_running import failover_options
+from ..long_running import failover_options, write_reports
 from ..output import emit_names, seconds_text, size
 from ..render import Field, Mark, bad, show_rows, warn, write_rows
 from ..settings import Settings, common_options

@@ -23,8 +23,7 @@ from ... import DeliverPolicy, RetentionPolicy, StoredMsg, Stream
 from ...durations import time_from_ns
 from ...errors import Error, MessageNotFoundError, TimeoutError
 from ..completion import optional_stream_argument, stream_argument
-from ..interruptible import pause
-from ..long_running import failover_options
+from ..long_running import failover_options, pause
 from ..messages.view import FORMAT_HELP, MessageWriter, Translator, header_lines
 from ..names import find_stream
 from ..output import when

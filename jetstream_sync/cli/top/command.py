@@ -14,8 +14,7 @@ from typing_extensions import Self
 from ...errors import Error
 from ...net.clock import monotonic
 from ..charts import writes_blocks
-from ..interruptible import pause
-from ..long_running import RECONNECT_OPTIONS
+from ..long_running import RECONNECT_OPTIONS, pause
 from ..output import emit, emit_line, note
 from ..settings import Settings, common_options
 from ..status import one_line
