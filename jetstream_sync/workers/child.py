@@ -21,7 +21,7 @@ import signal
 import threading
 import traceback
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from logging.handlers import QueueHandler
@@ -39,7 +39,7 @@ from .status import spawn
 from .tracing import tracing_middleware
 
 if TYPE_CHECKING:
-    from .. import Headers, JetStream, Metadata, PubAck
+    from .. import Headers, JetStream, PubAck
 
 try:
     import fcntl
@@ -67,11 +67,8 @@ class ChildJob:
 class HandlerRequest:
     """A message for a handler process."""
 
-    subject: str
-    reply: str
-    headers: Headers | None
-    data: bytes
-    metadata: Metadata
+    received: tuple[bytes, bytes, Headers | None, bytes]
+    """Subject, reply subject, headers and payload."""
     attempt: int
     claimed: bool
     deadline: float
@@ -311,7 +308,7 @@ class _RemoteDelivery(Delivery):
     def __init__(self, child: _Child, request: HandlerRequest, handler: str) -> None:
         self._child = child
         self._deadline = request.deadline
-        self.msg = _RemoteMessage(child, request)
+        self.msg = JetStreamMsg(cast("Any", request.received), cast("Any", _Link(child)))
         self.attempt = request.attempt
         self.claimed = request.claimed
         self.handler = handler
@@ -332,74 +329,25 @@ class _RemoteDelivery(Delivery):
         return bool(self._child.ask("is_lost"))
 
 
-class _RemoteMessage(JetStreamMsg):
-    """A message in a handler process: data, and `ack`."""
+class _Link:
+    """Takes the place of the connection of a message: the worker acknowledges it; all else is refused."""
 
-    __slots__ = ("_child", "_is_acked", "_request")
-
-    def __init__(self, child: _Child, request: HandlerRequest) -> None:
+    def __init__(self, child: _Child) -> None:
         self._child = child
-        self._request = request
-        self._is_acked = False
-        self.data = request.data
 
-    @property
-    def subject(self) -> str:
-        return self._request.subject
-
-    @property
-    def reply(self) -> str:
-        return self._request.reply
-
-    @property
-    def headers(self) -> Headers | None:
-        return self._request.headers
-
-    @property
-    def status(self) -> None:
-        return None
-
-    @property
-    def metadata(self) -> Metadata:
-        return self._request.metadata
-
-    @property
-    def ack_subject(self) -> bytes:
-        return self._request.reply.encode()
-
-    @property
-    def is_acked(self) -> bool:
-        return self._is_acked
-
-    @property
-    def is_done(self) -> bool:
-        return self._is_acked
-
-    def ack(self) -> None:
-        """Acknowledge the message."""
+    def send_deferred(self, command: bytes, _size: int) -> None:
+        if not command.endswith(b"\r\n+ACK\r\n"):
+            self._refuse()
         self._child.ask("ack")
-        self._is_acked = True
 
-    def ack_sync(self, timeout: object = None) -> NoReturn:
-        self._refuse("ack_sync")
+    def __getattr__(self, name: str) -> Callable[..., NoReturn]:
+        return self._refuse
 
-    def nak(self, delay: object = None) -> NoReturn:
-        self._refuse("nak")
-
-    def in_progress(self) -> NoReturn:
-        self._refuse("in_progress")
-
-    def term(self, reason: object = None) -> NoReturn:
-        self._refuse("term")
-
-    def respond(self, payload: object = b"", headers: object = None) -> NoReturn:
-        self._refuse("respond")
-
-    def _refuse(self, method: str) -> NoReturn:
+    def _refuse(self, *_: object) -> NoReturn:
         raise InvalidOptionError(
             "pool",
             "processes",
-            f"a handler process has no connection for {method}(): return, raise, or use the context",
+            "a handler process has no connection: return, raise, or use the context",
         )
 
 

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TextIO
+from typing import Final, NamedTuple, TextIO
 
 from .. import InvalidOptionError
 from .health import Processes
@@ -60,8 +60,7 @@ class RunOptions:
         return self.processes is not None or self.reload or self.limits != Limits()
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunOption:
+class RunOption(NamedTuple):
     """An option of the commands that run a worker."""
 
     name: str
@@ -76,56 +75,25 @@ class RunOption:
     """The possible values; the first one is the default. Empty: any."""
 
 
+_DRAIN = "Seconds that running handlers may take after a signal.  [default: that of the worker]"
+_HTTP = "Serve /livez, /readyz and /metrics at this address.  [default: that of the worker]"
+_PROCESSES = "Number of worker processes, each with its own connection, under a supervisor."
+_RELOAD = "Replace the worker processes when a source file changes, for development."
+_FORMAT = "Format of log records.  [default: text]"
 #: The options of `RunOptions`, other than the servers.
 RUN_OPTIONS: Final = (
+    RunOption("drain-timeout", _DRAIN, float, "SECONDS"),
+    RunOption("http", _HTTP, str, "HOST:PORT"),
+    RunOption("processes", _PROCESSES, int, "N"),
+    RunOption("max-messages", "Replace a worker process after this number of messages.", int, "N"),
+    RunOption("max-age", "Replace a worker process after this time.", float, "SECONDS"),
     RunOption(
-        name="drain-timeout",
-        kind=float,
-        metavar="SECONDS",
-        help="Seconds that running handlers may take after a signal.  [default: that of the worker]",
+        "max-rss", "Replace a worker process that uses this much memory (Linux).", int, "MIB"
     ),
-    RunOption(
-        name="http",
-        kind=str,
-        metavar="HOST:PORT",
-        help="Serve /livez, /readyz and /metrics at this address.  [default: that of the worker]",
-    ),
-    RunOption(
-        name="processes",
-        kind=int,
-        metavar="N",
-        help="Number of worker processes, each with its own connection, under a supervisor.",
-    ),
-    RunOption(
-        name="max-messages",
-        kind=int,
-        metavar="N",
-        help="Replace a worker process after this number of messages.",
-    ),
-    RunOption(
-        name="max-age",
-        kind=float,
-        metavar="SECONDS",
-        help="Replace a worker process after this time.",
-    ),
-    RunOption(
-        name="max-rss",
-        kind=int,
-        metavar="MIB",
-        help="Replace a worker process that uses this much memory (Linux).",
-    ),
-    RunOption(
-        name="reload",
-        help="Replace the worker processes when a source file changes, for development.",
-    ),
-    RunOption(
-        name="log-format",
-        kind=str,
-        choices=("text", "json"),
-        help="Format of log records.  [default: text]",
-    ),
-    RunOption(name="verbose", help="Log one line for each message."),
-    RunOption(name="burst", help="Stop when all consumers are empty."),
+    RunOption("reload", _RELOAD),
+    RunOption("log-format", _FORMAT, str, None, ("text", "json")),
+    RunOption("verbose", "Log one line for each message."),
+    RunOption("burst", "Stop when all consumers are empty."),
 )
 
 
@@ -162,22 +130,11 @@ def run_options(target: str, given: argparse.Namespace) -> RunOptions:
         InvalidOptionError: an option is invalid.
 
     """
-    return RunOptions(
-        target=target,
-        servers=given.servers,
-        drain_timeout=given.drain_timeout,
-        processes=given.processes,
-        limits=Limits(
-            max_messages=given.max_messages,
-            max_age=given.max_age,
-            max_rss=None if given.max_rss is None else given.max_rss * 2**20,
-        ),
-        reload=given.reload,
-        http=given.http,
-        log_format=given.log_format,
-        verbose=given.verbose,
-        burst=given.burst,
-    )
+    rss = None if given.max_rss is None else given.max_rss * 2**20
+    limits = Limits(max_messages=given.max_messages, max_age=given.max_age, max_rss=rss)
+    names = ("drain_timeout", "processes", "reload", "http", "log_format", "verbose", "burst")
+    same = {name: getattr(given, name) for name in names}
+    return RunOptions(target=target, servers=given.servers, limits=limits, **same)
 
 
 def load_worker(target: str) -> Worker:
@@ -296,9 +253,7 @@ def _run_supervisor(options: RunOptions, program: Sequence[str]) -> int:
         environment=servers,
         limits=options.limits,
         reload=options.reload,
-        on_report=processes.report,
-        on_end=processes.end,
-        on_stop=processes.stop,
+        observer=processes,
     )
     if options.http is None:
         return supervisor.run()

@@ -55,7 +55,7 @@ class Monitor:
         self.phase: str = "starting"
         self._nc: Connection | None = None
         self._pools: Sequence[HandlerThreads] = ()
-        self._services: Mapping[str, threading.Thread] = {}
+        self._keeper_thread: threading.Thread | None = None
         self._keeper: LeaseKeeper | None = None
 
     def attach(
@@ -63,7 +63,7 @@ class Monitor:
         nc: Connection,
         keeper: LeaseKeeper,
         pools: Sequence[HandlerThreads],
-        services: Mapping[str, threading.Thread],
+        thread: threading.Thread,
     ) -> None:
         """
         Watch the parts of a worker that runs.
@@ -72,21 +72,19 @@ class Monitor:
             nc: the connection.
             keeper: the keeper of the leases.
             pools: the threads of the handlers.
-            services: threads that run until the worker stops, by what they do.
+            thread: calls the keeper until the worker stops.
 
         """
         keeper.checked_at = lease_clock()  # it may have waited long for the server
-        self._nc, self._keeper, self._pools, self._services = nc, keeper, pools, services
+        self._nc, self._keeper, self._pools, self._keeper_thread = nc, keeper, pools, thread
 
     def not_live(self) -> list[str]:
         """Return the reasons why the process should be restarted; empty: it is alive."""
         if self._nc is None or self.phase == "stopped":
             return []
-        found = [
-            f"the thread that {what} has ended"
-            for what, thread in self._services.items()
-            if not thread.is_alive()
-        ]
+        found = []
+        if self._keeper_thread is not None and not self._keeper_thread.is_alive():
+            found.append("the thread that renews leases has ended")
         if self._keeper is not None:
             limit = _MAX_LEASE_CHECK_S + max(pool.consumer.times.shortest for pool in self._pools)
             idle = lease_clock() - self._keeper.checked_at

@@ -21,17 +21,6 @@ from .observer import BUCKETS_S, COUNTERS, OUTCOMES, Histogram
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-__all__ = [
-    "CONTENT_TYPE",
-    "GaugeSnapshot",
-    "HandlerSnapshot",
-    "HistogramSnapshot",
-    "Snapshot",
-    "WorkerCollector",
-    "counts_of",
-    "metrics_text",
-]
-
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX: Final = "jetstream_worker_"
 _LABELS: Final = ("handler", "stream", "consumer")
@@ -105,32 +94,20 @@ class _Family:
     samples: list[tuple[str, dict[str, str], float]] = field(default_factory=list)
 
 
+_PAUSED = "Seconds for which no messages are requested, because all failed."
+_MISMATCHES = "Properties of the consumer that do not fit the handler, such as a pause."
+_LAST_SUCCESS = "Time of the last acknowledgement, in seconds since 1970."
 #: Names of gauges, how the values of several processes are combined, and their help.
 _GAUGES: Final[tuple[tuple[str, str, Callable[[Iterable[float]], float], str], ...]] = (
     ("running", "running", sum, "Messages whose handler is running."),
     ("buffered", "buffered", sum, "Messages that were received and wait for a thread."),
-    (
-        "paused_seconds",
-        "paused",
-        max,
-        "Seconds for which no messages are requested, because all failed.",
-    ),
+    ("paused_seconds", "paused", max, _PAUSED),
     ("slots", "slots", sum, "Messages that can be handled at a time."),
     ("consumer_pending", "pending", max, "Messages that the consumer has not delivered yet."),
     ("consumer_ack_pending", "ack_pending", max, "Messages delivered and not acknowledged."),
     ("consumer_delayed", "delayed", sum, "Failed messages that wait for their next attempt."),
-    (
-        "consumer_mismatches",
-        "mismatches",
-        max,
-        "Properties of the consumer that do not fit the handler, such as a pause.",
-    ),
-    (
-        "last_success_timestamp_seconds",
-        "last_success",
-        max,
-        "Time of the last acknowledgement, in seconds since 1970.",
-    ),
+    ("consumer_mismatches", "mismatches", max, _MISMATCHES),
+    ("last_success_timestamp_seconds", "last_success", max, _LAST_SUCCESS),
 )
 _HISTOGRAMS: Final = (
     ("duration_seconds", "duration", "Run time of the handler."),

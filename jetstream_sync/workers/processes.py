@@ -33,6 +33,7 @@ from .. import InvalidOptionError
 from .child import ChildJob, FailureReport, HandlerRequest
 from .leases import Delivery, lease_clock
 from .retries import Retry
+from .status import status_text
 
 if TYPE_CHECKING:
     from .. import JetStream
@@ -256,11 +257,7 @@ class _Call:
         self.extend(lease_clock() + timeout)
         msg = delivery.msg
         self.request = HandlerRequest(
-            subject=msg.subject,
-            reply=msg.reply,
-            headers=msg.headers,
-            data=msg.data,
-            metadata=delivery.metadata,
+            received=(msg.subject.encode(), msg.ack_subject, msg.headers, msg.data),
             attempt=delivery.attempt,
             claimed=delivery.claimed,
             deadline=self.deadline,
@@ -377,7 +374,7 @@ class _HandlerProcess:
             self.popen.wait(_EXIT_S)
         self.popen.kill()
         status = self.popen.wait()
-        raise WorkerCrashedError(f"the process of the handler ended with {_status_text(status)}")
+        raise WorkerCrashedError(f"the process of the handler ended with {status_text(status)}")
 
     def kill(self) -> None:
         """Kill the process."""
@@ -450,12 +447,3 @@ def _log(record: logging.LogRecord) -> None:
     logger = logging.getLogger(record.name)
     if logger.isEnabledFor(record.levelno):
         logger.handle(record)
-
-
-def _status_text(status: int) -> str:
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return f"signal {signal.Signals(-status).name}"
-    except ValueError:
-        return f"signal {-status}"

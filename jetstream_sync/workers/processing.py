@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from .. import Error
@@ -35,47 +36,25 @@ _ACK_TIMEOUT_S: Final = 5.0
 _MAX_FAILED: Final = 10_000
 
 
+@dataclass(frozen=True, kw_only=True)
 class Shared:
-    """
-    What all handlers of a running worker have in common.
+    """What all handlers of a running worker have in common."""
 
-    Args:
-        js: the JetStream context.
-        keeper: renews the leases.
-        settlements: sends acknowledgements.
-        middleware: wraps each run of a handler, the first one outermost.
-        observer: counts what happens, and calls hooks.
-        is_stopping: returns whether the worker is stopping.
-        on_fatal: called with an error that must end the worker.
-        on_change: called when the worker may have become idle.
-        on_thread_end: called at the end of each thread that runs handlers, in that thread.
-        limits: the limits of the worker by name.
-
-    """
-
-    def __init__(
-        self,
-        js: JetStream,
-        keeper: LeaseKeeper,
-        settlements: Settlements,
-        middleware: Sequence[Middleware],
-        observer: Observer,
-        is_stopping: Callable[[], bool],
-        on_fatal: Callable[[BaseException], object],
-        on_change: Callable[[], object],
-        on_thread_end: Callable[[], object],
-        limits: Mapping[str, Limit],
-    ) -> None:
-        self.js = js
-        self.keeper = keeper
-        self.settlements = settlements
-        self.middleware = middleware
-        self.observer = observer
-        self.is_stopping = is_stopping
-        self.on_fatal = on_fatal
-        self.on_change = on_change
-        self.on_thread_end = on_thread_end
-        self.limits = limits
+    js: JetStream
+    keeper: LeaseKeeper
+    settlements: Settlements
+    middleware: Sequence[Middleware]
+    """Wraps each run of a handler, the first one outermost."""
+    observer: Observer
+    is_stopping: Callable[[], bool]
+    """Returns whether the worker is stopping."""
+    on_fatal: Callable[[BaseException], object]
+    """Called with an error that must end the worker."""
+    on_change: Callable[[], object]
+    """Called when the worker may have become idle."""
+    on_thread_end: Callable[[], object]
+    """Called at the end of each thread that runs handlers, in that thread."""
+    limits: Mapping[str, Limit]
 
 
 class Processor:

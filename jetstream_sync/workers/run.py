@@ -122,16 +122,16 @@ class WorkerRun:
         self._keeper = LeaseKeeper(nc, lambda: events.put(Event("reconnected")))
         self._settlements = Settlements(nc, self._keeper)
         self._shared = Shared(
-            self._js,
-            self._keeper,
-            self._settlements,
-            (*tracing_middleware(worker.trace), *worker.middleware),
-            observer,
-            lambda: self._stopping,
-            lambda error: events.put(Event("fatal", error=error)),
-            lambda: events.put(Event("changed")),
-            worker.on_thread_end,
-            {name: Limit(count) for name, count in worker.limits.items()},
+            js=self._js,
+            keeper=self._keeper,
+            settlements=self._settlements,
+            middleware=(*tracing_middleware(worker.trace), *worker.middleware),
+            observer=observer,
+            is_stopping=lambda: self._stopping,
+            on_fatal=lambda error: events.put(Event("fatal", error=error)),
+            on_change=lambda: events.put(Event("changed")),
+            on_thread_end=worker.on_thread_end,
+            limits={name: Limit(count) for name, count in worker.limits.items()},
         )
 
     def run(self, *, burst: bool) -> int:
@@ -176,13 +176,10 @@ class WorkerRun:
         shortest = min(pool.consumer.times.shortest for pool in self._pools)
         interval = min(shortest / 12, _MAX_TICK_S)
         fatal = self._shared.on_fatal
-        services = {
-            "renews leases": spawn("worker-leases", lambda: self._maintain(interval), fatal),
-            "sends acknowledgements": spawn("worker-settle", self._settlements.run, fatal),
-        }
+        keeper = spawn("worker-leases", lambda: self._maintain(interval), fatal)
         for pool in self._pools:
             pool.start()
-        self._monitor.attach(self._nc, self._keeper, self._pools, services)
+        self._monitor.attach(self._nc, self._keeper, self._pools, keeper)
         return True
 
     def _wait_connected(self) -> bool:
@@ -307,7 +304,6 @@ class WorkerRun:
         self._monitor.phase = "stopped"
         for pool in self._pools:
             pool.close()
-        self._settlements.stop()
         if clean:
             for pool in self._pools:
                 if pool.puller.pin is not None:

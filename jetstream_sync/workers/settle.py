@@ -5,11 +5,10 @@ Rules:
 
 1. Exactly one of ack, nak and term is chosen for a delivery: see `Settlements.claim`.
 2. Settlements are sent with a reply subject and confirmed by the server. Handler threads do not wait for
-   the confirmations. Acks that wait at the same time form a run, which is sent in one write: they have one
-   reply subject, and the run is confirmed when the server has confirmed each of them. A handler thread
-   that goes on with the next message leaves its ack to the thread of `Settlements.run`, which collects
-   them for a millisecond; one that has nothing else to do sends all acks that wait. So a busy worker does
-   not wake a thread for each message, and an idle one does not delay an ack.
+   the confirmations. Acks that wait at the same time form a run: they have one reply subject, and the run
+   is confirmed when the server has confirmed each of them. A handler thread sends the acks that wait unless
+   some were sent in the last millisecond; so a busy worker has few runs. `Settlements.tick` sends those
+   that are left.
 3. While the connection is down, settlements are kept here, not in the output buffer of the
    connection: a nak or term must not be sent after its lease is lost.
 4. A settlement is sent again after a reconnect, and when it is not confirmed in time. An ack may be
@@ -25,7 +24,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import queue
 import threading
 import time
 from collections import deque
@@ -43,10 +41,8 @@ if TYPE_CHECKING:
 _ACK: Final = b"+ACK"
 #: Seconds after which an unconfirmed settlement is sent again.
 _CONFIRM_TIMEOUT_S: Final = 5.0
-#: Enqueued for the acks that wait.
-_ACKS: Final = ""
-#: Seconds for which acks are collected.
-_COLLECT_S: Final = 0.001
+#: Shortest interval of the acks that a thread sends before it goes on with another message, in seconds.
+_INTERVAL_S: Final = 0.001
 #: Largest number of acks in a run.
 _MAX_RUN: Final = 100
 #: Seconds after which a settlement is sent again that nothing has received, and how often it is sent then.
@@ -121,11 +117,9 @@ class Settlements:
         self._inbox = nc.new_inbox()
         self._tokens = itertools.count(1)
         self._reply = f"{self._inbox}."
-        # Tokens of settlements, `_ACKS` for the acks that wait; None ends the thread that sends them.
-        self._outbox: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        # The acks that wait, and whether the thread that sends them knows.
+        # The acks that wait, and when acks were sent last.
         self._unsent: deque[Delivery] = deque()
-        self._collecting = False
+        self._sent_at = 0.0
         self._lock = threading.Lock()
         # Held while confirmations are processed; never waited for, because that may log.
         self._confirming = threading.Lock()
@@ -167,15 +161,14 @@ class Settlements:
     def send_acks(self) -> None:
         """Send the acks that wait."""
         while run := self._next_run():
-            token = str(next(self._tokens))
-            self._pending[token] = pending = _Pending(run, _ACK)
-            self._transmit(token, pending)
+            self._send(_Pending(run, _ACK))
 
     def send_acks_soon(self) -> None:
-        """Have the acks that wait sent within about a millisecond, together with later ones."""
-        if self._unsent and not self._collecting:
-            self._collecting = True
-            self._outbox.put(_ACKS)
+        """Send the acks that wait, or leave them to a later call if some were sent just now."""
+        now = time.monotonic()
+        if now - self._sent_at >= _INTERVAL_S:
+            self._sent_at = now
+            self.send_acks()
 
     def nak(self, delivery: Delivery, delay: float) -> None:
         """Have the server deliver a claimed delivery again after a delay in seconds; 0: at once."""
@@ -203,27 +196,7 @@ class Settlements:
         token = str(next(self._tokens))
         # A single step, so no lock is needed.
         self._pending[token] = pending
-        self._outbox.put(token)
-
-    def run(self) -> None:
-        """Send new settlements until `stop`; the function of a thread."""
-        while (item := self._outbox.get()) is not None:
-            if item is _ACKS:
-                self._collect()
-                continue
-            repeated = self._pending.get(item)
-            if repeated is not None and (not repeated.sends or self._is_due(repeated)):
-                self._transmit(item, repeated)
-        self.send_acks()
-
-    def _collect(self) -> None:
-        """Send the acks that wait and those that follow, as long as there are some."""
-        while self._unsent and self._outbox.empty():
-            self.send_acks()
-            time.sleep(_COLLECT_S)
-        # In this order: an ack that is added after the check causes another call.
-        self._collecting = False
-        self.send_acks()
+        self._transmit(token, pending)
 
     def _next_run(self) -> list[Delivery]:
         """Remove and return acks that wait; several threads may do so at a time."""
@@ -234,10 +207,6 @@ class Settlements:
         except IndexError:
             pass
         return run
-
-    def stop(self) -> None:
-        """End `run` when it has sent everything."""
-        self._outbox.put(None)
 
     def _transmit(self, token: str, pending: _Pending) -> None:
         """Send a settlement, unless the connection is down or the lease is lost."""
@@ -324,8 +293,9 @@ class Settlements:
                 self._acks.discard(delivery)
 
     def tick(self) -> None:
-        """Process confirmations, and enqueue the settlements that have to be sent again."""
+        """Process confirmations, send what waits, and send again what is due."""
         self._read_confirmations()
+        self.send_acks()
         if not self._pending or not self._nc.is_connected:
             return
         for token, pending in self._pending.copy().items():
@@ -335,10 +305,10 @@ class Settlements:
                 self._forget(token)
                 log.error("%r: the server did not confirm %r", pending.delivery, pending.payload)
             else:
-                self._outbox.put(token)
+                self._transmit(token, pending)
 
     def _is_due(self, pending: _Pending) -> bool:
-        """Return whether a settlement has to be sent again; a new one is in the queue still."""
+        """Return whether a settlement has to be sent again; a new one is being sent."""
         if pending.waits or not pending.sends:
             return pending.waits
         timeout = _ABSENT_DELAY_S if pending.absent else _CONFIRM_TIMEOUT_S

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import queue
+import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,6 +56,15 @@ def exit_status(error: BaseException) -> int:
     ):
         return ExitStatus.REFUSED
     return ExitStatus.FAILED
+
+
+def status_text(status: int) -> str:
+    """Return how a process has ended, by the status of `subprocess.Popen`."""
+    if status >= 0:
+        return f"exit status {status}"
+    with suppress(ValueError):
+        return f"signal {signal.Signals(-status).name}"
+    return f"signal {-status}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,16 +23,16 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from .. import InvalidOptionError
 from .heartbeat import LINK_VARIABLE
 from .logs import log
 from .retries import check_count
-from .status import spawn
+from .status import spawn, status_text
 
 #: Delays before a process is started again, in seconds, and the uptime that resets them.
 _FIRST_DELAY_S: Final = 1.0
@@ -88,6 +88,19 @@ class Limits:
         if self.max_rss is not None and beat.get("rss", 0) >= self.max_rss:
             return f"it uses {beat['rss'] / 2**20:.0f} MiB"
         return ""
+
+
+class ProcessObserver(Protocol):
+    """Gets what happens to the processes, which are named by numbers that are not used again."""
+
+    def report(self, number: int, report: Any, /) -> object:
+        """Called with what `SupervisorLink.report` of a process returned."""
+
+    def end(self, number: int, /) -> object:
+        """Called when a process has ended, after its last report."""
+
+    def stop(self) -> object:
+        """Called once, before the processes are stopped."""
 
 
 class _Process:
@@ -168,10 +181,7 @@ class Supervisor:
         environment: environment variables to add; ``None``: none.
         limits: when a process is replaced; ``None``: never.
         reload: replace the processes when a source file changes that one of them has imported.
-        on_report: called in the thread of `run` with the number of a process and what its
-            `SupervisorLink.report` returned. Numbers are not used again.
-        on_end: called with the number of a process that has ended, after its last report.
-        on_stop: called once, before the processes are stopped.
+        observer: gets the reports of the processes, in the thread of `run`; ``None``: nothing does.
 
     Raises:
         InvalidOptionError: ``processes`` is not a number above 0, or the system is not POSIX.
@@ -186,9 +196,7 @@ class Supervisor:
         environment: Mapping[str, str] | None = None,
         limits: Limits | None = None,
         reload: bool = False,
-        on_report: Callable[[int, Any], object] | None = None,
-        on_end: Callable[[int], object] | None = None,
-        on_stop: Callable[[], object] | None = None,
+        observer: ProcessObserver | None = None,
     ) -> None:
         check_count("processes", processes)
         if os.name != "posix":
@@ -197,9 +205,7 @@ class Supervisor:
         self._environment = dict(environment or {})
         self._limits = Limits() if limits is None else limits
         self._reload = reload
-        self._on_report = on_report
-        self._on_end = on_end
-        self._on_stop = on_stop
+        self._observer = observer
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._slots = [_Slot() for _ in range(processes)]
         #: All processes that have not ended, also those that are being stopped.
@@ -286,8 +292,9 @@ class Supervisor:
         process.heard_at = time.monotonic()
         for file in line.pop("files", ()):
             self._files.setdefault(file, _modified(file))
-        if "report" in line and self._on_report is not None:
-            self._on_report(process.number, line.pop("report"))
+        report = line.pop("report", None)
+        if report is not None and self._observer is not None:
+            self._observer.report(process.number, report)
         if "ready" not in line:
             process.beat = line
             return
@@ -304,8 +311,8 @@ class Supervisor:
         """Stop all processes; at the second time, at once."""
         self._stops += 1
         log.info("supervisor: stopping%s: %s", " at once" if self._stops > 1 else "", why)
-        if self._stops == 1 and self._on_stop is not None:
-            self._on_stop()
+        if self._stops == 1 and self._observer is not None:
+            self._observer.stop()
         for process in self._alive:
             if self._stops == 1:
                 process.stop()
@@ -394,9 +401,9 @@ class Supervisor:
         """Handle the end of a process."""
         self._alive.remove(process)
         process.close()
-        if self._on_end is not None:
-            self._on_end(process.number)
-        what = _status_text(status)
+        if self._observer is not None:
+            self._observer.end(process.number)
+        what = status_text(status)
         if self._stops:
             # Before it is ready it holds no message, and SIGTERM may end it.
             if process.ready and status and not self._status:
@@ -496,12 +503,3 @@ def _modified(file: str) -> float:
         return os.stat(file).st_mtime  # noqa: PTH116 - called for many files
     except OSError:
         return 0.0
-
-
-def _status_text(status: int) -> str:
-    if status >= 0:
-        return f"status {status}"
-    try:
-        return f"signal {signal.Signals(-status).name}"
-    except ValueError:
-        return f"signal {-status}"

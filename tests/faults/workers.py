@@ -17,9 +17,10 @@ What is checked, afterwards:
 1. The work queue is empty: by the server's account each message was acknowledged or terminated.
 2. Each message has a successful run in the file of the workers, or one dead letter. A message with both
    is one over its attempts: its worker was killed after the run and before the acknowledgement.
-3. A message that always fails has a dead letter of its last attempt; the others have none, except those
-   whose attempts were used up by killed processes, which is what their dead letter says.
-4. No handler runs in an attempt above the limit, and failures are counted as configured.
+3. A message that always fails has a dead letter of its last attempt, or of a later delivery if a process
+   was killed in that; the others have none, except those that were delivered too often because of killed
+   processes, which is what their dead letter says.
+4. No handler runs in a delivery above the bound, and failures are counted as configured.
 5. The server saw each acknowledgement after the successful run, and each termination after the dead
    letter was stored, by its own advisories. An advisory may be missing, if the server was killed.
 6. A message over its timeout is delivered to another thread or process while its handler still runs.
@@ -75,6 +76,8 @@ _KINDS: Final = {
 #: The kinds that must become dead letters.
 _DEAD: Final = {"bad", "reject", "garbled"}
 _ATTEMPTS: Final = 5
+#: The delivery above which no handler runs: those that ended with their process count, too.
+_MAX_DELIVERIES: Final = _ATTEMPTS + 10
 _ACK_WAIT_S: Final = 3.0
 #: Longest run of a handler that succeeds at once, and the run of a long one, in seconds.
 _WORK_S: Final = 0.1
@@ -482,7 +485,7 @@ def _violations(kind: str, account: _Account) -> list[str]:
         found.append(f"has {len(account.dead)} dead letters")
     if not account.ok_at and not account.dead:
         found.append(f"is lost: neither a successful run nor a dead letter, runs {account.runs}")
-    if any(attempt > _ATTEMPTS for attempt in account.runs):
+    if any(attempt > _MAX_DELIVERIES for attempt in account.runs):
         found.append(f"ran in attempts {account.runs}")
     if account.stuck:
         found.append("was not delivered again after the timeout of its handler")
@@ -503,11 +506,11 @@ def _wrong_letter(kind: str, account: _Account) -> list[str]:
     attempts, error = int(headers["Dead-Attempts"]), headers["Dead-Error"]
     if not error:
         # Its last attempts ended without a result, because a process was killed or suspended.
-        fine = attempts > _ATTEMPTS
+        fine = attempts > _MAX_DELIVERIES
     elif error in _OF_PROCESSES:
-        fine = attempts == _ATTEMPTS
+        fine = attempts >= _ATTEMPTS
     elif kind == "bad":
-        fine = error == "RuntimeError" and attempts == _ATTEMPTS and attempts in account.failed
+        fine = error == "RuntimeError" and attempts >= _ATTEMPTS and attempts in account.failed
     elif kind == "reject":
         fine = error == "Reject" and attempts in account.failed
     else:

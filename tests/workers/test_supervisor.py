@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.request import urlopen
 
 import pytest
@@ -340,12 +341,10 @@ def test_a_silent_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(supervisor_module, "_SILENCE_S", 4.0 * SCALE)
     monkeypatch.chdir(tmp_path)
     reports, ended = [], []
-    supervisor = Supervisor(
-        [sys.executable, "-c", SILENT],
-        1,
-        on_report=lambda number, report: reports.append((number, report)),
-        on_end=ended.append,
+    observer = SimpleNamespace(
+        report=lambda number, report: reports.append((number, report)), end=ended.append, stop=list
     )
+    supervisor = Supervisor([sys.executable, "-c", SILENT], 1, observer=observer)
     statuses: list[int] = []
     thread = threading.Thread(target=lambda: statuses.append(supervisor.run()))
     thread.start()
