@@ -10,9 +10,8 @@ interest. On those streams, and if the server refuses the consumer, each message
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -31,7 +30,7 @@ from ..prompts import Asker
 from ..sanitize import readable
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
-from ..values import TIME
+from ..values import PATTERN, TIME, Parsed, with_options
 
 if TYPE_CHECKING:
     from ... import OrderedMessages
@@ -173,20 +172,16 @@ class Reader:
 
 _FOLLOW_INTERVAL_S = 0.2
 
-_raw = click.option("-r", "--raw", is_flag=True, help="Write only the payload, unchanged.")
-_format = click.option("-f", "--format", "layout", metavar="TEXT", help=FORMAT_HELP)
-_translate = click.option(
-    "--translate", metavar="COMMAND", help="Pipe each payload through this command."
+#: How a message is written.
+_write_options = with_options(
+    click.option("-r", "--raw", is_flag=True, help="Write only the payload, unchanged."),
+    click.option("-f", "--format", "layout", metavar="TEXT", help=FORMAT_HELP),
+    click.option("--translate", metavar="COMMAND", help="Pipe each payload through this command."),
 )
 
 
 def _writer(
-    settings: Settings,
-    *,
-    raw: bool,
-    layout: str | None,
-    translate: str | None,
-    single: bool = False,
+    settings: Settings, *, translate: str | None, single: bool = False, **options: Any
 ) -> MessageWriter:
     def text(msg: StoredMsg, body: bytes) -> str:
         head = f"[{msg.seq}] Subject: {readable(msg.subject)} Received: {when(settings, msg.time)}"
@@ -194,42 +189,26 @@ def _writer(
         return "\n".join([head, *headers, "", readable(body), ""]) + "\n"
 
     translator = None if translate is None else Translator(translate).translate
-    return MessageWriter(
-        settings, text, raw=raw, layout=layout, translate=translator, single=single
+    return MessageWriter(settings, text, translate=translator, single=single, **options)
+
+
+def _parse_header(text: str) -> tuple[str, re.Pattern[str]]:
+    name, _, pattern = text.partition("=")
+    return name, PATTERN.parse(pattern)
+
+
+def _matches(
+    msg: StoredMsg, body: re.Pattern[str] | None, headers: Sequence[tuple[str, re.Pattern[str]]]
+) -> bool:
+    """Return whether a message has a matching payload and matching headers."""
+    # Invalid UTF-8 does not match, but does not hide the rest.
+    if body is not None and not body.search(msg.data.decode("utf-8", "surrogateescape")):
+        return False
+    found = msg.headers
+    return all(
+        found is not None and any(pattern.search(one) for one in found.get_all(name))
+        for name, pattern in headers
     )
-
-
-class _MessageFilter:
-    """
-    Conditions on the payload and the headers of a message.
-
-    Args:
-        body: a regular expression to find in the payload; ``None`` accepts any payload.
-        headers: ``NAME=REGEX`` for each header to search.
-
-    """
-
-    def __init__(self, body: str | None, headers: Iterable[str]) -> None:
-        try:
-            self._body = None if body is None else re.compile(os.fsencode(body))
-            pairs = [each.partition("=") for each in headers]
-            self._headers = [(name, re.compile(text)) for name, _, text in pairs]
-        except re.error as error:
-            raise click.UsageError(
-                f"{error.pattern!r} is not a valid regular expression: {error}"
-            ) from None
-        #: Whether the filter has any condition.
-        self.is_set = bool(self._body or self._headers)
-
-    def matches(self, msg: StoredMsg) -> bool:
-        """Return whether a message fulfils all conditions."""
-        if self._body is not None and not self._body.search(msg.data):
-            return False
-        found = msg.headers
-        return all(
-            found is not None and any(text.search(one) for one in found.get_all(name))
-            for name, text in self._headers
-        )
 
 
 @click.command()
@@ -247,31 +226,34 @@ class _MessageFilter:
     help="Show at most N messages.",
 )
 @click.option("--subject", metavar="SUBJECT", help="Show only messages of this subject.")
-@click.option("--grep", metavar="REGEX", help="Show only messages with a matching payload.")
+@click.option(
+    "--grep", type=PATTERN, metavar="REGEX", help="Show only messages with a matching payload."
+)
 @click.option(
     "--header",
     "headers",
+    type=Parsed("NAME=REGEX", _parse_header),
     multiple=True,
     metavar="NAME=REGEX",
     help="Show only messages with a matching header; repeatable.",
 )
 @click.option("--follow", is_flag=True, help="Continue with new messages until Ctrl-C.")
-@_raw
-@_format
-@_translate
+@_write_options
 @common_options
 def view(
     settings: Settings,
+    *,
     name: str | None,
     page: int,
     seq: int | None,
     since: datetime | None,
     last: int | None,
     limit: int | None,
-    raw: bool,
-    layout: str | None,
-    translate: str | None,
-    **options: Any,
+    subject: str | None,
+    grep: re.Pattern[str] | None,
+    headers: tuple[tuple[str, re.Pattern[str]], ...],
+    follow: bool,
+    **writing: Any,
 ) -> None:
     """
     Read the messages of a stream, without acknowledging them or leaving a consumer behind.
@@ -281,22 +263,20 @@ def view(
     """
     if sum(each is not None for each in (seq, since, last)) > 1:
         raise click.UsageError("--id, --since and --last exclude each other")
-    follow, subject = bool(options["follow"]), options["subject"]
-    writer = _writer(settings, raw=raw, layout=layout, translate=translate)
-    message_filter = _MessageFilter(options["grep"], options["headers"])
+    writer = _writer(settings, **writing)
     ask = Asker(settings)
     paged = settings.interactive and not (follow or limit or last)
     number = 0
-    with settings.connection(**failover_options(settings)) as nc:
-        stream = find_stream(settings.jetstream_on(nc), name, ask)
+    with settings.jetstream(**failover_options(settings)) as js:
+        stream = find_stream(js, name, ask)
         reader = Reader(stream)
         if since is not None:
             seq = reader.sequence_at(since)
-        most = None if message_filter.is_set else page + 1 if paged else limit
+        most = None if grep or headers else page + 1 if paged else limit
         selected = _select(reader, stream, seq, last, subject, follow=follow, most=most)
         with closing(selected) as messages:
             for msg in messages:
-                if not message_filter.matches(msg):
+                if not _matches(msg, grep, headers):
                     continue
                 if paged and number and number % page == 0 and not _ask_next_page(ask):
                     break
@@ -304,7 +284,7 @@ def view(
                 number += 1
                 if number == limit:
                     break
-    if not number and not settings.json and not raw:
+    if not number and not settings.json and not writing["raw"]:
         settings.env.stderr.write("No messages\n")
 
 
@@ -348,19 +328,16 @@ def _ask_next_page(ask: Asker) -> bool:
 @click.option(
     "--next-for", metavar="SUBJECT", help="Read the first message of a subject, from SEQ on."
 )
-@_raw
-@_format
-@_translate
+@_write_options
 @common_options
 def get(
     settings: Settings,
+    *,
     name: str,
     seq: int | None,
     last_for: str | None,
     next_for: str | None,
-    raw: bool,
-    layout: str | None,
-    translate: str | None,
+    **writing: Any,
 ) -> None:
     """Read one message by sequence, or the last one of a subject."""
     if last_for is not None and (seq is not None or next_for is not None):
@@ -369,7 +346,7 @@ def get(
         raise CommandError(
             "no message selected: use SEQ, --last-for or --next-for", ExitStatus.USAGE
         )
-    writer = _writer(settings, raw=raw, layout=layout, translate=translate, single=True)
+    writer = _writer(settings, single=True, **writing)
     with settings.jetstream() as js:
         stream = find_stream(js, name)
         writer.write(stream.get_msg(seq=seq, last_by_subject=last_for, next_by_subject=next_for))
