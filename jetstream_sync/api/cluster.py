@@ -21,7 +21,7 @@ class Placement(Record):
     cluster: str | None = setting(default=None, flags="--cluster")
     """Name of the cluster; default: any."""
 
-    tags: Sequence[str] | None = setting(default=None, flags="--tag")
+    tags: Sequence[str] | None = setting(default=None, flags="--tag --tags")
     """Tags that each server must have; default: none."""
 
     preferred: str | None = setting(default=None, since=(2, 11))

@@ -204,7 +204,9 @@ class KeyValueConfig(Record):
     description: str | None = None
     """Description; at most 4096 bytes."""
 
-    max_value_size: int | None = setting(default=None, low=-1, high=_INT32_MAX, unit="bytes")
+    max_value_size: int | None = setting(
+        default=None, low=-1, high=_INT32_MAX, unit="bytes", server_default=-1
+    )
     """Maximum size of a value with its headers, in bytes; default: no limit."""
 
     history: int | None = setting(default=None, low=1, high=MAX_HISTORY)
@@ -213,7 +215,9 @@ class KeyValueConfig(Record):
     ttl: Duration = setting(default=UNSET, low=0.1)
     """Seconds after which a value is removed; default: never."""
 
-    limit_marker_ttl: Duration = setting(default=UNSET, since=(2, 11), low=1, flags="--marker-ttl")
+    limit_marker_ttl: Duration = setting(
+        default=UNSET, since=(2, 11), low=1, flags="--marker-ttl --limit-marker-ttl"
+    )
     """
     Seconds for which a marker shows watchers that a value has expired, at least 1; default: no markers.
 
@@ -221,7 +225,9 @@ class KeyValueConfig(Record):
     bucket still allows a ``ttl``. Excludes `mirror`.
     """
 
-    max_bytes: int | None = setting(default=None, low=-1, unit="bytes")
+    max_bytes: int | None = setting(
+        default=None, low=-1, unit="bytes", server_default=-1, flags="--max-bucket-size"
+    )
     """Maximum size of the bucket in bytes; a write above it fails. Default: no limit."""
 
     storage: StorageType | str | None = None
@@ -236,7 +242,7 @@ class KeyValueConfig(Record):
     republish: RePublish | None = setting(default=None, flags="")
     """Republish each change for core NATS subscribers."""
 
-    compression: bool | None = None
+    compression: bool | None = setting(default=None, flags="--compress")
     """Whether file storage is compressed; default false."""
 
     mirror: StreamSource | None = None
@@ -246,7 +252,7 @@ class KeyValueConfig(Record):
     The prefix ``KV_`` of the name may be omitted. Excludes `sources`.
     """
 
-    sources: Sequence[StreamSource] | None = None
+    sources: Sequence[StreamSource] | None = setting(default=None, flags="--source")
     """
     Buckets whose entries are copied into this one.
 

@@ -156,7 +156,9 @@ class ObjectStoreConfig(Record):
     ttl: Duration = setting(default=UNSET, low=0.1)
     """Maximum age of objects in seconds, at least 0.1; default: no limit."""
 
-    max_bytes: int | None = setting(default=None, low=-1, unit="bytes")
+    max_bytes: int | None = setting(
+        default=None, low=-1, unit="bytes", server_default=-1, flags="--max-bucket-size"
+    )
     """Maximum size of the bucket in bytes; default: no limit."""
 
     storage: StorageType | str | None = None
@@ -168,7 +170,7 @@ class ObjectStoreConfig(Record):
     placement: Placement | None = setting(default=None, flags="")
     """Placement of the replicas; default: chosen by the server."""
 
-    compression: bool | None = None
+    compression: bool | None = setting(default=None, flags="--compress")
     """Whether the server compresses its files; default false."""
 
     metadata: Mapping[str, str] | None = None
@@ -215,6 +217,22 @@ class ObjectStoreStatus(Record):
 
     stream_info: StreamInfo
     """The info of the stream."""
+
+    @property
+    def config(self) -> ObjectStoreConfig:
+        """The configuration; change it with `dataclasses.replace`, and pass it to an update."""
+        stream = self.stream_info.config
+        return ObjectStoreConfig(
+            bucket=self.bucket,
+            description=stream.description,
+            ttl=stream.max_age,
+            max_bytes=stream.max_bytes,
+            storage=stream.storage,
+            replicas=stream.num_replicas,
+            placement=stream.placement,
+            compression=self.is_compressed,
+            metadata=stream.metadata,
+        )
 
 
 # --- names and subjects -------------------------------------------------------------------------

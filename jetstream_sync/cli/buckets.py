@@ -1,33 +1,31 @@
-"""The common parts of ``jsm kv`` and ``jsm object``: names, options and descriptions of buckets."""
+"""The commands and descriptions that key-value buckets and object stores share."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import click
 
-from .. import Placement, StreamInfo
+from .. import StreamInfo
 from ..durations import duration_to_ns, time_to_text
 from ..errors import NotFoundError
-from .config import labels_of
-from .fields import STORAGE
+from .completion import complete_bucket, complete_store
+from .config import without_server_labels
+from .fields import changed, config_options, display_fields, take_fields
 from .names import not_found
-from .output import Block, count, emit, limit, size, when, write_blocks, yes
-from .output import duration as duration_text
+from .output import emit, emit_names, size
 from .prompts import Asker
-from .render import Table, write_table
-from .settings import Settings
-from .stream.show import STORAGES, cluster_block, replication_block
-from .values import LIMITED_DURATION, LIMITED_SIZE, Decorator, ParamType
+from .render import Block, Field, show_rows, write_blocks
+from .settings import Settings, common_options
+from .stream.show import CLUSTER, REPLICATION
+from .values import Decorator, ParamType
 
 if TYPE_CHECKING:
     from .. import JetStream
-
-_Command = TypeVar("_Command", bound=Callable[..., object])
 
 
 class _BucketName(ParamType):
@@ -50,75 +48,6 @@ force_option: Decorator = click.option(
 )
 
 
-# --- options ------------------------------------------------------------------------------------
-
-#: Options whose value is the value of a field: flag, field, settings.
-_FIELD_OPTIONS: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
-    ("--description", "description", {"metavar": "TEXT", "help": "Description of the bucket."}),
-    ("--ttl", "ttl", {"type": LIMITED_DURATION, "help": "Maximum age of the content, such as 1d."}),
-    ("--replicas", "replicas", {"type": click.IntRange(1), "help": "Number of replicas."}),
-    (
-        "--max-bucket-size",
-        "max_bytes",
-        {"type": LIMITED_SIZE, "help": "Maximum total size; -1 for no limit."},
-    ),
-    ("--compress/--no-compress", "compression", {"help": "Compress the data."}),
-)
-
-
-def bucket_options(command: _Command) -> _Command:
-    """Add the options of both kinds of buckets to a command; see `fields_of`."""
-    options: list[Callable[[Any], Any]] = [
-        click.option(flags, field, default=None, **settings)
-        for flags, field, settings in _FIELD_OPTIONS
-    ]
-    options += [
-        click.option("--cluster", metavar="NAME", help="Cluster to place the bucket in."),
-        click.option(
-            "--tags",
-            "--tag",
-            "tags",
-            multiple=True,
-            metavar="TAG",
-            help="Tag that its servers must have; repeatable.",
-        ),
-        click.option(
-            "--metadata", multiple=True, metavar="KEY=VALUE", help="Metadata entry; repeatable."
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-#: The storage cannot be changed later.
-storage_option: Decorator = click.option(
-    "--storage", type=STORAGE, default=None, help="Storage of the bucket."
-)
-
-
-def fields_of(options: dict[str, Any]) -> dict[str, Any]:
-    """
-    Remove the options of `bucket_options` from a command's options, and return the fields they set.
-
-    Raises:
-        click.BadParameter: a value is invalid.
-
-    """
-    fields = {
-        field: value for _, field, _ in _FIELD_OPTIONS if (value := options.pop(field)) is not None
-    }
-    cluster, tags = options.pop("cluster"), list(options.pop("tags"))
-    if cluster or tags:
-        fields["placement"] = Placement(cluster=cluster, tags=tags or None)
-    if labels := labels_of(options.pop("metadata")):
-        fields["metadata"] = labels
-    return fields
-
-
-# --- buckets ------------------------------------------------------------------------------------
-
-
 class _Bucket(Protocol):
     def status(self) -> Any: ...
 
@@ -132,23 +61,35 @@ class BucketKind(Generic[_B]):
 
     noun: str
     """The name of one in headings."""
+    config: Any
+    """The record of its config."""
     open: Callable[[JetStream, str], _B]
     names: Callable[[JetStream], list[str]]
     list: Callable[[JetStream], list[Any]]
     """Return the status of all buckets."""
+    create: Callable[[JetStream, Any], _B]
+    update: Callable[[JetStream, Any], _B]
     delete: Callable[[JetStream, str], object]
     info: Callable[[Any], StreamInfo]
     """Return the stream of a bucket from its status."""
+    own_document: Callable[[Any], dict[str, Any]]
+    """Return what only this kind of bucket has in its JSON document."""
+    state: Sequence[Field] = ()
+    """The first lines of its state."""
+
+    def argument(self, name: str = "bucket", *, required: bool = True) -> Decorator:
+        """Return the decorator that adds the name of a bucket to a command."""
+        return click.argument(
+            name,
+            type=BUCKET_NAME,
+            required=required,
+            metavar="BUCKET" if required else "[BUCKET]",
+            shell_complete=complete_bucket if self.noun.startswith("Key") else complete_store,
+        )
 
 
 def chosen_bucket(kind: BucketKind[Any], js: JetStream, name: str | None, ask: Asker) -> str:
-    """
-    Return the name of a bucket: the given one, else the answer to a prompt.
-
-    Raises:
-        CommandError: the name is missing, and there is no terminal.
-
-    """
+    """Return the given name of a bucket, else the answer to a prompt."""
     if name is not None:
         return name
     with ask:
@@ -156,34 +97,29 @@ def chosen_bucket(kind: BucketKind[Any], js: JetStream, name: str | None, ask: A
 
 
 def find_bucket(kind: BucketKind[_B], js: JetStream, name: str) -> _B:
-    """
-    Return the bucket with a name.
-
-    Raises:
-        CommandError: the bucket does not exist.
-
-    """
+    """Return the bucket with a name, or raise the error for an unknown name."""
     try:
         return kind.open(js, name)
     except NotFoundError as error:
         raise not_found("bucket", name, kind.names(js), error) from error
 
 
-def bucket_document(info: StreamInfo, bucket: str, **fields: Any) -> dict[str, Any]:
-    """
-    Return the JSON document of a bucket.
+def time_text(moment: datetime | None) -> str | None:
+    """Return a time as RFC 3339 text, as in the documents of the server."""
+    return None if moment is None else time_to_text(moment)
 
-    Args:
-        info: the stream of the bucket.
-        bucket: the name of the bucket.
-        **fields: what only one kind of bucket has.
 
-    """
+# --- output -------------------------------------------------------------------------------------
+
+
+def _document(kind: BucketKind[Any], status: Any) -> dict[str, Any]:
+    """Return the JSON document of a bucket."""
+    info = kind.info(status)
     config = info.config
     return {
-        "bucket": bucket,
+        "bucket": status.bucket,
         "description": config.description or "",
-        **fields,
+        **kind.own_document(status),
         "bytes": info.state.bytes,
         "max_bytes": -1 if config.max_bytes is None else config.max_bytes,
         "ttl": duration_to_ns(config.max_age) if config.max_age else 0,
@@ -195,126 +131,116 @@ def bucket_document(info: StreamInfo, bucket: str, **fields: Any) -> dict[str, A
     }
 
 
-def time_text(moment: datetime | None) -> str | None:
-    """Return a time as RFC 3339 text, as in the documents of the server."""
-    return None if moment is None else time_to_text(moment)
+#: The last lines of the state of a bucket, for the info of its stream.
+_STATE: Final = (
+    Field("Stream", "config.name"),
+    Field("Size", "state.bytes", size),
+    Field("Last Update", "state.last_ts"),
+    Field("Created", "created"),
+)
 
 
-def write_bucket(
-    settings: Settings, kind: BucketKind[Any], info: StreamInfo, bucket: str, *blocks: Block
+def show_bucket(
+    settings: Settings, kind: BucketKind[Any], status: Any, done: str | None = None
 ) -> None:
-    """
-    Write the config and state of a bucket to ``stdout``.
-
-    Args:
-        settings: the settings of the command.
-        kind: the kind of the bucket.
-        info: the stream of the bucket.
-        bucket: the name of the bucket.
-        *blocks: what only one kind of bucket has: the first rows of the config, and of the state.
-
-    """
-    config, state = info.config, info.state
-    first, second = blocks
-    block = Block("Configuration")
-    if config.description:
-        block.add("Description", config.description)
-    block.rows.extend(first.rows)
-    block.add("Maximum Bucket Size", limit(_positive(config.max_bytes), size))
-    block.add(
-        "Maximum Age",
-        duration_text(config.max_age, unlimited=True) if config.max_age else "Unlimited",
-    )
-    block.add("Storage", STORAGES.get(str(config.storage), config.storage))
-    block.add("Replicas", config.num_replicas or 1)
-    block.add("Compressed", yes(config.compression not in (None, "none")))
-    block.add("Stream", config.name)
-    own = sorted(
-        f"{key}: {value}"
-        for key, value in (config.metadata or {}).items()
-        if not key.startswith("_nats.")
-    )
-    if own:
-        block.add("Metadata", "\n".join(own))
-    held = Block("State")
-    held.rows.extend(second.rows)
-    held.add("Size", size(state.bytes))
-    held.add("Last Update", when(settings, state.last_ts))
-    held.add("Created", when(settings, info.created))
-    heading = f"Information for {kind.noun.lower()} {bucket}"
-    parts = [block, cluster_block(info), replication_block(info), held]
-    write_blocks(settings.env, *parts, heading=heading)
-
-
-def _positive(value: int | None) -> int | None:
-    """Return a limit; ``None`` for 0, which means no limit as well."""
-    return value or None
-
-
-def list_buckets(
-    settings: Settings,
-    kind: BucketKind[Any],
-    document: Callable[[Any], dict[str, Any]],
-    *,
-    names: bool,
-) -> None:
-    """
-    List the buckets of the account: as a table, or with ``names`` one name per line.
-
-    Args:
-        settings: the settings of the command.
-        kind: the kind of buckets.
-        document: returns the JSON document of a status; see `bucket_document`.
-        names: whether to list only names.
-
-    """
-    with settings.jetstream() as js:
-        found = sorted(kind.names(js)) if names else kind.list(js)
-    if names:
-        emit(settings, found, lambda: settings.env.stdout.writelines(f"{each}\n" for each in found))
-        return
-    documents = sorted((document(each) for each in found), key=lambda each: each["bucket"])
+    """Show a bucket as the result of a command, after a line with what was ``done``."""
+    info = kind.info(status)
+    fields = [each for each in display_fields(kind.config) if each.title != "Bucket"]
+    heading = f"Information for {kind.noun.lower()} {status.bucket}"
 
     def human() -> None:
-        if not documents:
-            settings.env.stdout.write(f"No {kind.noun}s defined\n")
-            return
-        rows = []
-        for each in documents:
-            info: StreamInfo = each["stream_info"]
-            values = [count(each["values"])] if "values" in each else []
-            rows.append(
-                [
-                    each["bucket"],
-                    each["description"],
-                    when(settings, info.created),
-                    size(info.state.bytes),
-                    *values,
-                    when(settings, info.state.last_ts),
-                ]
-            )
-        values = ["Values"] if "values" in documents[0] else []
-        columns = ["Bucket", "Description", "Created", "Size", *values, "Last Update"]
-        write_table(Table(title=f"{kind.noun}s", columns=columns, rows=rows, left=3), settings.env)
+        if done is not None:
+            settings.env.stdout.write(f"{kind.noun} {status.bucket} {done}\n\n")
+        write_blocks(
+            settings,
+            Block("Configuration", fields, status.config),
+            Block("Cluster", CLUSTER, info),
+            Block("Replication", REPLICATION, info),
+            Block("State", [*kind.state, *_of_stream(kind)], status),
+            heading=heading,
+        )
 
-    emit(settings, documents, human)
+    emit(settings, _document(kind, status), human)
+
+
+def _of_stream(kind: BucketKind[Any]) -> list[Field]:
+    """Return the lines of the state, for the status of a bucket."""
+
+    def value_of(field: Field) -> Callable[[Any], Any]:
+        return lambda status: field.of(kind.info(status))
+
+    return [Field(each.title, value_of(each), each.shown) for each in _STATE]
+
+
+def list_buckets(settings: Settings, kind: BucketKind[Any], *, names: bool) -> None:
+    """List the buckets of the account: as a table, or with ``names`` one name per line."""
+    with settings.jetstream() as js:
+        if names:
+            emit_names(settings, sorted(kind.names(js)))
+            return
+        found = sorted(kind.list(js), key=lambda status: status.bucket)
+    show_rows(
+        settings,
+        found,
+        [
+            Field("Bucket", "bucket"),
+            Field("Description", lambda status: kind.info(status).config.description, drop=3),
+            Field("Created", lambda status: kind.info(status).created, drop=2),
+            Field("Size", lambda status: kind.info(status).state.bytes, size),
+            *kind.state,
+            Field("Last Update", lambda status: kind.info(status).state.last_ts, drop=1),
+        ],
+        title=f"{kind.noun}s",
+        none=f"No {kind.noun}s defined",
+        document=[_document(kind, status) for status in found],
+    )
+
+
+# --- commands -----------------------------------------------------------------------------------
+
+
+def add_command(kind: BucketKind[Any], text: str) -> click.Command:
+    """Return the command that creates a bucket, with its help."""
+
+    @click.command(help=text)
+    @kind.argument()
+    @config_options(kind.config)
+    @common_options
+    def add(settings: Settings, bucket: str, **options: Any) -> None:
+        config = changed(kind.config(bucket=bucket), take_fields(kind.config, options))
+        with settings.jetstream() as js:
+            status = kind.create(js, config).status()
+        show_bucket(settings, kind, status, "was created")
+
+    return add
+
+
+def edit_command(kind: BucketKind[Any], text: str) -> click.Command:
+    """Return the command that changes the config of a bucket, with its help."""
+
+    @click.command(help=text)
+    @kind.argument()
+    @config_options(kind.config)
+    @force_option
+    @common_options
+    def edit(settings: Settings, bucket: str, force: bool, **options: Any) -> None:
+        fields = take_fields(kind.config, options)
+        if not fields:
+            raise click.UsageError("pass at least one option to change")
+        with settings.jetstream() as js:
+            before = find_bucket(kind, js, bucket).status().config
+            config = changed(without_server_labels(before), fields)
+            Asker(settings).confirm(f"Change the config of bucket {bucket}?", force=force)
+            status = kind.update(js, config).status()
+        show_bucket(settings, kind, status, "was changed")
+
+    return edit
 
 
 def delete_bucket(
-    settings: Settings,
-    kind: BucketKind[Any],
-    name: str,
-    *,
-    force: bool,
-    ignore_missing: bool,
+    settings: Settings, kind: BucketKind[Any], name: str, *, force: bool, ignore_missing: bool
 ) -> None:
-    """
-    Delete a bucket with its content, after confirmation.
-
-    Raises:
-        CommandError: the bucket does not exist, or there is no confirmation.
-
-    """
+    """Delete a bucket with its content, after confirmation."""
     ask = Asker(settings)
     deleted = []
     with settings.jetstream() as js:

@@ -23,6 +23,8 @@ from .. import StorageType, StreamSource
 from ..codec import Record, decode, loads
 from ..errors import Error
 from ..records import field_docs
+from .output import count, duration, limit, size
+from .render import Field
 from .values import (
     LIMIT,
     LIMITED_DURATION,
@@ -345,3 +347,60 @@ def _merged(config: Record, fields: Mapping[str, Any]) -> Iterator[tuple[str, An
         else:
             old = before or {}
             yield name, {k: text for k, text in {**old, **value}.items() if text or k not in old}
+
+
+# --- output -------------------------------------------------------------------------------------
+
+
+def display_fields(record: type[Record]) -> list[Field]:
+    """Return a line for each field of a config, for a block; fields that are not set have no line."""
+    return [_display_field(each) for each in config_fields(record) if len(each.path) == 1]
+
+
+def _display_field(field: ConfigField) -> Field:
+    limited = field.metadata.get("server_default") == -1
+    return Field(
+        field.title,
+        (lambda config: _own_labels(getattr(config, field.name)))
+        if field.name == "metadata"
+        else field.name,
+        _shown_limit(field) if limited else (lambda value: value_text(value, field)),
+        if_set=not limited,
+        each=field.name == "metadata" or (field.many and is_record(field.type)),
+    )
+
+
+def _shown_limit(field: ConfigField) -> Callable[[int | None], str]:
+    return lambda value: limit(value, size if field.metadata.get("unit") == "bytes" else count)
+
+
+def _own_labels(metadata: Mapping[str, str] | None) -> list[str]:
+    """Return the metadata as texts, without what the server adds."""
+    labels = sorted((metadata or {}).items())
+    return [f"{key}: {value}" for key, value in labels if not key.startswith("_nats.")]
+
+
+def value_text(value: Any, field: ConfigField | None = None) -> Any:
+    """Return what is shown of a config value that is not 0, false or empty."""
+    if isinstance(value, Record):
+        return record_text(value)
+    if isinstance(value, (list, tuple)):
+        return ", ".join(str(value_text(item)) for item in value)
+    if isinstance(value, timedelta):
+        return duration(value)
+    if field is not None and field.metadata.get("unit") == "bytes" and isinstance(value, int):
+        return size(value)
+    return value.value if isinstance(value, Enum) else value
+
+
+def record_text(record: Record) -> str:
+    """Return a nested record, such as a source or a placement, in one line."""
+    values = {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
+    parts = []
+    if "dest" in values:
+        parts.append(f"{values.pop('src') or '>'} to {values.pop('dest')}")
+    for name, value in values.items():
+        if value and name != "extra":
+            shown = "" if value is True else f" {value_text(value)}"
+            parts.append(str(value) if name == "name" else f"{name.replace('_', ' ')}{shown}")
+    return ", ".join(parts)

@@ -80,7 +80,7 @@ def test_the_commands_of_2020_create_their_consumers(
     assert {key: config.get(key) for key in expected} == expected
     assert result.out.startswith(f"Information for consumer ORDERS > {name}\n\nConfiguration:\n\n")
     assert f"Durable Name: {name}\n" in result.out
-    assert ("Pull Mode: true\n" in result.out) is ("--pull" in command)
+    assert ("Mode: pull\n" in result.out) is ("--pull" in command)
     assert result.err == ""
 
 
@@ -336,7 +336,7 @@ def test_without_a_stream_all_consumers_are_listed(jsm: Jsm, orders: Orders) -> 
 
 
 def test_the_info_is_that_of_the_server(jsm: Jsm, orders: Orders) -> None:
-    """-j has the reply, and the text has its numbers under the labels of 2020."""
+    """-j has the reply, and the text has its numbers under its labels."""
     orders.make("NEW", filter_subject="ORDERS.received", max_deliver=20, sample_freq="100")
     for _ in range(3):
         orders.raw.request("ORDERS.received", b"x")
@@ -346,7 +346,7 @@ def test_the_info_is_that_of_the_server(jsm: Jsm, orders: Orders) -> None:
     assert found.pop("ts") > reply.pop("ts")  # the time of the reply
     assert {"type": reply["type"], **found} == reply
     lines = [line.strip() for line in jsm("obs", "info", "ORDERS", "NEW").ok().out.splitlines()]
-    assert "Subject: ORDERS.received" in lines
+    assert "Filter Subject: ORDERS.received" in lines
     assert "Maximum Deliveries: 20" in lines
     assert "Sampling Rate: 100" in lines
     assert "Ack Wait: 30s" in lines

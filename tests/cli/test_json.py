@@ -69,6 +69,7 @@ LINES = {
     "kv keys": "CONFIG",
     "kv watch": "CONFIG --count 1",
     "object add": "MORE --storage memory",
+    "object edit": "FILES --description changed --force",
     "object put": "FILES {tmp}/apply.json --name new",
     "object get": "FILES object --output {tmp}/object",
     "object ls": "FILES",

@@ -41,7 +41,6 @@ def test_the_2020_command_creates_the_stream(jsm: Jsm, raw: RawClient, noun: str
     assert "no_ack" not in config
     assert result.out.startswith("Stream ORDERS was created\n")
     assert "Subjects: ORDERS.*\n" in result.out
-    assert "Acknowledgements: true\n" in result.out
     assert "Maximum Age: 1y (8760h0m0s)\n" in result.out
 
 

@@ -256,7 +256,7 @@ def test_a_report_is_a_table(several: Jsm) -> None:
         *("Stream", "Storage", "Replicas", "Consumers", "Messages", "Bytes"),
         "Subjects",
     ]
-    assert first.split()[:2] == ["L", "File"]
+    assert first.split()[:2] == ["L", "file"]
     assert "Replication" in rest
     assert any(line.split()[:3] == ["M", "Mirror", "E"] for line in rest)
 

@@ -22,8 +22,9 @@ from ..config import (
 )
 from ..fields import changed, config_fields, config_options, option_type, take_fields
 from ..names import find_consumer, no_stream, title
-from ..output import document, duration, emit, note, write_blocks
+from ..output import document, duration, emit, note
 from ..prompts import Asker
+from ..render import show_blocks
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
 from ..values import FILE, Parsed, parse_duration, parse_time
@@ -295,11 +296,12 @@ def put(js: JetStream, stream: str, config: ConsumerConfig, *, update: bool) -> 
 def _show_plan(settings: Settings, stream: str, config: ConsumerConfig) -> None:
     name = config.durable_name or config.name or "(a random name)"
 
-    def human() -> None:
-        heading = f"This consumer would be created: {stream} > {name}"
-        write_blocks(settings.env, config_block(settings, config), heading=heading)
-
-    emit(settings, {"stream_name": stream, "config": document(config), "dry_run": True}, human)
+    show_blocks(
+        settings,
+        {"stream_name": stream, "config": document(config), "dry_run": True},
+        config_block(config),
+        heading=f"This consumer would be created: {stream} > {name}",
+    )
 
 
 def _warn_inactive(settings: Settings, info: ConsumerInfo) -> None:

@@ -15,7 +15,6 @@ from ..output import emit_names, seconds_text, size
 from ..render import Field, Mark, bad, show_rows, warn, write_rows
 from ..settings import Settings, common_options
 from ..values import DURATION, PATTERN, PAUSE
-from .show import STORAGES
 
 #: Name prefixes of the streams of key-value buckets, object stores and MQTT.
 _INTERNAL_PREFIXES = ("KV_", "OBJ_", "$MQTT_")
@@ -311,7 +310,7 @@ def _replica(peer: PeerInfo) -> str | Mark:
 
 _REPORT: Final = (
     Field("Stream", "config.name"),
-    Field("Storage", "config.storage", lambda value: STORAGES.get(str(value), value), drop=3),
+    Field("Storage", "config.storage", str, drop=3),
     Field("Servers", lambda info: servers_of(info.cluster), drop=1),
     Field("Replicas", lambda info: info.config.num_replicas or 1, drop=4),
     Field("Consumers", "state.consumer_count", drop=2),

@@ -4,233 +4,102 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from ... import (
-    Placement,
-    RetentionPolicy,
-    StorageType,
-    StreamConfig,
-    StreamInfo,
-    StreamSource,
-    StreamSourceInfo,
-    StreamState,
-)
+from ... import PeerInfo, StreamConfig, StreamInfo, StreamSourceInfo
 from ..completion import optional_stream_argument
+from ..fields import display_fields
 from ..names import find_stream
-from ..output import (
-    Block,
-    count,
-    counted,
-    duration,
-    emit,
-    joined,
-    limit,
-    seconds_text,
-    size,
-    when,
-    write_blocks,
-    yes,
-)
+from ..output import count, counted, emit, seconds_text, size, when
 from ..prompts import Asker
-from ..render import Table, write_table
+from ..render import Block, Field, Mark, bad, show_rows, warn, write_blocks
 from ..sanitize import readable
 from ..settings import Settings, common_options
 
-#: Display names of policies.
-RETENTIONS: dict[str, str] = {
-    RetentionPolicy.LIMITS: "Limits",
-    RetentionPolicy.INTEREST: "Interest",
-    RetentionPolicy.WORK_QUEUE: "Work Queue",
-}
-STORAGES: dict[str, str] = {StorageType.FILE: "File", StorageType.MEMORY: "Memory"}
 
-#: Flags that are shown if they are set, with their labels.
-_FLAG_LABELS = (
-    ("sealed", "Sealed"),
-    ("allow_direct", "Direct Get"),
-    ("mirror_direct", "Mirror Direct Get"),
-    ("allow_rollup_hdrs", "Allows Rollups"),
-    ("deny_delete", "Denies Message Delete"),
-    ("deny_purge", "Denies Purge"),
-    ("allow_msg_ttl", "Allows Message TTL"),
-    ("allow_atomic", "Allows Atomic Batches"),
-    ("allow_batched", "Allows Fast Batches"),
-    ("allow_msg_counter", "Allows Counters"),
-    ("allow_msg_schedules", "Allows Schedules"),
+def replica_text(peer: PeerInfo) -> str | Mark:
+    """Return the state of a replica in one line, coloured unless it is current."""
+    parts = [peer.name, "current" if peer.current else "outdated"]
+    if peer.offline:
+        parts.append("OFFLINE")
+    parts.append(f"seen {seconds_text(peer.active)} ago")
+    if peer.lag:
+        parts.append(f"{count(peer.lag)} operations behind")
+    text = ", ".join(parts)
+    return bad(text) if peer.offline else text if peer.current else warn(text)
+
+
+#: The lines of the block with the leader and the replicas of a stream or consumer.
+CLUSTER: Final = (
+    Field("Name", "cluster.name"),
+    Field(
+        "Leader",
+        lambda info: (
+            (info.cluster.leader or bad("none")) if info.cluster and info.cluster.name else None
+        ),
+    ),
+    Field("Replica", "cluster.replicas", replica_text, each=True),
 )
+
+
+def _source(source: StreamSourceInfo | None) -> str | Mark | None:
+    if source is None:
+        return None
+    seen = seconds_text(source.active) if source.active >= timedelta(0) else ""
+    parts = [source.name, f"{counted(source.lag, 'message')} behind"]
+    parts.append(f"seen {seen} ago" if seen else "never seen")
+    if source.error is not None:
+        parts.append(source.error.description or f"error {source.error.code}")
+    text = ", ".join(parts)
+    return bad(text) if source.error is not None or not seen else text
+
+
+#: The lines of the block with the state of mirrors and sources.
+REPLICATION: Final = (
+    Field("Mirror", "mirror", _source, if_set=True),
+    Field("Source", "sources", _source, each=True),
+)
+
+
+def _state(settings: Settings) -> list[Field]:
+    def at(seq: int, moment: Any) -> str:
+        shown = f" @ {when(settings, moment)}" if moment is not None and moment.year > 1 else ""
+        return f"{count(seq)}{shown}"
+
+    return [
+        Field("Messages", "state.messages"),
+        Field("Bytes", "state.bytes", size),
+        Field("FirstSeq", lambda info: at(info.state.first_seq, info.state.first_ts)),
+        Field("LastSeq", lambda info: at(info.state.last_seq, info.state.last_ts)),
+        Field("Deleted Messages", "state.num_deleted", if_set=True),
+        Field(
+            "Lost Messages",
+            lambda info: bad(len(info.state.lost.msgs or ())) if info.state.lost else None,
+        ),
+        Field("Subjects", "state.num_subjects", if_set=True),
+        Field("Active Consumers", "state.consumer_count"),
+        Field("Created", "created"),
+    ]
 
 
 def write_info(settings: Settings, info: StreamInfo) -> None:
     """Write the config and state of a stream to ``stdout``, as ``jsm stream info`` does."""
-    heading = f"Information for stream {info.config.name}"
-    blocks = [
-        _configuration(info.config),
-        _options(info.config),
-        cluster_block(info),
-        replication_block(info),
-        state_block(settings, info),
-    ]
-    write_blocks(settings.env, *blocks, heading=heading)
+    write_blocks(
+        settings,
+        Block("Configuration", display_fields(StreamConfig)[1:], info.config),
+        Block("Cluster", CLUSTER, info),
+        Block("Replication", REPLICATION, info),
+        Block("State", _state(settings), info),
+        heading=f"Information for stream {info.config.name}",
+    )
 
 
 def write_state(settings: Settings, info: StreamInfo) -> None:
     """Write the state of a stream to ``stdout``."""
     heading = f"State of stream {info.config.name}"
-    write_blocks(settings.env, state_block(settings, info), heading=heading)
-
-
-def _configuration(config: StreamConfig) -> Block:
-    block = Block("Configuration")
-    if config.description:
-        block.add("Description", config.description)
-    block.add("Subjects", joined(config.subjects) or "-")
-    block.add("Acknowledgements", yes(not config.no_ack))
-    block.add("Storage", STORAGES.get(str(config.storage), config.storage))
-    block.add("Retention", RETENTIONS.get(str(config.retention), config.retention))
-    block.add("Replicas", config.num_replicas or 1)
-    block.add("Discard Policy", str(config.discard or "old").capitalize())
-    if config.duplicate_window is not None:
-        block.add("Duplicate Window", duration(config.duplicate_window))
-    block.add("Maximum Messages", limit(config.max_msgs))
-    if config.max_msgs_per_subject is not None and config.max_msgs_per_subject > 0:
-        block.add("Maximum Per Subject", count(config.max_msgs_per_subject))
-    block.add("Maximum Bytes", _bytes(config.max_bytes))
-    block.add("Maximum Age", duration(config.max_age or timedelta(0), unlimited=True))
-    block.add("Maximum Message Size", _bytes(config.max_msg_size))
-    block.add("Maximum Consumers", limit(config.max_consumers))
-    return block
-
-
-def _bytes(value: int | None) -> str:
-    return limit(value) if value is None or value < 0 else size(value)
-
-
-def _options(config: StreamConfig) -> Block:
-    block = Block("Options")
-    for name, label in _FLAG_LABELS:
-        if getattr(config, name):
-            block.add(label, yes(True))
-    if config.compression not in (None, "none"):
-        block.add("Compression", config.compression)
-    if config.first_seq:
-        block.add("First Sequence", count(config.first_seq))
-    if config.discard_new_per_subject:
-        block.add("Discard Per Subject", yes(True))
-    if config.persist_mode not in (None, "default"):
-        block.add("Persist Mode", config.persist_mode)
-    if config.subject_delete_marker_ttl:
-        block.add("Delete Marker TTL", duration(config.subject_delete_marker_ttl))
-    if config.consumer_limits is not None:
-        if config.consumer_limits.inactive_threshold:
-            block.add("Consumer Inactive", duration(config.consumer_limits.inactive_threshold))
-        if config.consumer_limits.max_ack_pending:
-            block.add("Consumer Ack Pending", count(config.consumer_limits.max_ack_pending))
-    if config.mirror is not None:
-        block.add("Mirror", source_text(config.mirror))
-    for source in config.sources or ():
-        block.add("Source", source_text(source))
-    if config.subject_transform is not None:
-        rule = config.subject_transform
-        block.add("Subject Transform", f"{rule.src or '>'} to {rule.dest}")
-    if config.republish is not None:
-        rest = " (headers only)" if config.republish.headers_only else ""
-        block.add("Republish", f"{config.republish.src or '>'} to {config.republish.dest}{rest}")
-    if config.placement is not None:
-        block.add("Placement", _placement(config.placement))
-    labels = config.metadata or {}
-    own = sorted(f"{key}: {value}" for key, value in labels.items() if not key.startswith("_nats."))
-    if own:
-        block.add("Metadata", "\n".join(own))
-    return block
-
-
-def source_text(source: StreamSource) -> str:
-    """Return the description of a mirror or source, in one line."""
-    parts = [source.name]
-    if source.external is not None:
-        parts.append(f"API prefix {source.external.api}")
-    if source.filter_subject:
-        parts.append(f"subject {source.filter_subject}")
-    parts += [f"{rule.src or '>'} to {rule.dest}" for rule in source.subject_transforms or ()]
-    if source.opt_start_seq:
-        parts.append(f"from sequence {count(source.opt_start_seq)}")
-    if source.opt_start_time is not None:
-        parts.append(f"from {source.opt_start_time.isoformat()}")
-    return ", ".join(parts)
-
-
-def _placement(placement: Placement) -> str:
-    parts = [f"cluster {placement.cluster}"] if placement.cluster else []
-    parts += [f"tag {tag}" for tag in placement.tags or ()]
-    return ", ".join(parts)
-
-
-def cluster_block(info: StreamInfo) -> Block:
-    """Return the block with the replicas of a stream; without a cluster it has no rows."""
-    block = Block("Cluster")
-    cluster = info.cluster
-    if cluster is None or not cluster.name:
-        return block
-    block.add("Name", cluster.name)
-    block.add("Leader", cluster.leader or "-")
-    for peer in cluster.replicas or ():
-        parts = [peer.name, "current" if peer.current else "outdated"]
-        if peer.offline:
-            parts.append("OFFLINE")
-        parts.append(f"seen {seconds_text(peer.active)} ago")
-        if peer.lag:
-            parts.append(f"{count(peer.lag)} operations behind")
-        block.add("Replica", ", ".join(parts))
-    return block
-
-
-def replication_block(info: StreamInfo) -> Block:
-    """Return the block with the state of mirrors and sources; without any it has no rows."""
-    block = Block("Replication")
-    if info.mirror is not None:
-        block.add("Mirror", _lag(info.mirror))
-    for source in info.sources or ():
-        block.add("Source", _lag(source))
-    return block
-
-
-def _lag(source: StreamSourceInfo) -> str:
-    seen = (
-        "never seen" if source.active < timedelta(0) else f"seen {seconds_text(source.active)} ago"
-    )
-    parts = [source.name, f"{counted(source.lag, 'message')} behind", seen]
-    if source.error is not None:
-        parts.append(source.error.description or f"error {source.error.code}")
-    return ", ".join(parts)
-
-
-def state_block(settings: Settings, info: StreamInfo) -> Block:
-    """Return the block with the state of a stream."""
-    state: StreamState = info.state
-    block = Block("State")
-    block.add("Messages", count(state.messages))
-    block.add("Bytes", size(state.bytes))
-    block.add("FirstSeq", count(state.first_seq) + _at(settings, state, first=True))
-    block.add("LastSeq", count(state.last_seq) + _at(settings, state, first=False))
-    if state.num_deleted:
-        block.add("Deleted Messages", count(state.num_deleted))
-    if state.lost is not None:
-        block.add("Lost Messages", count(len(state.lost.msgs or ())))
-    if state.num_subjects:
-        block.add("Subjects", count(state.num_subjects))
-    block.add("Active Consumers", count(state.consumer_count))
-    block.add("Created", when(settings, info.created))
-    return block
-
-
-def _at(settings: Settings, state: StreamState, *, first: bool) -> str:
-    moment = state.first_ts if first else state.last_ts
-    if moment is None or moment.year <= 1:
-        return ""
-    return f" @ {when(settings, moment)}"
+    write_blocks(settings, Block("State", _state(settings), info), heading=heading)
 
 
 @click.command()
@@ -290,15 +159,20 @@ def subjects(
         emit(settings, listed, lambda: out.writelines(f"{readable(each)}\n" for each in listed))
         return
 
-    def human() -> None:
-        if not ordered:
-            out.write("No subjects\n")
-            return
-        rows = [[subject, count(number)] for subject, number in ordered]
-        title = f"Subjects of stream {stream.name}"
-        write_table(Table(title=title, columns=["Subject", "Messages"], rows=rows), settings.env)
+    show_rows(
+        settings,
+        ordered,
+        _SUBJECTS,
+        title=f"Subjects of stream {stream.name}",
+        none="No subjects",
+        document=dict(ordered),
+    )
 
-    emit(settings, dict(ordered), human)
+
+_SUBJECTS: Final = (
+    Field("Subject", lambda row: row[0]),
+    Field("Messages", lambda row: row[1]),
+)
 
 
 @click.command()
@@ -318,16 +192,21 @@ def gaps(settings: Settings, name: str | None) -> None:
         "gaps": [{"first_seq": first, "last_seq": last} for first, last in found],
     }
 
-    def human() -> None:
-        if not found:
-            settings.env.stdout.write(f"Stream {stream.name} has no gaps\n")
-            return
-        rows = [[count(first), count(last), count(last - first + 1)] for first, last in found]
-        title = f"Gaps in stream {stream.name}"
-        table = Table(title=title, columns=["First", "Last", "Messages"], rows=rows, left=0)
-        write_table(table, settings.env)
+    show_rows(
+        settings,
+        found,
+        _GAPS,
+        title=f"Gaps in stream {stream.name}",
+        none=f"Stream {stream.name} has no gaps",
+        document=document,
+    )
 
-    emit(settings, document, human)
+
+_GAPS: Final = (
+    Field("First", lambda gap: gap[0]),
+    Field("Last", lambda gap: gap[1]),
+    Field("Messages", lambda gap: gap[1] - gap[0] + 1),
+)
 
 
 def _ranges(sequences: Iterable[int]) -> list[tuple[int, int]]:

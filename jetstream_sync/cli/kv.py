@@ -1,0 +1,523 @@
+"""``jsm kv``: buckets, keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+import click
+
+from .. import KeyValue, KeyValueConfig, KeyValueEntry, KeyValueStatus
+from ..durations import duration_to_ns, time_from_ns, time_to_text
+from ..errors import KeyNotFoundError
+from ..net.clock import Deadline
+from .buckets import (
+    BucketKind,
+    add_command,
+    chosen_bucket,
+    delete_bucket,
+    edit_command,
+    find_bucket,
+    force_option,
+    list_buckets,
+    show_bucket,
+)
+from .completion import complete_key
+from .long_running import password_once, reconnect_options, wait_interruptibly
+from .messages.outgoing import body_of
+from .messages.view import body_fields, header_fields, write_bytes
+from .output import count, counted, emit, emit_line, say, to_json, when
+from .prompts import Asker
+from .render import Field, show_rows
+from .sanitize import readable, single_line, visible
+from .settings import Settings, common_options
+from .status import CommandError, ExitStatus
+from .values import DURATION, TIMEOUT, Decorator
+
+
+def _own_document(status: KeyValueStatus) -> dict[str, Any]:
+    size_limit = status.info.config.max_msg_size
+    return {
+        "values": status.values,
+        "history": status.history,
+        "max_value_size": -1 if size_limit is None else size_limit,
+        "limit_marker_ttl": duration_to_ns(status.limit_marker_ttl or timedelta()),
+    }
+
+
+KV: Final = BucketKind[KeyValue](
+    noun="Key-Value Bucket",
+    config=KeyValueConfig,
+    open=lambda js, name: js.key_value(name),
+    names=lambda js: js.key_value_names(),
+    list=lambda js: js.list_key_values(),
+    create=lambda js, config: js.create_key_value(config),
+    update=lambda js, config: js.update_key_value(config),
+    delete=lambda js, name: js.delete_key_value(name),
+    info=lambda status: status.info,
+    own_document=_own_document,
+    state=(Field("Values", "values"),),
+)
+
+#: The maximum length of a value in a table.
+_MAX_SHOWN: Final = 40
+
+bucket_argument: Decorator = KV.argument()
+key_argument: Decorator = click.argument("key", shell_complete=complete_key)
+
+
+def entry_document(entry: KeyValueEntry, *, meta_only: bool = False) -> dict[str, Any]:
+    """Return the JSON document of an entry, with ``meta_only`` of one that was read without its value."""
+    document: dict[str, Any] = {
+        "bucket": entry.bucket,
+        "key": visible(entry.key),
+        "revision": entry.revision,
+        "operation": operation_text(entry),
+        "created": time_to_text(time_from_ns(entry.created_ns)),
+        **header_fields(entry.headers),
+    }
+    if not meta_only:
+        document.update(body_fields(entry.value))
+    return document
+
+
+def operation_text(entry: KeyValueEntry) -> str:
+    """Return ``PUT``, ``DELETE`` or ``PURGE``."""
+    return entry.operation.name
+
+
+def entry_line(settings: Settings, entry: KeyValueEntry) -> str:
+    """Return a change of a key as a line of text."""
+    value = f": {readable(entry.value)}" if operation_text(entry) == "PUT" else ""
+    return (
+        f"[{when(settings, entry.created)}] {operation_text(entry)} "
+        f"{entry.bucket} > {readable(entry.key)}{value}\n"
+    )
+
+
+def _shortened(entry: KeyValueEntry) -> str:
+    """Return the start of a value as text, for a table."""
+    text = readable(entry.value[: 4 * _MAX_SHOWN])
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
+
+
+# --- buckets ------------------------------------------------------------------------------------
+
+add = add_command(
+    KV,
+    """
+    Create a bucket.
+
+    Succeeds without a change if the bucket already exists with the same config. To create a key, use
+    'jsm kv create'.
+
+    \b
+    Examples:
+      jsm kv add CONFIG --history 5
+      jsm kv add SESSIONS --ttl 1h --storage memory
+      jsm kv add CONFIG_COPY --mirror CONFIG
+    """,
+)
+edit = edit_command(
+    KV,
+    """
+    Change the config of a bucket; each option changes one field, the others stay.
+
+    A lower --history, --ttl or --max-bucket-size may delete values.
+    """,
+)
+
+
+@click.command()
+@KV.argument("name", required=False)
+@common_options
+def info(settings: Settings, name: str | None) -> None:
+    """Show the config and state of a bucket."""
+    with settings.jetstream() as js:
+        bucket = chosen_bucket(KV, js, name, Asker(settings))
+        status = find_bucket(KV, js, bucket).status()
+    show_bucket(settings, KV, status)
+
+
+@click.command()
+@KV.argument(required=False)
+@click.option("-n", "--names", is_flag=True, help="Show only the names of the buckets.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the revision and time of each key.")
+@click.option(
+    "--display-value", is_flag=True, help="Show the value of each key; implies --verbose."
+)
+@common_options
+def ls(
+    settings: Settings, bucket: str | None, names: bool, verbose: bool, display_value: bool
+) -> None:
+    """List the buckets, or the keys of BUCKET."""
+    verbose = verbose or display_value
+    if bucket is None:
+        if verbose:
+            raise click.UsageError("--verbose and --display-value need a BUCKET")
+        list_buckets(settings, KV, names=names)
+        return
+    with settings.jetstream() as js:
+        store = find_bucket(KV, js, bucket)
+        if not verbose:
+            _list_keys(settings, store, ())
+            return
+        with store.watch(ignore_deletes=True, meta_only=not display_value) as watch:
+            found = sorted(watch.initial(), key=lambda entry: entry.key)
+    show_rows(
+        settings,
+        found,
+        [
+            Field("Key", lambda entry: readable(entry.key)),
+            Field("Created", "created"),
+            Field("Revision", "revision"),
+            *([Field("Value", _shortened)] if display_value else []),
+        ],
+        title=f"Keys of {bucket}",
+        none=f"No keys in bucket {bucket}",
+        document=[entry_document(each, meta_only=not display_value) for each in found],
+    )
+
+
+def _list_keys(settings: Settings, store: KeyValue, patterns: Sequence[str]) -> None:
+    """Show the keys of a bucket that match a pattern, sorted; without patterns all keys."""
+    found = [visible(each) for each in store.keys(*patterns)]
+    out = settings.env.stdout
+    emit(settings, found, lambda: out.writelines(f"{single_line(each)}\n" for each in found))
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+@click.command()
+@bucket_argument
+@key_argument
+@click.option("--revision", type=click.IntRange(1), help="Read this revision of the key.")
+@click.option("-r", "--raw", is_flag=True, help="Write the value unchanged, also to a terminal.")
+@common_options
+def get(settings: Settings, bucket: str, key: str, revision: int | None, raw: bool) -> None:
+    """
+    Read the value of KEY.
+
+    The value is written unchanged and without a line break at the end. A terminal shows the revision
+    and the value as text.
+    """
+    if raw and settings.json:
+        raise click.UsageError("--raw and --json exclude each other")
+    with settings.jetstream() as js:
+        entry = find_bucket(KV, js, bucket).get(key, revision=revision)
+    out = settings.env.stdout
+    if settings.json:
+        out.write(to_json(entry_document(entry)))
+    elif raw or not out.isatty():
+        write_bytes(settings.env, entry.value)
+    else:
+        moment = when(settings, entry.created)
+        head = f"{bucket} > {readable(key)} revision: {count(entry.revision)} created: {moment}"
+        out.write(f"{head}\n\n{readable(entry.value)}\n")
+
+
+@click.command()
+@bucket_argument
+@key_argument
+@common_options
+def history(settings: Settings, bucket: str, key: str) -> None:
+    """Show the stored revisions of KEY, the oldest first; a bucket keeps --history of them."""
+    with settings.jetstream() as js:
+        found = find_bucket(KV, js, bucket).history(key)
+    if not found:
+        raise CommandError(
+            f"key {readable(key)!r} not found in bucket {bucket}", ExitStatus.NOT_FOUND
+        )
+
+    show_rows(
+        settings,
+        found,
+        _HISTORY,
+        title=f"History of {bucket} > {readable(key)}",
+        none="",
+        document=[entry_document(each) for each in found],
+    )
+
+
+_HISTORY: Final = (
+    Field("Revision", "revision", right=False),
+    Field("Operation", operation_text),
+    Field("Created", "created", drop=1),
+    Field("Length", lambda entry: len(entry.value), drop=2),
+    Field("Value", _shortened),
+)
+
+
+@click.command()
+@bucket_argument
+@click.argument("patterns", nargs=-1, metavar="[PATTERN]...", shell_complete=complete_key)
+@common_options
+def keys(settings: Settings, bucket: str, patterns: tuple[str, ...]) -> None:
+    """
+    List the keys of a bucket in alphabetical order, one per line.
+
+    A PATTERN selects keys, with '*' for one token and '>' for all that follow: 'db.*', 'orders.>'.
+    """
+    with settings.jetstream() as js:
+        _list_keys(settings, find_bucket(KV, js, bucket), patterns)
+
+
+@click.command()
+@bucket_argument
+@click.argument("patterns", nargs=-1, metavar="[KEY]...", shell_complete=complete_key)
+@click.option("--history", is_flag=True, help="Show all stored revisions of each key first.")
+@click.option("--deletes/--no-deletes", default=True, help="Show deleted keys.")
+@click.option("--updates", is_flag=True, help="Show only new changes, not the present values.")
+@click.option("--revision", type=click.IntRange(1), metavar="SEQ", help="Start at this revision.")
+@click.option(
+    "--count", "number", type=click.IntRange(1), metavar="N", help="Exit after N changes."
+)
+@common_options
+def watch(
+    settings: Settings,
+    *,
+    bucket: str,
+    patterns: tuple[str, ...],
+    history: bool,
+    deletes: bool,
+    updates: bool,
+    revision: int | None,
+    number: int | None,
+) -> None:
+    """
+    Show the present values of keys, and then each change until Ctrl-C.
+
+    A KEY may be a pattern, as for 'jsm kv keys'; without any, all keys are shown. The watch continues
+    after a restart of the server.
+    """
+    if sum((history, updates, revision is not None)) > 1:
+        raise click.UsageError("--history, --updates and --revision exclude each other")
+    shown = 0
+    with (
+        settings.jetstream(**reconnect_options(settings)) as js,
+        find_bucket(KV, js, bucket).watch(
+            patterns or ">",
+            history=history,
+            ignore_deletes=not deletes,
+            updates_only=updates,
+            resume_from_revision=revision,
+        ) as watcher,
+    ):
+        settings.env.stderr.write(f"Watching {bucket}\n")
+        settings.env.stderr.flush()
+        while shown != number:
+            entry = wait_interruptibly(lambda left: watcher.next(timeout=left), Deadline(None))
+            if settings.json:
+                emit_line(settings, entry_document(entry))
+            else:
+                settings.env.stdout.write(entry_line(settings, entry))
+                settings.env.stdout.flush()
+            shown += 1
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+_value_argument = click.argument("value", required=False)
+
+
+def _store(
+    settings: Settings,
+    bucket: str,
+    key: str,
+    value: str | None,
+    write: Callable[[KeyValue, bytes], int],
+) -> None:
+    """Read the value, write it to the bucket and show the new revision."""
+    password_once(settings)
+    data = body_of(settings.env, value, "value")
+    with settings.jetstream() as js:
+        revision = write(find_bucket(KV, js, bucket), data)
+    _show(settings, bucket, key, revision)
+
+
+def _show(settings: Settings, bucket: str, key: str, revision: int) -> None:
+    document = {"bucket": bucket, "key": visible(key), "revision": revision}
+    text = f"Stored {bucket} > {readable(key)} with revision {count(revision)}"
+    emit(settings, document, lambda: say(settings, text))
+
+
+@click.command()
+@bucket_argument
+@key_argument
+@_value_argument
+@common_options
+def put(settings: Settings, bucket: str, key: str, value: str | None) -> None:
+    """
+    Store VALUE for KEY, whether or not the key exists.
+
+    Without VALUE, or when it is '-', the value is read from standard input, unchanged.
+
+    \b
+    Examples:
+      jsm kv put CONFIG db.url postgres://db.example.com
+      jsm kv put CONFIG logo < logo.png
+    """  # noqa: D301 - click requires the character, not the escape
+    _store(settings, bucket, key, value, lambda store, data: store.put(key, data))
+
+
+@click.command()
+@bucket_argument
+@click.argument("key", required=False, metavar="KEY", shell_complete=complete_key)
+@_value_argument
+@click.option(
+    "--ttl",
+    type=TIMEOUT,
+    metavar="TIME",
+    help="Delete the key after TIME, at least 1s; the bucket needs --marker-ttl.",
+)
+@common_options
+def create(
+    settings: Settings, bucket: str, key: str | None, value: str | None, ttl: float | None
+) -> None:
+    """
+    Store VALUE for KEY if the key does not exist or was deleted.
+
+    Without VALUE, or when it is '-', the value is read from standard input. Fails with status 1 if the
+    key exists. To create a bucket, use 'jsm kv add'.
+    """
+    if key is None:
+        raise click.UsageError("missing argument 'KEY'; to create a bucket, use 'jsm kv add'")
+    name = key
+    _store(settings, bucket, key, value, lambda store, data: store.create(name, data, ttl=ttl))
+
+
+@click.command()
+@bucket_argument
+@key_argument
+@click.argument("value")
+@click.argument("revision", type=click.IntRange(0))
+@common_options
+def update(settings: Settings, bucket: str, key: str, value: str, revision: int) -> None:
+    """
+    Store VALUE for KEY if REVISION is its last revision; 0 means that the key does not exist.
+
+    When VALUE is '-', it is read from standard input. Fails with status 1 if the key has another revision.
+    """
+    _store(settings, bucket, key, value, lambda store, data: store.update(key, data, revision))
+
+
+@click.command()
+@bucket_argument
+@key_argument
+@click.argument("revision", type=click.IntRange(1))
+@force_option
+@common_options
+def revert(settings: Settings, bucket: str, key: str, revision: int, force: bool) -> None:
+    """
+    Store the value of an older REVISION of KEY again, as a new revision.
+
+    The bucket must keep a history. A change of the key by another client in between is not overwritten.
+    """
+    ask = Asker(settings)
+    with settings.jetstream() as js:
+        store = find_bucket(KV, js, bucket)
+        stored = store.history(key)
+        found = next((each for each in stored if each.revision == revision), None)
+        if found is None or found.operation.name != "PUT":
+            raise CommandError(
+                f"bucket {bucket} has no value of key {readable(key)} with revision {revision}",
+                ExitStatus.NOT_FOUND,
+                hint="list the revisions with 'jsm kv history'",
+            )
+        ask.confirm(f"Revert {bucket} > {readable(key)} to revision {revision}?", force=force)
+        last = stored[-1].revision
+        _show(settings, bucket, key, store.update(key, found.value, last))
+
+
+# --- deleting -----------------------------------------------------------------------------------
+
+
+@click.command("del")
+@bucket_argument
+@click.argument("keys", nargs=-1, metavar="[KEY]...", shell_complete=complete_key)
+@force_option
+@click.option("--ignore-missing", is_flag=True, help="Ignore what does not exist.")
+@common_options
+def delete(
+    settings: Settings, bucket: str, keys: tuple[str, ...], force: bool, ignore_missing: bool
+) -> None:
+    """
+    Delete each KEY, or without a KEY the whole bucket.
+
+    A deleted key keeps its history, and a marker; 'jsm kv purge' and 'jsm kv compact' remove them.
+    """
+    if not keys:
+        delete_bucket(settings, KV, bucket, force=force, ignore_missing=ignore_missing)
+        return
+    ask = Asker(settings)
+    with settings.jetstream() as js:
+        store = find_bucket(KV, js, bucket)
+        found, missing = [], []
+        for key in dict.fromkeys(keys):
+            try:
+                store.get(key)
+                found.append(key)
+            except KeyNotFoundError:
+                missing.append(key)
+        if missing and not ignore_missing:
+            listed = ", ".join(readable(key) for key in missing)
+            raise CommandError(f"bucket {bucket} has no key {listed}", ExitStatus.NOT_FOUND)
+        listed = ", ".join(f"{bucket} > {readable(key)}" for key in found)
+        if found:
+            ask.confirm(f"Delete {listed}?", force=force)
+        for key in found:
+            store.delete(key)
+    document = {"bucket": bucket, "deleted": [visible(key) for key in found]}
+    emit(settings, document, lambda: say(settings, f"Deleted {listed or 'nothing'}"))
+
+
+@click.command()
+@bucket_argument
+@key_argument
+@click.option(
+    "--ttl",
+    type=TIMEOUT,
+    metavar="TIME",
+    help="Delete the marker after TIME, at least 1s; the bucket needs --marker-ttl.",
+)
+@force_option
+@common_options
+def purge(settings: Settings, bucket: str, key: str, ttl: float | None, force: bool) -> None:
+    """Delete KEY with all its revisions; only a marker of the deletion remains."""
+    ask = Asker(settings)
+    with settings.jetstream() as js:
+        store = find_bucket(KV, js, bucket)
+        ask.confirm(f"Purge {bucket} > {readable(key)} with its history?", force=force)
+        store.purge(key, ttl=ttl)
+    document = {"bucket": bucket, "purged": visible(key)}
+    emit(settings, document, lambda: say(settings, f"Purged {bucket} > {readable(key)}"))
+
+
+@click.command()
+@bucket_argument
+@click.option(
+    "--older-than",
+    type=DURATION,
+    default="30m",
+    show_default=True,
+    metavar="TIME",
+    help="Keep the markers of keys that were deleted less than TIME ago, for clients that watch.",
+)
+@force_option
+@common_options
+def compact(settings: Settings, bucket: str, older_than: timedelta, force: bool) -> None:
+    """
+    Purge the history of all deleted keys, to free its space.
+
+    The marker of a deletion is removed as well if it is older than --older-than. Values of existing
+    keys stay.
+    """
+    ask = Asker(settings)
+    with settings.jetstream() as js:
+        store = find_bucket(KV, js, bucket)
+        ask.confirm(f"Purge the history of deleted keys of {bucket}?", force=force)
+        purged = store.purge_deletes(older_than=older_than)
+    document = {"bucket": bucket, "purged": purged}
+    emit(settings, document, lambda: say(settings, f"Purged {counted(purged, 'message')}"))

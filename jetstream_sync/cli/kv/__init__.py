@@ -1,1 +1,0 @@
-"""``jsm kv``: key-value buckets."""

@@ -1,0 +1,571 @@
+"""``jsm object``: buckets, objects and their transfer from and to files."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import contextlib
+import os
+import posixpath
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import click
+
+from .. import ObjectInfo, ObjectMeta, ObjectStore, ObjectStoreConfig
+from ..codec import encode
+from ..errors import ObjectNotFoundError
+from ..net.clock import Deadline
+from .buckets import (
+    BUCKET_NAME,
+    BucketKind,
+    add_command,
+    chosen_bucket,
+    delete_bucket,
+    edit_command,
+    find_bucket,
+    force_option,
+    list_buckets,
+    show_bucket,
+    time_text,
+)
+from .completion import complete_object, complete_store
+from .config import labels_of
+from .long_running import (
+    failover,
+    failover_options,
+    password_once,
+    read_interruptibly,
+    reconnect_options,
+    wait_interruptibly,
+)
+from .messages.outgoing import header_pairs
+from .messages.view import write_bytes
+from .output import count, emit, emit_line, note, say, size, when
+from .progress import show_progress
+from .prompts import Asker
+from .render import Block, Field, show_blocks, show_rows
+from .sanitize import readable, single_line, visible
+from .settings import Settings, common_options
+from .status import CommandError, ExitStatus
+from .values import FILE, Decorator
+
+OBJECTS: Final = BucketKind[ObjectStore](
+    noun="Object Store Bucket",
+    config=ObjectStoreConfig,
+    open=lambda js, name: js.object_store(name),
+    names=lambda js: js.object_store_names(),
+    list=lambda js: js.list_object_stores(),
+    create=lambda js, config: js.create_object_store(config),
+    update=lambda js, config: js.update_object_store(config),
+    delete=lambda js, name: js.delete_object_store(name),
+    info=lambda status: status.stream_info,
+    own_document=lambda status: {"sealed": status.sealed},
+    state=(Field("Sealed", "sealed", if_set=True),),
+)
+
+bucket_argument: Decorator = OBJECTS.argument()
+object_argument: Decorator = click.argument(
+    "name", metavar="OBJECT", shell_complete=complete_object
+)
+
+
+def object_document(info: ObjectInfo) -> dict[str, Any]:
+    """Return the JSON document of an object: its info as it is stored, and the time of the change."""
+    document: dict[str, Any] = encode(info)
+    document["mtime"] = time_text(info.mtime)
+    return document
+
+
+def show_object(settings: Settings, info: ObjectInfo) -> None:
+    """Show the info of an object."""
+    heading = f"Information for object {info.bucket} > {single_line(info.name)}"
+    show_blocks(settings, object_document(info), Block("", _OBJECT, info), heading=heading)
+
+
+def _digest_text(digest: str | None) -> str:
+    """Return a digest with its bytes as hexadecimal digits, as ``sha256sum`` shows them."""
+    algorithm, _, encoded = (digest or "-").partition("=")
+    try:
+        data = base64.urlsafe_b64decode(encoded.rstrip("=") + "==")
+    except ValueError:
+        return digest or "-"
+    return f"{algorithm} {data.hex()}".rstrip()
+
+
+def _link_text(info: ObjectInfo) -> str | None:
+    if info.link is None:
+        return None
+    return info.link.bucket + ("" if info.link.name is None else f" > {info.link.name}")
+
+
+def _if_data(value: Callable[[ObjectInfo], Any]) -> Callable[[ObjectInfo], Any]:
+    """Return a function that returns a value of an object, and ``None`` of a link."""
+    return lambda info: None if info.is_link else value(info)
+
+
+_OBJECT: Final = (
+    Field("Description", "description"),
+    Field("Link", _link_text),
+    Field("Size", _if_data(lambda info: f"{size(info.size)} ({count(info.size)} bytes)")),
+    Field("Chunks", _if_data(lambda info: info.chunks)),
+    Field("Digest", _if_data(lambda info: _digest_text(info.digest))),
+    Field("Deleted", "deleted", if_set=True),
+    Field("Modified", "mtime"),
+    Field(
+        "Header",
+        lambda info: [
+            f"{name}: {one}" for name, values in (info.headers or {}).items() for one in values
+        ],
+        each=True,
+    ),
+    Field(
+        "Metadata",
+        lambda info: [f"{key}: {value}" for key, value in (info.metadata or {}).items()],
+        each=True,
+    ),
+)
+
+# --- buckets ------------------------------------------------------------------------------------
+
+add = add_command(
+    OBJECTS,
+    """
+    Create a bucket.
+
+    Succeeds without a change if the bucket already exists with the same config.
+
+    \b
+    Examples:
+      jsm object add FILES --max-bucket-size 10GB
+      jsm object add BUILDS --ttl 30d --compress
+    """,
+)
+edit = edit_command(
+    OBJECTS,
+    """
+    Change the config of a bucket; each option changes one field, the others stay.
+
+    A lower --ttl or --max-bucket-size may delete objects.
+    """,
+)
+
+
+@click.command()
+@OBJECTS.argument(required=False)
+@click.argument("name", required=False, metavar="[OBJECT]", shell_complete=complete_object)
+@common_options
+def info(settings: Settings, bucket: str | None, name: str | None) -> None:
+    """Show the config and state of a bucket, or the size, digest and metadata of OBJECT."""
+    with settings.jetstream() as js:
+        bucket = chosen_bucket(OBJECTS, js, bucket, Asker(settings))
+        store = find_bucket(OBJECTS, js, bucket)
+        if name is None:
+            show_bucket(settings, OBJECTS, store.status())
+            return
+        found = store.info(name)
+    show_object(settings, found)
+
+
+@click.command()
+@OBJECTS.argument(required=False)
+@click.option("-n", "--names", is_flag=True, help="Show only the names, one per line.")
+@common_options
+def ls(settings: Settings, bucket: str | None, names: bool) -> None:
+    """List the buckets, or the objects of BUCKET."""
+    if bucket is None:
+        list_buckets(settings, OBJECTS, names=names)
+        return
+    with settings.jetstream() as js:
+        found = sorted(find_bucket(OBJECTS, js, bucket).list(), key=lambda each: each.name)
+    if names:
+        listed = [visible(each.name) for each in found]
+        out = settings.env.stdout
+        emit(settings, listed, lambda: out.writelines(f"{single_line(each)}\n" for each in listed))
+        return
+    show_rows(
+        settings,
+        found,
+        [
+            Field("Name", "name"),
+            Field("Modified", "mtime", drop=1),
+            Field("Size", _size_text, right=True),
+        ],
+        title=f"Objects of {bucket}",
+        none=f"No objects in bucket {bucket}",
+        document=[object_document(each) for each in found],
+    )
+
+
+def _size_text(info: ObjectInfo) -> str:
+    return size(info.size) if info.link is None else "link"
+
+
+@click.command()
+@bucket_argument
+@click.option("--updates", is_flag=True, help="Show only new changes, not the present objects.")
+@click.option(
+    "--count", "number", type=click.IntRange(1), metavar="N", help="Exit after N changes."
+)
+@common_options
+def watch(settings: Settings, bucket: str, updates: bool, number: int | None) -> None:
+    """
+    Show the present objects of a bucket, and then each change until Ctrl-C.
+
+    The watch continues after a restart of the server.
+    """
+    shown = 0
+    with (
+        settings.jetstream(**reconnect_options(settings)) as js,
+        find_bucket(OBJECTS, js, bucket).watch(updates_only=updates) as watcher,
+    ):
+        settings.env.stderr.write(f"Watching {bucket}\n")
+        settings.env.stderr.flush()
+        while shown != number:
+            found = wait_interruptibly(lambda left: watcher.next(timeout=left), Deadline(None))
+            if settings.json:
+                emit_line(settings, object_document(found))
+            else:
+                settings.env.stdout.write(_line(settings, found))
+                settings.env.stdout.flush()
+            shown += 1
+
+
+def _line(settings: Settings, info: ObjectInfo) -> str:
+    head = f"[{when(settings, info.mtime)}] {'DEL' if info.deleted else 'PUT'}"
+    rest = "" if info.deleted else f": {_size_text(info)}"
+    return f"{head} {info.bucket} > {single_line(info.name)}{rest}\n"
+
+
+# --- transfer -----------------------------------------------------------------------------------
+
+#: The argument that means standard input or standard output.
+_STANDARD: Final = "-"
+_BUFFER_SIZE: Final = 128 * 1024
+
+#: The callback of a transfer: bytes done, bytes in total if known.
+_ShowProgress = Callable[[int, "int | None"], None]
+
+_progress_option = click.option(
+    "--progress/--no-progress", default=True, help="Show a progress bar on a terminal."
+)
+
+
+@click.command()
+@bucket_argument
+@click.argument("file", required=False, type=FILE)
+@click.option("--name", metavar="NAME", help="Name of the object.  [default: FILE]")
+@click.option("--description", metavar="TEXT", help="Description of the object.")
+@click.option(
+    "-H",
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="K:V",
+    callback=header_pairs,
+    help="Add a header; repeatable.",
+)
+@click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Metadata entry; repeatable.")
+@_progress_option
+@force_option
+@common_options
+def put(
+    settings: Settings,
+    *,
+    bucket: str,
+    file: str | None,
+    name: str | None,
+    progress: bool,
+    force: bool,
+    **options: Any,
+) -> None:
+    """
+    Store FILE as an object.
+
+    Without FILE, or when it is '-', standard input is stored, and --name is required. The object
+    appears when all data is stored, and replaces an object of the same name at once. An interrupted
+    command leaves nothing behind.
+
+    \b
+    Examples:
+      jsm object put FILES report.pdf
+      tar cz src | jsm object put FILES --name src.tar.gz
+    """  # noqa: D301 - click requires the character, not the escape
+    path = None if file in (None, _STANDARD) else file
+    if name is None:
+        if path is None:
+            raise click.UsageError("--name is required for standard input")
+        name = posixpath.normpath(path)
+    headers: dict[str, list[str]] = {}
+    for key, value in options["headers"]:
+        headers.setdefault(key, []).append(value)
+    meta = ObjectMeta(
+        name=name,
+        description=options["description"],
+        headers=headers or None,
+        metadata=labels_of(options["metadata"]) or None,
+    )
+    buffered = password_once(settings)
+    connect_options = failover_options(settings)
+    with _source(settings, path) as opened, settings.jetstream(**connect_options) as js:
+        store = find_bucket(OBJECTS, js, bucket)
+        _confirm_replacement(settings, store, name, force=force)
+        data = opened if path is not None else read_interruptibly(opened, buffered=buffered)
+        title = f"Storing {single_line(name)}"
+
+        def store_it() -> ObjectInfo:
+            if file_size is not None and path is not None:
+                opened.seek(0)
+            with _shown_progress(settings, title, file_size, on=progress) as show:
+                return store.put(meta, data, progress=show)
+
+        file_size = _size_of(opened)
+        # Other input can be read only once.
+        repeats = path is not None and file_size is not None
+        info = failover(store_it) if repeats else store_it()
+    show_object(settings, info)
+
+
+@contextlib.contextmanager
+def _source(settings: Settings, path: str | None) -> Iterator[BinaryIO]:
+    """Open the file to read; ``None`` is standard input."""
+    if path is None:
+        stdin = settings.env.stdin
+        if stdin.isatty():
+            note(settings, "reading the object from standard input; end it with Ctrl-D")
+        yield stdin
+        return
+    try:
+        file = Path(path).open("rb")  # noqa: SIM115 - closed below
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+    with file:
+        yield file
+
+
+def _size_of(file: BinaryIO) -> int | None:
+    """Return the size of a regular file; ``None`` for other streams."""
+    try:
+        found = os.fstat(file.fileno())
+    except (OSError, AttributeError):
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def _confirm_replacement(settings: Settings, store: ObjectStore, name: str, *, force: bool) -> None:
+    if force:
+        return
+    try:
+        found = store.info(name)
+    except ObjectNotFoundError:
+        return
+    text = f"Replace {found.bucket} > {single_line(name)} with {size(found.size)}?"
+    Asker(settings).confirm(text, force=force)
+
+
+@contextlib.contextmanager
+def _shown_progress(
+    settings: Settings, title: str, total: int | None, *, on: bool
+) -> Iterator[_ShowProgress]:
+    """Show a progress bar on a terminal, and yield the callback of a transfer."""
+    quiet = not on or settings.json or not settings.env.stderr.isatty()
+    with show_progress(settings.env, title, total, in_bytes=True, quiet=quiet) as progress:
+        yield lambda done, _total: progress.show(done)
+
+
+@click.command()
+@bucket_argument
+@object_argument
+@click.option(
+    "-O",
+    "--output",
+    type=FILE,
+    metavar="FILE",
+    help="File to write; '-' for standard output.  [default: the last part of OBJECT]",
+)
+@_progress_option
+@force_option
+@common_options
+def get(
+    settings: Settings, *, bucket: str, name: str, output: str | None, progress: bool, force: bool
+) -> None:
+    """
+    Write OBJECT to a file in the current directory, or to --output.
+
+    The file appears when all data was received and matches its digest. An interrupted command leaves
+    nothing behind, and an existing file unchanged. A link is followed.
+
+    \b
+    Examples:
+      jsm object get FILES report.pdf
+      jsm object get FILES src.tar.gz -O - | tar xz
+    """  # noqa: D301 - click requires the character, not the escape
+    if output == _STANDARD and settings.json:
+        raise click.UsageError("--output - and --json exclude each other")
+    target = None if output == _STANDARD else _target(name, output)
+    with settings.jetstream() as js:
+        store = find_bucket(OBJECTS, js, bucket)
+        info = store.info(name)
+        if info.link is not None and info.link.name is None:
+            raise CommandError(
+                f"{bucket} > {single_line(name)} is a link to bucket {info.link.bucket}",
+                ExitStatus.USAGE,
+                hint=f"list its objects with 'jsm object ls {info.link.bucket}'",
+            )
+        if target is not None and target.is_file() and not force:
+            Asker(settings).confirm(f"Replace file {single_line(str(target))}?", force=force)
+        total = None if info.link is not None else info.size
+        title = f"Reading {single_line(name)}"
+        with _shown_progress(settings, title, total, on=progress) as show:
+            if target is None:
+                info = _copy(store, name, _stdout_writer(settings), show)
+            else:
+                info = store.get_file(name, target, progress=show)
+    if target is None:
+        return
+    text = f"Wrote {size(info.size)} to {single_line(str(target))}"
+    document = {**object_document(info), "file": visible(str(target))}
+    emit(settings, document, lambda: say(settings, text))
+
+
+def _target(name: str, output: str | None) -> Path:
+    """Return the path of the file to write."""
+    base = posixpath.basename(name) if output is None else output
+    if output is None and (base in ("", ".", "..") or "\0" in base):
+        raise CommandError(
+            f"object name {single_line(name)!r} has no file name",
+            ExitStatus.USAGE,
+            hint="name the file with --output",
+        )
+    # A link is followed, so that the file it points to is replaced, not the link.
+    path = Path(os.path.realpath(base))
+    if path.is_dir():
+        raise CommandError(
+            f"{single_line(base)}: is a directory", ExitStatus.USAGE, hint="name a file in it"
+        )
+    if not path.parent.is_dir():
+        raise CommandError(
+            f"{single_line(str(path.parent))}: the directory does not exist", ExitStatus.USAGE
+        )
+    return path
+
+
+def _copy(
+    store: ObjectStore, name: str, write: Callable[[bytes], object], show: _ShowProgress
+) -> ObjectInfo:
+    """Write the data of an object in parts; return its info."""
+    done = 0
+    with store.open(name) as source:
+        info: ObjectInfo = source.info
+        while data := source.read(_BUFFER_SIZE):
+            write(data)
+            done += len(data)
+            show(done, None)
+    return info
+
+
+def _stdout_writer(settings: Settings) -> Callable[[bytes], object]:
+    """Return a function that writes data to ``stdout``: unchanged, on a terminal as text."""
+    out = settings.env.stdout
+    if not out.isatty():
+        return lambda data: write_bytes(settings.env, data)
+    # A character may be split between two parts.
+    decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+    return lambda data: out.write(readable(decoder.decode(data)))
+
+
+def _unreadable(path: str, error: Exception) -> CommandError:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return CommandError(f"{single_line(path)}: {reason}", ExitStatus.USAGE)
+
+
+# --- changes ------------------------------------------------------------------------------------
+
+
+@click.command("del")
+@bucket_argument
+@click.argument("names", nargs=-1, metavar="[OBJECT]...", shell_complete=complete_object)
+@force_option
+@click.option("--ignore-missing", is_flag=True, help="Ignore what does not exist.")
+@common_options
+def delete(
+    settings: Settings, bucket: str, names: tuple[str, ...], force: bool, ignore_missing: bool
+) -> None:
+    """Delete each OBJECT, or without an OBJECT the whole bucket."""
+    if not names:
+        delete_bucket(settings, OBJECTS, bucket, force=force, ignore_missing=ignore_missing)
+        return
+    ask = Asker(settings)
+    found = []
+    with settings.jetstream() as js:
+        store = find_bucket(OBJECTS, js, bucket)
+        for name in dict.fromkeys(names):
+            try:
+                found.append(store.info(name))
+            except ObjectNotFoundError:
+                if not ignore_missing:
+                    raise
+        listed = ", ".join(f"{bucket} > {single_line(each.name)}" for each in found)
+        held = size(sum(each.size for each in found))
+        if found:
+            ask.confirm(f"Delete {listed} with {held}?", force=force)
+        for each in found:
+            store.delete(each.name)
+    document = {"bucket": bucket, "deleted": [visible(each.name) for each in found]}
+    emit(settings, document, lambda: say(settings, f"Deleted {listed or 'nothing'}"))
+
+
+@click.command()
+@bucket_argument
+@click.argument("name", metavar="NAME")
+@click.argument("target", required=False, metavar="[TARGET]", shell_complete=complete_object)
+@click.option(
+    "--to-bucket",
+    type=BUCKET_NAME,
+    metavar="BUCKET",
+    shell_complete=complete_store,
+    help="Bucket of TARGET, or without a TARGET the bucket to link to.  [default: the same]",
+)
+@common_options
+def link(
+    settings: Settings, bucket: str, name: str, target: str | None, to_bucket: str | None
+) -> None:
+    """
+    Create a link NAME to the object TARGET, or to a bucket.
+
+    Reading the link reads TARGET. A link with the same name is replaced, an object is not.
+
+    \b
+    Examples:
+      jsm object link FILES latest.tar build-17.tar
+      jsm object link FILES archive --to-bucket OLD_FILES
+    """  # noqa: D301 - click requires the character, not the escape
+    if target is None and to_bucket is None:
+        raise click.UsageError("the target is missing: pass TARGET, --to-bucket or both")
+    with settings.jetstream() as js:
+        store = find_bucket(OBJECTS, js, bucket)
+        other = store if to_bucket in (None, bucket) else find_bucket(OBJECTS, js, to_bucket)
+        if target is None:
+            info = store.add_bucket_link(name, other)
+        else:
+            info = store.add_link(name, other.info(target))
+    where = f"{other.bucket}{'' if target is None else f' > {single_line(target)}'}"
+    text = f"{bucket} > {single_line(name)} is a link to {where}"
+    emit(settings, object_document(info), lambda: say(settings, text))
+
+
+@click.command()
+@bucket_argument
+@force_option
+@common_options
+def seal(settings: Settings, bucket: str, force: bool) -> None:
+    """Make a bucket read-only, permanently; objects can neither be added nor deleted."""
+    with settings.jetstream() as js:
+        store = find_bucket(OBJECTS, js, bucket)
+        if not store.status().sealed:
+            Asker(settings).confirm(f"Seal bucket {bucket} permanently?", force=force)
+            store.seal()
+        status = store.status()
+    show_bucket(settings, OBJECTS, status, "is sealed")

@@ -1,1 +1,0 @@
-"""``jsm object``: object store buckets."""
