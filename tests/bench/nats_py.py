@@ -12,7 +12,7 @@ from importlib.metadata import version
 import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.js.api import AckPolicy, ConsumerConfig, ObjectStoreConfig, PubAck, StorageType
+from nats.js.api import ObjectStoreConfig, PubAck, StorageType
 from nats.js.errors import NoKeysError
 from nats.js.kv import KeyValue
 
@@ -23,29 +23,34 @@ from .job import (
     FUTURES_HELD,
     OBJECT_CHUNKS,
     Job,
-    Result,
+    Stopwatch,
+    Timing,
     WrongReadError,
     check_read,
     check_sequences,
     serve,
 )
-from .stopwatch import Stopwatch, Timing
 
-_Work = Callable[[Client, Job], Awaitable[Timing]]
+
+async def _repeated(job: Job, call: Callable[[], Awaitable[object]]) -> Timing:
+    watch = Stopwatch()
+    for _ in range(job.count):
+        await call()
+    return watch.stop()
 
 
 async def _publish(nc: Client, job: Job) -> Timing:
-    js = nc.jetstream()
-    payload = b"x" * job.size
-    watch = Stopwatch()
-    for _ in range(job.count):
-        await js.publish(job.subject, payload)
-    return watch.stop()
+    js, payload = nc.jetstream(), job.payload
+    return await _repeated(job, lambda: js.publish(job.subject, payload))
+
+
+async def _request(nc: Client, job: Job) -> Timing:
+    return await _repeated(job, lambda: nc.request(job.direct_subject))
 
 
 async def _publish_async(nc: Client, job: Job) -> Timing:
     js = nc.jetstream(publish_async_max_pending=job.window)
-    payload = b"x" * job.size
+    payload = job.payload
     futures: list[asyncio.Future[PubAck]] = []
     watch = Stopwatch()
     for _ in range(job.count):
@@ -61,22 +66,16 @@ async def _publish_async(nc: Client, job: Job) -> Timing:
 
 
 async def _fetch(nc: Client, job: Job) -> Timing:
-    js = nc.jetstream()
-    sub = await js.pull_subscribe_bind(job.consumer, job.stream)
-    left = job.count
-    last = b""
+    sub = await nc.jetstream().pull_subscribe_bind(job.consumer, job.stream)
+    read: list[bytes] = []
     watch = Stopwatch()
-    while left:
-        messages = await sub.fetch(min(job.batch, left))
-        for msg in messages:
-            if msg.data <= last:
-                raise WrongReadError(f"{msg.data!r} after {last!r}")
-            last = msg.data
+    while len(read) < job.count:
+        for msg in await sub.fetch(min(job.batch, job.count - len(read))):
+            read.append(msg.data)
             await msg.ack()
-        left -= len(messages)
     await nc.flush()
     timing = watch.stop()
-    check_read(last, job.count - left, job)
+    check_read(read, job)
     return timing
 
 
@@ -89,33 +88,17 @@ async def _ack_sync(nc: Client, job: Job) -> Timing:
     for msg in messages:
         await msg.ack_sync()
     timing = watch.stop()
-    check_read(messages[-1].data, len(messages), job)
+    check_read([msg.data for msg in messages], job)
     return timing
-
-
-async def _request(nc: Client, job: Job) -> Timing:
-    watch = Stopwatch()
-    for _ in range(job.count):
-        await nc.request(job.direct_subject)
-    return watch.stop()
 
 
 async def _ordered(nc: Client, job: Job) -> Timing:
     js = nc.jetstream()
-    last = b""
     watch = Stopwatch()
-    ordered = job.row != "push"
-    config = None if ordered else ConsumerConfig(ack_policy=AckPolicy.NONE)
-    sub = await js.subscribe(
-        job.subject, stream=job.stream, ordered_consumer=ordered, config=config
-    )
-    for _ in range(job.count):
-        msg = await sub.next_msg(timeout=5)
-        if msg.data <= last:
-            raise WrongReadError(f"{msg.data!r} after {last!r}")
-        last = msg.data
+    sub = await js.subscribe(job.subject, stream=job.stream, ordered_consumer=True)
+    read = [(await sub.next_msg(timeout=5)).data for _ in range(job.count)]
     timing = watch.stop()
-    check_read(last, job.count, job)
+    check_read(read, job)
     return timing
 
 
@@ -128,7 +111,7 @@ async def _keys(kv: KeyValue) -> list[str]:
 
 async def _key_value(nc: Client, job: Job) -> Timing:
     js = nc.jetstream(publish_async_max_pending=job.window)
-    payload = b"x" * job.size
+    payload = job.payload
     kv = await js.create_key_value(bucket=BUCKET, storage=StorageType.MEMORY, direct=True)
     try:
         for number in range(job.count if job.row == "kv_read" else 1):
@@ -169,8 +152,17 @@ async def _object(nc: Client, job: Job) -> Timing:
         await js.delete_object_store(BUCKET)
 
 
+async def _core(nc: Client, job: Job) -> Timing:
+    payload = job.payload
+    watch = Stopwatch()
+    for _ in range(job.count):
+        await nc.publish(job.subject, payload)
+    await nc.flush()
+    return watch.stop()
+
+
 async def _core_read(nc: Client, job: Job) -> Timing:
-    payload = b"x" * job.size
+    payload = job.payload
     sub = await nc.subscribe(job.subject)
     watch = Stopwatch()
     for _ in range(job.count // BLOCK):
@@ -181,47 +173,30 @@ async def _core_read(nc: Client, job: Job) -> Timing:
     return watch.stop()
 
 
-async def _core(nc: Client, job: Job) -> Timing:
-    payload = b"x" * job.size
-    watch = Stopwatch()
-    for _ in range(job.count):
-        await nc.publish(job.subject, payload)
-    await nc.flush()
-    return watch.stop()
+_ROWS: dict[str, Callable[[Client, Job], Awaitable[Timing]]] = {
+    "publish": _publish,
+    "request": _request,
+    "publish_async": _publish_async,
+    **dict.fromkeys(("fetch500", "fetch1", "messages", "worker"), _fetch),
+    "ack_sync": _ack_sync,
+    "ordered": _ordered,
+    "core": _core,
+    "core_read": _core_read,
+    **dict.fromkeys(("kv_put", "kv_get", "kv_read"), _key_value),
+    **dict.fromkeys(("obj_put", "obj_get"), _object),
+}
 
 
-def _in_a_loop(work: _Work) -> Callable[[Job], Result]:
-    async def connected(job: Job) -> Result:
+def _in_a_loop(work: Callable[[Client, Job], Awaitable[Timing]]) -> Callable[[Job], Timing]:
+    async def connected(job: Job) -> Timing:
         nc = await nats.connect(job.url)
-        timing = await work(nc, job)
-        await nc.close()
-        return Result.of(job, timing, version("nats-py"))
+        try:
+            return await work(nc, job)
+        finally:
+            await nc.close()
 
     return lambda job: asyncio.run(connected(job))
 
 
 if __name__ == "__main__":
-    serve(
-        {
-            "publish": _in_a_loop(_publish),
-            "publish_async": _in_a_loop(_publish_async),
-            "fetch500": _in_a_loop(_fetch),
-            "fetch1": _in_a_loop(_fetch),
-            "messages": _in_a_loop(_fetch),  # it has no continuous pull
-            "worker": _in_a_loop(_fetch),
-            "ack_sync": _in_a_loop(_ack_sync),
-            "request": _in_a_loop(_request),
-            "pull_subscribe500": _in_a_loop(_fetch),
-            "pull_subscribe1": _in_a_loop(_fetch),
-            "ordered": _in_a_loop(_ordered),
-            "push_ordered": _in_a_loop(_ordered),
-            "push": _in_a_loop(_ordered),
-            "kv_put": _in_a_loop(_key_value),
-            "kv_get": _in_a_loop(_key_value),
-            "kv_read": _in_a_loop(_key_value),
-            "obj_put": _in_a_loop(_object),
-            "obj_get": _in_a_loop(_object),
-            "core": _in_a_loop(_core),
-            "core_read": _in_a_loop(_core_read),
-        }
-    )
+    serve({row: _in_a_loop(work) for row, work in _ROWS.items()}, version("nats-py"))

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from itertools import islice
 
 import jetstream_sync
-from jetstream_sync import Connection, ConsumerConfig, JetStreamMsg, PubAck, speedups
+from jetstream_sync import Connection, PubAck, speedups
 from jetstream_sync.workers import Worker
 
 from .job import (
@@ -18,32 +18,36 @@ from .job import (
     FUTURES_HELD,
     OBJECT_CHUNKS,
     Job,
-    Result,
+    Stopwatch,
+    Timing,
     WrongReadError,
     check_read,
     check_sequences,
     serve,
 )
-from .stopwatch import Stopwatch, Timing
 
-_ASYNC_TIMEOUT = 60.0
-_VERSION = jetstream_sync.__version__ + ("" if speedups.IN_USE else " without its C extension")
+_TIMEOUT = 60.0
 
-_Work = Callable[[Connection, Job], Timing]
+
+def _repeated(job: Job, call: Callable[[], object]) -> Timing:
+    watch = Stopwatch()
+    for _ in range(job.count):
+        call()
+    return watch.stop()
 
 
 def _publish(nc: Connection, job: Job) -> Timing:
-    js = nc.jetstream()
-    payload = b"x" * job.size
-    watch = Stopwatch()
-    for _ in range(job.count):
-        js.publish(job.subject, payload)
-    return watch.stop()
+    js, payload = nc.jetstream(), job.payload
+    return _repeated(job, lambda: js.publish(job.subject, payload))
+
+
+def _request(nc: Connection, job: Job) -> Timing:
+    return _repeated(job, lambda: nc.request(job.direct_subject))
 
 
 def _publish_async(nc: Connection, job: Job) -> Timing:
     js = nc.jetstream()  # its window is job.window unless given
-    payload = b"x" * job.size
+    payload = job.payload
     futures: list[Future[PubAck]] = []
     watch = Stopwatch()
     for _ in range(job.count):
@@ -51,142 +55,86 @@ def _publish_async(nc: Connection, job: Job) -> Timing:
         if job.results:
             futures.append(future)
             if len(futures) == FUTURES_HELD:
-                check_sequences([each.result(_ASYNC_TIMEOUT).seq for each in futures])
+                check_sequences([each.result(_TIMEOUT).seq for each in futures])
                 futures.clear()
-    check_sequences([each.result(_ASYNC_TIMEOUT).seq for each in futures])
-    js.publish_async_completed(timeout=_ASYNC_TIMEOUT)
+    check_sequences([each.result(_TIMEOUT).seq for each in futures])
+    js.publish_async_completed(timeout=_TIMEOUT)
     return watch.stop()
 
 
 def _fetch(nc: Connection, job: Job) -> Timing:
-    return _fetched(nc, job, nc.jetstream().get_consumer(job.stream, job.consumer).fetch)
-
-
-def _pull_subscribe(nc: Connection, job: Job) -> Timing:
-    return _fetched(nc, job, nc.jetstream().pull_subscribe_bind(job.consumer, job.stream).fetch)
-
-
-def _fetched(nc: Connection, job: Job, fetch: Callable[[int], list[JetStreamMsg]]) -> Timing:
-    left = job.count
-    last = b""
+    consumer = nc.jetstream().get_consumer(job.stream, job.consumer)
+    read: list[bytes] = []
     watch = Stopwatch()
-    while left:
-        messages = fetch(min(job.batch, left))
-        for msg in messages:
-            if msg.data <= last:
-                raise WrongReadError(f"{msg.data!r} after {last!r}")
-            last = msg.data
+    while len(read) < job.count:
+        for msg in consumer.fetch(min(job.batch, job.count - len(read))):
+            read.append(msg.data)
             msg.ack()
-        left -= len(messages)
     nc.flush()
     timing = watch.stop()
-    check_read(last, job.count - left, job)
+    check_read(read, job)
     return timing
 
 
 def _messages(nc: Connection, job: Job) -> Timing:
     consumer = nc.jetstream().get_consumer(job.stream, job.consumer)
-    received = 0
-    last = b""
+    read: list[bytes] = []
     watch = Stopwatch()
     with consumer.messages() as messages:
         for msg in islice(messages, job.count):
-            if msg.data <= last:
-                raise WrongReadError(f"{msg.data!r} after {last!r}")
-            last = msg.data
+            read.append(msg.data)
             msg.ack()
-            received += 1
         nc.flush()
         timing = watch.stop()
-    check_read(last, received, job)
+    check_read(read, job)
     return timing
 
 
-def _worker(job: Job) -> Result:
+def _worker(job: Job) -> Timing:
     worker = Worker(job.url)
-    received = 0
-    last = b""
-    timing: Timing | None = None
+    read: list[bytes] = []
+    timings: list[Timing] = []
 
     @worker.handler(stream=job.stream, consumer=job.consumer, prefetch=job.batch)
     def handle(data: bytes) -> None:
-        nonlocal last, received, timing
-        if data <= last:
-            raise WrongReadError(f"{data!r} after {last!r}")
-        last = data
-        received += 1
-        if received == job.count:
-            timing = watch.stop()
+        read.append(data)
+        if len(read) == job.count:
+            timings.append(watch.stop())
             worker.stop()
 
     watch = Stopwatch()
     worker.run()
-    check_read(last, received, job)
-    assert timing is not None
-    return Result.of(job, timing, _VERSION)
+    check_read(read, job)
+    return timings[0]
 
 
 def _ack_sync(nc: Connection, job: Job) -> Timing:
-    consumer = nc.jetstream().get_consumer(job.stream, job.consumer)
-    messages = consumer.fetch(job.count)
+    messages = nc.jetstream().get_consumer(job.stream, job.consumer).fetch(job.count)
     watch = Stopwatch()
     for msg in messages:
         msg.ack_sync()
     timing = watch.stop()
-    check_read(messages[-1].data, len(messages), job)
+    check_read([msg.data for msg in messages], job)
     return timing
-
-
-def _request(nc: Connection, job: Job) -> Timing:
-    watch = Stopwatch()
-    for _ in range(job.count):
-        nc.request(job.direct_subject)
-    return watch.stop()
 
 
 def _ordered(nc: Connection, job: Job) -> Timing:
     stream = nc.jetstream().get_stream(job.stream)
-    received = 0
-    last = b""
     watch = Stopwatch()
     with stream.ordered_consumer().messages() as messages:
-        for msg in islice(messages, job.count):
-            if msg.data <= last:
-                raise WrongReadError(f"{msg.data!r} after {last!r}")
-            last = msg.data
-            received += 1
+        read = [msg.data for msg in islice(messages, job.count)]
         timing = watch.stop()
-    check_read(last, received, job)
-    return timing
-
-
-def _push(nc: Connection, job: Job) -> Timing:
-    config = None if job.row == "push_ordered" else ConsumerConfig(ack_policy="none")
-    ordered = config is None
-    received = 0
-    last = b""
-    watch = Stopwatch()
-    with nc.jetstream().subscribe(
-        job.subject, stream=job.stream, ordered_consumer=ordered, config=config
-    ) as sub:
-        for msg in islice(sub, job.count):
-            if msg.data <= last:
-                raise WrongReadError(f"{msg.data!r} after {last!r}")
-            last = msg.data
-            received += 1
-        timing = watch.stop()
-    check_read(last, received, job)
+    check_read(read, job)
     return timing
 
 
 def _key_value(nc: Connection, job: Job) -> Timing:
-    js = nc.jetstream(timeout=_ASYNC_TIMEOUT)
-    payload = b"x" * job.size
+    js, payload = nc.jetstream(timeout=_TIMEOUT), job.payload
     kv = js.create_key_value(bucket=BUCKET, storage="memory")
     try:
         for number in range(job.count if job.row == "kv_read" else 1):
             js.publish_async(f"$KV.{BUCKET}.key.{number}", payload)
-        js.publish_async_completed(timeout=_ASYNC_TIMEOUT)
+        js.publish_async_completed(timeout=_TIMEOUT)
         watch = Stopwatch()
         if job.row == "kv_put":
             for _ in range(job.count):
@@ -206,7 +154,7 @@ def _key_value(nc: Connection, job: Job) -> Timing:
 
 def _object(nc: Connection, job: Job) -> Timing:
     data = os.urandom(OBJECT_CHUNKS * CHUNK_BYTES)
-    js = nc.jetstream(timeout=_ASYNC_TIMEOUT)
+    js = nc.jetstream(timeout=_TIMEOUT)
     store = js.create_object_store(bucket=BUCKET, storage="memory")
     try:
         store.put("object", data)
@@ -221,8 +169,17 @@ def _object(nc: Connection, job: Job) -> Timing:
         js.delete_object_store(BUCKET)
 
 
+def _core(nc: Connection, job: Job) -> Timing:
+    payload = job.payload
+    watch = Stopwatch()
+    for _ in range(job.count):
+        nc.publish(job.subject, payload)
+    nc.flush()
+    return watch.stop()
+
+
 def _core_read(nc: Connection, job: Job) -> Timing:
-    payload = b"x" * job.size
+    payload = job.payload
     with nc.subscribe(job.subject) as sub:
         watch = Stopwatch()
         for _ in range(job.count // BLOCK):
@@ -233,46 +190,30 @@ def _core_read(nc: Connection, job: Job) -> Timing:
         return watch.stop()
 
 
-def _core(nc: Connection, job: Job) -> Timing:
-    payload = b"x" * job.size
-    watch = Stopwatch()
-    for _ in range(job.count):
-        nc.publish(job.subject, payload)
-    nc.flush()
-    return watch.stop()
+_ROWS: dict[str, Callable[[Connection, Job], Timing]] = {
+    "publish": _publish,
+    "request": _request,
+    "publish_async": _publish_async,
+    "fetch500": _fetch,
+    "fetch1": _fetch,
+    "messages": _messages,
+    "ack_sync": _ack_sync,
+    "ordered": _ordered,
+    "core": _core,
+    "core_read": _core_read,
+    **dict.fromkeys(("kv_put", "kv_get", "kv_read"), _key_value),
+    **dict.fromkeys(("obj_put", "obj_get"), _object),
+}
 
 
-def _connected(work: _Work) -> Callable[[Job], Result]:
-    def run(job: Job) -> Result:
+def _connected(work: Callable[[Connection, Job], Timing]) -> Callable[[Job], Timing]:
+    def run(job: Job) -> Timing:
         with jetstream_sync.connect(job.url) as nc:
-            timing = work(nc, job)
-        return Result.of(job, timing, _VERSION)
+            return work(nc, job)
 
     return run
 
 
 if __name__ == "__main__":
-    serve(
-        {
-            "publish": _connected(_publish),
-            "publish_async": _connected(_publish_async),
-            "fetch500": _connected(_fetch),
-            "fetch1": _connected(_fetch),
-            "messages": _connected(_messages),
-            "worker": _worker,
-            "ack_sync": _connected(_ack_sync),
-            "request": _connected(_request),
-            "pull_subscribe500": _connected(_pull_subscribe),
-            "pull_subscribe1": _connected(_pull_subscribe),
-            "ordered": _connected(_ordered),
-            "push_ordered": _connected(_push),
-            "push": _connected(_push),
-            "kv_put": _connected(_key_value),
-            "kv_get": _connected(_key_value),
-            "kv_read": _connected(_key_value),
-            "obj_put": _connected(_object),
-            "obj_get": _connected(_object),
-            "core": _connected(_core),
-            "core_read": _connected(_core_read),
-        }
-    )
+    version = jetstream_sync.__version__ + ("" if speedups.IN_USE else " without its C extension")
+    serve({**{row: _connected(work) for row, work in _ROWS.items()}, "worker": _worker}, version)

@@ -16,9 +16,8 @@ worker = Worker(url)
     stream="BENCH",
     consumer="C",
     concurrency=int(os.environ["BENCH_THREADS"]),
-    prefetch=int(os.environ["BENCH_PREFETCH"]),
+    prefetch=100,
     decode="json",
-    confirm=os.environ["BENCH_CONFIRM"] == "1",
 )
 def handle(number: int) -> None:
     """Do nothing."""
