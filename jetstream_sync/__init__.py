@@ -17,7 +17,7 @@ The public names by topic:
 * Connections: `connect`, `shared_connection`, `Connection`, `ConnectOptions`, `TLSOptions`,
   `ConnectionEvent`, `EventKind`, `ConnectionStatus`, `Server`, `ServerInfo`
 * Core messages: `Msg`, `Headers`, `Status`, `Subscription`, `ReplyIterator`
-* JetStream: `JetStream`, `JetStreamMsg`, `Metadata`, `PubAck`, `PublishOptions`, `AccountInfo`
+* JetStream: `JetStream`, `JetStreamMsg`, `Metadata`, `PubAck`, `PublishOptions`, `Batch`, `AccountInfo`
 * Streams: `Stream`, `StreamConfig`, `StreamInfo`, `StreamState`, `StoredMsg`, `StreamSnapshot`
 * Pull consumers: `PullConsumer`, `ConsumerConfig`, `ConsumerInfo`, `MessageIterator`,
   `ConsumeHandle`, `ContinuousOptions`, `PriorityOptions`
@@ -91,6 +91,7 @@ from .client.subscription import Subscription
 from .errors import *  # noqa: F403 - every error of the tree, by its own __all__
 from .events import ConnectionEvent, EventKind
 from .headers import Headers, Status
+from .jetstream.batches import Batch
 from .jetstream.connection import Connection, connect, shared_connection
 from .jetstream.consume import ConsumeHandle
 from .jetstream.consumer import ContinuousOptions, PriorityOptions, PullConsumer
@@ -122,6 +123,7 @@ __all__ = [
     "AccountLimits",
     "AckPolicy",
     "Base64Keys",
+    "Batch",
     "BindOptions",
     "ClusterInfo",
     "ConnectOptions",

@@ -66,6 +66,8 @@ Every exception that the package raises deliberately is one of these::
         ├── MsgAlreadyAckdError                       the message was already acknowledged
         ├── ConsumerSequenceMismatchError             messages of a push consumer are missing
         ├── MessagesChangedError                      messages changed while they were read
+        ├── BatchUncertainError                       an atomic batch may or may not be stored
+        ├── FastPublishError                          a fast publish has ended early
         ├── ServerTooOldError                         the server does not support the request
         ├── SnapshotBrokenError                       a snapshot ended early
         ├── RestoreBrokenError                        the server stopped a restore
@@ -90,6 +92,8 @@ Every exception that the package raises deliberately is one of these::
     │   ├── WrongLastSequenceError
     │   │   └── WrongLastRevisionError, KeyExistsError
     │   ├── WrongLastMsgIDError, WrongStreamError, ValueTooLargeError, ObjectStoreSealedError
+    │   ├── BatchNotEnabledError, BatchIncompleteError, BatchTooLargeError, BatchDuplicateError,
+    │   ├── CounterError, ScheduleError
     │   └── MessageTTLDisabledError, ...
     ├── NotFoundError              404
     │   ├── ObjectNotFoundError
@@ -99,6 +103,7 @@ Every exception that the package raises deliberately is one of these::
     │   ├── KeyNotFoundError (also the built-in KeyError)
     │   └── ConsumerNotFoundError, MessageNotFoundError
     ├── TooManyResultsError        413
+    ├── TooManyBatchesError        429
     ├── ServerError                500
     │   └── SnapshotFailedError, RestoreFailedError
     └── ServiceUnavailableError    503
@@ -126,6 +131,11 @@ __all__ = [
     "BadRequestStatusError",
     "BadSubjectError",
     "BadSubscriptionError",
+    "BatchDuplicateError",
+    "BatchIncompleteError",
+    "BatchNotEnabledError",
+    "BatchTooLargeError",
+    "BatchUncertainError",
     "BucketExistsError",
     "BucketNotFoundError",
     "CertificateError",
@@ -141,11 +151,13 @@ __all__ = [
     "ConsumerNameInUseError",
     "ConsumerNotFoundError",
     "ConsumerSequenceMismatchError",
+    "CounterError",
     "CredentialsError",
     "DigestMismatchError",
     "DrainTimeoutError",
     "DuplicateSubscriptionError",
     "Error",
+    "FastPublishError",
     "ForkedConnectionError",
     "InvalidArgumentError",
     "InvalidHeaderError",
@@ -197,6 +209,7 @@ __all__ = [
     "RestoreBrokenError",
     "RestoreFailedError",
     "RestoreNameInUseError",
+    "ScheduleError",
     "SecureConnectionError",
     "ServerError",
     "ServerRefusedError",
@@ -217,6 +230,7 @@ __all__ = [
     "SubscribeError",
     "SubscriptionError",
     "TimeoutError",
+    "TooManyBatchesError",
     "TooManyResultsError",
     "TooManyStalledMsgsError",
     "UnsupportedDigestError",
@@ -695,6 +709,37 @@ class MessageTTLDisabledError(BadRequestError, err_codes=(10166,)):
     """The message has a TTL but the stream does not allow message TTLs; nothing was stored."""
 
 
+class BatchNotEnabledError(BadRequestError, err_codes=(10174, 10205)):
+    """The stream does not allow atomic batches, or fast publishing."""
+
+
+class BatchIncompleteError(BadRequestError, err_codes=(10176,)):
+    """The server has abandoned an atomic batch: it refused a message, or did not receive all of them."""
+
+
+class BatchTooLargeError(BadRequestError, err_codes=(10199,)):
+    """An atomic batch has too many messages; nothing was stored."""
+
+
+class BatchDuplicateError(BadRequestError, err_codes=(10201,)):
+    """A message id of an atomic batch is already in the stream; nothing was stored."""
+
+
+class TooManyBatchesError(APIError, err_codes=(10210, 10211)):
+    """The stream has too many open batches; nothing was stored."""
+
+
+class CounterError(BadRequestError, err_codes=(10168, 10169, 10170, 10171, 10172)):
+    """The message is not valid for a counter, or the stream has no counters; nothing was changed."""
+
+
+class ScheduleError(
+    BadRequestError,
+    err_codes=(10186, 10187, 10188, 10189, 10190, 10191, 10192, 10203, 10212, 10223),
+):
+    """A schedule is invalid, or the stream does not allow schedules; nothing was stored."""
+
+
 class JetStreamNotEnabledError(ServiceUnavailableError, err_codes=(10076,)):
     """JetStream is disabled on this server."""
 
@@ -800,6 +845,34 @@ class MsgAlreadyAckdError(JetStreamError):
 
 class ConsumerInvalidResetError(BadRequestError, err_codes=(10204,)):
     """The consumer's config does not allow a reset to this sequence; the consumer is unchanged."""
+
+
+class BatchUncertainError(JetStreamError):
+    """No acknowledgement of an atomic batch arrived: all of its messages are stored, or none."""
+
+    def __init__(self, batch_id: str, reason: str) -> None:
+        super().__init__(batch_id, reason)
+        self.batch_id = batch_id
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"it is unknown whether the atomic batch {self.batch_id} is stored: {self.reason}"
+
+
+class FastPublishError(JetStreamError):
+    """
+    A fast publish has ended early.
+
+    All messages up to the batch sequence ``acked`` are stored; later ones may be stored.
+    """
+
+    def __init__(self, acked: int, reason: str) -> None:
+        super().__init__(acked, reason)
+        self.acked = acked
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.reason}; the messages up to number {self.acked} are stored"
 
 
 class ServerTooOldError(JetStreamError):

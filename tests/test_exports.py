@@ -64,6 +64,8 @@ CLASSES = {
         "publish_async": "subject payload timeout stream headers msg_id expected_last_sequence "
         "expected_last_subject_sequence expected_last_msg_id msg_ttl",
         "publish_async_completed": "timeout",
+        "publish_batch": "messages stream timeout",
+        "batch": "stream timeout",
         "account_info": "",
         "create_stream": "config",
         "update_stream": "config",

@@ -27,6 +27,17 @@ futures = [js.publish_async("ORDERS.new", b"order") for _ in range(100)]
 js.publish_async_completed(timeout=10.0)
 assert all(future.exception() is None for future in futures)
 
+# --- JetStream.publish_batch
+js.create_stream(name="LEDGER", subjects=["ledger.*"], allow_atomic=True)
+ack = js.publish_batch([("ledger.alice", b"-5"), ("ledger.bob", b"+5")])
+print(ack.seq, ack.batch_size)
+
+# --- JetStream.batch
+with js.batch(stream="LEDGER") as batch:
+    batch.add("ledger.alice", b"-7", expected_last_subject_sequence=1)
+    batch.add("ledger.bob", b"+7", msg_id="transfer-2")
+print(list(batch.sequences))
+
 # --- JetStream.create_consumer
 config = ConsumerConfig(durable_name="BILLING", ack_wait=60, max_deliver=5)
 consumer = js.create_consumer("ORDERS", config)

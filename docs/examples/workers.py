@@ -7,6 +7,7 @@ with jetstream_sync.connect("nats://127.0.0.1:4222") as nc:
     js.publish("ORDERS.new", b"tea")
 worker = Worker("nats://127.0.0.1:4222", name="shop", dead_letters="DEAD")
 
+
 # --- Worker.handler
 @worker.handler(stream="ORDERS", consumer="BILLING", concurrency=4)
 def bill(order: bytes, ctx: Context) -> None:
@@ -14,27 +15,33 @@ def bill(order: bytes, ctx: Context) -> None:
         raise Reject("an empty order")
     print(ctx.id, order)
 
+
 # --- Worker.batch
 @worker.batch(stream="ORDERS", consumer="STATISTICS", max_messages=500, max_wait=0.5)
 def count(orders: list[bytes]) -> None:
     print(len(orders), "orders")
 
+
 # --- Worker.limit
 worker.limit("smtp", 2)
+
 
 @worker.handler(stream="ORDERS", consumer="MAIL", concurrency=8, limit="smtp")
 def mail(order: bytes) -> None:
     print("two of these run at a time")
+
 
 # --- Worker.on
 @worker.on("failure")
 def report(event):
     print(event.handler.name, event.error)
 
+
 # --- Worker.schedule
 @worker.schedule("daily-report", subject="ORDERS.report", cron="0 5 * * *")
 def report_payload() -> bytes:
     return b"{}"
+
 
 # --- Worker.check
 result = worker.check()
@@ -65,21 +72,25 @@ signal.signal(signal.SIGUSR1, lambda *_: worker.stop())  # run() returns when ha
 outcome = worker.test_client().deliver(bill, b"")
 assert isinstance(outcome.error, Reject)
 
+
 # --- Context.publish
 @worker.handler(stream="ORDERS", consumer="SHIPPING")
 def ship(order: bytes, ctx: Context) -> None:
     ctx.publish("ORDERS.shipped", order)  # a second run publishes no duplicate
+
 
 # --- Context.extend
 @worker.handler(stream="ORDERS", consumer="VIDEOS", timeout=60)
 def convert(video: bytes, ctx: Context) -> None:
     ctx.extend(600)  # this one may take ten minutes more
 
+
 # --- Context.check
 @worker.handler(stream="ORDERS", consumer="PAGES")
 def crawl(page: bytes, ctx: Context) -> None:
     for _link in range(3):
         ctx.check()  # raises if the lease is lost, so that no second run works beside this one
+
 
 # --- Context.ack
 @worker.handler(stream="ORDERS", consumer="CALLS")

@@ -28,6 +28,7 @@ from .api_requests import (
     resolve_config,
     stream_info,
 )
+from .batches import BatchAPI
 from .consumer_admin import ConsumerAdmin
 from .key_value_admin import KeyValueAdmin
 from .object_store_admin import ObjectStoreAdmin
@@ -54,7 +55,13 @@ if TYPE_CHECKING:
 
 
 class JetStream(
-    ForeignNames, ConsumerAdmin, KeyValueAdmin, ObjectStoreAdmin, PushSubscribeAPI, PullSubscribeAPI
+    ForeignNames,
+    BatchAPI,
+    ConsumerAdmin,
+    KeyValueAdmin,
+    ObjectStoreAdmin,
+    PushSubscribeAPI,
+    PullSubscribeAPI,
 ):
     """
     The JetStream API of one connection.

@@ -33,7 +33,7 @@ from jetstream_sync.spark.task_helpers import (
 from jetstream_sync.spark.work_queue import WORK_DDL, acknowledge, take_work
 from jetstream_sync.spark.writing.message_ids import WriteTaskId
 from jetstream_sync.spark.writing.rows import RowColumns, RowLayout
-from jetstream_sync.spark.writing.transactions import AtomicBatchSender
+from jetstream_sync.spark.writing.transactions import RowBatches
 from jetstream_sync.spark.writing.write_errors import RowError, SinkError
 from jetstream_sync.spark.writing.write_plan import WritePlan, Written, check_target
 
@@ -673,16 +673,16 @@ def test_a_forgotten_batch_is_sent_again(
 ) -> None:
     """A leader that steps down forgets a batch without a reply, and the batch is sent again in time."""
     make_stream(server)
-    really = AtomicBatchSender._row_commands
+    really = RowBatches._row_commands
     forgotten: Payloads = []
 
-    def forget(self: AtomicBatchSender, rows: Any, head: bytes, reply: bytes) -> Payloads:
+    def forget(self: RowBatches, rows: Any, head: bytes, reply: bytes) -> Payloads:
         made = really(self, rows, head, reply)
         if not forgotten:
             forgotten.append(made.pop())  # which would have committed it
         return made
 
-    monkeypatch.setattr(AtomicBatchSender, "_row_commands", forget)
+    monkeypatch.setattr(RowBatches, "_row_commands", forget)
     rows = numbered(0, 1500)
     write = delivery(server, "transaction", ackTimeout="8s").write
     assert write(origin(), columns(rows)).rows == 1500

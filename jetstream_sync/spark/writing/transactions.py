@@ -24,29 +24,24 @@ are skipped. Otherwise the order of the rows may change, so their ids are read f
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Iterator
 from time import sleep
 from typing import Final
 
 from ...api.publish import PubAck
 from ...client.core import ConnectionCore
-from ...client.mailbox import Mailbox
-from ...client.receiver import MessageReceiver
-from ...codec import loads
 from ...errors import (
     APIError,
     ConnectionLostError,
     Error,
     NoStreamResponseError,
     OutboundBufferLimitError,
-    PermissionsError,
     TimeoutError,
     WrongLastSequenceError,
 )
-from ...headers import MSG_ID, parse_status
+from ...headers import MSG_ID
+from ...jetstream.batches import AtomicBatchSender
 from ...net.clock import Deadline
-from ...protocol.parser import Delivery
 from ..retry import retry_transient
 from .checkpoints import Checkpoint, CheckpointStore, StoredIds
 from .message_ids import MessageIds
@@ -57,17 +52,10 @@ from .write_errors import SinkError, is_retriable
 #: Maximum rows of a batch, besides the checkpoint.
 BATCH_ROWS: Final = 999
 
-_NO_RESPONDERS: Final = 503
-#: The error of a batch of which an earlier message was refused.
-_BATCH_INCOMPLETE: Final = 10176
 
-_FIRST: Final = b".first"
-_LAST: Final = b".last"
-
-
-class AtomicBatchSender(MessageReceiver):
+class RowBatches:
     """
-    Sends one atomic batch at a time; one thread uses and closes it.
+    Sends one atomic batch of rows at a time; one thread uses and closes it.
 
     Args:
         core: the connection.
@@ -75,20 +63,14 @@ class AtomicBatchSender(MessageReceiver):
 
     """
 
-    is_reply_inbox = True
-
     def __init__(self, core: ConnectionCore, encoder: RowEncoder) -> None:
         self._core = core
         self._encoder = encoder
-        # --- written by the reader thread: replies, or an error that ends the wait for them ---
-        self._events: Mailbox[Delivery | Error] = Mailbox()
-        self._subjects: frozenset[bytes] = frozenset()
-        self._inbox = core.new_inbox()
-        core.add_subscription(f"{self._inbox}.*.*", "", self)
+        self._sender = AtomicBatchSender(core)
 
     def close(self) -> None:
         """Unsubscribe from replies."""
-        self._core.remove_subscription_deferred(self.subscription)
+        self._sender.close()
 
     def commit(
         self, subject: bytes, lines: bytes, payload: bytes, rows: EncodedRows, deadline: Deadline
@@ -116,19 +98,15 @@ class AtomicBatchSender(MessageReceiver):
             ConnectionClosedError: the connection is closed.
 
         """
-        batch = uuid.uuid4().hex.encode()
-        reply = b"%b.%b" % (self._inbox.encode(), batch)
+        batch, reply = self._sender.new_batch()
         head = b"%bNats-Batch-Id: %b\r\nNats-Batch-Sequence: " % (self._encoder.common, batch)
         made = [
-            _command(subject, reply + _FIRST, b"%b1\r\n%b" % (head, lines), payload),
-            *self._row_commands(rows, head, reply + _LAST),
+            _command(subject, reply + b"1", b"%b1\r\n%b" % (head, lines), payload),
+            *self._row_commands(rows, head, b"%b%d" % (reply, len(rows) + 1)),
         ]
         check_sizes(self._encoder, rows, made[1:], self._core.info.max_payload)
-        self._subjects = frozenset((subject, *rows.subjects))
-        self._events.items.clear()
-        buffer = b"".join(made)
-        self._core.send(buffer, len(made), len(buffer), deadline)
-        return self._wait_for_ack(reply, deadline)
+        subjects = frozenset((subject, *rows.subjects))
+        return self._sender.commit(reply, made, [1], subjects, deadline)
 
     def _row_commands(self, rows: EncodedRows, head: bytes, reply: bytes) -> list[bytes]:
         last = len(rows) - 1
@@ -144,58 +122,6 @@ class AtomicBatchSender(MessageReceiver):
                 lines += rows.header_lines[i]
             made.append(_command(subject, reply if i == last else b"", lines, data))
         return made
-
-    def _wait_for_ack(self, reply: bytes, deadline: Deadline) -> PubAck:
-        """Wait for the reply to the last message of a batch; raises like `commit()`."""
-        cause: Error | None = None
-        while True:
-            event = self._events.get(deadline)
-            if isinstance(event, Error):
-                raise event
-            where, _, header, payload = event
-            if where == reply + _FIRST:
-                cause = _answer_error(header, payload)
-            elif where == reply + _LAST:
-                error = _answer_error(header, payload)
-                if error is None:
-                    return PubAck.from_json(loads(payload))
-                incomplete = isinstance(error, APIError) and error.err_code == _BATCH_INCOMPLETE
-                raise (cause or error) if incomplete else error
-
-    # --- called by the reader thread; see `MessageReceiver` ------------------------------------------------
-
-    def deliver(self, deliveries: list[Delivery]) -> None:
-        """Queue replies for the task."""
-        self._events.put(deliveries, len(deliveries))
-
-    def on_connection_change(self, *, connected: bool) -> None:
-        """Queue an error when the connection is lost, since no reply will come."""
-        if not connected:
-            self._events.put(
-                (ConnectionLostError("the connection was lost before the batch was stored"),), 1
-            )
-
-    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
-        """Queue a permission error that concerns the batch."""
-        if error.operation != "subscribe" and subject not in self._subjects:
-            return False
-        self._events.put((error,), 1)
-        return True
-
-    def on_closed(self, reason: BaseException) -> None:
-        """Wake the task when the connection is closed."""
-        self._events.close(reason)
-
-
-def _answer_error(header: bytes, payload: bytes) -> Error | None:
-    """Return the error in a reply, ``None`` if there is none."""
-    if not payload:
-        status = parse_status(header) if header else None
-        no_responders = status is not None and status.code == _NO_RESPONDERS
-        return NoStreamResponseError("one of the batch's subjects") if no_responders else None
-    answer = loads(payload)
-    error = answer.get("error") if isinstance(answer, dict) else None
-    return APIError.from_response(error) if isinstance(error, dict) else None
 
 
 def _command(subject: bytes, reply: bytes, lines: bytes, payload: bytes) -> bytes:
@@ -232,7 +158,7 @@ class TransactionWriter:
 
     def __init__(
         self,
-        batches: AtomicBatchSender,
+        batches: RowBatches,
         checkpoints: CheckpointStore,
         batch: int,
         timeout: float,

@@ -28,7 +28,7 @@ from .checkpoints import CheckpointStore, ScanRecovery, StoredIds
 from .message_ids import ColumnIds, ContentIds, MessageIds, PositionIds, WriteTaskId
 from .publishing import CHUNK_BYTES, CHUNK_ROWS, AckWindow, WriteStats
 from .rows import BucketRowEncoder, EncodedRows, RowColumns, RowEncoder, RowLayout
-from .transactions import BATCH_ROWS, AtomicBatchSender, TransactionWriter
+from .transactions import BATCH_ROWS, RowBatches, TransactionWriter
 from .write_errors import SinkError
 
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
@@ -342,9 +342,7 @@ class WritePlan:
     ) -> WriteStats:
         options = self.options
         in_order = options.ids == "position"
-        batches = AtomicBatchSender(
-            api_requests(options.connection.jetstream(connected)).core, encoder
-        )
+        batches = RowBatches(api_requests(options.connection.jetstream(connected)).core, encoder)
         try:
             writer = TransactionWriter(
                 batches,

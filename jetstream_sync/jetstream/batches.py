@@ -1,0 +1,504 @@
+"""
+Atomic batches (ADR-50): messages of one stream that are stored all or not at all.
+
+Behaviour of nats-server 2.15 (``server/stream.go``, ``processJetStreamAtomicBatchMsg``) that this relies on:
+
+1. The sequences of the stored messages are contiguous, and the acknowledgement of the last message contains
+   the last one. Expectations are checked at the commit, in message order.
+2. An earlier error abandons the batch. It is sent as the reply to the failed message, and the last message
+   gets the error that the batch is incomplete. A message without a reply subject gets no reply.
+3. A batch exists on the server only until its last message, because all of them are sent at once.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, Literal
+
+from ..api.publish import PubAck, parse_pub_ack
+from ..client.core import ConnectionCore
+from ..client.mailbox import Mailbox
+from ..client.message import Msg
+from ..client.receiver import MessageReceiver
+from ..codec import loads
+from ..errors import (
+    APIError,
+    BatchIncompleteError,
+    BatchTooLargeError,
+    BatchUncertainError,
+    ConnectionLostError,
+    Error,
+    InvalidOptionError,
+    MaxPayloadError,
+    NoStreamResponseError,
+    PermissionsError,
+    TimeoutError,
+    TooManyBatchesError,
+)
+from ..headers import (
+    EXPECTED_LAST_MSG_ID,
+    EXPECTED_LAST_SEQ,
+    EXPECTED_STREAM,
+    MSG_ID,
+    ROLLUP,
+    HeadersLike,
+    encode_headers,
+    parse_status,
+)
+from ..net.clock import Deadline
+from ..protocol.parser import Delivery
+from ..subjects import check_stream_name
+from .api_requests import APIRequests, require_level
+from .publish import RETRY_ATTEMPTS, RETRY_WAIT, publish_headers
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: Maximum number of messages in a batch.
+MAX_BATCH: Final = 1000
+#: Number of subjects of a batch whose first message requests a reply, which contains the error if another
+#: stream or none has the subject.
+_MAX_ANSWERED_SUBJECTS: Final = 16
+#: Maximum delay of such a reply after that of the last message, in seconds.
+_LATE_REPLY_S: Final = 0.25
+#: Maximum delay between two attempts while the stream has too many open batches, in seconds.
+_MAX_RETRY_WAIT_S: Final = 2.0
+_NO_RESPONDERS: Final = 503
+
+#: A message: subject, payload and, optionally, headers.
+BatchMessage = tuple[str, bytes] | tuple[str, bytes, HeadersLike | None] | Msg
+
+
+class AtomicBatchSender(MessageReceiver):
+    """
+    Sends atomic batches, one at a time, and waits for their replies; one thread uses and closes it.
+
+    Args:
+        core: the connection.
+
+    Raises:
+        ConnectionClosedError: the connection is closed or draining.
+
+    """
+
+    is_reply_inbox = True
+
+    def __init__(self, core: ConnectionCore) -> None:
+        self._core = core.machinery
+        # --- written by the reader thread: replies, or an error that ends the wait for them ---
+        self._events: Mailbox[Delivery | Error] = Mailbox(self._core.timed_out)
+        self._subjects: frozenset[bytes] = frozenset()
+        inbox = core.new_inbox()
+        self._inbox = inbox.encode()
+        core.add_subscription_deferred(f"{inbox}.*.*", self)
+
+    def close(self) -> None:
+        """Unsubscribe from replies."""
+        self._core.remove_subscription_deferred(self.subscription)
+
+    def new_batch(self) -> tuple[bytes, bytes]:
+        """Return a new batch id, and the subject to which the sequence of a message is appended for its reply."""
+        batch = uuid.uuid4().hex.encode()
+        return batch, b"%b.%b." % (self._inbox, batch)
+
+    def commit(
+        self,
+        reply: bytes,
+        commands: list[bytes],
+        answered: Iterable[int],
+        subjects: frozenset[bytes],
+        deadline: Deadline,
+    ) -> PubAck:
+        """
+        Send the messages of a batch, and wait until they are stored.
+
+        Args:
+            reply: the second result of `new_batch()`.
+            commands: the complete commands of the messages.
+            answered: the sequences of the messages with a reply subject, besides the last one.
+            subjects: the subjects of the messages.
+            deadline: how long to wait for the replies.
+
+        Returns:
+            The acknowledgement of the last message.
+
+        Raises:
+            APIError: the batch was refused; nothing was stored.
+            NoStreamResponseError: one of the subjects belongs to no stream; nothing was stored.
+            PermissionsError: publishing to one of the subjects is not permitted.
+            ConnectionLostError, TimeoutError: there was no reply; the batch may be stored.
+            OutboundBufferLimitError: the client is disconnected; nothing was sent.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        self._subjects = subjects
+        self._events.items.clear()
+        buffer = b"".join(commands)
+        self._core.send(buffer, len(commands), len(buffer), deadline)
+        return self._wait(reply, len(commands), set(answered), deadline)
+
+    def _wait(self, reply: bytes, last: int, missing: set[int], deadline: Deadline) -> PubAck:
+        """Wait for the replies to a batch; raises like `commit()`."""
+        cause: Error | None = None
+        incomplete: BatchIncompleteError | None = None
+        while incomplete is None or (missing and cause is None):
+            try:
+                event = self._events.get(deadline)
+            except TimeoutError:
+                if incomplete is None:
+                    raise
+                break
+            if isinstance(event, Error):
+                raise event
+            where, _, header, payload = event
+            if not where.startswith(reply):
+                continue  # a late reply to an earlier batch
+            number = int(where[len(reply) :])
+            error = _reply_error(header, payload)
+            if error is None:
+                if number == last:
+                    return parse_pub_ack(payload)
+            elif number != last:
+                cause = cause or error
+            elif isinstance(error, BatchIncompleteError):
+                incomplete = error
+                deadline = deadline.sooner(_LATE_REPLY_S)
+            else:
+                raise cause or error
+            missing.discard(number)
+        raise cause or incomplete
+
+    # --- called by the reader thread; see `MessageReceiver` ------------------------------------------------
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        """Queue replies for the waiting thread."""
+        self._events.put(deliveries, len(deliveries))
+
+    def on_connection_change(self, *, connected: bool) -> None:
+        """Queue an error when the connection is lost, since no reply will come."""
+        if not connected:
+            lost = ConnectionLostError("the connection was lost before the batch was stored")
+            self._events.put((lost,), 1)
+
+    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
+        """Queue a permission error that concerns the batch."""
+        if error.operation != "subscribe" and subject not in self._subjects:
+            return False
+        self._events.put((error,), 1)
+        return True
+
+    def on_closed(self, reason: BaseException) -> None:
+        """Wake the waiting thread when the connection is closed."""
+        self._events.close(reason)
+
+
+def _reply_error(header: bytes, payload: bytes) -> Error | None:
+    """Return the error in a reply; ``None``: there is none."""
+    if not payload:
+        status = parse_status(header) if header else None
+        no_responders = status is not None and status.code == _NO_RESPONDERS
+        return NoStreamResponseError("one of the batch's subjects") if no_responders else None
+    answer = loads(payload)
+    error = answer.get("error") if isinstance(answer, dict) else None
+    return APIError.from_response(error) if isinstance(error, dict) else None
+
+
+class _Messages:
+    """Checked messages of a batch, ready to be encoded with any batch id."""
+
+    def __init__(self, core: ConnectionCore, stream: str | None) -> None:
+        self._core = core
+        self._ids: set[str] = set()
+        self._stream = b""
+        if stream is not None:
+            self._stream = b"%b: %b\r\n" % (
+                EXPECTED_STREAM.encode(),
+                check_stream_name(stream).encode(),
+            )
+        #: Subject, further header lines and payload of each message.
+        self.items: list[tuple[bytes, bytes, bytes]] = []
+
+    def add(self, subject: str, payload: bytes, headers: HeadersLike | None) -> None:
+        """
+        Add a message.
+
+        Raises:
+            BatchTooLargeError: the batch is full.
+            InvalidOptionError: a header is not possible in a batch, or a message id is there twice.
+            BadSubjectError, InvalidHeaderError, InvalidArgumentError, MaxPayloadError: the message is
+                invalid.
+
+        """
+        if len(self.items) >= MAX_BATCH:
+            text = f"an atomic batch has at most {MAX_BATCH} messages"
+            raise BatchTooLargeError(400, 10199, text)
+        where = self._core.encode_subject(subject)
+        lines = self._stream
+        if headers or payload.__class__ is not bytes:
+            # For its checks. Such a message is encoded twice, which is less code than another encoder.
+            self._core.encode_command(where, payload, b"", headers)
+            payload = bytes(payload)
+        if len(payload) > self._core.max_payload:
+            raise MaxPayloadError(len(payload), self._core.max_payload)
+        if headers:
+            lines += encode_headers(headers)[len(_STATUS_LINE) : -2]
+            self._check_headers(headers)
+        self.items.append((where, lines, payload))
+
+    def _check_headers(self, headers: HeadersLike) -> None:
+        if EXPECTED_LAST_MSG_ID in headers:
+            reason = "is not possible in an atomic batch"
+            raise InvalidOptionError(EXPECTED_LAST_MSG_ID, headers[EXPECTED_LAST_MSG_ID], reason)
+        if headers.get(ROLLUP) == "all":
+            raise InvalidOptionError(ROLLUP, "all", "is not possible in an atomic batch")
+        if EXPECTED_LAST_SEQ in headers and self.items:
+            reason = "is only possible for the first message of an atomic batch"
+            raise InvalidOptionError(EXPECTED_LAST_SEQ, headers[EXPECTED_LAST_SEQ], reason)
+        msg_id = headers.get(MSG_ID)
+        if isinstance(msg_id, str):
+            if msg_id in self._ids:
+                raise InvalidOptionError("msg_id", msg_id, "is used twice in the batch")
+            self._ids.add(msg_id)
+
+    def commands(self, batch: bytes, reply: bytes) -> tuple[list[bytes], list[int]]:
+        """
+        Return the commands, and the sequences of the messages that request a reply before the last.
+
+        Raises:
+            MaxPayloadError: a message is larger than the server accepts.
+
+        """
+        head = b"%bNats-Batch-Id: %b\r\nNats-Batch-Sequence: " % (_STATUS_LINE, batch)
+        last = len(self.items)
+        limit = self._core.max_payload
+        seen: set[bytes] = set()
+        answered: list[int] = []
+        made = []
+        for number, (subject, lines, payload) in enumerate(self.items, 1):
+            if number == last:
+                lines += b"Nats-Batch-Commit: 1\r\n"  # noqa: PLW2901 - of this message only
+                where = b"%b %b%d" % (subject, reply, number)
+            elif subject in seen or len(seen) == _MAX_ANSWERED_SUBJECTS:
+                where = subject
+            else:
+                seen.add(subject)
+                answered.append(number)
+                where = b"%b %b%d" % (subject, reply, number)
+            header = b"%b%d\r\n%b\r\n" % (head, number, lines)
+            size = len(header)
+            total = size + len(payload)
+            if total > limit:
+                raise MaxPayloadError(total, limit)
+            made.append(b"HPUB %b %d %d\r\n%b%b\r\n" % (where, size, total, header, payload))
+        return made, answered
+
+
+_STATUS_LINE: Final = b"NATS/1.0\r\n"
+
+
+class Batch:
+    """
+    An atomic batch, created by `JetStream.batch`.
+
+    Messages are collected here, and sent together by `commit()`, which the end of the ``with`` block calls. If
+    the block raises, nothing is sent. One thread at a time may use it.
+    """
+
+    def __init__(
+        self, api: APIRequests, stream: str | None, timeout: float | timedelta | None
+    ) -> None:
+        self._api = api
+        self._timeout = timeout
+        self._messages = _Messages(api.core, stream)
+        self._ack: PubAck | None = None
+        self._done = False
+
+    def add(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        headers: HeadersLike | None = None,
+        msg_id: str | None = None,
+        expected_last_sequence: int | None = None,
+        expected_last_subject_sequence: int | None = None,
+        expected_last_subject: str | None = None,
+        msg_ttl: float | timedelta | Literal["never"] | None = None,
+    ) -> None:
+        """
+        Add a message; nothing is sent yet.
+
+        Args:
+            subject: the subject, without wildcards.
+            payload: the payload.
+            headers: names and values; ``None``: only those of the other arguments.
+            msg_id: the message id; ``None``: none.
+            expected_last_sequence: commit only if this is the last sequence of the stream before the
+                batch; for the first message only.
+            expected_last_subject_sequence: commit only if this is the last sequence of the subject before
+                the batch, 0 for a subject without messages.
+            expected_last_subject: the subject to which that applies; ``None``: the subject of the message.
+            msg_ttl: as in `JetStream.publish`.
+
+        Raises:
+            BatchTooLargeError: the batch has 1000 messages.
+            InvalidOptionError: the batch is committed, or an option is invalid or not possible in a batch.
+            BadSubjectError, InvalidHeaderError, MaxPayloadError: the message is invalid.
+
+        """
+        self._check_open()
+        merged = publish_headers(
+            headers,
+            None,
+            msg_id,
+            expected_last_sequence,
+            expected_last_subject_sequence,
+            None,
+            msg_ttl,
+            expected_last_subject,
+        )
+        self._messages.add(subject, payload, merged)
+
+    def commit(self, timeout: float | timedelta | None = None) -> PubAck:
+        """
+        Store the messages, all or none.
+
+        Args:
+            timeout: how long to wait for the acknowledgement, in seconds; ``None``: that of the batch.
+
+        Returns:
+            The acknowledgement, with the sequence of the last message.
+
+        Raises:
+            Error: as `JetStream.publish_batch`. The batch cannot be used again.
+
+        """
+        self._check_open()
+        self._done = True
+        deadline = self._api.deadline(self._timeout if timeout is None else timeout)
+        self._ack = commit_batch(self._api, self._messages, deadline)
+        return self._ack
+
+    @property
+    def ack(self) -> PubAck | None:
+        """The acknowledgement; ``None``: the batch is not committed."""
+        return self._ack
+
+    @property
+    def sequences(self) -> range:
+        """The sequences of the stored messages, in order; empty: the batch is not committed."""
+        if self._ack is None:
+            return range(0)
+        return range(self._ack.seq - len(self) + 1, self._ack.seq + 1)
+
+    def _check_open(self) -> None:
+        if self._done:
+            raise InvalidOptionError("batch", "...", "it is committed or abandoned; create another")
+
+    def __len__(self) -> int:
+        return len(self._messages.items)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and not self._done:
+            self.commit()
+        self._done = True
+
+
+def commit_batch(api: APIRequests, messages: _Messages, deadline: Deadline) -> PubAck:
+    """Store the messages of a batch; see `JetStream.publish_batch` for the errors."""
+    if not messages.items:
+        raise InvalidOptionError("messages", [], "a batch needs at least one message")
+    require_level(api, 2, "atomic batches", deadline)
+    core = api.core
+    subjects = frozenset(subject for subject, _, _ in messages.items)
+    wait, unanswered = RETRY_WAIT, 0
+    while True:
+        sender = AtomicBatchSender(core)
+        try:
+            batch, reply = sender.new_batch()
+            commands, answered = messages.commands(batch, reply)
+            return sender.commit(reply, commands, answered, subjects, deadline)
+        except (NoStreamResponseError, TooManyBatchesError) as error:
+            # Nothing was stored: the stream has no leader, or has too many open batches.
+            unanswered += isinstance(error, NoStreamResponseError)
+            left = deadline.left()
+            if unanswered > RETRY_ATTEMPTS or (left is not None and left <= wait):
+                raise
+        except (ConnectionLostError, TimeoutError) as error:
+            raise BatchUncertainError(batch.decode(), str(error)) from error
+        finally:
+            sender.close()
+        core.wait_closed(wait)
+        wait = min(2 * wait, _MAX_RETRY_WAIT_S)
+
+
+class BatchAPI:
+    """The methods of `JetStream` that publish atomic batches."""
+
+    _api: APIRequests
+
+    def publish_batch(
+        self,
+        messages: Iterable[BatchMessage],
+        stream: str | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> PubAck:
+        """
+        Publish messages to one stream, which stores all or none of them (ADR-50).
+
+        The stream needs `StreamConfig.allow_atomic`. The messages get contiguous sequences. With an error
+        other than `BatchUncertainError` nothing was stored.
+
+        Args:
+            messages: 1 to 1000 messages: tuples of subject, payload and, optionally, headers; or `Msg` objects.
+            stream: the name of the stream that must store them; ``None``: the stream with the subjects.
+            timeout: how long to wait for the acknowledgement, in seconds; ``None``: the timeout of the
+                context.
+
+        Returns:
+            The acknowledgement, with the sequence of the last message.
+
+        Raises:
+            BatchUncertainError: no acknowledgement arrived; the batch may be stored.
+            BatchTooLargeError: there are more than 1000 messages; nothing was sent.
+            ServerTooOldError: the server is older than 2.12; nothing was sent.
+            BatchNotEnabledError: the stream does not allow atomic batches.
+            BatchDuplicateError: a message id is already in the stream.
+            BatchIncompleteError: a message was refused, and the server did not report why.
+            WrongLastSequenceError: an expectation is not met.
+            TooManyBatchesError: the stream had too many open batches until the timeout.
+            NoStreamResponseError: no stream has one of the subjects.
+            APIError: the server refused the batch for another reason.
+            PermissionsError: publishing to one of the subjects is not permitted.
+            BadSubjectError, InvalidHeaderError, InvalidOptionError, MaxPayloadError: a message is invalid;
+                nothing was sent.
+            OutboundBufferLimitError: disconnected, and the buffer is full; nothing was sent.
+            ConnectionClosedError: the connection is closed, or was closed while waiting.
+
+        """
+        deadline = self._api.deadline(timeout)
+        collected = _Messages(self._api.core, stream)
+        for message in messages:
+            if isinstance(message, Msg):
+                collected.add(message.subject, message.data, message.headers)
+            else:
+                collected.add(message[0], message[1], message[2] if len(message) > 2 else None)
+        return commit_batch(self._api, collected, deadline)
+
+    def batch(self, stream: str | None = None, timeout: float | timedelta | None = None) -> Batch:
+        """
+        Return an empty atomic batch, which is committed at the end of its ``with`` block (ADR-50).
+
+        Args:
+            stream: as in `publish_batch()`.
+            timeout: as in `publish_batch()`.
+
+        Raises:
+            InvalidNameError: the name of the stream is invalid.
+
+        """
+        return Batch(self._api, stream, timeout)
