@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -14,9 +15,9 @@ from ..errors import Error, InvalidOptionError
 from .context_store import KEYS, SECRETS, Contexts, complete_context, fault_in, redacted
 from .groups import NounGroup
 from .login import Login, chosen_context, read_password
-from .output import Block, emit, emit_names, note, write_blocks, yes
+from .output import emit, emit_names, note, say
 from .prompts import Asker
-from .render import Table, write_table
+from .render import Block, Field, show_blocks, show_rows
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus, one_line
 
@@ -37,28 +38,12 @@ def _with_context_only(settings: Settings, name: str) -> Settings:
     )
 
 
-def check(settings: Settings, name: str, *, connect: bool) -> dict[str, Any]:
-    """
-    Return whether a context is usable, as the fields of a JSON document.
+def _contexts(settings: Settings) -> Contexts:
+    return Contexts(settings.env.variables)
 
-    Args:
-        settings: the settings of the command; login options and variables are ignored.
-        name: the name of the context.
-        connect: whether to connect as well.
 
-    """
-    settings = _with_context_only(settings, name)
-    try:
-        login = settings.login()
-        for path in login.files():
-            with path.open("rb"):
-                pass
-        if not connect:
-            return {"ok": True}
-        with settings.connection() as nc:
-            return {"ok": True, "server": nc.connected_url}
-    except (Error, CommandError, OSError) as error:
-        return {"ok": False, "error": one_line(error)}
+def _report(settings: Settings, document: dict[str, Any], text: str) -> None:
+    emit(settings, document, lambda: say(settings, text))
 
 
 #: The common option for each key.
@@ -104,7 +89,7 @@ def add(
     Options that are not given remain unchanged. All login options are saved, such as --server, --user, --creds
     and --tlsca; see 'jsm help options'.
     """
-    store = Contexts(settings.env.variables)
+    store = _contexts(settings)
     exists = name in store.names()
     fields = store.load(name) if exists else dict(KEYS)
     before = dict(fields) if exists else None
@@ -138,11 +123,8 @@ def add(
     if select:
         store.select(name)
     done = "changed" if exists else "created"
-    emit(
-        settings,
-        {"context": name, done: True, "path": str(store.path(name))},
-        lambda: settings.env.stdout.write(f"Context {name} was {done}\n"),
-    )
+    document = {"context": name, done: True, "path": str(store.path(name))}
+    _report(settings, document, f"Context {name} was {done}")
 
 
 @click.group("context", cls=NounGroup)
@@ -175,18 +157,16 @@ _LABELS: Final = {
 }
 
 
-def _contexts(settings: Settings) -> Contexts:
-    return Contexts(settings.env.variables)
+def _ask(settings: Settings) -> str:
+    with Asker(settings) as ask:
+        return ask.select("Select a context", _contexts(settings).names(), "NAME")
 
 
-def _named(settings: Settings, name: str | None) -> str:
-    """Return the given name, else that of the context in use, else prompt for one."""
-    if name is None:
-        name = chosen_context(settings)
-    if name is None:
-        with Asker(settings) as ask:
-            name = ask.select("Select a context", _contexts(settings).names(), "NAME")
-    return name
+_LIST: Final = (
+    Field("Name", lambda each: f"{each['name']}{'*' * each['selected']}"),
+    Field("Description", "description"),
+    Field("URL", "url"),
+)
 
 
 @context.command("ls", aliases=("list", "l"))
@@ -215,18 +195,7 @@ def ls(settings: Settings, *, names: bool) -> None:
             }
         )
 
-    def human() -> None:
-        if not found:
-            settings.env.stdout.write("No contexts defined\n")
-            return
-        rows = [
-            [f"{each['name']}{'*' * each['selected']}", each["description"], each["url"]]
-            for each in found
-        ]
-        table = Table(title="Contexts", columns=["Name", "Description", "URL"], rows=rows, left=3)
-        write_table(table, settings.env)
-
-    emit(settings, found, human)
+    show_rows(settings, found, _LIST, title="Contexts", none="No contexts defined")
 
 
 @context.command("info", aliases=("show", "i"))
@@ -245,15 +214,13 @@ def info(settings: Settings, *, name: str | None, show_secrets: bool) -> None:
     fields = _contexts(settings).load(name)
     shown = fields if show_secrets else redacted(fields)
 
-    def human() -> None:
-        block = Block()
-        for key, value in shown.items():
-            if value:
-                text = yes(value) if isinstance(value, bool) else str(value)
-                block.add(_LABELS.get(key, key.replace("_", " ").title()), text)
-        write_blocks(settings.env, block, heading=f"Context {name}")
-
-    emit(settings, shown, human)
+    lines = [
+        Field(
+            _LABELS.get(key, key.replace("_", " ").title()), operator.itemgetter(key), if_set=True
+        )
+        for key in shown
+    ]
+    show_blocks(settings, shown, Block("", lines, shown), heading=f"Context {name}")
 
 
 def _show_effective(settings: Settings, *, show_secrets: bool) -> None:
@@ -261,22 +228,21 @@ def _show_effective(settings: Settings, *, show_secrets: bool) -> None:
     values = dict(login.values)
     if not show_secrets:
         values = _without_secrets(login)
-    result = {
-        "context": login.context,
-        "settings": {
-            part: {"value": value, "source": login.sources[part]} for part, value in values.items()
-        },
+    parts = {
+        part: {"value": value, "source": login.sources[part]} for part, value in values.items()
     }
+    show_blocks(
+        settings,
+        {"context": login.context, "settings": parts},
+        Block("", [Field(part, part, _with_source) for part in parts], parts),
+        heading=f"Context {login.context}" if login.context else "No context",
+    )
 
-    def human() -> None:
-        block = Block()
-        for part, value in values.items():
-            text = ", ".join(value) if isinstance(value, list) else str(value)
-            block.add(part, f"{text} ({login.sources[part]})")
-        heading = f"Context {login.context}" if login.context else "No context"
-        write_blocks(settings.env, block, heading=heading)
 
-    emit(settings, result, human)
+def _with_source(part: dict[str, Any]) -> str:
+    value = part["value"]
+    text = ", ".join(value) if isinstance(value, list) else str(value)
+    return f"{text} ({part['source']})"
 
 
 def _without_secrets(login: Login) -> dict[str, Any]:
@@ -291,42 +257,32 @@ def _without_secrets(login: Login) -> dict[str, Any]:
 @common_options
 def select(settings: Settings, *, name: str | None) -> None:
     """Select the context to use by default."""
-    store = _contexts(settings)
-    if name is None:
-        with Asker(settings) as ask:
-            name = ask.select("Select a context", store.names(), "NAME")
-    store.select(name)
-    _say_selected(settings, store)
+    _select(settings, name or _ask(settings))
 
 
 @context.command("unselect", aliases=("deselect", "clear"))
 @common_options
 def unselect(settings: Settings) -> None:
     """Clear the selection, so that no context is used by default."""
-    store = _contexts(settings)
-    store.select(None)
-    _say_selected(settings, store)
+    _select(settings, None)
 
 
 @context.command("previous", aliases=("prev", "-"))
 @common_options
 def previous(settings: Settings) -> None:
     """Select the previously selected context."""
-    store = _contexts(settings)
-    if store.previous is None:
+    before = _contexts(settings).previous
+    if before is None:
         raise CommandError("there is no previously selected context", ExitStatus.NOT_FOUND)
-    store.select(store.previous)
-    _say_selected(settings, store)
+    _select(settings, before)
 
 
-def _say_selected(settings: Settings, store: Contexts) -> None:
+def _select(settings: Settings, name: str | None) -> None:
+    store = _contexts(settings)
+    store.select(name)
     now = store.selected
-    text = f"Context {now} is selected\n" if now else "No context is selected\n"
-    emit(
-        settings,
-        {"selected": now, "previous": store.previous},
-        lambda: settings.env.stdout.write(text),
-    )
+    text = f"Context {now} is selected" if now else "No context is selected"
+    _report(settings, {"selected": now, "previous": store.previous}, text)
 
 
 @context.command("copy", aliases=("cp",))
@@ -340,11 +296,8 @@ def copy(settings: Settings, *, source: str, name: str) -> None:
     if name in store.names():
         raise CommandError(f'context "{name}" exists', ExitStatus.FAILED)
     store.save(name, fields)
-    emit(
-        settings,
-        {"context": name, "created": True, "path": str(store.path(name))},
-        lambda: settings.env.stdout.write(f"Context {name} was created\n"),
-    )
+    document = {"context": name, "created": True, "path": str(store.path(name))}
+    _report(settings, document, f"Context {name} was created")
 
 
 @context.command("edit")
@@ -353,7 +306,7 @@ def copy(settings: Settings, *, source: str, name: str) -> None:
 def edit(settings: Settings, *, name: str | None) -> None:
     """Edit a context with $VISUAL or $EDITOR."""
     store = _contexts(settings)
-    name = _named(settings, name)
+    name = name or chosen_context(settings) or _ask(settings)
     before = json.dumps({**KEYS, **store.load(name)}, indent=2, ensure_ascii=False)
     variables = settings.env.variables
     editor = variables.get("VISUAL") or variables.get("EDITOR")
@@ -367,8 +320,8 @@ def edit(settings: Settings, *, name: str | None) -> None:
         if reason := fault_in(fields):
             raise CommandError(f"nothing was saved: {reason}", ExitStatus.USAGE)
         store.save(name, fields)
-    text = f"Context {name} was changed\n" if changed else "Nothing was changed\n"
-    emit(settings, {"context": name, "changed": changed}, lambda: settings.env.stdout.write(text))
+    text = f"Context {name} was changed" if changed else "Nothing was changed"
+    _report(settings, {"context": name, "changed": changed}, text)
 
 
 @context.command("rm", aliases=("delete", "del"))
@@ -401,17 +354,30 @@ def validate(settings: Settings, *, names: tuple[str, ...], connect: bool) -> No
     The exit status is 1 when a check fails.
     """
     results = [
-        {"name": name, **check(settings, name, connect=connect)}
+        {"name": name, **_checked(settings, name, connect=connect)}
         for name in names or _contexts(settings).names()
     ]
-    bad = [str(each["name"]) for each in results if not each["ok"]]
 
     def human() -> None:
         for each in results:
-            said = each.get("server") or each.get("error") or ""
-            line = f"{each['name']}: {'OK' if each['ok'] else 'ERROR'} {said}"
-            settings.env.stdout.write(f"{line.rstrip()}\n")
+            text = each.get("server") or each.get("error") or ""
+            say(settings, f"{each['name']}: {'OK' if each['ok'] else 'ERROR'} {text}".rstrip())
 
     emit(settings, results, human)
-    if bad:
+    if bad := [str(each["name"]) for each in results if not each["ok"]]:
         raise CommandError(f"unusable contexts: {', '.join(bad)}", ExitStatus.FAILED)
+
+
+def _checked(settings: Settings, name: str, *, connect: bool) -> dict[str, Any]:
+    """Return whether a context is usable, as the fields of a JSON document."""
+    settings = _with_context_only(settings, name)
+    try:
+        for path in settings.login().files():
+            with path.open("rb"):
+                pass
+        if not connect:
+            return {"ok": True}
+        with settings.connection() as nc:
+            return {"ok": True, "server": nc.connected_url}
+    except (Error, CommandError, OSError) as error:
+        return {"ok": False, "error": one_line(error)}
