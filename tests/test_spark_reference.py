@@ -9,6 +9,7 @@ import pytest
 
 from jetstream_sync import spark
 from jetstream_sync.spark import options
+from jetstream_sync.spark.option_values import option_names
 from jetstream_sync.spark.options import ReadOptions, WriteOptions
 from jetstream_sync.spark.schema import BUCKET_TYPES, READ_TYPES
 from jetstream_sync.spark.writing.rows import BUCKET_WRITE_TYPES, WRITE_TYPES
@@ -26,9 +27,9 @@ def table(title: str) -> list[tuple[str, str]]:
 
 
 TABLES = {
-    "Options of the connection": options._CONNECTION_OPTIONS,
-    "Options for reading": options._READ_OPTIONS,
-    "Options for writing": options._WRITE_OPTIONS,
+    "Options of the connection": options.CONNECTION_OPTIONS,
+    "Options for reading": options.READ_OPTIONS,
+    "Options for writing": option_names(WriteOptions),
 }
 
 

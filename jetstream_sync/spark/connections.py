@@ -19,6 +19,8 @@ from ..jetstream.api_requests import APIRequests
 from ..jetstream.connection import Connection, shared_connection
 from ..jetstream.context import JetStream
 from ..options import TLSOptions
+from ..subjects import check_publish_subject, check_stream_name
+from .option_values import flag, option, seconds
 
 _SPARK_FILE_PREFIX: Final = "sparkFile:"
 #: Seconds between two rounds through the servers, and the number of rounds before giving up.
@@ -128,27 +130,27 @@ class ConnectionSettings:
     """The server URLs, without logins."""
     logins: Secret | None = None
     """The same URLs as given, separated by commas; ``None``: none of them has a login."""
-    user: str | None = None
+    user: str | None = option(str, None)
     password: SecretSource | None = None
     token: SecretSource | None = None
-    creds_file: str | None = None
+    creds_file: str | None = option(str, None)
     """The path of a ``.creds`` file, or ``sparkFile:NAME``, as for every path here."""
     creds: Secret | None = None
     """The content of a ``.creds`` file."""
-    nkey_seed_file: str | None = None
+    nkey_seed_file: str | None = option(str, None)
     nkey_seed: Secret | None = None
-    tls_ca: str | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    tls_hostname: str | None = None
-    tls_handshake_first: bool = False
-    connect_timeout: float = 5.0
+    tls_ca: str | None = option(str, None)
+    tls_cert: str | None = option(str, None)
+    tls_key: str | None = option(str, None)
+    tls_hostname: str | None = option(str, None)
+    tls_handshake_first: bool = option(flag, default=False)
+    connect_timeout: float = option(seconds(0.001, 3600.0), 5.0)
     """Maximum time to connect to one server, in seconds."""
-    domain: str | None = None
+    domain: str | None = option(check_stream_name, None)
     """The JetStream domain; ``None``: that of the connected server."""
-    api_prefix: str | None = None
+    api_prefix: str | None = option(check_publish_subject, None)
     """The prefix of the JetStream API subjects, where an account imports the API; excludes `domain`."""
-    timeout: float = 10.0
+    timeout: float = option(seconds(0.001, 3600.0), 10.0)
     """Maximum time to wait for a reply, in seconds."""
 
     @classmethod

@@ -1,34 +1,27 @@
 """
 Parse options as Spark passes them: case-insensitive names and text values.
 
-Errors name the option, the given value and the accepted values. A value that may be a secret is never
+An option is declared once, as a field of a dataclass with `option`: its name is that of the field in camel
+case. Errors name the option, the given value and the accepted values. A value that may be a secret is never
 repeated.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, field, fields
 from datetime import datetime, timezone
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from ..durations import time_from_ns, time_from_text
+from ..durations import duration_from_text, time_from_ns, time_from_text
 from ..errors import InvalidOptionError
 from ..suggestions import closest_match
-from .connections import Secret
+from .kafka import counterpart
 
 T = TypeVar("T")
 
-_UNIT_SECONDS: Final = {
-    "ns": 1e-9,
-    "us": 1e-6,
-    "µs": 1e-6,
-    "ms": 1e-3,
-    "s": 1.0,
-    "m": 60.0,
-    "h": 3600.0,
-}
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)", re.ASCII)
 _UNIT_BYTES: Final = {
     "": 1,
     "b": 1,
@@ -39,9 +32,33 @@ _UNIT_BYTES: Final = {
     "mib": 1024**2,
     "gib": 1024**3,
 }
+#: Names of options in other sources and sinks.
+_OTHER_NAMES: Final = {"url": "servers", "batchsize": "batchBytes or maxPending"}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
 _DECIMAL: Final = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _INTEGER: Final = re.compile(r"-?\d{1,19}", re.ASCII)
+
+
+def option(parse: Callable[[str], Any], default: Any = MISSING) -> Any:
+    """
+    Declare a field of a dataclass as an option.
+
+    Args:
+        parse: converts the text of the value; it raises `ValueError` with the rule for an invalid one.
+        default: the value of an option that is not given.
+
+    """
+    return field(default=default, metadata={"parse": parse})
+
+
+def option_names(kind: type) -> tuple[str, ...]:
+    """Return the names of the options that a dataclass declares."""
+    return tuple(_camel_case(each.name) for each in fields(kind) if "parse" in each.metadata)
+
+
+def _camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.title, others))
 
 
 class OptionValues:
@@ -51,28 +68,23 @@ class OptionValues:
     Args:
         options: names and values.
         known: the documented option names.
-        ignored: names that Spark itself adds, in lower case.
 
     Raises:
-        InvalidOptionError: an option is unknown; the error suggests the closest name.
+        InvalidOptionError: an option is unknown; the error names the option to use instead, if any.
 
     """
 
-    def __init__(
-        self, options: Mapping[str, str], known: Iterable[str], ignored: Iterable[str] = ()
-    ) -> None:
+    def __init__(self, options: Mapping[str, str], known: Iterable[str]) -> None:
         names = {name.lower(): name for name in known}
-        skipped = frozenset(ignored)
         self._values: dict[str, str] = {}
         for name, value in options.items():
-            if name.lower() in skipped:
+            # Spark adds these two.
+            if name.lower() in {"checkpointlocation", "queryname"}:
                 continue
             canonical = names.get(name.lower())
             if canonical is None:
-                close = closest_match(name.lower(), names)
-                hint = f"; did you mean {names[close]}?" if close else ""
                 # The value is not repeated: it may be a secret under a misspelled name.
-                raise InvalidOptionError(name, "...", f"there is no such option{hint}")
+                raise InvalidOptionError(*_unknown(name, names))
             if not isinstance(value, str):
                 raise InvalidOptionError(canonical, "...", "the value must be text")
             self._values[canonical] = value
@@ -114,6 +126,13 @@ class OptionValues:
         if name in self and other not in self:
             raise InvalidOptionError(name, "...", f"needs {other}")
 
+    def raw(self, name: str) -> str | None:
+        """Return the unchanged value of a secret, ``None`` if it is not given."""
+        value = self._values.get(name)
+        if value == "":
+            raise InvalidOptionError(name, "...", "must not be empty")
+        return value
+
     def text(self, name: str) -> str | None:
         """Return the value without surrounding white space, ``None`` if it is not given."""
         value = self._values.get(name)
@@ -123,125 +142,133 @@ class OptionValues:
             raise InvalidOptionError(name, value, "must not be empty")
         return value.strip()
 
-    def validated(self, name: str, check: Callable[[str], T]) -> T | None:
+    def parsed(self, kind: type) -> dict[str, Any]:
         """
-        Return the result of a check function for the value, ``None`` if it is not given.
+        Return the values of the options that a dataclass declares, by the names of its fields.
 
-        Args:
-            name: the name of the option.
-            check: converts the value, or raises `ValueError`.
+        Options that are not given are left out, so that they get their defaults.
 
         Raises:
-            InvalidOptionError: the check failed.
+            InvalidOptionError: a value is invalid.
 
         """
-        value = self.text(name)
-        return None if value is None else _validated(name, value, check)
-
-    def items(self, name: str, check: Callable[[str], str]) -> tuple[str, ...]:
-        """
-        Return the items of a comma-separated list, each checked.
-
-        Raises:
-            InvalidOptionError: an item is empty, duplicated or invalid.
-
-        """
-        value = self.text(name)
-        if value is None:
-            return ()
-        items = tuple(_validated(name, item.strip(), check) for item in value.split(","))
-        if len(set(items)) < len(items):
-            raise InvalidOptionError(name, value, "has a duplicate item")
-        return items
-
-    def secret(self, name: str) -> Secret | None:
-        """Return the unchanged value as a `Secret`, ``None`` if it is not given."""
-        value = self._values.get(name)
-        if value is None:
-            return None
-        if not value:
-            raise InvalidOptionError(name, "...", "must not be empty")
-        return Secret(value)
-
-    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        """Return one of several keywords, in lower case."""
-        value = self.text(name)
-        if value is None:
-            return default
-        if value.lower() not in choices:
-            raise InvalidOptionError(name, value, f"must be one of {', '.join(choices)}")
-        return value.lower()
-
-    def flag(self, name: str, *, default: bool) -> bool:
-        """Return a boolean value, given as true or false."""
-        return self.choice(name, ("true", "false"), str(default).lower()) == "true"
-
-    def number(self, name: str, minimum: int, maximum: int) -> int | None:
-        """Return an integer, ``None`` if it is not given."""
-        value = self.text(name)
-        if value is None:
-            return None
-        if not _INTEGER.fullmatch(value) or not minimum <= int(value) <= maximum:
-            raise InvalidOptionError(name, value, f"must be an integer from {minimum} to {maximum}")
-        return int(value)
-
-    def seconds(self, name: str, default: float, minimum: float, maximum: float) -> float:
-        """Return a duration in seconds, given as a number of seconds or as ``1m30s``."""
-        value = self.text(name)
-        if value is None:
-            return default
-        total: float | None = None
-        if _DECIMAL.fullmatch(value):
-            total = float(value)
-        elif not _DURATION.sub("", value):
-            total = sum(float(n) * _UNIT_SECONDS[unit] for n, unit in _DURATION.findall(value))
-        if total is None or not minimum <= total <= maximum:
-            raise InvalidOptionError(
-                name,
-                value,
-                f"must be a duration such as 500ms, 10s or 2m, from {minimum:g} to {maximum:g} s",
-            )
-        return total
-
-    def size(self, name: str, default: int | None, minimum: int, maximum: int) -> int | None:
-        """Return a size in bytes, given as a number of bytes or as ``4MB`` or ``4MiB``."""
-        value = self.text(name)
-        if value is None:
-            return default
-        match = _SIZE.fullmatch(value)
-        unit = None if match is None else _UNIT_BYTES.get(match[2].lower())
-        if match is None or unit is None or not minimum <= float(match[1]) * unit <= maximum:
-            raise InvalidOptionError(
-                name,
-                value,
-                f"must be a size such as 4194304, 4MB or 4MiB, from {minimum} to {maximum} bytes",
-            )
-        return int(float(match[1]) * unit)
-
-    def time(self, name: str) -> datetime | None:
-        """Return a time in UTC, given in ISO 8601 with a time zone or in milliseconds since 1970."""
-        value = self.text(name)
-        if value is None:
-            return None
-        try:
-            if _INTEGER.fullmatch(value):
-                return time_from_ns(int(value) * 1_000_000)
-            return _iso_time(value)
-        except (ValueError, OverflowError):
-            raise InvalidOptionError(
-                name,
-                value,
-                "must be a time with its zone such as 2026-01-31T12:00:00Z, or milliseconds since 1970",
-            ) from None
+        declared = ((each.name, each.metadata.get("parse")) for each in fields(kind))
+        values: dict[str, Any] = {}
+        for name, parse in declared:
+            value = None if parse is None else self.text(_camel_case(name))
+            if value is not None and parse is not None:
+                values[name] = _checked(_camel_case(name), value, parse)
+        return values
 
 
-def _validated(name: str, value: str, check: Callable[[str], T]) -> T:
+def _unknown(name: str, names: Mapping[str, str]) -> tuple[str, str, str]:
+    """Return name, hidden value and reason of an unknown option for its error."""
+    # Spark passes these to infer the schema of a table, but not to read or write it.
+    if name.lower() == "provider" or name.lower().startswith("option."):
+        return name, "...", "CREATE TABLE loses its options: use CREATE TEMPORARY VIEW"
+    kafka = counterpart(name)
+    if kafka is not None:
+        return kafka.option, "...", f"is an option of Spark's Kafka source: {kafka.instead}"
+    close = _OTHER_NAMES.get(name.lower()) or closest_match(name.lower(), names)
+    hint = f"; did you mean {names.get(close, close)}?" if close else ""
+    return name, "...", f"there is no such option{hint}"
+
+
+def _checked(name: str, value: str, parse: Callable[[str], T]) -> T:
     try:
-        return check(value)
+        return parse(value)
     except InvalidOptionError:
         raise
     except ValueError as error:
         raise InvalidOptionError(name, value, str(error)) from None
+
+
+# --- parsers of values --------------------------------------------------------------------------
+
+
+def items(check: Callable[[str], str]) -> Callable[[str], tuple[str, ...]]:
+    """Return a parser of a comma-separated list, whose items are checked and must differ."""
+
+    def parse(value: str) -> tuple[str, ...]:
+        found = tuple(check(item.strip()) for item in value.split(","))
+        if len(set(found)) < len(found):
+            raise ValueError("has a duplicate item")
+        return found
+
+    return parse
+
+
+def choice(*choices: str) -> Callable[[str], str]:
+    """Return a parser of one of several keywords, which returns it in lower case."""
+
+    def parse(value: str) -> str:
+        if value.lower() not in choices:
+            raise ValueError(f"must be one of {', '.join(choices)}")
+        return value.lower()
+
+    return parse
+
+
+def flag(value: str) -> bool:
+    """Return a boolean value, given as true or false."""
+    return choice("true", "false")(value) == "true"
+
+
+def number(minimum: int, maximum: int = 2**63 - 1) -> Callable[[str], int]:
+    """Return a parser of an integer."""
+
+    def parse(value: str) -> int:
+        if not _INTEGER.fullmatch(value) or not minimum <= int(value) <= maximum:
+            raise ValueError(f"must be an integer from {minimum} to {maximum}")
+        return int(value)
+
+    return parse
+
+
+def seconds(minimum: float, maximum: float) -> Callable[[str], float]:
+    """Return a parser of a duration, which is a number of seconds, or as ``1m30s``."""
+
+    def parse(value: str) -> float:
+        total = -1.0
+        if _DECIMAL.fullmatch(value):
+            total = float(value)
+        else:
+            with contextlib.suppress(ValueError):
+                total = duration_from_text(value).total_seconds()
+        if not minimum <= total <= maximum:
+            raise ValueError(
+                f"must be a duration such as 500ms, 10s or 2m, from {minimum:g} to {maximum:g} s"
+            )
+        return total
+
+    return parse
+
+
+def size(minimum: int, maximum: int = 2**63 - 1) -> Callable[[str], int]:
+    """Return a parser of a size in bytes, which is a number, or as ``4MB`` or ``4MiB``."""
+
+    def parse(value: str) -> int:
+        match = _SIZE.fullmatch(value)
+        unit = None if match is None else _UNIT_BYTES.get(match[2].lower())
+        if match is None or unit is None or not minimum <= float(match[1]) * unit <= maximum:
+            raise ValueError(
+                f"must be a size such as 4194304, 4MB or 4MiB, from {minimum} to {maximum} bytes"
+            )
+        return int(float(match[1]) * unit)
+
+    return parse
+
+
+def time(value: str) -> datetime:
+    """Return a time in UTC, given in ISO 8601 with a time zone or in milliseconds since 1970."""
+    try:
+        if _INTEGER.fullmatch(value):
+            return time_from_ns(int(value) * 1_000_000)
+        return _iso_time(value)
+    except (ValueError, OverflowError):
+        raise ValueError(
+            "must be a time with its zone such as 2026-01-31T12:00:00Z, or milliseconds since 1970"
+        ) from None
 
 
 def _iso_time(value: str) -> datetime:

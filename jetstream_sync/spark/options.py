@@ -7,10 +7,11 @@ parsed options show no secrets.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -27,83 +28,27 @@ from ..subjects import (
     check_subject,
     subjects_overlap,
 )
-from .connections import ConnectionSettings, EnvironmentSecret, FileSecret, SecretSource
-from .option_values import OptionValues
+from .connections import ConnectionSettings, EnvironmentSecret, FileSecret, Secret, SecretSource
+from .option_values import (
+    OptionValues,
+    choice,
+    flag,
+    items,
+    number,
+    option,
+    option_names,
+    seconds,
+    size,
+    time,
+)
 
 #: Offset of the first message of a stream.
 EARLIEST: Final = -2
 #: Offset after the last message of a stream.
 LATEST: Final = -1
 
-_CONNECTION_OPTIONS: Final = (
-    "servers",
-    "user",
-    "password",
-    "passwordEnv",
-    "passwordFile",
-    "token",
-    "tokenFile",
-    "tokenEnv",
-    "credsFile",
-    "nkeySeedFile",
-    "creds",
-    "credsSecret",
-    "nkeySeed",
-    "nkeySeedSecret",
-    "tlsCa",
-    "tlsCert",
-    "tlsKey",
-    "tlsHostname",
-    "tlsHandshakeFirst",
-    "connectTimeout",
-    "domain",
-    "apiPrefix",
-    "timeout",
-)
-_READ_OPTIONS: Final = (
-    "stream",
-    "streamPattern",
-    "bucket",
-    "keys",
-    "subjects",
-    "startingOffsets",
-    "startingTimestamp",
-    "endingOffsets",
-    "endingTimestamp",
-    "maxOffsetsPerTrigger",
-    "maxBytesPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "failOnDataLoss",
-    "readMode",
-    "batchBytes",
-    "planningTimeout",
-    "consumer",
-    "pushdown",
-)
-_WRITE_OPTIONS: Final = (
-    "stream",
-    "bucket",
-    "subject",
-    "delivery",
-    "maxPending",
-    "ackTimeout",
-    "ids",
-    "expectedRecovery",
-    "onShortWindow",
-    "jobId",
-    "markerSubject",
-    "overwriteMode",
-)
-#: Those of the options above that apply to a bucket.
-_BUCKET_READ_OPTIONS: Final = ("bucket", "keys", "batchBytes", "planningTimeout")
-_BUCKET_WRITE_OPTIONS: Final = ("bucket", "maxPending", "ackTimeout")
-#: Options that Spark itself adds, in lower case.
-_SPARK_OPTIONS: Final = ("checkpointlocation", "queryname")
-
-_INT64_MAX: Final = 2**63 - 1
+#: Spark calls the source of a persistent table without the options of the table.
+_NO_TABLE: Final = "; a table of CREATE TABLE loses its options: use CREATE TEMPORARY VIEW"
 _DAY_S: Final = 86400.0
 _MB: Final = 1000 * 1000
 
@@ -128,49 +73,127 @@ class OffsetSpec:
         return self.everywhere if self.everywhere is not None else dict(self.by_stream).get(stream)
 
 
+def _check_pattern(pattern: str) -> str:
+    if pattern[0] == pattern[-1] == "/" and len(pattern) > 1:
+        try:
+            re.compile(pattern[1:-1])
+        except re.error as error:
+            raise ValueError(f"invalid regular expression: {error}") from None
+        return pattern
+    check_stream_name(pattern.replace("*", "_"))
+    return pattern
+
+
+def _subjects(value: str) -> tuple[str, ...]:
+    subjects = items(check_subject)(value)
+    for one, other in itertools.combinations(subjects, 2):
+        if subjects_overlap(one, other):
+            raise ValueError(f"{other} overlaps with {one}, which the server refuses")
+    return subjects
+
+
+def _offsets(least: int) -> Callable[[str], OffsetSpec]:
+    """Return a parser of offsets; `EARLIEST` or `LATEST` is the least."""
+    keywords = {"earliest": EARLIEST, "latest": LATEST} if least == EARLIEST else {"latest": LATEST}
+
+    def parse(value: str) -> OffsetSpec:
+        keyword = keywords.get(value.lower())
+        if keyword is not None:
+            return OffsetSpec(keyword)
+        positions = _by_stream(
+            value,
+            f"{', '.join(keywords)}, a sequence, or JSON with a sequence for each stream:"
+            ' {"ORDERS": 17}',
+        )
+        for stream, position in positions.items():
+            if type(position) is not int or not least <= position < 2**63 or position == 0:
+                place = f"the offset of {stream}" if stream else "it"
+                raise ValueError(f"{place} must be a sequence from 1 up, or {least} to -1")
+        if "" in positions:
+            return OffsetSpec(positions[""])
+        return OffsetSpec(None, tuple(sorted(positions.items())))
+
+    return parse
+
+
+def _times(value: str) -> tuple[tuple[str, datetime], ...]:
+    times = _by_stream(value, 'JSON with a time for each stream: {"ORDERS": 1767225600000}')
+    if "" in times:
+        raise ValueError("must be JSON with a time for each stream; startingTimestamp is for all")
+    return tuple(sorted((stream, time(str(at))) for stream, at in times.items()))
+
+
+def _by_stream(value: str, expected: str) -> dict[str, Any]:
+    """
+    Parse JSON with a value for each stream, or one value for all of them, under the name ``""``.
+
+    A value may be an object with the only partition of the stream, ``{"0": 17}``, as for Kafka.
+    """
+    try:
+        found: Any = json.loads(value)
+    except ValueError:
+        raise ValueError(f"expected {expected}") from None
+    if type(found) is int:
+        return {"": found}
+    if not isinstance(found, dict) or not found:
+        raise ValueError(f"expected {expected}")
+    for stream, position in found.items():
+        if isinstance(position, dict):
+            if list(position) != ["0"]:
+                raise ValueError(f"stream {stream} has only the partition 0")
+            found[stream] = position["0"]
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """What to read and how; each field is the option of the same name in camel case."""
 
     connection: ConnectionSettings
     """The servers and the login."""
-    stream: tuple[str, ...] = ()
+    stream: tuple[str, ...] = option(items(check_stream_name), ())
     """The names of the streams; empty if `stream_pattern` is given."""
-    stream_pattern: str | None = None
+    stream_pattern: str | None = option(_check_pattern, None)
     """A pattern for stream names: ``ORDERS_*``, or a regular expression between slashes."""
-    subjects: tuple[str, ...] = ()
+    subjects: tuple[str, ...] = option(_subjects, ())
     """The filter subjects, with wildcards; empty: all subjects."""
-    starting_offsets: OffsetSpec | None = None
-    """Where to start; ``None``: not given, or `starting_timestamp` is."""
-    starting_timestamp: datetime | None = None
+    starting_offsets: OffsetSpec | None = option(_offsets(EARLIEST), None)
+    """Where to start; ``None``: not given, or a time is."""
+    starting_timestamp: datetime | None = option(time, None)
     """Start with the first message stored at this time or later, in UTC."""
-    ending_offsets: OffsetSpec | None = None
-    """Where to end; ``None``: not given, or `ending_timestamp` is. Batch only."""
-    ending_timestamp: datetime | None = None
+    starting_offsets_by_timestamp: tuple[tuple[str, datetime], ...] = option(_times, ())
+    """The same for each stream by name."""
+    starting_offsets_by_timestamp_strategy: str = option(choice("latest", "error"), "latest")
+    """What to do if no message was stored since then: wait for one (``latest``), or ``error``."""
+    ending_offsets: OffsetSpec | None = option(_offsets(LATEST), None)
+    """Where to end; ``None``: not given, or a time is. Batch only."""
+    ending_timestamp: datetime | None = option(time, None)
     """End before the first message stored at this time or later, in UTC. Batch only."""
-    max_offsets_per_trigger: int | None = None
+    ending_offsets_by_timestamp: tuple[tuple[str, datetime], ...] = option(_times, ())
+    """The same for each stream by name."""
+    max_offsets_per_trigger: int | None = option(number(1), None)
     """Maximum messages of a micro-batch; ``None``: no limit."""
-    max_bytes_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = option(size(1), None)
     """Approximate maximum bytes of a micro-batch; ``None``: no limit."""
-    min_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = option(number(1), None)
     """Minimum messages of a micro-batch; ``None``: one."""
-    max_trigger_delay: float = 900.0
-    """Maximum time to wait for `min_offsets_per_trigger` messages, in seconds."""
-    min_partitions: int | None = None
+    max_trigger_delay: float = option(seconds(0.0, _DAY_S), 900.0)
+    """Maximum time that a message waits for `min_offsets_per_trigger`, in seconds."""
+    min_partitions: int | None = option(number(1, 100_000), None)
     """Minimum number of read tasks; ``None``: as `max_records_per_partition` requires."""
-    max_records_per_partition: int = 100_000
+    max_records_per_partition: int = option(number(1), 100_000)
     """Approximate maximum messages of one read task."""
-    fail_on_data_loss: str = "true"
+    fail_on_data_loss: str = option(choice("true", "false", "strict"), "true")
     """``true``, ``false`` or ``strict``."""
-    read_mode: str = "auto"
+    read_mode: str = option(choice("auto", "direct", "pull"), "auto")
     """``auto``, ``direct`` or ``pull``."""
-    batch_bytes: int = 4 * _MB
+    batch_bytes: int = option(size(1024, 256 * _MB), 4 * _MB)
     """Approximate size of one read and of one batch handed to Spark, in bytes."""
-    planning_timeout: float = 60.0
+    planning_timeout: float = option(seconds(0.001, _DAY_S), 60.0)
     """How long the driver retries while the server does not answer, in seconds."""
-    consumer: str | None = None
+    consumer: str | None = option(check_consumer_name, None)
     """A durable consumer that shows the progress of the query; ``None``: none."""
-    pushdown: bool = False
+    pushdown: bool = option(flag, default=False)
     """Whether Spark may push filters down to the source."""
 
     @classmethod
@@ -185,57 +208,62 @@ class ReadOptions:
             InvalidOptionError: an option is unknown, out of range or excluded by another one.
 
         """
-        given = OptionValues(options, (*_CONNECTION_OPTIONS, *_READ_OPTIONS), _SPARK_OPTIONS)
-        bucket = given.validated("bucket", check_bucket)
-        if bucket is not None:
+        given = _read_values(options)
+        if "bucket" in given:
             raise InvalidOptionError(
                 "bucket",
-                bucket,
-                f"is read with spark.read only: for its changes set stream={STREAM_PREFIX}{bucket}",
+                given.text("bucket"),
+                "is read with spark.read only: for its changes set"
+                f" stream={STREAM_PREFIX}{given.text('bucket')}",
             )
         given.require_with("keys", "bucket")
         given.exclude("stream", "streamPattern")
         if "streamPattern" not in given:
             given.require(
-                "stream", "is required: set it to a stream name, or set streamPattern or bucket"
+                "stream",
+                f"is required: set it to a stream name, or set streamPattern or bucket{_NO_TABLE}",
             )
-        given.exclude("startingOffsets", "startingTimestamp")
-        given.exclude("endingOffsets", "endingTimestamp")
+        given.exclude("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+        given.exclude("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
         given.exclude("consumer", "streamPattern")
-        streams = given.items("stream", check_stream_name)
-        consumer = given.validated("consumer", check_consumer_name)
-        if consumer is not None and len(streams) > 1:
-            raise InvalidOptionError("consumer", consumer, "needs exactly one stream")
-        fewest = given.number("minOffsetsPerTrigger", 1, _INT64_MAX)
-        most = given.number("maxOffsetsPerTrigger", 1, _INT64_MAX)
+        given.require_with("maxTriggerDelay", "minOffsetsPerTrigger")
+        parsed = cls(connection=_connection(given), **given.parsed(cls))
+        streams = parsed.stream
+        if parsed.consumer is not None and len(streams) > 1:
+            raise InvalidOptionError("consumer", parsed.consumer, "needs exactly one stream")
+        fewest, most = parsed.min_offsets_per_trigger, parsed.max_offsets_per_trigger
         if fewest is not None and most is not None and fewest > most:
             raise InvalidOptionError(
-                "minOffsetsPerTrigger", str(fewest), f"must not exceed maxOffsetsPerTrigger={most}"
+                "minOffsetsPerTrigger", fewest, f"must not exceed maxOffsetsPerTrigger={most}"
             )
-        given.require_with("maxTriggerDelay", "minOffsetsPerTrigger")
-        return cls(
-            connection=_connection(given),
-            stream=streams,
-            stream_pattern=given.validated("streamPattern", _check_pattern),
-            subjects=_subjects(given),
-            starting_offsets=_offsets(given, "startingOffsets", streams),
-            starting_timestamp=given.time("startingTimestamp"),
-            ending_offsets=_offsets(given, "endingOffsets", streams),
-            ending_timestamp=given.time("endingTimestamp"),
-            max_offsets_per_trigger=most,
-            max_bytes_per_trigger=given.size("maxBytesPerTrigger", None, 1, _INT64_MAX),
-            min_offsets_per_trigger=fewest,
-            max_trigger_delay=given.seconds("maxTriggerDelay", 900.0, 0.0, _DAY_S),
-            min_partitions=given.number("minPartitions", 1, 100_000),
-            max_records_per_partition=given.number("maxRecordsPerPartition", 1, _INT64_MAX)
-            or 100_000,
-            fail_on_data_loss=given.choice("failOnDataLoss", ("true", "false", "strict"), "true"),
-            read_mode=given.choice("readMode", ("auto", "direct", "pull"), "auto"),
-            batch_bytes=given.size("batchBytes", None, 1024, 256 * _MB) or 4 * _MB,
-            planning_timeout=given.seconds("planningTimeout", 60.0, 0.001, _DAY_S),
-            consumer=consumer,
-            pushdown=given.flag("pushdown", default=False),
-        )
+        for name, positions in (
+            ("startingOffsets", parsed.starting_offsets and parsed.starting_offsets.by_stream),
+            ("endingOffsets", parsed.ending_offsets and parsed.ending_offsets.by_stream),
+            ("startingOffsetsByTimestamp", parsed.starting_offsets_by_timestamp),
+            ("endingOffsetsByTimestamp", parsed.ending_offsets_by_timestamp),
+        ):
+            _check_streams(name, [stream for stream, _ in positions or ()], streams)
+        return parsed
+
+    def starting_time(self, stream: str) -> datetime | None:
+        """Return the time from which on a stream is read, ``None`` if a time is not given."""
+        return self.starting_timestamp or dict(self.starting_offsets_by_timestamp).get(stream)
+
+    def ending_time(self, stream: str) -> datetime | None:
+        """Return the time at which a read of a stream ends, ``None`` if a time is not given."""
+        return self.ending_timestamp or dict(self.ending_offsets_by_timestamp).get(stream)
+
+
+def _check_streams(name: str, named: list[str], streams: tuple[str, ...]) -> None:
+    """Check that an option with a value for each stream has one for exactly the streams by name."""
+    if not named or not streams:
+        return
+    unknown = [stream for stream in named if stream not in streams]
+    if unknown:
+        raise InvalidOptionError(name, ",".join(named), f"stream {unknown[0]} is not read")
+    missing = [stream for stream in streams if stream not in named]
+    if missing:
+        raise InvalidOptionError(name, ",".join(named), f"has no value for stream {missing[0]}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,13 +272,13 @@ class BucketReadOptions:
 
     connection: ConnectionSettings
     """The servers and the login."""
-    bucket: str
+    bucket: str = option(check_bucket)
     """The name of the bucket."""
-    keys: tuple[str, ...] = ()
+    keys: tuple[str, ...] = option(items(check_pattern), ())
     """The keys, with wildcards; empty: all keys."""
-    batch_bytes: int = 4 * _MB
+    batch_bytes: int = option(size(1024, 256 * _MB), 4 * _MB)
     """Approximate size of one batch handed to Spark, in bytes."""
-    planning_timeout: float = 60.0
+    planning_timeout: float = option(seconds(0.001, _DAY_S), 60.0)
     """How long the driver retries while the server does not answer, in seconds."""
 
     @classmethod
@@ -265,18 +293,27 @@ class BucketReadOptions:
             InvalidOptionError: an option is unknown, out of range or cannot be combined with ``bucket``.
 
         """
-        given = OptionValues(options, (*_CONNECTION_OPTIONS, *_READ_OPTIONS), _SPARK_OPTIONS)
-        bucket = given.validated("bucket", check_bucket)
-        if bucket is None:
+        given = _read_values(options)
+        if "bucket" not in given:
             return None
-        _refuse_with_bucket(given, _READ_OPTIONS, _BUCKET_READ_OPTIONS)
-        return cls(
-            connection=_connection(given),
-            bucket=bucket,
-            keys=given.items("keys", check_pattern),
-            batch_bytes=given.size("batchBytes", None, 1024, 256 * _MB) or 4 * _MB,
-            planning_timeout=given.seconds("planningTimeout", 60.0, 0.001, _DAY_S),
-        )
+        _refuse_with_bucket(given, option_names(ReadOptions), option_names(cls))
+        return cls(connection=_connection(given), **given.parsed(cls))
+
+
+def _read_values(options: Mapping[str, str]) -> OptionValues:
+    """Return the options of a read; the path of ``load(PATH)`` is the name of the stream."""
+    return OptionValues(_with_path(options), (*CONNECTION_OPTIONS, *READ_OPTIONS))
+
+
+def _with_path(options: Mapping[str, str]) -> dict[str, str]:
+    """Return options with ``stream`` in place of the path that ``load()`` and ``save()`` take."""
+    given = {name.lower(): name for name in options}
+    changed = dict(options)
+    if "path" in given:
+        if "stream" in given:
+            raise InvalidOptionError("path", "...", "cannot be combined with stream")
+        changed["stream"] = changed.pop(given["path"])
+    return changed
 
 
 def _refuse_with_bucket(
@@ -293,29 +330,29 @@ class WriteOptions:
 
     connection: ConnectionSettings
     """The servers and the login."""
-    stream: str
+    stream: str = option(check_stream_name)
     """The stream that must store the messages; with `bucket` the one of the bucket."""
-    bucket: str | None = None
+    bucket: str | None = option(check_bucket, None)
     """The key-value bucket to put the rows into; ``None``: the rows are messages."""
-    subject: str | None = None
+    subject: str | None = option(check_publish_subject, None)
     """The subject of rows without one; ``None``: every row needs one."""
-    delivery: str = "window"
+    delivery: str = option(choice("at-least-once", "window", "transaction", "scan"), "window")
     """``at-least-once``, ``window``, ``transaction`` or ``scan``."""
-    max_pending: int = 4096
+    max_pending: int = option(number(1, 1_000_000), 4096)
     """Maximum number of messages waiting for their acknowledgement."""
-    ack_timeout: float = 30.0
+    ack_timeout: float = option(seconds(0.001, _DAY_S), 30.0)
     """Maximum time without any acknowledgement, in seconds."""
-    ids: str = "content"
+    ids: str = option(choice("content", "position"), "content")
     """How message ids are made: from the ``content`` or the ``position`` of the row."""
-    expected_recovery: float = 600.0
+    expected_recovery: float = option(seconds(0.0, 365 * _DAY_S), 600.0)
     """The longest outage after which ``window`` must not write duplicates, in seconds."""
-    on_short_window: str = "warn"
+    on_short_window: str = option(choice("warn", "error"), "warn")
     """What to do if the duplicate window of the stream is shorter: ``warn`` or ``error``."""
-    job_id: str | None = None
+    job_id: str | None = option(str, None)
     """Gives a repeated batch job the same message ids; ``None``: a new id for every run."""
-    marker_subject: str | None = None
+    marker_subject: str | None = option(check_publish_subject, None)
     """The subject prefix of the write checkpoints of ``transaction`` and ``scan``."""
-    overwrite_mode: str | None = None
+    overwrite_mode: str | None = option(choice("purge"), None)
     """``purge``: mode overwrite purges the earlier messages; ``None``: mode overwrite is refused."""
 
     @classmethod
@@ -330,58 +367,40 @@ class WriteOptions:
             InvalidOptionError: an option is unknown, out of range or excluded by another one.
 
         """
-        given = OptionValues(options, (*_CONNECTION_OPTIONS, *_WRITE_OPTIONS), _SPARK_OPTIONS)
-        bucket = given.validated("bucket", check_bucket)
-        if bucket is not None:
-            _refuse_with_bucket(given, _WRITE_OPTIONS, _BUCKET_WRITE_OPTIONS)
+        known = (*CONNECTION_OPTIONS, *option_names(cls))
+        given = OptionValues(_with_path(options), known)
+        if "bucket" in given:
+            _refuse_with_bucket(given, option_names(cls), ("bucket", "maxPending", "ackTimeout"))
+            parsed = given.parsed(cls)
             # A task that is repeated puts the same values again.
             return cls(
                 connection=_connection(given),
-                stream=STREAM_PREFIX + bucket,
-                bucket=bucket,
+                stream=STREAM_PREFIX + parsed["bucket"],
                 delivery="at-least-once",
-                max_pending=given.number("maxPending", 1, 1_000_000) or 4096,
-                ack_timeout=given.seconds("ackTimeout", 30.0, 0.001, _DAY_S),
+                **parsed,
             )
         given.require(
-            "stream", "is required: set it to the stream that stores the messages, or set bucket"
+            "stream",
+            f"is required: set it to the stream that stores the messages, or set bucket{_NO_TABLE}",
         )
-        deliveries = ("at-least-once", "window", "transaction", "scan")
-        delivery = given.choice("delivery", deliveries, "window")
+        options_of_sink = cls(connection=_connection(given), **given.parsed(cls))
+        delivery = options_of_sink.delivery
         needs_checkpoints = delivery in {"transaction", "scan"}
         if needs_checkpoints:
             given.require(
                 "markerSubject", f"is required by delivery={delivery} for its checkpoints"
             )
-        for option, applies in (
+        for name, applies in (
             ("markerSubject", needs_checkpoints),
             ("ids", delivery != "at-least-once"),
             ("expectedRecovery", delivery == "window"),
             ("onShortWindow", delivery == "window"),
         ):
-            if option in given and not applies:
+            if name in given and not applies:
                 raise InvalidOptionError(
-                    option, given.text(option), f"has no effect with delivery={delivery}"
+                    name, given.text(name), f"has no effect with delivery={delivery}"
                 )
-        overwrite = given.text("overwriteMode")
-        if overwrite is not None:
-            overwrite = given.choice("overwriteMode", ("purge",), "purge")
-        stream = given.validated("stream", check_stream_name)
-        assert stream is not None
-        return cls(
-            connection=_connection(given),
-            stream=stream,
-            subject=given.validated("subject", check_publish_subject),
-            delivery=delivery,
-            max_pending=given.number("maxPending", 1, 1_000_000) or 4096,
-            ack_timeout=given.seconds("ackTimeout", 30.0, 0.001, _DAY_S),
-            ids=given.choice("ids", ("content", "position"), "content"),
-            expected_recovery=given.seconds("expectedRecovery", 600.0, 0.0, 365 * _DAY_S),
-            on_short_window=given.choice("onShortWindow", ("warn", "error"), "warn"),
-            job_id=given.text("jobId"),
-            marker_subject=given.validated("markerSubject", check_publish_subject),
-            overwrite_mode=overwrite,
-        )
+        return options_of_sink
 
 
 # --- options of both --------------------------------------------------------------------------
@@ -400,25 +419,15 @@ def _connection(given: OptionValues) -> ConnectionSettings:
     given.exclude("domain", "apiPrefix")
     servers = given.text("servers") or os.environ.get("NATS_URL") or DEFAULT_SERVER
     urls, logins = ConnectionSettings.split_login(servers)
+    creds, seed = (given.raw(name) or given.raw(f"{name}Secret") for name in ("creds", "nkeySeed"))
     return ConnectionSettings(
         servers=urls,
         logins=logins,
-        user=given.text("user"),
         password=_secret(given, "password"),
         token=_secret(given, "token"),
-        creds_file=given.text("credsFile"),
-        creds=given.secret("creds") or given.secret("credsSecret"),
-        nkey_seed_file=given.text("nkeySeedFile"),
-        nkey_seed=given.secret("nkeySeed") or given.secret("nkeySeedSecret"),
-        tls_ca=given.text("tlsCa"),
-        tls_cert=given.text("tlsCert"),
-        tls_key=given.text("tlsKey"),
-        tls_hostname=given.text("tlsHostname"),
-        tls_handshake_first=given.flag("tlsHandshakeFirst", default=False),
-        connect_timeout=given.seconds("connectTimeout", 5.0, 0.001, 3600.0),
-        domain=given.validated("domain", check_stream_name),
-        api_prefix=given.validated("apiPrefix", check_publish_subject),
-        timeout=given.seconds("timeout", 10.0, 0.001, 3600.0),
+        creds=None if creds is None else Secret(creds),
+        nkey_seed=None if seed is None else Secret(seed),
+        **given.parsed(ConnectionSettings),
     )
 
 
@@ -446,62 +455,18 @@ def _secret(given: OptionValues, name: str) -> SecretSource | None:
         return EnvironmentSecret(f"{name}Env", variable)
     if file is not None:
         return FileSecret(f"{name}File", file)
-    return given.secret(name)
+    value = given.raw(name)
+    return None if value is None else Secret(value)
 
 
-# --- options of the source --------------------------------------------------------------------
-
-
-def _check_pattern(pattern: str) -> str:
-    if pattern[0] == pattern[-1] == "/" and len(pattern) > 1:
-        try:
-            re.compile(pattern[1:-1])
-        except re.error as error:
-            raise ValueError(f"invalid regular expression: {error}") from None
-        return pattern
-    check_stream_name(pattern.replace("*", "_"))
-    return pattern
-
-
-def _subjects(given: OptionValues) -> tuple[str, ...]:
-    subjects = given.items("subjects", check_subject)
-    for number, subject in enumerate(subjects):
-        for other in subjects[:number]:
-            if subjects_overlap(subject, other):
-                raise InvalidOptionError(
-                    "subjects", subject, f"overlaps with {other}, which the server refuses"
-                )
-    return subjects
-
-
-def _offsets(given: OptionValues, name: str, streams: tuple[str, ...]) -> OffsetSpec | None:
-    value = given.text(name)
-    if value is None:
-        return None
-    if value.lower() == "latest":
-        return OffsetSpec(LATEST)
-    if value.lower() == "earliest" and name == "startingOffsets":
-        return OffsetSpec(EARLIEST)
-    keywords = "earliest, latest" if name == "startingOffsets" else "latest"
-    reason = f'expected {keywords}, or JSON with a sequence for each stream: {{"ORDERS": 17}}'
-    try:
-        positions: Any = json.loads(value)
-    except ValueError:
-        raise InvalidOptionError(name, value, reason) from None
-    least = EARLIEST if name == "startingOffsets" else LATEST
-    if not isinstance(positions, dict) or not positions:
-        raise InvalidOptionError(name, value, reason)
-    for stream, position in positions.items():
-        if type(position) is not int or not least <= position <= _INT64_MAX or position == 0:
-            raise InvalidOptionError(
-                name,
-                value,
-                f"the offset of {stream} must be a sequence from 1 up, or {least} to -1",
-            )
-    unknown = [stream for stream in positions if streams and stream not in streams]
-    if unknown:
-        raise InvalidOptionError(name, value, f"stream {unknown[0]} is not read")
-    missing = [stream for stream in streams if stream not in positions]
-    if missing:
-        raise InvalidOptionError(name, value, f"has no offset for stream {missing[0]}")
-    return OffsetSpec(None, tuple(sorted(positions.items())))
+#: The options of the connection, of which some are several options for one field.
+CONNECTION_OPTIONS: Final = (
+    "servers",
+    *(f"{name}{suffix}" for name in ("password", "token") for suffix in ("", "Env", "File")),
+    *(f"{name}{suffix}" for name in ("creds", "nkeySeed") for suffix in ("", "Secret")),
+    *option_names(ConnectionSettings),
+)
+#: The options for reading a stream or a bucket.
+READ_OPTIONS: Final = tuple(
+    dict.fromkeys((*option_names(ReadOptions), *option_names(BucketReadOptions)))
+)

@@ -41,17 +41,6 @@ BUCKET_TYPES: Final[Mapping[str, str]] = {
 }
 #: The default schema of a bucket, as DDL.
 BUCKET_DDL: Final = ", ".join(f"{name} {kind}" for name, kind in BUCKET_TYPES.items())
-#: The columns that can be written.
-WRITE_COLUMNS: Final = (
-    "data",
-    "subject",
-    "headers",
-    "msg_id",
-    "ttl",
-    "expected_last_sequence",
-    "expected_last_subject_sequence",
-    "expected_last_msg_id",
-)
 
 
 class SchemaError(InvalidArgumentError):

@@ -52,6 +52,12 @@ class StreamView:
     removes_individually: bool
     """Whether messages also expire one by one or by subject, as in a key-value bucket."""
 
+    first_ns: int = 0
+    """When the first message was stored, in nanoseconds since 1970; 0 if there is none."""
+
+    last_ns: int = 0
+    """When the last message was stored."""
+
     assigns_timestamps: bool
     """Whether it assigns the message times itself, instead of copying them from other streams."""
 
@@ -101,6 +107,8 @@ def stream_view(info: StreamInfo) -> StreamView:
         retention=str(config.retention or RetentionPolicy.LIMITS),
         allow_direct=bool(config.allow_direct),
         deny_purge=bool(config.deny_purge),
+        first_ns=time_to_ns(state.first_ts) if state.first_ts else 0,
+        last_ns=time_to_ns(state.last_ts) if state.last_ts else 0,
         assigns_timestamps=config.mirror is None and not config.sources,
         removes_individually=bool(config.allow_msg_ttl) or (config.max_msgs_per_subject or 0) > 0,
     )

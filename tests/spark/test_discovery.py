@@ -26,7 +26,7 @@ from jetstream_sync.spark import register
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 
 PACKAGE = Path(jetstream_sync.__file__).parent
 #: The folder of the module that Spark finds, which an installation has at its top level.

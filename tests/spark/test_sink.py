@@ -529,6 +529,54 @@ def test_complete_mode_replaces_the_messages(
     assert sorted(target.payloads()) == [b"0=10", b"1=10"]
 
 
+def test_rows_of_the_source_are_written(spark: SparkSession, target: SinkStream) -> None:
+    """All columns of the source are accepted, and those that cannot be stored are ignored."""
+    target.make()
+    save(numbers(spark, 3, target), target.options("at-least-once"))
+    read = spark.read.format("jetstream").option("servers", target.server.url).load(target.name)
+    copy = read.write.format("jetstream").option("servers", target.server.url)
+    copy.option("delivery", "at-least-once").mode("append").save(target.name)
+    stored = target.stored()
+    assert stored[3:] == stored[:3]
+
+
+def test_insert_into_a_view(spark: SparkSession, target: SinkStream) -> None:
+    """A temporary view is written by order and by name; a table loses its options."""
+    target.make()
+    options = f"OPTIONS (servers '{target.server.url}', stream '{target.name}')"
+    columns = "(data string, subject string)"
+    spark.sql(f"CREATE TEMPORARY VIEW written {columns} USING jetstream {options}")
+    try:
+        spark.sql(f"INSERT INTO written VALUES ('one', '{target.subject()}')")
+        spark.sql(f"INSERT INTO written (subject, data) VALUES ('{target.subject()}', 'two')")
+    finally:
+        spark.sql("DROP VIEW written")
+    assert target.payloads() == [b"one", b"two"]
+    said = refusal(lambda: spark.sql(f"CREATE TABLE lost USING jetstream {options}"))
+    assert "use CREATE TEMPORARY VIEW" in said
+
+
+def test_update_mode_with_foreach_batch(
+    spark: SparkSession, target: SinkStream, lines: Lines, tmp_path: Path
+) -> None:
+    """A repeated batch of foreachBatch with a jobId stores each row once."""
+    target.make()
+    lines.add(4)
+    counts = lines.read(spark).groupBy("data").count().selectExpr("cast(count AS string) AS data")
+    checkpoint = tmp_path / "batches"
+
+    def write(rows: DataFrame, batch: int) -> None:
+        save(rows, target.options(subject=target.subject(), jobId=f"counts-{batch}"))
+
+    for _ in range(2):
+        query = counts.writeStream.outputMode("update").foreachBatch(write)
+        query.option("checkpointLocation", str(checkpoint)).trigger(
+            availableNow=True
+        ).start().awaitTermination()
+        forget_commit(checkpoint, 0)
+    assert target.payloads() == [b"1"] * 4
+
+
 def test_a_query_has_no_job_id(spark: SparkSession, target: SinkStream, lines: Lines) -> None:
     """A jobId is refused for streaming queries, which have the id of their checkpoint."""
     from pyspark.errors import StreamingQueryException

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from fix_spark_streams import Collected, InProcess, fill
 from fix_threads import wait_until
 
 import jetstream_sync
+from jetstream_sync.errors import InvalidOptionError
 from jetstream_sync.spark.planning.data_loss import DataLossError
 
 if TYPE_CHECKING:
@@ -151,6 +153,56 @@ def test_a_batch_waits_for_enough_messages(
     fill(js, f"{stream.name}.a", 4)
     query.processAllAvailable()
     assert collected.sizes() == [10, 10]
+
+
+def test_the_first_batch_waits_for_enough_messages(
+    js: JetStream, stream: Stream, nc: Connection, collected: Collected
+) -> None:
+    """``minOffsetsPerTrigger`` also applies to the first messages that a process finds."""
+    fill(js, f"{stream.name}.a", 6)
+    query = collected.start(
+        stream=stream.name,
+        startingOffsets="earliest",
+        minOffsetsPerTrigger=10,
+        maxTriggerDelay="10m",
+    )
+    wait_until(lambda: batches(collected.checkpoint) == [0], 30)
+    collected.triggers(nc, stream.name, 4)
+    assert sum(collected.sizes()) == 0
+    fill(js, f"{stream.name}.a", 4)
+    query.processAllAvailable()
+    assert sum(collected.sizes()) == 10
+
+
+def test_a_start_in_the_future_skips_older_messages(
+    js: JetStream, stream: Stream, in_process: InProcess
+) -> None:
+    """Messages that arrive before ``startingTimestamp`` are not read, in any run of the query."""
+    since = datetime.now(timezone.utc) + timedelta(seconds=2)
+    options = {"stream": stream.name, "startingTimestamp": since.isoformat()}
+    fill(js, f"{stream.name}.a", 3)
+    in_process.run(**options)
+    fill(js, f"{stream.name}.a", 3)
+    in_process.run(**options)
+    assert in_process.rows == []
+    stored: list[datetime] = []
+
+    def reached() -> bool:
+        seq = js.publish(f"{stream.name}.a", b"x").seq
+        stored.append(stream.get_msg(seq).time)
+        return stored[-1] >= since
+
+    wait_until(reached, 20)
+    fill(js, f"{stream.name}.a", 3)
+    in_process.run(**options)
+    first = next(number for number, at in enumerate(stored) if at >= since) + 7
+    assert in_process.sequences() == list(range(first, stream.info().state.last_seq + 1))
+    with pytest.raises(InvalidOptionError, match="no message"):
+        in_process.another().run(
+            stream=stream.name,
+            startingTimestamp="2100-01-01T00:00:00Z",
+            startingOffsetsByTimestampStrategy="error",
+        )
 
 
 def test_max_trigger_delay_ends_the_wait(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -17,6 +18,8 @@ from ..reading.direct import count_from
 from ..retry import retry_transient
 from ..streams import StreamSelection, StreamView
 from .batches import MessageCounter
+
+log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
 
 def resolve_offset(given: OffsetSpec | None, default: int, view: StreamView) -> int:
@@ -135,12 +138,20 @@ class SourceAccess:
             default: `EARLIEST` or `LATEST`, if no start is given.
 
         Raises:
-            InvalidOptionError: the start is beyond the end of the stream.
+            InvalidOptionError: the start is beyond the end of the stream, or there is no message since the
+                time to start from, and ``startingOffsetsByTimestampStrategy`` is ``error``.
 
         """
         options = self.options
-        if options.starting_timestamp is not None:
-            return self.first_seq_since(view, time_to_ns(options.starting_timestamp))
+        since = options.starting_time(view.name)
+        if since is not None:
+            first = self.first_seq_since(view, time_to_ns(since))
+            if first == view.end_seq:
+                problem = f"no message of stream {view.name} was stored since then"
+                if options.starting_offsets_by_timestamp_strategy == "error":
+                    raise InvalidOptionError("startingTimestamp", since.isoformat(), problem)
+                log.warning("startingTimestamp=%s: %s", since.isoformat(), problem)
+            return first
         start = resolve_offset(options.starting_offsets, default, view)
         if start > view.end_seq:
             raise InvalidOptionError(
@@ -153,8 +164,9 @@ class SourceAccess:
     def end(self, view: StreamView) -> int:
         """Return the end sequence that the options select in a stream, for a batch read."""
         options = self.options
-        if options.ending_timestamp is not None:
-            return self.first_seq_since(view, time_to_ns(options.ending_timestamp))
+        until = options.ending_time(view.name)
+        if until is not None:
+            return self.first_seq_since(view, time_to_ns(until))
         return min(view.end_seq, resolve_offset(options.ending_offsets, LATEST, view))
 
     def first_seq_since(self, view: StreamView, time_ns: int) -> int:

@@ -80,14 +80,15 @@ def find_resume_point(position: StreamOffset, view: StreamView | None, stream: s
         return ResumePoint(
             stream, view.first_seq, f"{problem} {wanted - 1}", True, may_be_stale=True
         )
-    if view.first_seq > wanted:
+    skips_removed = position.since_ns is not None and view.first_ns <= position.since_ns
+    if view.first_seq > wanted and not skips_removed:
         count = view.first_seq - wanted
         problem = f"stream {stream} starts at sequence {view.first_seq}, but was only read up to"
         problem += f" {wanted - 1}: {count} sequences are gone"
         return ResumePoint(
             stream, view.first_seq, problem, not view.removes_unread(position.filters)
         )
-    return ResumePoint(stream, wanted)
+    return ResumePoint(stream, max(wanted, view.first_seq))
 
 
 class DataLossPolicy:

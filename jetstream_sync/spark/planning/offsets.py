@@ -50,6 +50,9 @@ class StreamOffset:
     filters: tuple[str, ...] = ()
     """The filter subjects of the batch; empty: all subjects."""
 
+    since_ns: int | None = None
+    """Messages stored before this time are skipped; ``None``: the time of the start is reached."""
+
     def __post_init__(self) -> None:
         """Check that the sequences rise."""
         bounds = (self.start_seq, *self.cuts, self.next_seq)
@@ -57,13 +60,14 @@ class StreamOffset:
         if self.start_seq < 1 or not (rising or bounds == (self.next_seq,) * 2):
             raise InvalidArgumentError(f"invalid batch bounds {bounds}: sequences must rise from 1")
 
-    def empty_after(self, filters: tuple[str, ...] | None = None) -> StreamOffset:
-        """Return the empty batch that begins where this one ends; ``None``: with the same filters."""
+    def empty_after(self) -> StreamOffset:
+        """Return the empty batch that begins where this one ends."""
         return StreamOffset(
             created_ns=self.created_ns,
             start_seq=self.next_seq,
             next_seq=self.next_seq,
-            filters=self.filters if filters is None else filters,
+            filters=self.filters,
+            since_ns=self.since_ns,
         )
 
     def partition_bounds(self) -> list[tuple[int, int]]:
@@ -117,6 +121,8 @@ def _to_json(position: StreamOffset) -> dict[str, Any]:
         "from": position.start_seq,
         "next": position.next_seq,
     }
+    if position.since_ns is not None:
+        written["since"] = str(position.since_ns)
     if position.filters:
         written["subjects"] = list(position.filters)
     return written
@@ -128,5 +134,6 @@ def _from_json(value: Mapping[str, Any]) -> StreamOffset:
         start_seq=int(value["from"]),
         next_seq=int(value["next"]),
         cuts=tuple(int(cut) for cut in value["cuts"]),
+        since_ns=int(value["since"]) if "since" in value else None,
         filters=tuple(str(subject) for subject in value.get("subjects", ())),
     )

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic, sleep
 from typing import Any, Final
 from uuid import uuid4
 
+from ...durations import time_to_ns
 from ...errors import InvalidOptionError
 from ..options import EARLIEST, LATEST, ReadOptions
 from ..planning.access import SourceAccess
@@ -122,7 +123,8 @@ class QueryPlanner:
         self._prepared: dict[str, tuple[int, tuple[str, ...]]] = {}
         #: With AvailableNow, creation time and end of each stream when the query started.
         self._end_targets: dict[str, tuple[int, int]] | None = None
-        self._last_batch: float | None = None
+        #: When messages began to wait for `min_offsets_per_trigger`; ``None``: none waits.
+        self._waiting_since: float | None = None
         self._turn = 0
         self.progress: ProgressReport = ProgressReport()
 
@@ -182,7 +184,7 @@ class QueryPlanner:
         self.progress.update(self._views, available, shares)
         if not any(shares.values()):
             return start
-        self._last_batch = monotonic()
+        self._waiting_since = None
         self._turn += 1
         return Offset(self._batches(offset, parts, shares), offset.query or self._name).to_json()
 
@@ -302,9 +304,28 @@ class QueryPlanner:
             return self._head_offset(view, filters)
         start = self._access.start(view, LATEST)
         position = _empty_batch(view, start, filters)
-        return _empty_batch(
-            view, self._loss_policy.next_seq(find_resume_point(position, view, key)), filters
-        )
+        next_seq = self._loss_policy.next_seq(find_resume_point(position, view, key))
+        return self._skip_older(view, _empty_batch(view, next_seq, filters), self._since_ns(view))
+
+    def _since_ns(self, view: StreamView) -> int | None:
+        since = self.options.starting_time(view.name)
+        return None if since is None else time_to_ns(since)
+
+    def _skip_older(
+        self, view: StreamView, position: StreamOffset, since_ns: int | None
+    ) -> StreamOffset:
+        """
+        Return the first position with messages that were stored at a time or later.
+
+        As long as there are none, it is the end of the stream, and the offset keeps the time: messages that
+        arrive before it are skipped, too.
+        """
+        if since_ns is None:
+            return position
+        if view.last_ns < since_ns:
+            return replace(_empty_batch(view, view.end_seq, position.filters), since_ns=since_ns)
+        first = max(position.next_seq, self._access.first_seq_since(view, since_ns))
+        return _empty_batch(view, first, position.filters)
 
     def _head_offset(self, view: StreamView, filters: tuple[str, ...]) -> StreamOffset:
         """Return the offset of the first unprocessed message of a stream."""
@@ -314,15 +335,13 @@ class QueryPlanner:
         return _empty_batch(view, first_unprocessed, filters)
 
     def _check_start(self, view: StreamView) -> None:
-        options = self.options
-        starts = options.starting_offsets
+        starts = self.options.starting_offsets
         earliest = starts is None or starts.of(view.name) in {None, EARLIEST}
-        if options.starting_timestamp is None and earliest:
+        if self.options.starting_time(view.name) is None and earliest:
             return
-        name = "startingTimestamp" if earliest else "startingOffsets"
         raise InvalidOptionError(
-            name,
-            options.starting_timestamp if earliest else starts,
+            "startingTimestamp" if earliest else "startingOffsets",
+            "...",
             f"is not possible with the {view.retention} retention of stream {view.name}, where all"
             " unprocessed messages must be read: leave the option out",
         )
@@ -345,10 +364,13 @@ class QueryPlanner:
             view = self._views.get(key)
             if view is not None:
                 filters = self._prepare(key, view, offset.positions[key])
-                positions[key] = _empty_batch(view, next_seq, filters)
+                since_ns = offset.positions[key].since_ns
+                empty = _empty_batch(view, next_seq, filters)
+                positions[key] = self._skip_older(view, empty, since_ns)
         for key, view in self._views.items():
             if key not in positions:
-                positions[key] = self._head_offset(view, self._prepare(key, view))
+                head = self._head_offset(view, self._prepare(key, view))
+                positions[key] = self._skip_older(view, head, self._since_ns(view))
         return positions
 
     def _resume_points(self, offset: Offset) -> dict[str, ResumePoint]:
@@ -385,11 +407,13 @@ class QueryPlanner:
         return limit_to_bytes(shares, sizes, options.max_bytes_per_trigger, self._turn)
 
     def _is_too_soon(self, rows: int) -> bool:
-        """Return whether to wait for more messages; the first batch of a process never waits."""
+        """Return whether to wait for more messages; the delay begins with the first waiting one."""
         fewest = self.options.min_offsets_per_trigger
-        if fewest is None or rows >= fewest or self._last_batch is None:
+        if fewest is None or rows >= fewest:
             return False
-        return monotonic() - self._last_batch < self.options.max_trigger_delay
+        if self._waiting_since is None:
+            self._waiting_since = monotonic()
+        return monotonic() - self._waiting_since < self.options.max_trigger_delay
 
     def _batches(
         self, offset: Offset, parts: Mapping[str, _StreamPart], shares: Mapping[str, int]

@@ -19,7 +19,7 @@ from ...errors import BadSubjectError, Error, InvalidOptionError
 from ...headers import EXPECTED_STREAM, MSG_TTL, encode_headers
 from ...jetstream.publish import publish_headers
 from ...subjects import MAX_CONTROL_LINE, check_publish_subject
-from ..schema import WRITE_COLUMNS, SchemaError
+from ..schema import READ_TYPES, SchemaError
 from .write_errors import RowError
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ WRITE_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
         "map<string,array<string>>",
         "map<string,string>",
         "array<struct<name:string,value:string>>",
+        "array<struct<key:string,value:binary>>",
     ),
     "msg_id": ("string",),
     "ttl": (
@@ -46,7 +47,16 @@ WRITE_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "expected_last_sequence": ("int", "bigint"),
     "expected_last_subject_sequence": ("int", "bigint"),
     "expected_last_msg_id": ("string",),
+    "key": ("string", "binary"),
 }
+#: Column names of Spark's Kafka sink, with the names here.
+_KAFKA_COLUMNS: Final = {"value": "data", "topic": "subject"}
+#: Columns that the sources of JetStream and Kafka have, but that cannot be written.
+_IGNORED_COLUMNS: Final = frozenset(
+    (READ_TYPES.keys() - WRITE_TYPES.keys()) | {"partition", "offset", "timestamptype"}
+)
+#: The header with the column ``key``.
+_KEY_HEADER: Final = "Kafka-Key"
 
 #: The columns of rows for a key-value bucket, all required, with the accepted Spark types.
 BUCKET_WRITE_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -55,8 +65,9 @@ BUCKET_WRITE_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 #: What they are called in `RowColumns`.
 _BUCKET_COLUMNS: Final = {"key": "subject", "value": "data"}
-#: Columns that set conditions for storing a row; they are checked value by value.
-_CONDITION_COLUMNS: Final = (
+#: Columns that become headers; they are checked value by value.
+_HEADER_COLUMNS: Final = (
+    "key",
     "expected_last_sequence",
     "expected_last_subject_sequence",
     "expected_last_msg_id",
@@ -86,6 +97,7 @@ class RowLayout:
     """The checked columns of rows, in order."""
 
     names: tuple[str, ...]
+    """The names of the columns; empty for a column that is ignored."""
 
     @classmethod
     def of_schema(cls, schema: Any) -> RowLayout:
@@ -101,12 +113,16 @@ class RowLayout:
         """
         layout = cls.of_names(field.name for field in schema.fields)
         for field, name in zip(schema.fields, layout.names, strict=True):
+            if not name:
+                continue
             kind = field.dataType.simpleString().lower()
             if kind.startswith("interval") and not _CALENDAR.search(kind):
                 kind = _INTERVAL
             if kind not in WRITE_TYPES[name]:
-                wanted = " or ".join(WRITE_TYPES[name])
-                raise SchemaError(field.name, f"must be of type {wanted}, not {kind}")
+                reason = f"must be of type {' or '.join(WRITE_TYPES[name])}, not {kind}"
+                if name == "data":
+                    reason += f": use to_json({field.name}) or cast({field.name} AS string)"
+                raise SchemaError(field.name, reason)
         return layout
 
     @classmethod
@@ -145,30 +161,35 @@ class RowLayout:
             SchemaError: a column is missing, unknown or duplicated.
 
         """
-        found = tuple(names)
-        lowered = tuple(name.lower() for name in found)
-        for name, known in zip(found, lowered, strict=True):
-            if known not in WRITE_TYPES:
+        known: list[str] = []
+        for name in names:
+            lowered = _KAFKA_COLUMNS.get(name.lower(), name.lower())
+            if lowered in _IGNORED_COLUMNS:
+                lowered = ""
+            elif lowered not in WRITE_TYPES:
                 raise SchemaError(
-                    name, f"cannot be written; the columns to write are {', '.join(WRITE_COLUMNS)}"
+                    name, f"cannot be written; the columns to write are {', '.join(WRITE_TYPES)}"
                 )
-            if lowered.count(known) > 1:
+            elif lowered in known:
                 raise SchemaError(name, "is duplicated")
-        if "data" not in lowered:
+            known.append(lowered)
+        if "data" not in known:
             raise SchemaError("data", "is required")
-        return cls(names=lowered)
+        return cls(names=tuple(known))
 
     def columns(self, values: Iterable[Sequence[Any]]) -> RowColumns:
         """Return columns from one list of values for each name."""
-        return RowColumns(dict(zip(self.names, values, strict=True)))
+        named = zip(self.names, values, strict=True)
+        return RowColumns({name: column for name, column in named if name})
 
     def of_arrow(self, batch: pa.RecordBatch) -> RowColumns:
         """Return the columns of a record batch, as lists."""
-        values = []
+        values: dict[str, Sequence[Any]] = {}
         for name, column in zip(self.names, batch.columns, strict=True):
             as_bytes = name in _BYTES_COLUMNS and column.type != "binary"
-            values.append((column.cast("binary") if as_bytes else column).to_pylist())
-        return self.columns(values)
+            if name:
+                values[name] = (column.cast("binary") if as_bytes else column).to_pylist()
+        return RowColumns(values)
 
 
 class RowColumns:
@@ -403,7 +424,7 @@ class RowEncoder:
                     self._lines(each, first + i, subjects[i]) if each else b""
                     for i, each in enumerate(part)
                 ]
-        given = {name: values[name][start:end] for name in _CONDITION_COLUMNS if name in values}
+        given = {name: values[name][start:end] for name in _HEADER_COLUMNS if name in values}
         conditions = {name: part for name, part in given.items() if part.count(None) < len(part)}
         if not conditions:
             return header_lines
@@ -422,7 +443,7 @@ class RowEncoder:
         lines = []
         for item in items.items() if isinstance(items, Mapping) else items:
             if isinstance(item, Mapping):
-                name, value = item["name"], item["value"]
+                name, value = item["name" if "name" in item else "key"], item["value"]
             else:
                 name, value = item
             start = self._names.get(name)
@@ -430,10 +451,14 @@ class RowEncoder:
                 start = self._checked_name(name, row, subject)
             if not start:
                 continue
-            for each in (value,) if isinstance(value, str) else value or ():
+            for each in (value,) if isinstance(value, (str, bytes)) else value or ():
                 if each is None:
                     raise self.error(row, subject, f"the header {name!r} has the value NULL")
-                text = self._encoded(each, row, subject, f"the header {name!r}")
+                text = (
+                    each
+                    if isinstance(each, bytes)
+                    else self._encoded(each, row, subject, f"the header {name!r}")
+                )
                 if b"\r" in text or b"\n" in text or b"\0" in text:
                     reason = f"the header {name!r} has a line break or a NUL"
                     raise self.error(row, subject, reason)
@@ -454,8 +479,8 @@ class RowEncoder:
         return start
 
     def _condition_lines(self, given: dict[str, Any], row: int, subject: bytes) -> bytes:
-        """Return the header lines with the conditions for storing a row."""
-        ttl = given.pop("ttl", None)
+        """Return the header lines with the key and the conditions for storing a row."""
+        ttl, key = given.pop("ttl", None), given.pop("key", None)
         try:
             made = publish_headers(
                 None,
@@ -473,7 +498,11 @@ class RowEncoder:
                         "ttl", ttl, "must be seconds, or a duration such as 1m30s"
                     )
                 lines[MSG_TTL] = ttl
+            if key is not None:
+                lines[_KEY_HEADER] = key if isinstance(key, str) else key.decode()
             return encode_headers(lines)[_VERSION_LINE:-2] if lines else b""
+        except UnicodeDecodeError:
+            raise self.error(row, subject, "key is not UTF-8 text: use base64(key)") from None
         except Error as error:
             raise self.error(row, subject, str(error)) from error
 

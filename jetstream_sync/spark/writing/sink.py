@@ -57,8 +57,8 @@ def make_write_plan(options: WriteOptions, schema: StructType, overwrite: bool) 
         raise InvalidOptionError(
             "overwriteMode",
             None,
-            "is required for mode overwrite, which empties the stream: set overwriteMode=purge, or write "
-            "in mode append",
+            "is required for mode overwrite and output mode complete, which empty the stream: set"
+            " overwriteMode=purge, write in mode append, or write each batch with foreachBatch",
         )
     layout = (RowLayout.of_schema if options.bucket is None else RowLayout.of_bucket)(schema)
     settings = options.connection

@@ -30,6 +30,13 @@ def at(seq: int, *filters: str) -> StreamOffset:
     return StreamOffset(created_ns=1, start_seq=seq, next_seq=seq, filters=filters)
 
 
+def test_messages_that_are_skipped_anyway_are_no_loss() -> None:
+    """Messages stored before the time to start from may be removed before the time is reached."""
+    later = replace(LIMITS, first_seq=50, messages=51, first_ns=10)
+    assert outcome(later, replace(at(10), since_ns=20), "true") == 50
+    assert outcome(later, replace(at(10), since_ns=5), "true") == "error"
+
+
 def outcome(view: StreamView | None, position: StreamOffset, mode: str) -> int | str:
     """Return the sequence where the read continues, or ``error``."""
     try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import re
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,8 @@ from hypothesis import strategies as st
 from jetstream_sync.durations import time_to_ns
 from jetstream_sync.errors import InvalidOptionError
 from jetstream_sync.spark import ReadOptions, WriteOptions
-from jetstream_sync.spark.options import EARLIEST, LATEST, exposed_secrets
+from jetstream_sync.spark.kafka import KAFKA_OPTIONS, KafkaOption
+from jetstream_sync.spark.options import EARLIEST, LATEST, READ_OPTIONS, exposed_secrets
 
 
 def read(**options: str) -> ReadOptions:
@@ -94,6 +97,10 @@ def test_options_added_by_spark_are_ignored() -> None:
         ({"maxTriggerDelay": "1m"}, "maxTriggerDelay"),
         ({"subjects": "orders.*,orders.new"}, "subjects"),
         ({"subjects": "orders.a,orders.a"}, "subjects"),
+        (
+            {"startingTimestamp": "0", "startingOffsetsByTimestamp": "{}"},
+            "startingOffsetsByTimestamp",
+        ),
         ({"stream": "A,B", "consumer": "lag"}, "consumer"),
         ({"stream": "A,B", "startingOffsets": '{"A": 1}'}, "startingOffsets"),
         ({"startingOffsets": '{"OTHER": 1}'}, "startingOffsets"),
@@ -204,6 +211,58 @@ def test_starting_offsets() -> None:
     each = read(stream="A,B,C", startingOffsets='{"A": 17, "B": -2, "C": -1}').starting_offsets
     assert each is not None
     assert [each.of(name) for name in ("A", "B", "C", "D")] == [17, EARLIEST, LATEST, None]
+
+
+def test_offsets_as_for_kafka() -> None:
+    """An offset may be that of the only partition, and a number applies to all streams."""
+    for text in ('{"ORDERS": {"0": 23}}', '{"ORDERS": 23}', "23"):
+        found = read(startingOffsets=text).starting_offsets
+        assert found is not None
+        assert found.of("ORDERS") == 23
+    assert "partition 0" in str(refusal(read, startingOffsets='{"ORDERS": {"1": 23}}'))
+
+
+def test_times_for_each_stream() -> None:
+    """A time for each stream is in milliseconds or in ISO 8601, as in Kafka or without the partition."""
+    found = read(
+        stream="A,B",
+        startingOffsetsByTimestamp='{"A": {"0": 1000}, "B": "1970-01-01T00:00:02Z"}',
+        endingOffsetsByTimestamp='{"A": 3000, "B": 4000}',
+    )
+    at = datetime(1970, 1, 1, tzinfo=timezone.utc)
+    assert found.starting_time("A") == at + timedelta(seconds=1)
+    assert found.starting_time("B") == at + timedelta(seconds=2)
+    assert found.ending_time("B") == at + timedelta(seconds=4)
+    error = refusal(read, stream="A,B", startingOffsetsByTimestamp='{"A": 1000}')
+    assert "no value for stream B" in str(error)
+
+
+def test_the_path_is_the_stream() -> None:
+    """``load("ORDERS")`` and ``save("ORDERS")`` name the stream."""
+    assert ReadOptions.from_options({"path": "ORDERS"}).stream == ("ORDERS",)
+    assert WriteOptions.from_options({"path": "ORDERS"}).stream == "ORDERS"
+    assert refusal(read, path="ORDERS").option == "path"
+
+
+@pytest.mark.parametrize("entry", KAFKA_OPTIONS, ids=lambda entry: entry.option)
+def test_options_of_kafka(entry: KafkaOption) -> None:
+    """An option of Spark's Kafka source exists here, or its error names what to use instead."""
+    if entry.option in READ_OPTIONS:
+        assert entry.instead.startswith("the same")
+        return
+    name = entry.option.replace("*", "sasl.mechanism")
+    error = refusal(read, **{name.lower(): "value"})
+    assert entry.instead in str(error)
+    assert error.option == (name.lower() if "*" in entry.option else name)
+
+
+def test_the_page_for_users_of_kafka_has_the_table_of_the_code() -> None:
+    """The page lists the options with the texts of the errors."""
+    page = (Path(__file__).parents[3] / "docs/howto/spark-from-kafka.rst").read_text()
+    rows = re.findall(r"^   \* - ``(.+)``\n     - (.+)$", page, re.MULTILINE)
+    assert [(name, text.replace("`", "")) for name, text in rows][: len(KAFKA_OPTIONS)] == [
+        tuple(entry) for entry in KAFKA_OPTIONS
+    ]
 
 
 def test_timestamps() -> None:

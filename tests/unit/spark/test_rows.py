@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jetstream_sync.spark.schema import WRITE_COLUMNS, SchemaError
+from jetstream_sync.spark.schema import READ_TYPES, SchemaError
 from jetstream_sync.spark.writing.rows import (
     WRITE_TYPES,
     EncodedRows,
@@ -47,9 +47,43 @@ def refusal(default: str | None = "s", **values: list[Any]) -> RowError:
 # --- columns ------------------------------------------------------------------------------------
 
 
-def test_the_columns_are_the_documented_ones() -> None:
-    """The columns with types are those in the schema module."""
-    assert tuple(WRITE_TYPES) == WRITE_COLUMNS
+def test_columns_of_a_source_are_accepted() -> None:
+    """Rows of this source and of Kafka can be written; what cannot be stored is ignored."""
+    rows = RowLayout.of_schema(schema(**READ_TYPES))
+    names = ("subject", "data", "headers", "", "", "", "", "msg_id", "", "")
+    assert rows.names == names
+    kafka = RowLayout.of_schema(
+        schema(
+            key="binary",
+            value="binary",
+            topic="string",
+            partition="int",
+            offset="bigint",
+            timestamp="timestamp",
+            timestampType="int",
+            headers="array<struct<key:string,value:binary>>",
+        )
+    )
+    assert kafka.names == ("key", "data", "subject", "", "", "", "", "headers")
+    with pytest.raises(SchemaError, match="duplicated"):
+        RowLayout.of_names(["data", "value"])
+
+
+def test_a_struct_needs_to_json() -> None:
+    """The error for a payload that is a struct says how to convert it."""
+    with pytest.raises(SchemaError, match="to_json"):
+        RowLayout.of_schema(schema(data="struct<id:int>"))
+
+
+def test_keys_and_headers_of_kafka() -> None:
+    """A key becomes a header, and a header may be a struct with a binary value."""
+    rows = encoded(
+        data=["x", "x"],
+        key=["k", b"k"],
+        headers=[[{"key": "A", "value": b"1"}], None],
+    )
+    assert rows.header_lines == [b"Kafka-Key: k\r\nA: 1\r\n", b"Kafka-Key: k\r\n"]
+    assert "base64" in str(refusal(data=["x"], key=[b"\xff"]))
 
 
 @pytest.mark.parametrize(
