@@ -38,7 +38,7 @@ from .output import emit
 from .prompts import Asker
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
-from .stream.ls import is_internal
+from .streams import is_internal
 from .values import FILE
 
 CREATE, UPDATE, NOTHING, DELETE = "create", "update", "", "delete"

@@ -38,10 +38,9 @@ from .. import (
 )
 from ..codec import decode, encode, loads
 from ..errors import APIError, ConnectionClosedError, Error, StreamNotFoundError, TimeoutError
-from .completion import stream_argument
 from .config import config_of_file, differences
 from .long_running import failover, failover_options
-from .names import find_stream
+from .names import find_stream, stream_argument
 from .output import count, counted, emit, note, say, size, to_json
 from .progress import show_progress
 from .prompts import Asker

@@ -13,10 +13,9 @@ import click
 from .. import StreamInfo
 from ..durations import duration_to_ns, time_to_text
 from ..errors import NotFoundError
-from .completion import complete_bucket, complete_store
 from .config import without_server_labels
 from .fields import changed, config_options, display_fields, take_fields
-from .names import not_found
+from .names import complete_bucket, complete_store, not_found
 from .output import emit, emit_names, size
 from .prompts import Asker
 from .render import Block, Field, show_rows, write_blocks

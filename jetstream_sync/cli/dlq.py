@@ -33,11 +33,17 @@ from ..errors import (
     TimeoutError,
 )
 from ..subjects import subject_matches, subjects_overlap
-from .completion import complete_consumer, complete_stream, consumer_arguments
-from .consumer.ls import infos_of
+from .consumers import infos_of
 from .groups import NounGroup
 from .messages.view import body_fields, header_fields, header_lines, write_bytes
-from .names import names_of, no_consumer, no_stream
+from .names import (
+    complete_consumer,
+    complete_stream,
+    consumer_arguments,
+    names_of,
+    no_consumer,
+    no_stream,
+)
 from .output import Block, count, document, emit, note, say, size, when, write_blocks
 from .prompts import Asker
 from .render import Table, write_table

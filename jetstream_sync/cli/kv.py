@@ -23,10 +23,10 @@ from .buckets import (
     list_buckets,
     show_bucket,
 )
-from .completion import complete_key
 from .long_running import password_once, reconnect_options, wait_interruptibly
 from .messages.outgoing import body_of
 from .messages.view import body_fields, header_fields, write_bytes
+from .names import complete_key
 from .output import count, counted, emit, emit_line, say, to_json, when
 from .prompts import Asker
 from .render import Field, show_rows

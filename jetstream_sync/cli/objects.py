@@ -31,7 +31,6 @@ from .buckets import (
     show_bucket,
     time_text,
 )
-from .completion import complete_object, complete_store
 from .config import labels_of
 from .long_running import (
     failover,
@@ -43,6 +42,7 @@ from .long_running import (
 )
 from .messages.outgoing import header_pairs
 from .messages.view import write_bytes
+from .names import complete_object, complete_store
 from .output import count, emit, emit_line, note, say, size, when
 from .progress import show_progress
 from .prompts import Asker

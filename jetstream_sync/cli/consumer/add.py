@@ -12,7 +12,6 @@ import click
 from ... import ConsumerConfig, ConsumerInfo, DeliverPolicy, StreamConfig
 from ...errors import ConsumerExistsError, ConsumerNotFoundError, StreamNotFoundError
 from ...subjects import check_consumer_name, subjects_overlap
-from ..completion import complete_consumer, complete_stream, consumer_arguments
 from ..config import (
     config_of_file,
     edit_config,
@@ -21,7 +20,14 @@ from ..config import (
     write_config,
 )
 from ..fields import changed, config_fields, config_options, option_type, take_fields
-from ..names import find_consumer, no_stream, title
+from ..names import (
+    complete_consumer,
+    complete_stream,
+    consumer_arguments,
+    find_consumer,
+    no_stream,
+    title,
+)
 from ..output import document, duration, emit, note
 from ..prompts import Asker
 from ..render import show_blocks

@@ -10,8 +10,8 @@ import click
 
 from ... import DeliverPolicy
 from ...subjects import check_stream_name, check_subject
-from ..completion import complete_stream
 from ..long_running import reconnect_options
+from ..names import complete_stream
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
 from ..values import FILE, TIME, TIMEOUT

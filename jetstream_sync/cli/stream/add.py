@@ -10,7 +10,6 @@ import click
 from ... import JetStream, Stream, StreamConfig
 from ...errors import StreamNotFoundError
 from ...subjects import check_stream_name
-from ..completion import optional_stream_argument, stream_argument
 from ..config import (
     config_of_file,
     edit_config,
@@ -19,7 +18,7 @@ from ..config import (
     write_config,
 )
 from ..fields import changed, config_fields, config_options, option_type, parse_list, take_fields
-from ..names import find_stream
+from ..names import find_stream, optional_stream_argument, stream_argument
 from ..output import counted, emit, say
 from ..prompts import Asker
 from ..settings import Settings, common_options

@@ -9,9 +9,8 @@ from typing import Any, Final
 import click
 
 from ... import PeerInfo, StreamConfig, StreamInfo, StreamSourceInfo
-from ..completion import optional_stream_argument
 from ..fields import display_fields
-from ..names import find_stream
+from ..names import find_stream, optional_stream_argument
 from ..output import count, counted, emit, seconds_text, size, when
 from ..prompts import Asker
 from ..render import Block, Field, Mark, bad, show_rows, warn, write_blocks

@@ -13,14 +13,13 @@ from typing_extensions import Self
 
 from ...errors import Error
 from ...net.clock import monotonic
-from ..charts import writes_blocks
 from ..long_running import RECONNECT_OPTIONS, pause
 from ..output import emit, emit_line, note
 from ..settings import Settings, common_options
 from ..status import one_line
 from ..values import PAUSE
 from .data import Frame, History, Snapshot, take_snapshot
-from .view import CONSUMERS, STREAMS, Layout, plain_text, screen, sorted_frame
+from .view import CONSUMERS, STREAMS, Layout, plain_text, screen, sorted_frame, writes_blocks
 
 if TYPE_CHECKING:
     from ... import Connection, JetStream

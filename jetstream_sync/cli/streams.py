@@ -1,4 +1,4 @@
-"""``jsm stream ls``, ``find`` and ``report``: list and compare the streams of the account."""
+"""``jsm stream ls``, ``find``, ``report``, ``rm`` and ``purge``: the streams of the account."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from typing import Any, Final
 
 import click
 
-from ... import ClusterInfo, JetStream, PeerInfo, StreamInfo
-from ...errors import InvalidNameError, StreamNotFoundError
-from ..long_running import failover_options, write_reports
-from ..output import emit_names, seconds_text, size
-from ..render import Field, Mark, bad, show_rows, warn, write_rows
-from ..settings import Settings, common_options
-from ..values import DURATION, PATTERN, PAUSE
+from .. import ClusterInfo, JetStream, PeerInfo, Stream, StreamInfo
+from ..errors import InvalidNameError, StreamNotFoundError
+from ..subjects import check_stream_name
+from .long_running import failover_options, write_reports
+from .names import complete_stream, find_stream, not_found, optional_stream_argument
+from .output import counted, emit_names, emit_text, seconds_text, size
+from .prompts import Asker
+from .render import Field, Mark, bad, show_rows, warn, write_rows
+from .settings import Settings, common_options
+from .stream.show import write_state
+from .values import DURATION, PATTERN, PAUSE, STREAM_NAME, force_option
 
 #: Name prefixes of the streams of key-value buckets, object stores and MQTT.
 _INTERNAL_PREFIXES = ("KV_", "OBJ_", "$MQTT_")
@@ -334,3 +338,120 @@ _REPLICATION: Final = (
         drop=1,
     ),
 )
+
+
+@click.command()
+@click.argument(
+    "names", nargs=-1, metavar="[STREAM]...", type=STREAM_NAME, shell_complete=complete_stream
+)
+@force_option
+@click.option("--ignore-missing", is_flag=True, help="Ignore streams that do not exist.")
+@common_options
+def rm(settings: Settings, names: tuple[str, ...], force: bool, ignore_missing: bool) -> None:
+    """Delete streams with their messages and consumers."""
+    ask = Asker(settings)
+    deleted = []
+    with settings.jetstream() as js:
+        if not names:
+            names = (ask.select("Select a stream", js.stream_names, "STREAM"),)
+            ask.done()
+        found = _existing(js, names, ignore_missing=ignore_missing)
+        held = sum(each.state.messages for each in found)
+        listed = ", ".join(each.config.name for each in found)
+        if found:
+            kind = "Stream" if len(found) == 1 else "Streams"
+            ask.confirm(f"Delete {kind} {listed} with {counted(held, 'message')}?", force=force)
+        for each in found:
+            try:
+                js.delete_stream(each.config.name)
+            except StreamNotFoundError:
+                if not ignore_missing:
+                    raise
+                continue
+            deleted.append(each.config.name)
+    emit_text(settings, {"deleted": deleted}, "")
+    if not settings.json:
+        for name in deleted:
+            settings.env.stderr.write(f"Stream {name} was deleted\n")
+
+
+def _existing(js: JetStream, names: tuple[str, ...], *, ignore_missing: bool) -> list[StreamInfo]:
+    """Return the streams; raise for an unknown name before anything is deleted."""
+    found = []
+    for name in dict.fromkeys(names):
+        check_stream_name(name)
+        try:
+            found.append(js.get_stream(name).cached_info)
+        except StreamNotFoundError:
+            if not ignore_missing:
+                raise not_found("stream", name, js.stream_names()) from None
+    return found
+
+
+@click.command()
+@optional_stream_argument
+@click.option("--subject", metavar="SUBJECT", help="Delete only messages of this subject.")
+@click.option("--seq", type=click.IntRange(1), help="Delete only messages before this sequence.")
+@click.option("--keep", type=click.IntRange(0), metavar="N", help="Keep the newest N messages.")
+@click.option("--dry-run", is_flag=True, help="Show how many messages would be deleted.")
+@force_option
+@common_options
+def purge(
+    settings: Settings,
+    name: str | None,
+    subject: str | None,
+    seq: int | None,
+    keep: int | None,
+    dry_run: bool,
+    force: bool,
+) -> None:
+    """Delete all or some messages of a stream; the stream remains."""
+    if seq is not None and keep is not None:
+        raise click.UsageError("--seq and --keep exclude each other")
+    ask = Asker(settings)
+    with settings.jetstream() as js:
+        stream = find_stream(js, name, ask)
+        number = None
+        if dry_run or not force:
+            number = _count_purged(stream, subject, seq, keep)
+        if dry_run:
+            text = f"{_count_text(number)} would be purged from {stream.name}"
+            emit_text(settings, {"dry_run": True, "would_purge": number}, text)
+            return
+        ask.confirm(f"Purge {_count_text(number)} from {stream.name}?", force=force)
+        purged = stream.purge(subject=subject, seq=seq, keep=keep)
+        info = stream.info() if not settings.json else stream.cached_info
+    emit_text(
+        settings,
+        {"success": True, "purged": purged},
+        f"Purged {counted(purged, 'message')}\n",
+    )
+    if not settings.json:
+        write_state(settings, info)
+
+
+def _count_text(number: int | None) -> str:
+    return "an unknown number of messages" if number is None else counted(number, "message")
+
+
+def _count_purged(
+    stream: Stream, subject: str | None, seq: int | None, keep: int | None
+) -> int | None:
+    """Return how many messages a purge would delete, or ``None`` if the server cannot count them."""
+    if subject is None:
+        if seq is None:
+            return max(0, stream.cached_info.state.messages - (keep or 0))
+        return _count_before(stream, seq)
+    if seq is not None:
+        return None
+    counts = stream.info(subjects_filter=subject).state.subjects or {}
+    return max(0, sum(counts.values()) - (keep or 0))
+
+
+def _count_before(stream: Stream, seq: int) -> int:
+    """Return the number of existing messages before a sequence."""
+    state = stream.info(deleted_details=True).state
+    if not state.messages or seq <= state.first_seq:
+        return 0
+    deleted = sum(1 for each in state.deleted or () if each < seq)
+    return min(seq, state.last_seq + 1) - state.first_seq - deleted

@@ -1,5 +1,5 @@
 """
-``jsm stream view`` and ``get``: read stored messages without changing the stream.
+``jsm stream view``, ``get`` and ``rmm``: read and delete stored messages.
 
 Messages are read with batched direct gets. A request returns only one message if the stream has no
 ``allow_direct`` or the server is older than 2.11; after some of these, an ordered consumer reads the
@@ -18,22 +18,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ... import DeliverPolicy, RetentionPolicy, StoredMsg, Stream
-from ...durations import time_from_ns
-from ...errors import Error, MessageNotFoundError, TimeoutError
-from ..completion import optional_stream_argument, stream_argument
-from ..long_running import failover_options, pause
-from ..messages.view import FORMAT_HELP, MessageWriter, Translator, header_lines
-from ..names import find_stream
-from ..output import when
-from ..prompts import Asker
-from ..sanitize import readable
-from ..settings import Settings, common_options
-from ..status import CommandError, ExitStatus
-from ..values import PATTERN, TIME, Parsed, with_options
-
-if TYPE_CHECKING:
-    from ... import OrderedMessages
+from .. import DeliverPolicy, RetentionPolicy, StoredMsg, Stream
+from ..durations import time_from_ns
+from ..errors import Error, MessageNotFoundError, TimeoutError
+from .long_running import failover_options, pause
+from .messages.view import FORMAT_HELP, MessageWriter, Translator, header_lines
+from .names import find_stream, optional_stream_argument, stream_argument
+from .output import emit_text, note, when
+from .prompts import Asker
+from .sanitize import readable
+from .settings import Settings, common_options
+from .status import CommandError, ExitStatus
+from .values import PATTERN, TIME, Parsed, force_option, with_options
 
 _ALL_SUBJECTS: Final = ">"
 #: Limits of one batch; it ends with the message that reaches one of them.
@@ -43,6 +39,9 @@ _BATCH_BYTES: Final = 1_000_000
 _MAX_SINGLE_GETS: Final = 20
 #: Time without a message after which the reader checks whether it has reached the end.
 _END_CHECK_INTERVAL_S: Final = 0.5
+
+if TYPE_CHECKING:
+    from .. import OrderedMessages
 
 
 class Reader:
@@ -350,3 +349,38 @@ def get(
     with settings.jetstream() as js:
         stream = find_stream(js, name)
         writer.write(stream.get_msg(seq=seq, last_by_subject=last_for, next_by_subject=next_for))
+
+
+@click.command()
+@stream_argument
+@click.argument("sequences", nargs=-1, required=True, type=click.IntRange(1), metavar="SEQ...")
+@click.option("--no-erase", is_flag=True, help="Do not overwrite the data; this is faster.")
+@force_option
+@common_options
+def rmm(
+    settings: Settings, name: str, sequences: tuple[int, ...], no_erase: bool, force: bool
+) -> None:
+    """Delete single messages by sequence; their data is overwritten."""
+    ask = Asker(settings)
+    deleted: list[int] = []
+    missing: list[int] = []
+    with settings.jetstream() as js:
+        stream = find_stream(js, name)
+        listed = ", ".join(map(str, sequences))
+        kind = "message" if len(sequences) == 1 else "messages"
+        ask.confirm(f"Delete {kind} {listed} of {stream.name}?", force=force)
+        for seq in dict.fromkeys(sequences):
+            try:
+                stream.delete_msg(seq, secure=not no_erase)
+                deleted.append(seq)
+            except MessageNotFoundError:
+                missing.append(seq)
+    result: dict[str, Any] = {"deleted": deleted}
+    if missing:
+        result["missing"] = missing
+    emit_text(settings, result, "\n".join(f"Deleted message {seq}" for seq in deleted))
+    if missing:
+        listed = ", ".join(map(str, missing))
+        if deleted:
+            note(settings, f"{len(deleted)} of {len(deleted) + len(missing)} messages were deleted")
+        raise CommandError(f"{name} has no message {listed}", ExitStatus.NOT_FOUND)

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ...errors import DuplicateSubscriptionError, TimeoutError
-from ..completion import consumer_arguments
-from ..long_running import reconnect_options
-from ..messages.reading import NowSource, PullSource, PushSource, Reading, Settle, Source
-from ..messages.view import FORMAT_HELP, MessageWriter, header_lines
-from ..names import find_consumer, find_pull, title
-from ..output import announce, note, seconds_text, when
-from ..output import count as with_separators
-from ..sanitize import readable
-from ..settings import Settings, common_options
-from ..status import CommandError, ExitStatus, one_line
-from ..values import TIMEOUT, Parsed, parse_duration, with_options
+from ..errors import DuplicateSubscriptionError, TimeoutError
+from .long_running import reconnect_options
+from .messages.reading import NowSource, PullSource, PushSource, Reading, Settle, Source
+from .messages.view import FORMAT_HELP, MessageWriter, header_lines
+from .names import consumer_arguments, find_consumer, find_pull, title
+from .output import announce, note, seconds_text, when
+from .output import count as with_separators
+from .sanitize import readable
+from .settings import Settings, common_options
+from .status import CommandError, ExitStatus, one_line
+from .values import TIMEOUT, Parsed, parse_duration, with_options
 
 if TYPE_CHECKING:
-    from ... import ConsumerInfo, JetStream, JetStreamMsg, PullConsumer
+    from .. import ConsumerInfo, JetStream, JetStreamMsg, PullConsumer
+
 
 #: The minimum expiry of a pull request, in seconds.
 _MIN_EXPIRES_S = 1.0
