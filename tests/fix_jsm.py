@@ -26,7 +26,18 @@ from jetstream_sync.cli.env import Environment
 from jetstream_sync.cli.main import run
 from jetstream_sync.server import NatsServer
 
-__all__ = ["NOWHERE", "Jsm", "Result", "Terminal", "jsm", "raw", "run_jsm", "spawn_jsm", "terminal"]
+__all__ = [
+    "CLEAR_LINE",
+    "NOWHERE",
+    "Jsm",
+    "Result",
+    "Terminal",
+    "jsm",
+    "raw",
+    "run_jsm",
+    "spawn_jsm",
+    "terminal",
+]
 
 #: An empty home: contexts and caches of the machine must not affect the tests. Not even root can create a
 #: folder below this file.
@@ -160,6 +171,10 @@ import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
+
+
+#: What a person types to delete what a line has.
+CLEAR_LINE = "\x15"
 
 
 class Terminal:

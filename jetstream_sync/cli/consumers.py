@@ -290,7 +290,6 @@ def pause(
             UNTIL.parse,
             value=until,
             blank=info.created,
-            help="A time, or a duration from now",
         )
         ask.done()
         ask.confirm(

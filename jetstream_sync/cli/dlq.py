@@ -508,16 +508,7 @@ def _among(info: ConsumerInfo) -> str:
 def _offer(settings: Settings, js: JetStream) -> None:
     """Offer to create the stream for the advisories, if prompts are possible."""
     ask = Asker(settings)
-    if not ask.interactive:
-        return
-    answer = ask.choice(
-        f"Store the advisories from now on in stream {_STORE}",
-        ["y", "n"],
-        "'jsm consumer dlq setup'",
-        default="n",
-        help="It stores the advisories of max deliver and of termination for 30 days",
-    )
-    if answer == "y":
+    if ask.agrees(f"Store the advisories from now on in stream {_STORE}, for 30 days?"):
         _create_stream(js, _STORE, timedelta(days=30), None)
         say(settings, f"Stream {_STORE} was created")
 

@@ -314,10 +314,7 @@ def _select(
 
 
 def _ask_next_page(ask: Asker) -> bool:
-    answer = ask.text(
-        "Next page? (Y/n)", "--limit", default="y", help="y shows the next page, n exits"
-    )
-    return answer.lower() not in ("n", "no", "q", "quit")
+    return ask.agrees("Next page?", default=True)
 
 
 @click.command()

@@ -181,22 +181,13 @@ def test_selecting(home: Home) -> None:
     assert home.selected is None
 
 
-def test_select_asks_which(home: Home) -> None:
-    """Without a name, the command prompts for one."""
-    for name in "ab":
-        home("add", name).ok()
-    home("select", stdin=b"b\n", tty=True).ok()
-    assert home.selected == "b"
-
-
 def test_deleting(home: Home) -> None:
-    """Several can be deleted, also the selected one; a terminal prompts."""
+    """Several can be deleted, also the selected one, with --force or an answer."""
     for name in "abc":
         home("add", name, "--select").ok()
     assert home("rm", "a").status == 2
-    assert home("rm", "a", stdin=b"n\n", tty=True).status == 2
     assert home("ls", "-n").out == "a\nb\nc\n"
-    home("rm", "a", stdin=b"y\n", tty=True).ok()
+    home("rm", "a", "-f").ok()
     gone = home("rm", "b", "c", "-f", "-j").ok()
     assert gone.json == {"deleted": ["b", "c"]}
     assert home.selected is None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_jsm import Jsm
+from fix_jsm import CLEAR_LINE, Jsm
 from rawnats import RawClient
 
 from jetstream_sync.server import NatsServer
@@ -430,7 +430,7 @@ def test_copy_needs_other_subjects(jsm: Jsm, raw: RawClient) -> None:
 
 
 def test_the_prompts_of_the_2020_cli(terminal: Any, raw: RawClient, jsm: Jsm) -> None:
-    """The prompts have the order of the 2020 documentation; ``?`` shows help and the option."""
+    """The prompts have the order of the 2020 documentation."""
     child = terminal("ms", "add", "ORDERS")
     child.answer("Subjects to consume", "ORDERS.*")
     child.answer("Storage", "file")
@@ -439,10 +439,8 @@ def test_the_prompts_of_the_2020_cli(terminal: Any, raw: RawClient, jsm: Jsm) ->
     child.answer("Maximum Bytes", "")
     child.answer("Maximum Age", "a year")
     child.expect("invalid duration")
-    child.send("1y\n")
-    child.answer("Maximum Message Size", "?")
-    child.expect("Settable using --max-msg-size")
-    child.send("-1\n")
+    child.send(f"{CLEAR_LINE}1y\n")
+    child.answer("Maximum Message Size", "-1")
     child.expect("Stream ORDERS was created")
     assert child.wait() == 0
     config = config_of(raw, "ORDERS")
@@ -458,7 +456,7 @@ def test_given_options_are_not_prompted_for(terminal: Any, raw: RawClient, jsm: 
     child = terminal("ms", "add", *[each for each in options if "1y" not in each])
     child.answer("Stream name", "a.b")
     child.expect("stream name 'a.b' is invalid")
-    child.send("ORDERS\n")
+    child.send(f"{CLEAR_LINE}ORDERS\n")
     child.answer("Maximum Age", "1d")
     child.expect("Stream ORDERS was created")
     assert child.wait() == 0
@@ -491,9 +489,9 @@ def test_deleting_asks_for_confirmation(terminal: Any, raw: RawClient, jsm: Jsm)
 def test_a_stream_is_chosen_from_a_list(terminal: Any, jsm: Jsm) -> None:
     """On a terminal, a command without a stream name shows a list of the streams."""
     jsm("ms", *SEED.split()).ok()
-    child = terminal("ms", "info", TERM="dumb")
-    child.expect("1) ORDERS")
-    child.answer("Select a stream", "1")
+    child = terminal("ms", "info")
+    child.expect("» ORDERS")
+    child.send("\n")
     child.expect("Information for stream ORDERS")
     assert child.wait() == 0
 

@@ -214,7 +214,6 @@ def _name(
             "CONSUMER",
             check_consumer_name,
             blank="",
-            help="The durable name; optional with --ephemeral",
         )
         return {"durable_name": known or None, "name": None}
     if given is None and base.durable_name is None:
@@ -237,7 +236,6 @@ def _ask_for_rest(ask: Asker, fields: dict[str, Any]) -> None:
             parse,
             default=default,
             blank=parse(default),
-            help=each.help(),
         )
         fields.update(_fields_of({name: (value,) if each.many else value}))
 

@@ -139,7 +139,6 @@ def _prompt_for_config(
             check_stream_name,
             value=name,
             blank="",
-            help="Name of the stream",
         )
         has_origin = "mirror" in fields or "sources" in fields
         if "subjects" not in fields and not has_origin:
@@ -149,7 +148,6 @@ def _prompt_for_config(
                 parse_list,
                 default=name if defaults and name else None,
                 blank=parse_list(""),
-                help="Subjects to store, separated by commas; wildcards are allowed",
             )
         declared = {each.name: each for each in config_fields(StreamConfig)}
         for field, default in _PROMPTED.items() if ask.interactive else ():
@@ -161,7 +159,6 @@ def _prompt_for_config(
                 value=fields.get(field),
                 default=default,
                 blank=kind.parse(default),
-                help=declared[field].help(),
             )
     if not has_origin:
         fields.setdefault("allow_direct", True)
