@@ -15,37 +15,16 @@ from .models import Outbox
 _SHOWN = 1000
 
 
-class _StateFilter(admin.SimpleListFilter):
-    """Messages that wait, and messages that are set aside."""
-
-    title = "state"
-    parameter_name = "state"
-
-    def lookups(self, _request: HttpRequest, _model_admin: Any) -> list[tuple[str, str]]:
-        """Return the values of the filter."""
-        return [("waiting", "Waiting"), ("failed", "Set aside")]
-
-    def queryset(self, _request: HttpRequest, rows: QuerySet[Outbox]) -> QuerySet[Outbox]:
-        """Return the chosen rows."""
-        if self.value() is None:
-            return rows
-        return rows.filter(failed_at__isnull=self.value() == "waiting")
-
-
 @admin.register(Outbox)
 class OutboxAdmin(admin.ModelAdmin):
     """Messages that wait or are set aside: read them, publish them again, delete them."""
 
     list_display: Sequence[str] = (
-        "id",
-        "subject",
-        "msg_id",
-        "created_at",
-        "attempts",
-        "failed_at",
-        "error",
+        *("id", "subject", "msg_id", "created_at"),
+        *("attempts", "failed_at", "error"),
     )
-    list_filter: Sequence[Any] = (_StateFilter,)
+    # Not empty: messages that are set aside.
+    list_filter: Sequence[Any] = (("failed_at", admin.EmptyFieldListFilter),)
     search_fields: Sequence[str] = ("subject", "msg_id", "error")
     ordering: Sequence[str] = ("id",)
     actions: Sequence[str] = ("publish_again",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
@@ -64,25 +65,18 @@ class Config:
                 hint = f": did you mean {close!r}?" if close else f"; known are {', '.join(known)}"
                 raise ImproperlyConfigured(f"unknown key {key!r} in the setting JETSTREAM{hint}")
         found = cls(**given)
-        for key, kind, rule in (
-            ("connection", Mapping, "a dictionary"),
-            ("name", str, "a str"),
-            ("outbox", list | tuple | None, "a list of names of databases"),
-            ("middleware", list | tuple, "a list"),
-            ("max_payload", int, "a number of bytes"),
-            ("inbox_days", int | float, "a number of days"),
+        days = f"a number of days, from 0 to {_MAX_DAYS}"
+        for key, ok, rule in (
+            ("connection", isinstance(found.connection, Mapping), "a dictionary"),
+            ("name", isinstance(found.name, str), "a str"),
+            ("outbox", isinstance(found.outbox, list | tuple | None), "a list of databases"),
+            ("middleware", isinstance(found.middleware, list | tuple), "a list"),
+            ("max_payload", _is_within(found.max_payload, 1, sys.maxsize), "a number of bytes"),
+            ("inbox_days", _is_within(found.inbox_days, 0, _MAX_DAYS), days),
         ):
-            value = getattr(found, key)
-            if not isinstance(value, kind):
+            if not ok:
+                value = getattr(found, key)
                 raise ImproperlyConfigured(f"JETSTREAM[{key!r}] is {value!r}: it must be {rule}")
-        if found.max_payload < 1:
-            raise ImproperlyConfigured(
-                f"JETSTREAM['max_payload'] is {found.max_payload!r}: it must be above 0"
-            )
-        if not 0 <= found.inbox_days <= _MAX_DAYS:
-            raise ImproperlyConfigured(
-                f"JETSTREAM['inbox_days'] is {found.inbox_days!r}: it must be from 0 to {_MAX_DAYS}"
-            )
         return found
 
     @property
@@ -92,3 +86,7 @@ class Config:
             return self.outbox
         engine = settings.DATABASES.get(DEFAULT_DB_ALIAS, {}).get("ENGINE", _NO_ENGINE)
         return () if engine == _NO_ENGINE else (DEFAULT_DB_ALIAS,)
+
+
+def _is_within(value: object, least: float, most: float) -> bool:
+    return isinstance(value, int | float) and least <= value <= most

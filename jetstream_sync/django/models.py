@@ -7,12 +7,13 @@ handler has committed.
 
 from __future__ import annotations
 
+import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db import models
+from django.db import IntegrityError, models, transaction
 from django.utils import timezone
 
 from .. import Headers, MaxPayloadError
@@ -21,6 +22,9 @@ from ..subjects import check_publish_subject
 from .config import Config
 
 __all__ = ["Inbox", "Outbox", "OutboxState"]
+
+
+log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
 
 def _new_msg_id() -> str:
@@ -170,3 +174,26 @@ class Inbox(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+    @classmethod
+    def run_once(cls, call: Callable[[], object], message_id: str, using: str) -> object:
+        """
+        Run a function in a transaction, unless an earlier run for the message has committed.
+
+        A concurrent run for the same message waits for the end of the first one.
+        """
+        with transaction.atomic(using=using):
+            # First of all: this takes the write lock of SQLite, which cannot be taken after a read.
+            try:
+                with transaction.atomic(using=using):
+                    cls._default_manager.using(using).create(id=message_id)
+            except IntegrityError:
+                log.info("%s was handled before, and is only acknowledged", message_id)
+                return None
+            return call()
+
+    @classmethod
+    def delete_old(cls, days: float, using: str) -> None:
+        """Delete the entries that are older than this number of days."""
+        before = timezone.now() - timedelta(days=days)
+        cls._default_manager.using(using).filter(created_at__lt=before).delete()

@@ -40,8 +40,7 @@ from .. import (
 )
 from ..workers.status import spawn
 from .config import Config
-from .inbox import delete_old_entries
-from .models import Outbox, OutboxState
+from .models import Inbox, Outbox, OutboxState
 from .publishing import jetstream
 
 if TYPE_CHECKING:
@@ -155,7 +154,7 @@ class OutboxRelay:
     def _clean(self) -> None:
         for alias in self._inbox:
             try:
-                delete_old_entries(self._config.inbox_days, alias)
+                Inbox.delete_old(self._config.inbox_days, alias)
             except Exception as error:  # noqa: BLE001 - the thread outlives any error of the database
                 connections[alias].close()
                 text = f"cannot delete old entries of the inbox in {alias!r}: {error}"

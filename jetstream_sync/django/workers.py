@@ -121,9 +121,9 @@ class Worker(workers.Worker):
         using = self.atomic.get((where.stream, where.consumer))
         if using is None:
             return call()
-        from .inbox import run_once  # noqa: PLC0415 - models exist after the apps are loaded
+        from .models import Inbox  # noqa: PLC0415 - models exist after the apps are loaded
 
-        return run_once(call, ctx.id, using)
+        return Inbox.run_once(call, ctx.id, using)
 
 
 def _with_database(call: Callable[[], object], _ctx: Context) -> object:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, Protocol, TypedDict
+from typing import TYPE_CHECKING, Final, Protocol, TypedDict, cast
 
 from .observer import BUCKETS_S, COUNTERS, OUTCOMES, Histogram
 
@@ -221,10 +221,8 @@ def _escaped(text: str) -> str:
 def counts_of(parts: Sequence[HandlerSnapshot]) -> HandlerSnapshot:
     """Return the sum of what processes have counted that have ended since."""
     successes = [each["last_success"] for each in parts if each["last_success"] is not None]
-    return {
-        "handler": parts[0]["handler"],
-        "stream": parts[0]["stream"],
-        "consumer": parts[0]["consumer"],
+    names = {name: parts[0][name] for name in _LABELS}
+    summed = {
         "counts": {
             name: sum(each["counts"][name] for each in parts) for name in (*OUTCOMES, *COUNTERS)
         },
@@ -232,15 +230,9 @@ def counts_of(parts: Sequence[HandlerSnapshot]) -> HandlerSnapshot:
         "wait": _sum([each["wait"] for each in parts]),
         "age": _sum([each["age"] for each in parts]),
         "last_success": max(successes, default=None),
-        "running": 0,
-        "buffered": 0,
-        "paused": 0.0,
-        "slots": 0,
-        "delayed": 0,
-        "pending": None,
-        "ack_pending": None,
-        "mismatches": 0,
     }
+    gauges = dict.fromkeys(("running", "buffered", "paused", "slots", "delayed", "mismatches"), 0)
+    return cast("HandlerSnapshot", names | summed | gauges | {"pending": None, "ack_pending": None})
 
 
 def _sum(parts: Sequence[HistogramSnapshot]) -> HistogramSnapshot:

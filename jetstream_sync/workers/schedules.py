@@ -41,20 +41,6 @@ from .handler import Handler
 if TYPE_CHECKING:
     from .. import JetStream, Stream, StreamConfig
 
-__all__ = [
-    "AT_LEVEL",
-    "REFRESH_S",
-    "Schedule",
-    "ScheduleState",
-    "Schedules",
-    "check_schedules",
-    "check_scheduling",
-    "delete_schedules",
-    "find_schedules",
-    "matches",
-    "require_level",
-]
-
 log: logging.Logger = logging.getLogger("jetstream_sync.worker")
 
 #: Interval at which stored schedules are checked, in seconds.
@@ -88,17 +74,11 @@ class Schedule:
         given = [each for each in ("cron", "every", "at") if getattr(self, each) is not None]
         if len(given) != 1:
             raise InvalidOptionError("cron, every, at", given, "give exactly one of them")
-        cron = self.cron
-        if cron is not None and (
-            not isinstance(cron, str)
-            or (
-                len(cron.split()) not in (5, 6)
-                and not (cron.startswith("@") and len(cron.split()) == 1)
-            )
-        ):
-            raise InvalidOptionError(
-                "cron", cron, "must have five or six fields, or be a name such as '@daily'"
-            )
+        if self.cron is not None:
+            fields = self.cron.split() if isinstance(self.cron, str) else []
+            if len(fields) not in (5, 6) and not (len(fields) == 1 and fields[0][0] == "@"):
+                rule = "must have five or six fields, or be a name such as '@daily'"
+                raise InvalidOptionError("cron", self.cron, rule)
         if self.at is not None and self.at.utcoffset() is None:
             raise InvalidOptionError("at", self.at, "must have a time zone")
 

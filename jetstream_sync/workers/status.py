@@ -5,8 +5,8 @@ from __future__ import annotations
 import queue
 import signal
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,6 +56,23 @@ def exit_status(error: BaseException) -> int:
     ):
         return ExitStatus.REFUSED
     return ExitStatus.FAILED
+
+
+@contextmanager
+def signals(numbers: Iterable[int], on_signal: Callable[[int], object]) -> Iterator[None]:
+    """Handle signals for the duration of a block, if this is the main thread; else leave them alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {
+        number: signal.signal(number, lambda number, _frame: on_signal(number))
+        for number in numbers
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def status_text(status: int) -> str:

@@ -20,11 +20,10 @@ import os
 import queue
 import signal
 import subprocess
-import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -32,7 +31,7 @@ from .. import InvalidOptionError
 from .heartbeat import LINK_VARIABLE
 from .logs import log
 from .retries import check_count
-from .status import spawn, status_text
+from .status import signals, spawn, status_text
 
 #: Delays before a process is started again, in seconds, and the uptime that resets them.
 _FIRST_DELAY_S: Final = 1.0
@@ -242,7 +241,8 @@ class Supervisor:
             128 plus the number of the signal that has ended it.
 
         """
-        with self._signals():
+        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+        with signals(numbers, lambda number: self._events.put(_Event(signal_number=number))):
             log.info("supervisor: starting %d worker processes", len(self._slots))
             self._ticked_at = time.monotonic()
             while not (self._stops and not self._alive):
@@ -253,24 +253,6 @@ class Supervisor:
         return self._status
 
     # --- events ---------------------------------------------------------------------------------
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Handle signals for the duration of a block, if this is the main thread."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def on_signal(number: int, _frame: object) -> None:
-            self._events.put(_Event(signal_number=number))
-
-        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-        before = {number: signal.signal(number, on_signal) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _handle(self, event: _Event) -> None:
         if event.process is not None:

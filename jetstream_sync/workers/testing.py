@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from .context import Context
     from .handler import Handler, Middleware
 
-__all__ = ["Outcome", "PublishedMessage", "TestClient"]
-
 _CONSUMER_CONFIG: Final = ConsumerConfig(ack_wait=30)
 #: When each message was stored, in nanoseconds since the epoch: 2026-01-01.
 _STORED_NS: Final = 1_767_225_600 * 10**9

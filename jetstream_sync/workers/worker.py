@@ -37,7 +37,7 @@ from .schedules import (
     delete_schedules,
     find_schedules,
 )
-from .status import CheckResult, Event, ExitStatus, StopOnce, exit_status
+from .status import CheckResult, Event, ExitStatus, StopOnce, exit_status, signals
 from .tracing import TRACE_MODES
 
 if TYPE_CHECKING:
@@ -511,25 +511,16 @@ class Worker:
     @contextmanager
     def _signals(self, put: Callable[[Event], object]) -> Iterator[None]:
         """Pass on signals for the duration of a block, if this is the main thread."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def on_signal(number: int, _frame: object) -> None:
-            put(Event("stop", signal_number=number))
-
-        stops = (signal.SIGTERM, signal.SIGINT)
-        before = {number: signal.signal(number, on_signal) for number in stops}
-        quits = getattr(signal, "SIGQUIT", None)
+        is_main = threading.current_thread() is threading.main_thread()
+        quits = getattr(signal, "SIGQUIT", None) if is_main else None
         if quits is not None:
-            with suppress(
-                OSError, ValueError, AttributeError
-            ):  # stderr may be replaced by an object
+            # Standard error may be replaced by an object.
+            with suppress(OSError, ValueError, AttributeError):
                 faulthandler.register(quits, all_threads=True)
+        stops = (signal.SIGTERM, signal.SIGINT)
         try:
-            yield
+            with signals(stops, lambda number: put(Event("stop", signal_number=number))):
+                yield
         finally:
             if quits is not None:
                 faulthandler.unregister(quits)
-            for number, handler in before.items():
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)

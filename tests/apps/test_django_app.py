@@ -330,15 +330,15 @@ def test_the_admin_page_of_the_outbox() -> None:
                 return re.findall('class="field-subject">([^<]*)<', page)
 
             assert subjects("") == ["orders.waits", "orders.failed"]
-            assert subjects("?state=waiting") == ["orders.waits"]
-            assert subjects("?state=failed") == ["orders.failed"]
+            assert subjects("?failed_at__isempty=1") == ["orders.waits"]
+            assert subjects("?failed_at__isempty=0") == ["orders.failed"]
             page = client.get(f"{url}{failed.id}/change/").content.decode()
             assert "message size exceeds maximum allowed" in page
             assert "T\u00fcr\ufffdxx" in page
             assert "(2005 bytes)" in page
             assert client.get(f"{url}add/").status_code == 403
             client.post(url, {"action": "publish_again", "_selected_action": [failed.id]})
-            assert subjects("?state=waiting") == ["orders.waits", "orders.failed"]
+            assert subjects("?failed_at__isempty=1") == ["orders.waits", "orders.failed"]
             failed.refresh_from_db()
             assert (failed.attempts, failed.error, failed.failed_at) == (0, "", None)
     finally:
@@ -504,14 +504,13 @@ def test_old_entries_of_the_inbox_are_deleted(database: str) -> None:
 
     from django.utils import timezone
 
-    from jetstream_sync.django.inbox import delete_old_entries
     from jetstream_sync.django.models import Inbox
 
     for days in (0, 6, 8, 30):
         Inbox.objects.using(database).create(
             id=f"S/C/{days}/1", created_at=timezone.now() - timedelta(days=days)
         )
-    assert delete_old_entries(7.0, database) == 2
+    Inbox.delete_old(7.0, database)
     left = set(Inbox.objects.using(database).values_list("id", flat=True))
     assert left == {"S/C/0/1", "S/C/6/1"}
 
@@ -607,11 +606,11 @@ def test_a_database_that_closes_idle_connections(
         ({"connection": "nats://x"}, "it must be a dictionary"),
         ({"outbox": "default"}, "it must be a list"),
         ({"max_payload": "1M"}, "it must be a number of bytes"),
-        ({"max_payload": 0}, "it must be above 0"),
+        ({"max_payload": 0}, "it must be a number of bytes"),
         ({"inbox_days": "7"}, "it must be a number"),
-        ({"inbox_days": -1}, "it must be from 0 to"),
-        ({"inbox_days": 1e9}, "it must be from 0 to"),
-        ({"inbox_days": float("nan")}, "it must be from 0 to"),
+        ({"inbox_days": -1}, "it must be a number of days, from 0 to"),
+        ({"inbox_days": 1e9}, "it must be a number of days, from 0 to"),
+        ({"inbox_days": float("nan")}, "it must be a number of days, from 0 to"),
         ({"ensure": "everything"}, "must be 'consumer' or 'none'"),
         ({"worker": "nowhere:worker"}, "cannot import the worker"),
         ({"worker": "os:path"}, "create it with its class Worker"),

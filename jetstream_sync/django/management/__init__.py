@@ -1,1 +1,36 @@
-"""The commands."""
+"""The management commands, whose argument is a worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from ... import Error, InvalidArgumentError
+
+
+class WorkerCommand(BaseCommand):
+    """A command for a worker."""
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the argument for the worker."""
+        parser.add_argument(
+            "worker",
+            nargs="?",
+            metavar="MODULE:ATTRIBUTE",
+            help="the worker; default: that of the setting JETSTREAM",
+        )
+
+    def handle(self, *_args: Any, **options: Any) -> None:
+        """Do what the command is for; report its errors."""
+        try:
+            self.use(options)
+        except (ImproperlyConfigured, InvalidArgumentError) as error:
+            raise CommandError(str(error), returncode=2) from error
+        except Error as error:
+            raise CommandError(str(error)) from error
+
+    def use(self, options: dict[str, Any]) -> None:
+        """Do what the command is for."""
+        raise NotImplementedError

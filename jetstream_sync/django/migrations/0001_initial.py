@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 from django.db import migrations, models
 from django.utils import timezone
 
+_ERROR = models.CharField(blank=True, db_default="", default="", max_length=500)
+
 
 class Migration(migrations.Migration):
     """Create both tables."""
@@ -35,6 +37,10 @@ class Migration(migrations.Migration):
                 ("headers", models.JSONField(default=dict)),
                 ("msg_id", models.CharField(max_length=255)),
                 ("created_at", models.DateTimeField(default=timezone.now)),
+                ("attempts", models.PositiveIntegerField(db_default=0, default=0)),
+                ("error", _ERROR),
+                ("retry_at", models.DateTimeField(db_index=True, null=True)),
+                ("failed_at", models.DateTimeField(null=True)),
             ],
             options={
                 "db_table": "jetstream_outbox",

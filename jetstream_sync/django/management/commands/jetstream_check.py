@@ -5,32 +5,18 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError, CommandParser
-
 from ...workers import find_worker
+from .. import WorkerCommand
 
 
-class Command(BaseCommand):
+class Command(WorkerCommand):
     """Check streams, consumers, options and permissions of a worker."""
 
     help = "Check that the worker can run. No message is read, and nothing is changed."
 
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Add the argument for the worker."""
-        parser.add_argument(
-            "worker",
-            nargs="?",
-            metavar="MODULE:ATTRIBUTE",
-            help="the worker; default: that of the setting JETSTREAM",
-        )
-
-    def handle(self, *_args: Any, **options: Any) -> None:
+    def use(self, options: dict[str, Any]) -> None:
         """Check the worker; exit with the status with which it would end."""
-        try:
-            worker = find_worker(options["worker"])
-        except ImproperlyConfigured as error:
-            raise CommandError(str(error), returncode=2) from error
+        worker = find_worker(options["worker"])
         result = worker.check()
         for each in worker.handlers:
             self.stdout.write(f"{each.name}: consumer {each.consumer} of stream {each.stream}")
