@@ -161,9 +161,10 @@ def write_reports(
     """
     out = settings.env.stdout
     while True:
+        # No server answers while a cluster elects a leader.
+        found = take() if every is None else failover(take)
         if every is not None and not settings.json and settings.env.console(out) is not None:
             unescaped(out).write("\x1b[H\x1b[2J")
-        found = take()
         if settings.json and every is not None:
             emit_line(settings, [row(each) for each in found])
         else:

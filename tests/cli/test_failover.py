@@ -78,3 +78,18 @@ def test_an_object_is_stored(cluster: NatsCluster, js: JetStream, jsm: Jsm, tmp_
     child = jsm.spawn("object", "put", "B", str(path), "--name", "o", "--timeout", "10s")
     survives(cluster, child, lambda: store.status().size > 1_000_000)
     assert store.get_bytes("o") == path.read_bytes()
+
+
+def test_a_repeated_report_goes_on(cluster: NatsCluster, js: JetStream, jsm: Jsm) -> None:
+    """A report that is repeated goes on while no server answers, as a leader is being elected."""
+    js.create_stream(name="S", subjects=["s"], num_replicas=3)
+    child = jsm.spawn("stream", "report", "--watch", "100ms", "-j", "--timeout", "4s")
+    assert child.stdout is not None
+    try:
+        assert child.stdout.readline()
+        cluster.servers[0].kill()
+        for _ in range(30):
+            assert child.stdout.readline(), child.communicate()
+    finally:
+        child.kill()
+        child.communicate()
