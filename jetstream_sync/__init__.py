@@ -19,6 +19,7 @@ The public names by topic:
 * Core messages: `Msg`, `Headers`, `Status`, `Subscription`, `ReplyIterator`
 * JetStream: `JetStream`, `JetStreamMsg`, `Metadata`, `PubAck`, `PublishOptions`, `Batch`, `AccountInfo`
 * Streams: `Stream`, `StreamConfig`, `StreamInfo`, `StreamState`, `StoredMsg`, `StreamSnapshot`
+* Counters and schedules: `Counters`, `CounterEntry`, `Schedule`
 * Pull consumers: `PullConsumer`, `ConsumerConfig`, `ConsumerInfo`, `MessageIterator`,
   `ConsumeHandle`, `ContinuousOptions`, `PriorityOptions`
 * Ordered consumers: `OrderedConsumer`, `OrderedMessages`, `OrderedOptions`
@@ -69,6 +70,7 @@ from .api.object_store import (
 )
 from .api.publish import PubAck
 from .api.reply import Metadata
+from .api.schedules import Schedule
 from .api.snapshot import SnapshotInfo
 from .api.stream import (
     ExternalStream,
@@ -96,6 +98,7 @@ from .jetstream.connection import Connection, connect, shared_connection
 from .jetstream.consume import ConsumeHandle
 from .jetstream.consumer import ContinuousOptions, PriorityOptions, PullConsumer
 from .jetstream.context import JetStream
+from .jetstream.counters import CounterEntry, Counters
 from .jetstream.direct_get import StoredMsg
 from .jetstream.key_value import KeyValue
 from .jetstream.message import JetStreamMsg
@@ -136,6 +139,8 @@ __all__ = [
     "ConsumerPause",
     "ConsumerReset",
     "ContinuousOptions",
+    "CounterEntry",
+    "Counters",
     "DeliverPolicy",
     "DiscardPolicy",
     "EventKind",
@@ -181,6 +186,7 @@ __all__ = [
     "ReplayPolicy",
     "ReplyIterator",
     "RetentionPolicy",
+    "Schedule",
     "SequenceInfo",
     "Server",
     "ServerInfo",

@@ -40,6 +40,18 @@ SCHEDULE: Final = "Nats-Schedule"
 SCHEDULE_TARGET: Final = "Nats-Schedule-Target"
 #: The time zone of a cron expression.
 SCHEDULE_TIME_ZONE: Final = "Nats-Schedule-Time-Zone"
+#: The subject whose last message is the payload of the messages of a schedule (server 2.14).
+SCHEDULE_SOURCE: Final = "Nats-Schedule-Source"
+#: The time to live of the messages of a schedule.
+SCHEDULE_TTL: Final = "Nats-Schedule-TTL"
+#: Whether a message of a schedule replaces the earlier ones of its subject (``sub``; server 2.14).
+SCHEDULE_ROLLUP: Final = "Nats-Schedule-Rollup"
+#: The subject of the schedule that a message belongs to, and what happens to the schedule then.
+SCHEDULER: Final = "Nats-Scheduler"
+SCHEDULE_NEXT: Final = "Nats-Schedule-Next"
+#: The increment of a counter (ADR-49, server 2.12), and the totals of its sources.
+INCREMENT: Final = "Nats-Incr"
+COUNTER_SOURCES: Final = "Nats-Counter-Sources"
 #: In a direct get response: the stream (ADR-31).
 STREAM: Final = "Nats-Stream"
 #: In a direct get response: the stream sequence (ADR-31).

@@ -98,7 +98,10 @@ CLASSES = {
         "unpin_consumer": "stream_name name group",
         "reset_consumer": "stream_name name seq",
         "restore_stream": "info data timeout final_timeout",
-        "schedule": "subject payload target at every cron time_zone headers msg_id timeout",
+        "schedule": "subject payload target at every cron time_zone source ttl rollup headers msg_id "
+        "timeout",
+        "cancel_schedule": "subject",
+        "counters": "stream",
         "create_key_value": "bucket history ttl limit_marker_ttl max_value_size max_bytes storage "
         "replicas compression mirror sources",
         "key_value": "bucket",
@@ -202,6 +205,7 @@ CLASSES = {
         "reset_consumer": "name seq",
         "ordered_consumer": "",
         "snapshot": "consumers check chunk_size window_size timeout",
+        "schedules": "subject",
     },
     "PullConsumer": {
         "": "cached_info name stream_name",

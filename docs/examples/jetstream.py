@@ -38,6 +38,22 @@ with js.batch(stream="LEDGER") as batch:
     batch.add("ledger.bob", b"+7", msg_id="transfer-2")
 print(list(batch.sequences))
 
+# --- JetStream.counters
+js.create_stream(name="HITS", subjects=["hits.>"], allow_msg_counter=True, allow_direct=True)
+counters = js.counters("HITS")
+print(counters.add("hits.eu", 5), counters["hits.eu"])
+for counter in counters.items("hits.*"):
+    print(counter.subject, counter.value)
+
+# --- JetStream.cancel_schedule
+js.create_stream(name="PLANS", subjects=["plans.>"], allow_msg_schedules=True)
+js.schedule("plans.report", target="plans.due", cron="0 5 * * *")
+assert js.cancel_schedule("plans.report")
+
+# --- Stream.schedules
+for schedule in js.get_stream("PLANS").schedules("plans.>"):
+    print(schedule.subject, schedule.rule, schedule.target)
+
 # --- JetStream.create_consumer
 config = ConsumerConfig(durable_name="BILLING", ack_wait=60, max_deliver=5)
 consumer = js.create_consumer("ORDERS", config)

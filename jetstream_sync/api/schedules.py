@@ -3,16 +3,81 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..durations import check_time, duration, duration_to_ns, time_to_text
 from ..errors import InvalidOptionError
-from ..headers import SCHEDULE, SCHEDULE_TARGET, SCHEDULE_TIME_ZONE
+from ..headers import (
+    SCHEDULE,
+    SCHEDULE_ROLLUP,
+    SCHEDULE_SOURCE,
+    SCHEDULE_TARGET,
+    SCHEDULE_TIME_ZONE,
+    SCHEDULE_TTL,
+    Headers,
+)
 from ..subjects import check_publish_subject
 
 _SECOND: Final = 1_000_000_000
 #: Fields of a cron expression; the first of six is for seconds.
 _CRON_FIELDS: Final = 6
+
+
+class Schedule(NamedTuple):
+    """A schedule that a stream holds."""
+
+    subject: str
+    """Its subject, which identifies it."""
+
+    rule: str
+    """When messages are published: ``@at`` and a time, ``@every`` and a duration, or a cron expression."""
+
+    target: str
+    """The subject of the messages."""
+
+    time_zone: str | None
+    """The time zone of a cron expression; ``None``: UTC."""
+
+    source: str | None
+    """The subject whose last message is published; ``None``: the payload."""
+
+    ttl: str | None
+    """The time to live of the messages, as the server stores it; ``None``: that of the stream."""
+
+    rollup: bool
+    """Whether each message replaces the earlier ones of its subject."""
+
+    payload: bytes
+    """The payload of the messages."""
+
+    headers: Headers
+    """All headers of the schedule."""
+
+    seq: int
+    """Its sequence in the stream."""
+
+    created: datetime
+    """When it was stored, in UTC."""
+
+    @classmethod
+    def of(
+        cls, subject: str, payload: bytes, headers: Headers, seq: int, created: datetime
+    ) -> Schedule:
+        """Return the schedule in a stored message."""
+        get = headers.get
+        return cls(
+            subject,
+            get(SCHEDULE, ""),
+            get(SCHEDULE_TARGET, ""),
+            get(SCHEDULE_TIME_ZONE),
+            get(SCHEDULE_SOURCE),
+            get(SCHEDULE_TTL),
+            get(SCHEDULE_ROLLUP) == "sub",
+            payload,
+            headers,
+            seq,
+            created,
+        )
 
 
 def schedule_headers(
@@ -21,6 +86,8 @@ def schedule_headers(
     every: float | timedelta | None,
     cron: str | None,
     time_zone: str | None,
+    source: str | None = None,
+    rollup: bool = False,
 ) -> dict[str, str]:
     """
     Return the headers of a schedule; see `JetStream.schedule` for the arguments.
@@ -39,6 +106,10 @@ def schedule_headers(
         if cron is None:
             raise InvalidOptionError("time_zone", time_zone, "needs 'cron'")
         headers[SCHEDULE_TIME_ZONE] = time_zone
+    if source is not None:
+        headers[SCHEDULE_SOURCE] = check_publish_subject(source)
+    if rollup:
+        headers[SCHEDULE_ROLLUP] = "sub"
     if at is not None:
         headers[SCHEDULE] = f"@at {time_to_text(check_time(at, 'at'))}"
     elif every is not None:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from ..api.account import AccountInfo
 from ..api.publish import PubAck
 from ..api.routes import Routes
-from ..api.schedules import schedule_headers
 from ..api.snapshot import SnapshotInfo
 from ..api.stream import StreamConfig, StreamInfo
 from ..client.core import ConnectionCore
 from ..codec import decode, encode
 from ..errors import StreamNotFoundError
 from ..foreign_names import ForeignNames
-from ..headers import Headers, HeadersLike
+from ..headers import HeadersLike
 from ..net.clock import Deadline, seconds
 from ..subjects import check_stream_name, check_subject
 from .api_requests import (
@@ -30,6 +29,7 @@ from .api_requests import (
 )
 from .batches import BatchAPI
 from .consumer_admin import ConsumerAdmin
+from .counters import Counters
 from .key_value_admin import KeyValueAdmin
 from .object_store_admin import ObjectStoreAdmin
 from .publish import (
@@ -42,6 +42,7 @@ from .publish import (
     publish_headers,
 )
 from .pull_subscription import PullSubscribeAPI
+from .schedules import ScheduleAPI
 from .snapshots import restore
 from .stream import Stream
 from .subscribe import PushSubscribeAPI
@@ -62,6 +63,7 @@ class JetStream(
     ObjectStoreAdmin,
     PushSubscribeAPI,
     PullSubscribeAPI,
+    ScheduleAPI,
 ):
     """
     The JetStream API of one connection.
@@ -346,6 +348,22 @@ class JetStream(
             raise StreamNotFoundError(404, 10059, f"no stream has the subject {subject!r}")
         return names[0]
 
+    def counters(self, stream: str) -> Counters:
+        """
+        Return the counters of a stream (ADR-49).
+
+        Args:
+            stream: the name of a stream with ``allow_msg_counter`` and ``allow_direct``; needs server 2.12.
+
+        Raises:
+            InvalidOptionError: the stream does not have both options.
+            StreamNotFoundError: the stream does not exist.
+            InvalidNameError: the name is invalid.
+            Error: otherwise as `get_stream()`.
+
+        """
+        return Counters(self.get_stream(stream), self.publish)
+
     def restore_stream(
         self,
         info: SnapshotInfo,
@@ -440,8 +458,8 @@ class JetStream(
             WrongLastSequenceError, WrongLastMsgIDError: an expectation is not met.
             MessageTTLDisabledError: ``msg_ttl`` is given, and the stream does not allow it.
             ServerTooOldError: ``msg_ttl`` or ``expected_last_subject`` is given, and the server is
-                older than 2.11, which would ignore it; nothing was sent. The version is requested once per
-                connection to a server.
+                older than 2.11, or ``cancels`` and it is older than 2.12: it would ignore the option, so
+                nothing was sent. The version is requested once per connection to a server.
             APIError: the server returned an error; nothing was stored.
             TimeoutError: no acknowledgement arrived in time; the message may be stored nevertheless.
             BadSubjectError, InvalidHeaderError, InvalidOptionError, MaxPayloadError: the message is
@@ -472,6 +490,7 @@ class JetStream(
             expected_last_msg_id,
             msg_ttl,
             options.get("expected_last_subject"),
+            options.get("cancels"),
         )
         if options:
             check_publish_options(options)
@@ -484,55 +503,6 @@ class JetStream(
             options.get("retry_attempts", RETRY_ATTEMPTS),
             options.get("retry_wait", RETRY_WAIT),
         )
-
-    def schedule(
-        self,
-        subject: str,
-        payload: bytes = b"",
-        *,
-        target: str,
-        at: datetime | None = None,
-        every: float | timedelta | None = None,
-        cron: str | None = None,
-        time_zone: str | None = None,
-        headers: HeadersLike | None = None,
-        msg_id: str | None = None,
-        timeout: float | timedelta | None = None,
-    ) -> PubAck:
-        """
-        Have the server publish a message later, or again and again (ADR-51).
-
-        The schedule is a message of the stream, whose subject identifies it: another schedule with the
-        subject replaces it, and `Stream.purge` with the subject ends it. Consumers with a filter that
-        includes the subject receive it, too.
-
-        Args:
-            subject: the subject of the schedule.
-            payload: the payload of the messages.
-            target: the subject of the messages, another one of the same stream.
-            at: the time of the only message, with a time zone; a time in the past is now. The schedule
-                is then deleted.
-            every: the interval between messages, in seconds, at least 1. Needs server 2.14.
-            cron: six fields, the first one for seconds; five fields, as in a crontab, for the second 0; or
-                a name such as ``@daily``. Needs server 2.14.
-            time_zone: the time zone of ``cron``, such as ``Europe/Berlin``; ``None``: UTC.
-            headers: headers of the messages; ``None``: none.
-            msg_id: the message id of the schedule; ``None``: none.
-            timeout: as in `publish()`.
-
-        Raises:
-            InvalidOptionError: not exactly one of ``at``, ``every`` and ``cron`` is given, or one is invalid.
-            ServerTooOldError: the server does not know the rule; nothing was sent.
-            BadRequestError: the stream does not have ``allow_msg_schedules``, the target is not among its
-                subjects, or the rule is invalid.
-            Error: otherwise as `publish()`.
-
-        """
-        merged = Headers(headers or ())
-        merged.update(schedule_headers(target, at, every, cron, time_zone))
-        deadline = self._api.deadline(timeout)
-        require_level(self._api, 4 if at is None else 2, "schedules", deadline)
-        return self.publish(subject, payload, deadline.left(), headers=merged, msg_id=msg_id)
 
     def publish_async(
         self,
@@ -600,6 +570,7 @@ class JetStream(
             expected_last_msg_id,
             msg_ttl,
             options.get("expected_last_subject"),
+            options.get("cancels"),
         )
         if options:
             check_publish_options(options)
@@ -616,15 +587,17 @@ class JetStream(
     def _check_level(
         self, msg_ttl: object, options: PublishOptions, timeout: float | timedelta | None
     ) -> float | timedelta | None:
-        """Raise if a server before 2.11 would ignore an option; return the remaining timeout."""
-        if msg_ttl is not None:
-            feature = "msg_ttl"
+        """Raise if an older server would ignore an option; return the remaining timeout."""
+        if options.get("cancels") is not None:
+            level, feature = 2, "cancels"
+        elif msg_ttl is not None:
+            level, feature = 1, "msg_ttl"
         elif options.get("expected_last_subject") is not None:
-            feature = "expected_last_subject"
+            level, feature = 1, "expected_last_subject"
         else:
             return timeout
         deadline = self._api.deadline(timeout)
-        require_level(self._api, 1, feature, deadline)
+        require_level(self._api, level, feature, deadline)
         return deadline.left()
 
     @property

@@ -57,13 +57,15 @@ from ..headers import (
     EXPECTED_STREAM,
     MSG_ID,
     MSG_TTL,
+    SCHEDULE_NEXT,
+    SCHEDULER,
     Headers,
     HeadersLike,
     parse_status,
 )
 from ..net.clock import Deadline, monotonic, seconds
 from ..protocol.parser import Delivery
-from ..subjects import check_stream_name, check_subject
+from ..subjects import check_publish_subject, check_stream_name, check_subject
 from .pub_ack_future import PubAckFuture
 
 #: The TTL of a message that never expires, regardless of the stream's ``max_age`` (ADR-43).
@@ -82,6 +84,7 @@ def publish_headers(
     expected_last_msg_id: str | None,
     msg_ttl: float | timedelta | Literal["never"] | None,
     expected_last_subject: str | None = None,
+    cancels: str | None = None,
 ) -> HeadersLike | None:
     """
     Return the headers of a message, with those for the publish options added.
@@ -117,8 +120,11 @@ def publish_headers(
         extra[EXPECTED_LAST_SUBJECT_SEQ_SUBJECT] = check_subject(expected_last_subject)
     if expected_last_msg_id is not None:
         extra[EXPECTED_LAST_MSG_ID] = _text(expected_last_msg_id, "expected_last_msg_id")
+    if cancels is not None:
+        extra[SCHEDULER] = check_publish_subject(cancels)
+        extra[SCHEDULE_NEXT] = "purge"
     if msg_ttl is not None:
-        extra[MSG_TTL] = _ttl(msg_ttl)
+        extra[MSG_TTL] = ttl_text(msg_ttl)
     if not extra:
         return headers
     if not headers:
@@ -140,7 +146,8 @@ def _number(value: int, option: str) -> str:
     return str(value)
 
 
-def _ttl(value: float | timedelta | Literal["never"]) -> str:
+def ttl_text(value: float | timedelta | Literal["never"]) -> str:
+    """Return the header value of a time to live; raise `InvalidOptionError` if it is invalid."""
     if isinstance(value, str):
         if value != NEVER:
             raise InvalidOptionError("msg_ttl", value, "must be seconds, a timedelta or 'never'")
@@ -182,6 +189,9 @@ class PublishOptions(TypedDict, total=False):
     """The subject to which ``expected_last_subject_sequence`` applies; it may contain wildcards.
     ``None``, the default: the subject of the message. Needs server 2.11; the first message with this
     option after a connect requests the API level of the server."""
+    cancels: str | None
+    """The subject of a schedule that the message ends (ADR-51), another one than that of the message;
+    ``None``, the default: none. Needs server 2.12."""
     retry_attempts: int
     """Number of retries while there are no responders; 0: none; -1: until the timeout; default 2."""
     retry_wait: float | timedelta

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
+from ..api.schedules import Schedule
 from ..api.snapshot import SnapshotRequest
 from ..api.stream import StreamInfo
 from ..durations import check_time, time_to_text
@@ -19,9 +20,12 @@ from ..errors import (
     MessageNotFoundError,
     NoRespondersError,
     ServerError,
+    ServerTooOldError,
     TimeoutError,
+    TooManyResultsError,
 )
 from ..foreign_names import ForeignNames
+from ..headers import SCHEDULE
 from ..subjects import check_subject
 from . import consumer_api
 from .api_requests import APIRequests, require_level, resolve_config, stream_info
@@ -742,8 +746,45 @@ class Stream(ForeignNames):
         """
         return OrderedConsumer(self._api, self._name, **options)
 
+    def schedules(self, subject: str = ">") -> list[Schedule]:
+        """
+        Return the schedules of the stream, sorted by subject (ADR-51).
+
+        Args:
+            subject: only schedules whose subject matches this one, which may have wildcards.
+
+        Raises:
+            BadSubjectError: the subject is invalid.
+            Error: otherwise as `info()` and `get_last_msgs()`.
+
+        """
+        found = [
+            Schedule.of(msg.subject, msg.data, msg.headers, msg.seq, msg.time)
+            for msg in every_last_msg(self, check_subject(subject))
+            if msg.headers and SCHEDULE in msg.headers
+        ]
+        return sorted(found, key=lambda each: each.subject)
+
     def __repr__(self) -> str:
         return f"<Stream {self._name}>"
+
+
+def every_last_msg(stream: Stream, subject: str) -> Iterator[StoredMsg]:
+    """
+    Yield the last message of each subject that matches, for any number of subjects.
+
+    With more of them than a server returns at once, the messages are not those of one point in time.
+    """
+    if stream.cached_info.config.allow_direct:
+        found: Iterator[StoredMsg] | None = None
+        with suppress(TooManyResultsError, NoRespondersError, ServerTooOldError):
+            found = stream.get_last_msgs(subject)
+        if found is not None:
+            yield from found
+            return
+    for name in sorted(stream.info(subjects_filter=subject).state.subjects or ()):
+        with suppress(MessageNotFoundError):
+            yield stream.get_msg(last_by_subject=name)
 
 
 def _without_details(info: StreamInfo) -> StreamInfo:

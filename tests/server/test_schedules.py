@@ -14,6 +14,7 @@ from jetstream_sync import (
     JetStream,
     ServerTooOldError,
     Stream,
+    StreamNotFoundError,
 )
 
 
@@ -56,6 +57,69 @@ def test_messages_come_again_and_again(js: JetStream, jobs: Stream) -> None:
     assert jobs.get_msg(last_by_subject=f"{jobs.name}.due").data == b"new"
     jobs.purge(subject=plan)
     assert plan not in subjects(jobs)
+
+
+@pytest.mark.server(">=2.14")
+def test_a_message_is_taken_from_a_source_with_a_ttl(js: JetStream, stream_name: str) -> None:
+    """The messages have the last payload of the source, expire, and replace each other."""
+    jobs = js.create_stream(
+        name=stream_name,
+        subjects=[f"{stream_name}.>"],
+        allow_msg_schedules=True,
+        allow_msg_ttl=True,
+    )
+    plan, due, source = (f"{stream_name}.{each}" for each in ("plan", "due", "source"))
+    js.publish(source, b"old")
+    js.schedule(plan, target=due, every=1, source=source, ttl=60, rollup=True)
+    js.publish(source, b"new")
+
+    def produced() -> bool:
+        return due in subjects(jobs) and jobs.get_msg(last_by_subject=due).data == b"new"
+
+    wait_until(produced)
+    headers = jobs.get_msg(last_by_subject=due).headers
+    assert headers is not None
+    assert headers["Nats-TTL"] == "60"
+    seq = jobs.get_msg(last_by_subject=due).seq
+    wait_until(lambda: jobs.get_msg(last_by_subject=due).seq > seq)
+    assert subjects(jobs)[due] == 1
+    (found,) = jobs.schedules()
+    assert (found.subject, found.rule, found.target) == (plan, "@every 1s", due)
+    assert (found.source, found.ttl, found.rollup) == (source, "60", True)
+
+
+@pytest.mark.server(">=2.12")
+def test_schedules_are_listed_and_cancelled(js: JetStream, jobs: Stream) -> None:
+    """Messages are not listed; a cancelled schedule publishes nothing."""
+    at = datetime.now(timezone.utc) + timedelta(hours=1)
+    for name in ("b", "a"):
+        js.schedule(f"{jobs.name}.plan.{name}", b"x", target=f"{jobs.name}.due", at=at)
+    js.publish(f"{jobs.name}.plain")
+    assert [each.subject.rpartition(".")[2] for each in jobs.schedules()] == ["a", "b"]
+    (found,) = jobs.schedules(f"{jobs.name}.plan.a")
+    assert (found.payload, found.time_zone, found.source) == (b"x", None, None)
+    assert found.rule.startswith("@at ")
+    assert js.cancel_schedule(f"{jobs.name}.plan.a")
+    assert not js.cancel_schedule(f"{jobs.name}.plan.a")
+    # Published only if the schedule is still there.
+    js.publish(
+        f"{jobs.name}.cancelled",
+        cancels=f"{jobs.name}.plan.b",
+        expected_last_subject=f"{jobs.name}.plan.b",
+        expected_last_subject_sequence=jobs.schedules()[0].seq,
+    )
+    assert jobs.schedules() == []
+    assert subjects(jobs) == {f"{jobs.name}.plain": 1, f"{jobs.name}.cancelled": 1}
+    with pytest.raises(StreamNotFoundError):
+        js.cancel_schedule("unknown.subject")
+
+
+@pytest.mark.server("<2.12")
+def test_an_older_server_would_not_cancel(js: JetStream, stream: Stream) -> None:
+    """The message is not sent."""
+    with pytest.raises(ServerTooOldError, match=r"2\.12"):
+        js.publish(f"{stream.name}.a", cancels=f"{stream.name}.plan")
+    assert stream.info().state.messages == 0
 
 
 @pytest.mark.server(">=2.14")

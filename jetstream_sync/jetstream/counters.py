@@ -1,0 +1,213 @@
+"""Counters: subjects whose last message contains a total (ADR-49)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple, Protocol
+
+from ..api.publish import PubAck
+from ..codec import loads
+from ..errors import (
+    InvalidOptionError,
+    InvalidResponseError,
+    KeyNotFoundError,
+    MessageNotFoundError,
+    WrongStreamError,
+)
+from ..headers import COUNTER_SOURCES, INCREMENT, Headers, HeadersLike
+from ..subjects import check_publish_subject, check_subject
+from .direct_get import StoredMsg
+from .stream import Stream, every_last_msg
+
+_INTEGER: Final = re.compile("[+-]?[0-9]+")
+
+
+class PublishFunction(Protocol):
+    """The part of `JetStream.publish` that counters need."""
+
+    def __call__(
+        self,
+        subject: str,
+        payload: bytes = ...,
+        timeout: float | timedelta | None = ...,
+        stream: str | None = ...,
+        headers: HeadersLike | None = ...,
+        msg_id: str | None = ...,
+    ) -> PubAck:
+        """Publish a message and return its acknowledgement."""
+
+
+class CounterEntry(NamedTuple):
+    """A counter, as its stream holds it."""
+
+    subject: str
+    """Its subject."""
+
+    value: int
+    """The total."""
+
+    increment: int | None
+    """What the last message has added; ``None``: the stream got the total from other streams."""
+
+    sources: Mapping[str, Mapping[str, int]]
+    """For a stream with sources: name of the stream -> subject -> its total."""
+
+    seq: int
+    """The sequence of the last message."""
+
+    time: datetime
+    """When that was stored, in UTC."""
+
+
+class Counters:
+    """
+    The counters of a stream, created by `JetStream.counters`.
+
+    Values are integers of any size. Any number of threads and programs may add to a counter at a time. A value
+    that is read may be behind, because any replica of the stream may answer (ADR-31).
+    """
+
+    def __init__(self, stream: Stream, publish: PublishFunction) -> None:
+        config = stream.cached_info.config
+        for option in ("allow_msg_counter", "allow_direct"):
+            if not getattr(config, option):
+                raise InvalidOptionError("stream", stream.name, f"it does not have {option}")
+        self._stream = stream
+        self._publish = publish
+
+    @property
+    def stream(self) -> str:
+        """The name of the stream."""
+        return self._stream.name
+
+    def add(
+        self,
+        subject: str,
+        value: int = 1,
+        msg_id: str | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> int:
+        """
+        Add to a counter, which starts at 0, and return the new total.
+
+        Args:
+            subject: the subject of the counter.
+            value: what to add; may be negative or 0.
+            msg_id: the message id: within the ``duplicate_window`` of the stream, a second call with the same
+                id adds nothing, and returns the current total. ``None``: none.
+            timeout: in seconds; ``None``: the timeout of the context.
+
+        Raises:
+            CounterError: the server refused the increment.
+            WrongStreamError: another stream has the subject, and has added the value.
+            TimeoutError: no acknowledgement arrived. The value may have been added, so repeat the call only
+                with a ``msg_id``.
+            InvalidOptionError: the value is not an int.
+            Error: otherwise as `JetStream.publish`.
+
+        """
+        return self._add(subject, value, msg_id, timeout)[0]
+
+    def _add(
+        self,
+        subject: str,
+        value: int,
+        msg_id: str | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> tuple[int, int]:
+        """Add to a counter; return the total, and the sequence of the message."""
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidOptionError("value", value, "must be an int")
+        headers = {INCREMENT: f"{value:+d}"}
+        # Without the header for the expected stream, which a server refuses in an increment.
+        ack = self._publish(subject, b"", timeout, None, headers, msg_id)
+        if ack.stream != self.stream:
+            text = f"{subject!r} is a counter of stream {ack.stream!r}, which has added the value"
+            raise WrongStreamError(400, 10060, text)
+        if ack.val is None:  # a duplicate
+            return self[subject], ack.seq
+        return _int(ack.val), ack.seq
+
+    def get(self, subject: str) -> CounterEntry:
+        """
+        Return a counter with its last increment and its sources.
+
+        Raises:
+            KeyNotFoundError: there is no such counter; it is also a `KeyError`.
+            InvalidResponseError: the message is not a counter's.
+            Error: otherwise as `Stream.get_msg`.
+
+        """
+        check_publish_subject(subject)
+        try:
+            return _entry(self._stream.get_msg(last_by_subject=subject))
+        except MessageNotFoundError:
+            raise KeyNotFoundError(self.stream, subject) from None
+
+    def __getitem__(self, subject: str) -> int:
+        """Return the total of a counter; raises as `get()`."""
+        return self.get(subject).value
+
+    def items(self, pattern: str = ">") -> Iterator[CounterEntry]:
+        """
+        Return an iterator of the counters whose subjects match.
+
+        Up to 1,024 counters are those of one point in time; more are read one by one.
+
+        Args:
+            pattern: a subject, which may have wildcards.
+
+        Raises:
+            BadSubjectError: the pattern is invalid.
+            Error: otherwise by the iteration, as `Stream.get_last_msgs`.
+
+        """
+        return map(_entry, every_last_msg(self._stream, check_subject(pattern)))
+
+    def reset(self, subject: str) -> int:
+        """
+        Set a counter to 0 and delete its history; what is added meanwhile is kept.
+
+        Returns:
+            The total that was subtracted.
+
+        Raises:
+            KeyNotFoundError: there is no such counter.
+            Error: otherwise as `add()` and `Stream.purge`.
+
+        """
+        value = self[subject]
+        _, seq = self._add(subject, -value)
+        self._stream.purge(subject=subject, seq=seq)
+        return value
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.stream!r}>"
+
+
+def _entry(msg: StoredMsg) -> CounterEntry:
+    headers = msg.headers or Headers()
+    total = loads(msg.data) if msg.data else None
+    if not isinstance(total, dict):
+        raise InvalidResponseError(f"{msg.subject!r} is not a counter: {msg.data[:60]!r}")
+    sources = loads(headers[COUNTER_SOURCES]) if COUNTER_SOURCES in headers else {}
+    increment = headers.get(INCREMENT)
+    return CounterEntry(
+        msg.subject,
+        _int(total.get("val")),
+        None if increment is None else _int(increment),
+        {
+            stream: {subject: _int(value) for subject, value in totals.items()}
+            for stream, totals in sources.items()
+        },
+        msg.seq,
+        msg.time,
+    )
+
+
+def _int(text: object) -> int:
+    if not isinstance(text, str) or not _INTEGER.fullmatch(text):
+        raise InvalidResponseError(f"expected an integer of a counter, got {text!r:.60}")
+    return int(text)

@@ -1,0 +1,173 @@
+"""Counters (ADR-49): exact totals of any size, sources, and resets."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from fix_threads import wait_until
+
+from jetstream_sync import (
+    CounterError,
+    Counters,
+    InvalidOptionError,
+    JetStream,
+    KeyNotFoundError,
+    ServerTooOldError,
+    WrongStreamError,
+)
+from jetstream_sync.api.stream import StreamSource, SubjectTransform
+
+
+@pytest.fixture
+def counters(js: JetStream, stream_name: str) -> Counters:
+    """The counters of an empty stream."""
+    js.create_stream(
+        name=stream_name, subjects=[f"{stream_name}.>"], allow_msg_counter=True, allow_direct=True
+    )
+    return js.counters(stream_name)
+
+
+@pytest.mark.server(">=2.12")
+def test_totals_are_exact(counters: Counters) -> None:
+    """Integers of any size and sign are added; the entry has the last increment."""
+    subject = f"{counters.stream}.big"
+    assert counters.add(subject) == 1
+    assert counters.add(subject, 10**40) == 10**40 + 1
+    assert counters.add(subject, -5) == 10**40 - 4
+    assert counters.add(subject, 0) == 10**40 - 4
+    entry = counters.get(subject)
+    assert (entry.value, entry.increment, entry.sources) == (10**40 - 4, 0, {})
+    assert (entry.subject, entry.seq) == (subject, 4)
+    assert counters[subject] == entry.value
+    for wrong in (True, 1.0, "1"):
+        with pytest.raises(InvalidOptionError):
+            counters.add(subject, wrong)  # type: ignore[arg-type]
+    with pytest.raises(KeyError):
+        counters[f"{counters.stream}.absent"]
+    with pytest.raises(KeyNotFoundError):
+        counters.reset(f"{counters.stream}.absent")
+
+
+@pytest.mark.server(">=2.12")
+def test_concurrent_additions_are_all_counted(counters: Counters) -> None:
+    """Eight threads with 1,000 additions each give 8,000."""
+    subject = f"{counters.stream}.hits"
+
+    def run() -> None:
+        for _ in range(1000):
+            counters.add(subject)
+
+    threads = [threading.Thread(target=run) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counters[subject] == 8000
+
+
+@pytest.mark.server(">=2.12")
+def test_a_counter_of_another_stream(js: JetStream, counters: Counters) -> None:
+    """The error names the stream."""
+    name = f"{counters.stream}_2"
+    js.create_stream(name=name, subjects=[f"{name}.>"], allow_msg_counter=True)
+    with pytest.raises(WrongStreamError, match=name):
+        counters.add(f"{name}.a")
+
+
+@pytest.mark.server(">=2.12")
+def test_a_repeated_id_adds_once(counters: Counters) -> None:
+    """The second call with an id adds nothing, and returns the total."""
+    subject = f"{counters.stream}.paid"
+    assert counters.add(subject, 5, msg_id="one") == 5
+    assert counters.add(subject, 5, msg_id="one") == 5
+    assert counters[subject] == 5
+
+
+@pytest.mark.server(">=2.12")
+def test_a_reset_keeps_the_counter_and_drops_its_history(js: JetStream, counters: Counters) -> None:
+    """After it the total is 0, in one message; other counters are not touched."""
+    for name in ("a", "b"):
+        for _ in range(3):
+            counters.add(f"{counters.stream}.{name}", 2)
+    assert counters.reset(f"{counters.stream}.a") == 6
+    found = {each.subject: each.value for each in counters.items()}
+    assert found == {f"{counters.stream}.a": 0, f"{counters.stream}.b": 6}
+    subjects = js.get_stream(counters.stream).info(subjects_filter=">").state.subjects
+    assert subjects == {f"{counters.stream}.a": 1, f"{counters.stream}.b": 3}
+
+
+@pytest.mark.server(">=2.12")
+def test_items_of_more_counters_than_a_server_returns_at_once(
+    js: JetStream, counters: Counters
+) -> None:
+    """1,100 counters are all listed; a pattern selects."""
+    name = counters.stream
+    for number in range(1100):
+        js.publish_async(f"{name}.n.{number}", headers={"Nats-Incr": str(number)})
+    js.publish_async_completed(30.0)
+    counters.add(f"{name}.other", 7)
+    assert {each.subject: each.value for each in counters.items(f"{name}.n.*")} == {
+        f"{name}.n.{number}": number for number in range(1100)
+    }
+    assert [each.value for each in counters.items(f"{name}.other")] == [7]
+
+
+@pytest.mark.server(">=2.12")
+def test_a_stream_adds_up_the_counters_of_its_sources(js: JetStream, stream_name: str) -> None:
+    """The entry names the totals of the sources."""
+    for place, value in (("EU", 3), ("US", 4)):
+        js.create_stream(
+            name=f"{stream_name}_{place}",
+            subjects=[f"{stream_name}.{place}.>"],
+            allow_msg_counter=True,
+            allow_direct=True,
+        )
+        js.counters(f"{stream_name}_{place}").add(f"{stream_name}.{place}.hits", value)
+    js.create_stream(
+        name=stream_name,
+        allow_msg_counter=True,
+        allow_direct=True,
+        sources=[
+            StreamSource(
+                name=f"{stream_name}_{place}",
+                subject_transforms=[
+                    SubjectTransform(src=f"{stream_name}.{place}.>", dest=f"{stream_name}.all.>")
+                ],
+            )
+            for place in ("EU", "US")
+        ],
+    )
+    total = js.counters(stream_name)
+    hits = f"{stream_name}.all.hits"
+    wait_until(lambda: [each.value for each in total.items(hits)] == [7])
+    sources = total.get(hits).sources
+    assert {name: sum(parts.values()) for name, parts in sources.items()} == {
+        f"{stream_name}_EU": 3,
+        f"{stream_name}_US": 4,
+    }
+
+
+@pytest.mark.server(">=2.12")
+def test_a_stream_without_counters_is_refused(
+    js: JetStream, counters: Counters, stream_name: str
+) -> None:
+    """So are messages without an increment."""
+    js.create_stream(name=f"{stream_name}_plain", subjects=[f"{stream_name}_plain"])
+    with pytest.raises(InvalidOptionError, match="allow_msg_counter"):
+        js.counters(f"{stream_name}_plain")
+    js.create_stream(name=f"{stream_name}_2", subjects=[f"{stream_name}_2"], allow_msg_counter=True)
+    with pytest.raises(InvalidOptionError, match="allow_direct"):
+        js.counters(f"{stream_name}_2")
+    with pytest.raises(CounterError):
+        js.publish(f"{counters.stream}.a", b"")
+    with pytest.raises(CounterError):
+        js.publish(f"{stream_name}_plain", headers={"Nats-Incr": "1"})
+
+
+@pytest.mark.server("<2.12")
+def test_an_old_server_creates_no_stream_with_counters(js: JetStream, stream_name: str) -> None:
+    """The stream is not left behind without counters."""
+    with pytest.raises(ServerTooOldError):
+        js.create_stream(name=stream_name, subjects=[stream_name], allow_msg_counter=True)
+    assert js.stream_names() == []
