@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final, TypedDict, TypeVar
@@ -25,6 +26,7 @@ from ..errors import (
     Error,
     InvalidOptionError,
     IteratorClosedError,
+    MessageNotFoundError,
     OrderedConsumerResetError,
     PermissionsError,
     StreamNotFoundError,
@@ -32,6 +34,7 @@ from ..errors import (
 from ..net.clock import Deadline, monotonic
 from .api_requests import APIRequests, info_of
 from .consumer_api import CREATE, add_consumer
+from .direct_get import leader_get
 
 #: Seconds after which the server deletes the consumer of a watch or a download that has no reader. One
 #: that reads again later creates another consumer.
@@ -111,6 +114,8 @@ class OrderedCursor:
         self._first = first
         #: The sequence just before the first message; ``None``: not known before the first consumer.
         self.start: int | None = None
+        #: Whether other servers than the leader have the stream; known after `last_seq()`.
+        self.replicated = False
         self._delivered = 0  # messages from earlier consumers
         self.info: ConsumerInfo | None = None  # the current consumer
         # When it was created, and the number of consumers in a row that ended at once without a message,
@@ -245,9 +250,20 @@ class OrderedCursor:
 
     def last_seq(self, deadline: Deadline) -> int:
         """Request the last sequence of the stream; raises as `APIRequests.ask`."""
-        return info_of(
-            self._api.ask(self._api.routes.stream_info(self.stream), None, deadline)
-        ).state.last_seq
+        answer = self._api.ask(self._api.routes.stream_info(self.stream), None, deadline)
+        info = info_of(answer)
+        self.replicated = info.cluster is not None and bool(info.cluster.replicas)
+        return info.state.last_seq
+
+    def last_match(self, deadline: Deadline) -> int:
+        """Request the last sequence that the filters select at the leader; 0: there is none."""
+        filters = self._first.filter_subjects or [self._first.filter_subject or ">"]
+        last = 0
+        for subject in filters:
+            with suppress(MessageNotFoundError):
+                found = leader_get(self._api, self.stream, {"last_by_subj": subject}, deadline)
+                last = max(last, found.seq)
+        return last
 
     def _count_short_lives(self) -> None:
         """Delay the next consumer if the last ones ended at once and without a message."""

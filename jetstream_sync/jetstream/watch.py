@@ -10,7 +10,9 @@ Watch the messages of a bucket: first those that exist, then every change.
    sequence of the stream before the request; otherwise the values that were replaced before their
    delivery have been received as well (see `Watch._catch_up`); CONSUMER.INFO reports that everything
    was delivered, was received, and that nothing is pending. The last one covers messages that were
-   removed before their delivery. Silence alone decides nothing.
+   removed before their delivery. Silence alone decides nothing. If the stream has replicas, each of
+   these events counts only when the leader's last message of the filters was received, since the
+   replica of the consumer may lag behind.
 3. Before that, a consumer of the last message per subject starts from scratch after a failure, because
    the stream holds older revisions behind the last sequence. Revisions that were handed out are dropped.
    Afterwards a new consumer starts behind the last message.
@@ -39,6 +41,8 @@ from ..durations import time_to_ns
 from ..errors import (
     Error,
     IteratorClosedError,
+    NoRespondersError,
+    PermissionsError,
     PullError,
     StreamNotFoundError,
     TimeoutError,
@@ -101,6 +105,12 @@ class _WatchCursor(OrderedCursor):
     def stream_seq(self) -> int | None:
         """The stream sequence to continue after; ``None``: the start of the first consumer."""
         return None if self.from_scratch else super().stream_seq
+
+    @property
+    def position(self) -> int:
+        """The last sequence that was received, or the one before the start."""
+        reply = self.sequence.reply
+        return max(_stream_seq(reply) if reply else 0, (self._first.opt_start_seq or 1) - 1)
 
     def renew(
         self, deadline: Deadline, deliver_to: Callable[[], str] | None = None
@@ -268,7 +278,7 @@ class Watch(Generic[E]):
             self._messages.start(deadline)
         except StreamNotFoundError as error:
             raise not_found() from error
-        if self._is_empty():
+        if self._is_empty() and not self._is_behind():
             self._set_current()
 
     # --- taking entries -------------------------------------------------------------------------
@@ -465,8 +475,11 @@ class Watch(Generic[E]):
         known = info is None or (
             position <= self._cursor.end and int(tokens[4]) >= info.num_pending
         )
-        if known or self._catch_ups == _MAX_CATCH_UPS:
+        if self._catch_ups == _MAX_CATCH_UPS or (known and not self._is_behind(position)):
             self._set_current()
+            return
+        if known:
+            self._catch_ups += 1
             return
         try:
             self._target = self._cursor.last_seq(Deadline(_CHECK_TIMEOUT_S))
@@ -560,6 +573,25 @@ class Watch(Generic[E]):
         info = self._cursor.info
         return info is not None and not info.num_pending
 
+    def _is_behind(self, position: int | None = None) -> bool:
+        """
+        Return whether the leader has matching messages behind a position, by default the last received.
+
+        The consumer counts what its own replica of the stream has, which can lag behind the leader. The
+        messages up to the last one of the leader are then the target of the next round.
+        """
+        cursor = self._cursor
+        position = cursor.position if position is None else position
+        if not cursor.replicated or position >= cursor.end:
+            return False
+        try:
+            self._target = cursor.last_match(Deadline(_CHECK_TIMEOUT_S))
+        except (PermissionsError, NoRespondersError):
+            return False  # the user may not ask
+        except Error:
+            return True  # the connection or the leader is lost: the next check decides
+        return self._target > position
+
     def _set_current(self) -> None:
         self._current = True
         self._cursor.initial = False
@@ -572,7 +604,7 @@ class Watch(Generic[E]):
         if info is None:
             return
         received = self._cursor.consumer_seq
-        if self._is_empty():
+        if self._is_empty() and not self._is_behind():
             self._set_current()
             return
         now = monotonic()
@@ -588,7 +620,8 @@ class Watch(Generic[E]):
         state = self._messages.silent_state(FOREVER)
         if state is None:
             return
-        if state.delivered.consumer_seq == received and not state.num_pending:
+        everything = state.delivered.consumer_seq == received and not state.num_pending
+        if everything and not self._is_behind():
             self._set_current()
             return
         self._stalled += 1

@@ -1,0 +1,92 @@
+"""A listing is complete although the replica that its consumer reads lags behind the leader."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from fake_jetstream import FakeJetStream, consumer_info
+from fix_threads import SCALE
+
+import jetstream_sync
+from jetstream_sync import KeyValue
+
+CREATED = "2024-01-01T00:00:00Z"
+BUCKET = {
+    "name": "KV_B",
+    "subjects": ["$KV.B.>"],
+    "max_msgs_per_subject": 1,
+    "allow_rollup_hdrs": True,
+}
+STATE = {"messages": 3, "bytes": 99, "first_seq": 1, "last_seq": 3, "consumer_count": 0}
+PEERS = [{"name": name, "current": True, "active": 0} for name in ("two", "three")]
+
+
+class LaggingReplica:
+    """A bucket with three keys at the leader, of which the consumer's replica has some."""
+
+    def __init__(self, replicated: int) -> None:
+        self._replicated = replicated
+        self._name = ""
+        self.asked: list[Any] = []
+        self.server = FakeJetStream(self._answer)
+
+    def _answer(self, subject: str, body: Any) -> dict[str, Any] | None:
+        if subject == "STREAM.INFO.KV_B":
+            cluster = {"name": "C", "leader": "one", "replicas": PEERS}
+            return {"config": BUCKET, "state": STATE, "created": CREATED, "cluster": cluster}
+        if subject.startswith("CONSUMER.CREATE"):
+            self._name = body["config"]["name"]
+            return consumer_info(
+                self._name, body["config"], stream_name="KV_B", num_pending=self._replicated
+            )
+        if subject.startswith("STREAM.MSG.GET"):
+            self.asked.append(body)
+            return {"message": {"subject": "$KV.B.c", "seq": 3, "time": CREATED}}
+        if subject.startswith("CONSUMER.INFO"):
+            return consumer_info(self._name, {}, stream_name="KV_B")
+        return None
+
+    def deliver(self, first: int, last: int, pending: int) -> None:
+        """Send the messages of keys a, b and c by their sequences."""
+        pull = self.server.wait_for(lambda command: ".CONSUMER.MSG.NEXT." in command.subject)
+        for seq in range(first, last + 1):
+            reply = f"$JS.ACK.KV_B.{self._name}.1.{seq}.{seq}.0.{pending + last - seq}"
+            message = self.server.message(pull.rest, b"value", reply)
+            subject = f"$KV.B.{' abc'[seq]}".encode()
+            self.server.send(message.replace(pull.rest.encode(), subject, 1))
+
+
+@pytest.mark.parametrize("replicated", [0, 2])
+def test_a_listing_waits_for_what_the_leader_has(replicated: int) -> None:
+    """The consumer counts the messages of its replica; the last one of the leader arrives later."""
+    lagging = LaggingReplica(replicated)
+    with (
+        lagging.server,
+        jetstream_sync.connect(lagging.server.url) as nc,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        store: KeyValue = nc.jetstream().key_value("B")
+        listing = pool.submit(lambda: sorted(store.keys()))
+        lagging.deliver(1, replicated, 0)
+        lagging.server.wait_for(lambda command: "STREAM.MSG.GET" in command.subject)
+        lagging.deliver(replicated + 1, 3, 0)
+        assert listing.result(20 * SCALE) == ["a", "b", "c"]
+        assert lagging.asked[0] == {"last_by_subj": "$KV.B.>"}
+        nc.close()
+
+
+def test_a_listing_up_to_date_does_not_ask_the_leader() -> None:
+    """With the last message of the stream received, nothing can be missing."""
+    lagging = LaggingReplica(3)
+    with (
+        lagging.server,
+        jetstream_sync.connect(lagging.server.url) as nc,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        listing = pool.submit(lambda: sorted(nc.jetstream().key_value("B").keys()))
+        lagging.deliver(1, 3, 0)
+        assert listing.result(20 * SCALE) == ["a", "b", "c"]
+        assert lagging.asked == []
+        nc.close()
