@@ -44,9 +44,9 @@ from .names import (
     no_consumer,
     no_stream,
 )
-from .output import Block, count, document, emit, note, say, size, when, write_blocks
+from .output import count, document, emit, note, say, size
 from .prompts import Asker
-from .render import Table, write_table
+from .render import Block, Field, bad, show_rows, write_blocks, write_rows
 from .sanitize import readable
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus, one_line
@@ -422,24 +422,24 @@ def ls(settings: Settings, *, stream: str | None, consumer: str | None, gone: bo
 def _show_list(
     settings: Settings, stream: str | None, found: list[tuple[DeadLetter, StoredMsg | None]]
 ) -> None:
-    if not found:
-        say(settings, "No dead letters")
-        return
-    rows = [
-        [
-            letter.consumer if stream is not None else f"{letter.stream} > {letter.consumer}",
-            "gone" if msg is None else msg.subject,
-            letter.why,
-            when(settings, letter.time),
-            count(letter.seq),
-            count(letter.deliveries),
-            "-" if msg is None else size(len(msg.data)),
-        ]
-        for letter, msg in found
-    ]
-    columns = ["Consumer", "Subject", "Why", "When", "Sequence", "Deliveries", "Size"]
     heading = f"Dead letters of {stream}" if stream is not None else "Dead letters"
-    write_table(Table(title=heading, columns=columns, rows=rows, left=4), settings.env)
+    name = Field(
+        "Consumer",
+        lambda row: (
+            row[0].consumer if stream is not None else f"{row[0].stream} > {row[0].consumer}"
+        ),
+    )
+    write_rows(settings, found, (name, *_LIST), title=heading, none="No dead letters")
+
+
+_LIST: Final = (
+    Field("Subject", lambda row: bad("gone") if row[1] is None else row[1].subject),
+    Field("Why", lambda row: row[0].why),
+    Field("When", lambda row: row[0].time, drop=2),
+    Field("Sequence", lambda row: row[0].seq),
+    Field("Deliveries", lambda row: row[0].deliveries, drop=1),
+    Field("Size", lambda row: None if row[1] is None else len(row[1].data), size, drop=3),
+)
 
 
 def _warn_of_more(
@@ -472,25 +472,9 @@ def _show_unknown(settings: Settings, estimates: list[DeadLetterEstimate]) -> No
     }
     note(settings, f"dead letters cannot be listed: no stream stores the advisories; {SETUP}")
 
-    def human() -> None:
-        if not estimates:
-            say(settings, "The counters of the consumers show no dead letters")
-            return
-        rows = [
-            [
-                f"{each.info.stream_name} > {each.info.name}",
-                count(each.info.config.max_deliver or 0),
-                _how_many(each),
-                count(each.info.num_ack_pending),
-                _among(each.info),
-            ]
-            for each in estimates
-        ]
-        columns = ["Consumer", "Max Deliver", "Dead Letters", "Ack Pending", "Sequences"]
-        title = "Estimated dead letters from consumer counters"
-        write_table(Table(title=title, columns=columns, rows=rows), settings.env)
-
-    emit(settings, result, human)
+    none = "The counters of the consumers show no dead letters"
+    title = "Estimated dead letters from consumer counters"
+    show_rows(settings, estimates, _ESTIMATES, title=title, none=none, document=result)
 
 
 def _how_many(estimate: DeadLetterEstimate) -> str:
@@ -511,6 +495,15 @@ def _offer(settings: Settings, js: JetStream) -> None:
     if ask.agrees(f"Store the advisories from now on in stream {_STORE}, for 30 days?"):
         _create_stream(js, _STORE, timedelta(days=30), None)
         say(settings, f"Stream {_STORE} was created")
+
+
+_ESTIMATES: Final = (
+    Field("Consumer", lambda each: f"{each.info.stream_name} > {each.info.name}"),
+    Field("Max Deliver", lambda each: each.info.config.max_deliver or 0, drop=1),
+    Field("Dead Letters", _how_many, right=True),
+    Field("Ack Pending", "info.num_ack_pending", drop=2),
+    Field("Sequences", lambda each: _among(each.info), right=True, drop=3),
+)
 
 
 @dlq.command("show", aliases=("view", "get"), short_help="Show a dead letter.")
@@ -548,18 +541,21 @@ def show(
 
 
 def _show_one(settings: Settings, letter: DeadLetter, msg: StoredMsg) -> None:
-    block = Block()
-    block.add("Subject", msg.subject)
-    block.add("Sequence", count(letter.seq))
-    block.add("Stored", when(settings, msg.time))
-    block.add("Dead Since", f"{when(settings, letter.time)}, {letter.why}")
-    block.add("Deliveries", count(letter.deliveries))
-    block.add("Size", size(len(msg.data)))
     heading = f"Dead letter of consumer {letter.stream} > {letter.consumer}"
-    write_blocks(settings.env, block, heading=heading)
+    write_blocks(settings, Block("", _ONE, (letter, msg)), heading=heading)
     lines = header_lines(msg.headers)
     parts = ["", *([*lines, ""] if lines else []), readable(msg.data)]
     settings.env.stdout.write("\n".join(parts) + "\n")
+
+
+_ONE: Final = (
+    Field("Subject", lambda row: row[1].subject),
+    Field("Sequence", lambda row: row[0].seq),
+    Field("Stored", lambda row: row[1].time),
+    Field("Dead Since", lambda row: [row[0].time, row[0].why]),
+    Field("Deliveries", lambda row: row[0].deliveries),
+    Field("Size", lambda row: len(row[1].data), size),
+)
 
 
 def no_letter(

@@ -10,13 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from ..codec import Record, encode
-from .env import Environment
-from .sanitize import readable, readable_json
+from .sanitize import readable_json
 from .settings import Settings
 
 # --- JSON ---------------------------------------------------------------------------------------
@@ -87,44 +85,6 @@ def _plain(value: Any) -> Any:
 
 
 # --- text ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Block:
-    """Labelled values under an optional title, with the labels aligned to the right."""
-
-    title: str = ""
-    rows: list[tuple[str, str]] = field(default_factory=list)
-
-    def add(self, label: str, value: object) -> None:
-        """Add a value at the end."""
-        self.rows.append((label, str(value)))
-
-    def text(self, width: int = 0) -> str:
-        """Return the lines of the block; labels are at least ``width`` characters wide."""
-        width = max([width, *(len(label) for label, _ in self.rows)])
-        head = f"{self.title}:\n\n" if self.title else ""
-        lines = []
-        for label, value in self.rows:
-            first, *more = readable(value).split("\n")
-            lines.append(f"{label:>{width + 2}}: {first}".rstrip())
-            lines += [f"{'':{width + 4}}{line}".rstrip() for line in more]
-        return head + "\n".join(lines) + "\n"
-
-
-def write_blocks(env: Environment, *blocks: Block, heading: str = "") -> None:
-    """
-    Write the blocks that have rows to ``stdout``, with an empty line between them.
-
-    Args:
-        env: the environment with the output stream.
-        *blocks: the blocks.
-        heading: a line before the blocks; empty: none.
-
-    """
-    parts = [f"{heading}\n"] if heading else []
-    parts += [block.text() for block in blocks if block.rows]
-    env.stdout.write("\n".join(parts))
 
 
 def say(settings: Settings, text: str) -> None:

@@ -10,7 +10,7 @@ of each `Block`. A value has the text of its type: numbers get separators, times
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -321,25 +321,3 @@ def _plain_lines(lines: Sequence[tuple[str, Text]]) -> str:
         out.append(f"{label:>{width}}: {first}".rstrip())
         out += [f"{'':{width + 2}}{line}".rstrip() for line in more]
     return "\n".join(out) + "\n"
-
-
-# --- the interface of commands that are not converted ----------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """Rows of text; the first ``left`` columns are aligned to the left, the others to the right."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]] = field(default_factory=list)
-    left: int = 1
-
-
-def write_table(table: Table, env: Environment) -> None:
-    """Write a table of texts."""
-    columns = [
-        _Column(title, [Text(single_line(row[number])) for row in table.rows], number >= table.left)
-        for number, title in enumerate(table.columns)
-    ]
-    _write_columns(env, single_line(table.title), columns)

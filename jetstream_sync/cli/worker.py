@@ -13,7 +13,7 @@ from ..workers.command import RUN_OPTIONS, RunOption, load_worker, run_options, 
 from .groups import NounGroup
 from .output import emit, note
 from .prompts import Asker
-from .render import Table, write_table
+from .render import Field, show_rows, warn
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
 from .values import Decorator, with_options
@@ -175,12 +175,17 @@ def schedules(settings: Settings, *, target: str, prune: bool, force: bool) -> N
         "schedules": [asdict(each) for each in kept],
         "deleted": [each.name for each in unused] if prune else [],
     }
-    rows = [(each.name, each.stream, each.state, each.subject) for each in kept]
-    rows += [(each.name, each.stream, "deleted", each.subject) for each in unused if prune]
-    table = Table(
-        title="Schedules", columns=("Name", "Stream", "State", "Subject"), rows=rows, left=4
-    )
-    emit(settings, document, lambda: write_table(table, settings.env))
+    rows = [(each, each.state) for each in kept]
+    rows += [(each, "deleted") for each in unused if prune]
+    show_rows(settings, rows, _SCHEDULES, title="Schedules", none="No schedules", document=document)
+
+
+_SCHEDULES: Final = (
+    Field("Name", lambda row: row[0].name),
+    Field("Stream", lambda row: row[0].stream, drop=1),
+    Field("State", lambda row: warn("unused") if row[1] == "unused" else row[1]),
+    Field("Subject", lambda row: row[0].subject, drop=2),
+)
 
 
 def _load(target: str, settings: Settings) -> Worker:

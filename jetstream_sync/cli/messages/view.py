@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ... import Headers, JetStreamMsg, Metadata, Msg, StoredMsg
 from ...api.reply import metadata_of
@@ -24,7 +24,7 @@ from ...errors import NotJSMessageError
 from ...net.clock import monotonic
 from ..env import Environment
 from ..output import emit_line, note, to_json
-from ..render import Table, write_table
+from ..render import Field, show_rows
 from ..sanitize import readable, readable_json, unescaped, visible
 from ..settings import Settings
 from ..status import CommandError, ExitStatus
@@ -411,24 +411,24 @@ class SubjectReport:
 
     def close(self) -> None:
         """Show the subjects in descending order of messages."""
-        ordered = sorted(self._messages.items(), key=lambda item: (-item[1], item[0]))
-        if self._settings.json:
-            rows = [
-                {"subject": subject, "messages": count, "bytes": self._bytes[subject]}
-                for subject, count in ordered
-            ]
-            self._settings.env.stdout.write(to_json(rows))
-            return
-        shown = ordered[: self._top]
-        title = f"{len(ordered):,} subjects"
-        if len(shown) < len(ordered):
-            title += f", the first {len(shown):,}"
-        rows_shown = [
-            (readable(subject), f"{count:,}", f"{self._bytes[subject]:,}")
-            for subject, count in shown
+        rows = [
+            {"subject": subject, "messages": number, "bytes": self._bytes[subject]}
+            for subject, number in sorted(
+                self._messages.items(), key=lambda item: (-item[1], item[0])
+            )
         ]
-        columns = ("Subject", "Messages", "Bytes")
-        write_table(Table(title=title, columns=columns, rows=rows_shown), self._settings.env)
+        title = f"{len(rows):,} subjects"
+        if len(rows) > self._top:
+            title += f", the first {self._top:,}"
+        shown = rows[: self._top]
+        show_rows(self._settings, shown, _SUBJECTS, title=title, none=title, document=rows)
+
+
+_SUBJECTS: Final = (
+    Field("Subject", "subject"),
+    Field("Messages", "messages"),
+    Field("Bytes", "bytes", drop=1),
+)
 
 
 def _unwritable(path: Path, error: OSError) -> CommandError:
