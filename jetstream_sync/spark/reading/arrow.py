@@ -7,18 +7,17 @@ A NULL map costs Spark several times as much as an empty one, so the headers are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...headers import MSG_ID, parse_headers
 from ..connections import connection
 from ..options import ReadOptions
 from ..retry import one_line_errors
 from ..schema import arrow_schema
 from .chunks import MAX_REQUEST_ROWS, Chunk
+from .header_columns import HeaderColumns, first_numbers
 from .range_reader import ReadPlan, read_chunks
 from .ranges import SequenceRange
 from .times import MessageTimes
@@ -26,8 +25,6 @@ from .times import MessageTimes
 if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
-
-_NO_HEADERS: Final[dict[str, list[str]]] = {}
 
 
 def to_batch(
@@ -44,18 +41,17 @@ def to_batch(
 
     """
     schema = columns if isinstance(columns, pa.Schema) else arrow_schema(columns)
-    headers = (
-        _parse_header_blocks(chunk) if {"headers", "msg_id"}.intersection(schema.names) else []
-    )
+    has_headers = bool({"headers", "msg_id"}.intersection(schema.names))
+    headers = HeaderColumns(chunk.headers if has_headers else (), len(chunk))
     arrays: dict[str, Callable[[pa.DataType], pa.Array]] = {
         "subject": lambda kind: _string_array(chunk.subjects, kind),
         "data": lambda kind: pa.array(chunk.data, kind),
-        "headers": lambda kind: _headers_array(headers, len(chunk), kind),
+        "headers": headers.map_array,
         "sequence": lambda kind: _sequence_array(chunk.sequences, kind),
         "timestamp": lambda kind: _timestamp_array(chunk.times_ns, kind),
         "stream": lambda kind: _constant_array(chunk.stream, len(chunk), kind),
         "time_ns": lambda kind: _times_array(chunk.times_ns).cast(kind),
-        "msg_id": lambda kind: _msg_id_array(headers, len(chunk), kind),
+        "msg_id": headers.message_ids,
         "size": lambda kind: pa.array(chunk.sizes, kind),
         "domain": lambda kind: _constant_array(domain, len(chunk), kind),
     }
@@ -79,12 +75,7 @@ def _sequence_array(sequences: Sequence[int], kind: pa.DataType) -> pa.Array:
     count = len(sequences)
     if not isinstance(sequences, range) or count > MAX_REQUEST_ROWS:
         return pa.array([*sequences], kind)
-    return pc.add(_first_numbers().slice(0, count), sequences.start).cast(kind)
-
-
-@cache
-def _first_numbers() -> pa.Array:
-    return pa.array([*range(MAX_REQUEST_ROWS)], pa.int64())
+    return pc.add(first_numbers(count), sequences.start).cast(kind)
 
 
 def _times_array(times_ns: Sequence[int]) -> pa.Array:
@@ -95,77 +86,6 @@ def _times_array(times_ns: Sequence[int]) -> pa.Array:
 
 def _timestamp_array(times_ns: Sequence[int], kind: pa.DataType) -> pa.Array:
     return pc.divide(_times_array(times_ns), 1000).cast(kind)
-
-
-def _parse_header_blocks(chunk: Chunk) -> list[dict[str, list[str]]]:
-    """Return the headers of each message; empty if no message of the chunk has headers."""
-    if not any(chunk.headers):
-        return []
-    return [_parse_block(block) if block else _NO_HEADERS for block in chunk.headers]
-
-
-def _parse_block(block: bytes) -> dict[str, list[str]]:
-    """Parse a header block, and replace invalid UTF-8 in values."""
-    headers = parse_headers(block)
-    if headers is None:
-        return _NO_HEADERS
-    found = {name: headers.get_all(name) for name in headers}
-    if not block.isascii():
-        return {
-            name: [
-                value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-                for value in values
-            ]
-            for name, values in found.items()
-        }
-    return found
-
-
-def _msg_id_array(
-    headers: Sequence[dict[str, list[str]]], count: int, kind: pa.DataType
-) -> pa.Array:
-    if not headers:
-        return pa.nulls(count, kind)
-    return pa.array([_message_id(each) for each in headers], kind)
-
-
-def _message_id(headers: dict[str, list[str]]) -> str | None:
-    values = headers.get(MSG_ID)
-    return values[0] if values else None
-
-
-def _headers_array(
-    headers: Sequence[dict[str, list[str]]], count: int, kind: pa.DataType
-) -> pa.Array:
-    """Return a map of names to values for each message, assembled from flat arrays."""
-    if not headers:
-        nothing = pa.array([], pa.struct([kind.key_field, kind.item_field]))
-        return pa.Array.from_buffers(
-            kind, count, [None, pa.py_buffer(bytes(4 * (count + 1)))], children=[nothing]
-        )
-    names: list[str] = []
-    values: list[str] = []
-    name_ends, value_ends = [0], [0]
-    for each in headers:
-        for name, several in each.items():
-            names.append(name)
-            values += several
-            value_ends.append(len(values))
-        name_ends.append(len(names))
-    lists = pa.Array.from_buffers(
-        kind.item_type,
-        len(names),
-        [None, _offsets(value_ends)],
-        children=[pa.array(values, kind.item_type.value_type)],
-    )
-    entries = pa.StructArray.from_arrays(
-        [pa.array(names, kind.key_type), lists], fields=[kind.key_field, kind.item_field]
-    )
-    return pa.Array.from_buffers(kind, count, [None, _offsets(name_ends)], children=[entries])
-
-
-def _offsets(ends: list[int]) -> pa.Buffer:
-    return pa.array(ends, pa.int32()).buffers()[1]
 
 
 class PartitionReader:
