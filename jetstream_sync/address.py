@@ -14,13 +14,7 @@ Secret = str | Callable[[], str]
 
 
 def left_out() -> NoReturn:
-    """
-    Replace a secret in pickled options; a function, so that it stays a singleton when unpickled.
-
-    Raises:
-        InvalidOptionError: always; a login calls it in place of a function that returns the secret.
-
-    """
+    """Replace a secret in pickled options; a function, so that it stays a singleton when unpickled."""
     raise missing_secret("secret")
 
 
@@ -98,19 +92,7 @@ class ServerAddress:
 
     @classmethod
     def parse(cls, text: str) -> ServerAddress:
-        """
-        Parse the URL of a server.
-
-        Args:
-            text: ``nats://host:port``, ``tls://host:port``, ``ws://host:port/path``,
-                ``wss://host:port/path``, ``host:port`` or ``host``. Credentials may precede the host, as
-                ``user:password@`` or ``token@``, with ``/ ? # @ , :`` and white space percent-encoded,
-                for example ``%2F``.
-
-        Raises:
-            InvalidOptionError: the URL is malformed; the error omits credentials.
-
-        """
+        """Parse the URL of a server."""
         # Imported late to keep the import time of the package low.
         from urllib.parse import unquote, urlsplit  # noqa: PLC0415
 
@@ -160,16 +142,7 @@ class ServerAddress:
 
 
 def parse_servers(servers: str | Iterable[str]) -> tuple[ServerAddress, ...]:
-    """
-    Parse the URLs of one or more servers.
-
-    Args:
-        servers: a URL, comma-separated URLs, or an iterable of URLs.
-
-    Raises:
-        InvalidOptionError: there is no URL, or one is malformed.
-
-    """
+    """Parse the URLs of one or more servers."""
     if not isinstance(servers, Iterable):
         raise InvalidOptionError(
             "servers", servers, "a server must be a URL such as nats://host:port"

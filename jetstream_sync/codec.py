@@ -91,13 +91,7 @@ _MAX_EXCERPT_CHARS: Final = 60
 
 
 def dumps(value: Any) -> bytes:
-    """
-    Return the compact JSON of dicts, lists, strings, numbers, bools and ``None``.
-
-    Raises:
-        InvalidArgumentError: a value cannot be represented in JSON.
-
-    """
+    """Return the compact JSON of dicts, lists, strings, numbers, bools and ``None``."""
     try:
         return _dumps(value)
     except (TypeError, ValueError, RecursionError) as error:
@@ -105,13 +99,7 @@ def dumps(value: Any) -> bytes:
 
 
 def loads(data: bytes | str) -> Any:
-    """
-    Parse JSON.
-
-    Raises:
-        InvalidResponseError: the data is not JSON; the message quotes its beginning.
-
-    """
+    """Parse JSON."""
     try:
         return _loads(data)
     except (ValueError, RecursionError) as error:
@@ -274,15 +262,6 @@ def decode(cls: type[R], data: Any) -> R:
     ``__init__`` and validation are skipped. Unknown keys go to ``extra``, a ``null`` counts as absent,
     and an absent field gets its default. Without a default, a number, flag or duration is 0, and a record
     has no fields set: servers leave out such values in some contexts (``omitempty`` in nats-server).
-
-    Args:
-        cls: the record class.
-        data: the result of `loads()`, or a part of it; it is not modified.
-
-    Raises:
-        InvalidResponseError: the data is not an object, a field has the wrong JSON type, or a name, a time
-            or an enum value without a default is missing; the message names the record and the field.
-
     """
     if not isinstance(data, dict):
         raise InvalidResponseError(f"{cls.__name__}: expected an object, got {_short(data)}")

@@ -76,19 +76,7 @@ class NanoTime(datetime):
 
 
 def duration(value: timedelta | float, option: str = "duration") -> timedelta:
-    """
-    Normalize a duration given by the user to a `timedelta`.
-
-    Args:
-        value: a `timedelta`, or seconds. Seconds are taken as they are written (``1.001`` is
-            1,001,000,000 ns, although no float is exactly that) and rounded to the nanosecond.
-        option: the name of the option, for the error.
-
-    Raises:
-        InvalidOptionError: the value is not a number, or exceeds signed 64-bit nanoseconds (about 292
-            years).
-
-    """
+    """Normalize a duration given by the user to a `timedelta`."""
     if isinstance(value, timedelta):
         if abs(duration_to_ns(value)) > _MAX_NS:
             raise InvalidOptionError(option, value, "must not exceed 292 years")
@@ -115,13 +103,7 @@ def duration_to_ns(value: timedelta) -> int:
 
 
 def duration_from_ns(ns: int) -> timedelta:
-    """
-    Return the exact duration for a number of nanoseconds.
-
-    Returns:
-        A plain `timedelta`, or a `NanoDuration` if it would lose nanoseconds.
-
-    """
+    """Return the exact duration for a number of nanoseconds."""
     return NanoDuration(ns) if ns % 1000 else timedelta(microseconds=ns // 1000)
 
 
@@ -140,13 +122,7 @@ _PART = re.compile(r"(\d+)(?:\.(\d*))?([a-z\u00b5\u03bc]+)")
 
 
 def duration_from_text(text: str) -> timedelta:
-    """
-    Return the duration of a text such as ``1m30s`` or ``5``: a Go duration, or a number of seconds.
-
-    Raises:
-        ValueError: the text is neither.
-
-    """
+    """Return the duration of a text such as ``1m30s`` or ``5``: a Go duration, or a number of seconds."""
     if text.isdigit():
         return duration_from_ns(int(text) * _NS_PER_S)
     ns = end = 0
@@ -162,18 +138,7 @@ def duration_from_text(text: str) -> timedelta:
 
 
 def check_time(value: object, option: str = "time") -> datetime:
-    """
-    Validate a time given by the user, and return it.
-
-    Args:
-        value: an aware `datetime`.
-        option: the name of the option, for the error.
-
-    Raises:
-        InvalidOptionError: the value is not a `datetime`, has no time zone, or is not in the years 1 to
-            9999 in UTC.
-
-    """
+    """Validate a time given by the user, and return it."""
     if not isinstance(value, datetime) or value.utcoffset() is None:
         raise InvalidOptionError(option, value, "must be a datetime with a time zone")
     try:
@@ -184,24 +149,12 @@ def check_time(value: object, option: str = "time") -> datetime:
 
 
 def time_to_ns(value: datetime) -> int:
-    """
-    Return an aware time in nanoseconds since 1970-01-01 UTC, exactly.
-
-    Raises:
-        TypeError: the time has no time zone.
-
-    """
+    """Return an aware time in nanoseconds since 1970-01-01 UTC, exactly."""
     return duration_to_ns(value - _EPOCH) + _sub_microseconds(value)
 
 
 def time_from_ns(ns: int) -> datetime:
-    """
-    Return the exact time for a number of nanoseconds since 1970-01-01 UTC.
-
-    Returns:
-        An aware `datetime` in UTC, or a `NanoTime` if it would lose nanoseconds.
-
-    """
+    """Return the exact time for a number of nanoseconds since 1970-01-01 UTC."""
     return _with_nanoseconds(_EPOCH + timedelta(microseconds=ns // 1000), ns % 1000)
 
 
@@ -209,15 +162,8 @@ def time_from_text(text: str) -> datetime:
     """
     Parse an RFC 3339 time.
 
-    Args:
-        text: such as ``2026-01-31T12:00:00.123456789Z``; digits after the ninth are dropped.
-
     Returns:
         The same instant in UTC, as a `NanoTime` if a `datetime` would lose nanoseconds.
-
-    Raises:
-        ValueError: the text is not an RFC 3339 time, or not within the years 1 to 9999.
-
     """
     match = _RFC3339.fullmatch(text)
     if match is None:
@@ -244,13 +190,7 @@ def time_from_text(text: str) -> datetime:
 
 
 def time_to_text(value: datetime) -> str:
-    """
-    Format an aware time as RFC 3339 in UTC, like Go: without trailing zeros, with a final Z.
-
-    Args:
-        value: the time; a `NanoTime` is formatted with its nanoseconds.
-
-    """
+    """Format an aware time as RFC 3339 in UTC, like Go: without trailing zeros, with a final Z."""
     second = value.astimezone(timezone.utc).replace(microsecond=0, tzinfo=None).isoformat()
     nanos = value.microsecond * 1000 + _sub_microseconds(value)
     return f"{second}.{nanos:09}".rstrip("0") + "Z" if nanos else f"{second}Z"

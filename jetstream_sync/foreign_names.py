@@ -90,13 +90,7 @@ class ForeignNames:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            """
-            Raise an error that names the replacement of the attribute.
-
-            Raises:
-                AttributeError: always, because it is called for missing attributes only.
-
-            """
+            """Raise an error that names the replacement of the attribute."""
             for base in type(self).__mro__:
                 hint = FOREIGN_NAMES.get(base.__name__, {}).get(name)
                 if hint is not None:

@@ -218,19 +218,7 @@ def _values_of(name: str, values: object) -> Iterable[str]:
 
 
 def encode_headers(headers: HeadersLike) -> bytes:
-    """
-    Return the header block that precedes a payload.
-
-    Args:
-        headers: names and values; values are sent as UTF-8.
-
-    Returns:
-        The block with its final empty line, or ``b""`` if there are no headers.
-
-    Raises:
-        InvalidHeaderError: a name or a value is invalid.
-
-    """
+    """Return the header block that precedes a payload."""
     if not headers:
         return b""
     lines = ["NATS/1.0\r\n"]
@@ -249,13 +237,8 @@ def parse_headers(block: bytes) -> Headers | None:
     """
     Parse a header block.
 
-    Args:
-        block: from ``NATS/1.0`` to the empty line. Bytes that are not UTF-8 become surrogate escapes,
-            which are encoded back unchanged.
-
     Returns:
         The headers, or ``None`` if the block has none (a status line only).
-
     """
     lines = block.decode("utf-8", "surrogateescape").split("\r\n")[1:]
     pairs = []
@@ -274,7 +257,6 @@ def parse_status(block: bytes) -> Status | None:
     Returns:
         The status, or ``None`` if the first line has no status or its code is not a number of up to
         three digits.
-
     """
     line = block.partition(b"\r\n")[0][len(_VERSION) :].strip()
     if not line or not block.startswith(_VERSION):

@@ -24,11 +24,5 @@ def call_and_record(results: list[T], function: Callable[..., T], *args: object)
         finally:
             if True in acquired:
                 lock.release()
-
-    Args:
-        results: receives the result.
-        function: a function that is not written in Python.
-        *args: its arguments.
-
     """
     results.extend(starmap(function, (args,)))

@@ -285,13 +285,7 @@ class ConnectionOptions:
     def of(
         cls, servers: tuple[ServerAddress, ...], options: Mapping[str, Any]
     ) -> ConnectionOptions:
-        """
-        Create the options from keyword arguments.
-
-        Raises:
-            InvalidOptionError: an option is unknown, or a value is invalid.
-
-        """
+        """Create the options from keyword arguments."""
         known = [each.name for each in fields(cls) if each.name != "servers"]
         for name in options:
             if name not in known:
@@ -336,13 +330,7 @@ class ConnectionOptions:
         self._check_secure()
 
     def check_secrets(self) -> None:
-        """
-        Check that no secret was removed by pickling.
-
-        Raises:
-            InvalidOptionError: a secret is missing; the error names the option.
-
-        """
+        """Check that no secret was removed by pickling."""
         for option in _NOT_PICKLED:
             if getattr(self, option) is left_out:
                 raise missing_secret(option)
@@ -466,17 +454,7 @@ def _restore(made: type[Any], values: dict[str, Any]) -> Any:
 
 
 def check_callback(option: str, callback: object) -> None:
-    """
-    Check that a callback is a plain function.
-
-    Args:
-        option: the name of the option, for the error.
-        callback: the function.
-
-    Raises:
-        InvalidOptionError: it is not callable, or it is an ``async`` function.
-
-    """
+    """Check that a callback is a plain function."""
     # The value is omitted: it may be the secret that the function should return.
     if not callable(callback):
         raise InvalidOptionError(option, "...", "must be a function")

@@ -41,18 +41,6 @@ def setting(
     Declare a field of a config, with the rules for its value and its form on the command line.
 
     The docstring of the field, which follows its declaration, is the help text of its option.
-
-    Args:
-        default: the value of a record without it; ``None``: not set. Without a default the field is required.
-        since: the first release of nats-server that knows the field; ``None``: the oldest supported one.
-        low: the smallest value, in seconds for a duration, which may always be 0. ``None``: not checked.
-        high: the largest value; ``None``: that of a signed 64-bit integer.
-        unit: ``"bytes"`` for a size.
-        title: the label in output; ``None``: from the name, as in "Maximum Messages".
-        flags: the flags of the option, separated by spaces; ``None``: from the name; empty: no option.
-        server_default: the value that a server uses if the field is not set; ``None``: 0, false or empty;
-            ``...``: it depends on other settings.
-
     """
     given = {
         "since": since,

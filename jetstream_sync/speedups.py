@@ -39,15 +39,7 @@ Encode: TypeAlias = Callable[[Any, Any, Any, Any, int], tuple[bytes, int] | None
 
 
 class PythonMessageFields:
-    """
-    The fields of a message, in Python.
-
-    Args:
-        delivery: subject, reply, header block and payload.
-        core: the connection.
-        settled: see `JetStreamMsg`.
-
-    """
+    """The fields of a message, in Python."""
 
     __slots__ = ("_core", "_header", "_reply", "_settled", "_subject", "data")
 
@@ -63,16 +55,7 @@ class PythonMessageFields:
 
 
 class PythonFutureFields:
-    """
-    The fields of a future of a publish acknowledgement, in Python.
-
-    Args:
-        subject: see `PubAckFuture`.
-        message: see `PubAckFuture`.
-        due: see `PubAckFuture`.
-        core: see `PubAckFuture`.
-
-    """
+    """The fields of a future of a publish acknowledgement, in Python."""
 
     __slots__ = ("_core", "_has_standard", "_outcome", "due", "message", "subject")
 

@@ -31,17 +31,7 @@ _FORBIDDEN_IN_SUBJECTS = re.compile(r"[\s\x00-\x1f\x7f\ud800-\udfff]")
 
 
 def check_publish_subject(subject: str) -> str:
-    """
-    Validate a subject to publish to, and return it.
-
-    Args:
-        subject: dot-separated tokens; no wildcards.
-
-    Raises:
-        BadSubjectError: the subject is not a str, is empty, contains white space, control characters,
-            an empty token or a wildcard token, or exceeds the maximum length of a command.
-
-    """
+    """Validate a subject to publish to, and return it."""
     check_subject(subject)
     # "a*b" and "a>b" are literal tokens; only "*" and ">" as whole tokens are wildcards.
     if ("*" in subject or ">" in subject) and not {"*", ">"}.isdisjoint(subject.split(".")):
@@ -50,18 +40,7 @@ def check_publish_subject(subject: str) -> str:
 
 
 def check_subject(subject: str) -> str:
-    """
-    Validate a subject that may contain wildcards, and return it.
-
-    Args:
-        subject: dot-separated tokens; ``*`` matches one token, a final ``>`` one or more.
-
-    Raises:
-        BadSubjectError: the subject is not a str, is empty, contains white space, control characters
-            or an empty token, has a ``>`` before the last token, or exceeds the maximum length of a
-            command.
-
-    """
+    """Validate a subject that may contain wildcards, and return it."""
     if not isinstance(subject, str):
         raise BadSubjectError(repr(subject), f"must be a str, not {type(subject).__name__}")
     if not subject:
@@ -86,14 +65,7 @@ def fits_request(subject: str) -> bool:
 
 
 def check_queue(queue: str) -> str:
-    """
-    Validate the name of a queue group, and return it.
-
-    Raises:
-        BadSubjectError: the name is not a str, contains white space or control characters, or exceeds
-            the maximum length of a command.
-
-    """
+    """Validate the name of a queue group, and return it."""
     if not isinstance(queue, str):
         raise BadSubjectError(
             repr(queue), f"a queue group must be a str, not {type(queue).__name__}"
@@ -115,18 +87,7 @@ def _check_length(text: str) -> None:
 
 
 def check_stream_name(name: str, *, new: bool = False) -> str:
-    """
-    Validate a stream name, and return it.
-
-    Args:
-        name: the name.
-        new: whether to refuse all white space and control characters, which other clients may have used.
-
-    Raises:
-        InvalidNameError: the name is not a str, is empty, contains white space, a dot, a wildcard or a
-            slash, or exceeds 255 bytes.
-
-    """
+    """Validate a stream name, and return it."""
     return _check_name("stream", name, new)
 
 
@@ -150,14 +111,7 @@ def _check_name(kind: str, name: str, new: bool) -> str:
 
 
 def subject_matches(pattern: str, subject: str) -> bool:
-    """
-    Return whether a subject without wildcards matches a pattern.
-
-    Args:
-        pattern: a subject with or without wildcards, as `check_subject` accepts it.
-        subject: a subject as `check_publish_subject` accepts it.
-
-    """
+    """Return whether a subject without wildcards matches a pattern."""
     wanted = pattern.split(".")
     tokens = subject.split(".")
     for position, expected in enumerate(wanted):
@@ -169,14 +123,7 @@ def subject_matches(pattern: str, subject: str) -> bool:
 
 
 def subjects_overlap(one: str, other: str) -> bool:
-    """
-    Return whether any subject matches both patterns.
-
-    Args:
-        one: a subject as `check_subject` accepts it, with or without wildcards.
-        other: the same.
-
-    """
+    """Return whether any subject matches both patterns."""
     ones, others = one.split("."), other.split(".")
     for first, second in zip(ones, others, strict=False):
         if ">" in {first, second}:

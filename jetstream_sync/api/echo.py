@@ -35,18 +35,7 @@ def server_release(metadata: Mapping[str, str] | None) -> Release | None:
 
 
 def fields_left_out(asked: Record, given: Record) -> dict[str, Release | None]:
-    """
-    Return the requested fields of a config that are absent in the server's reply.
-
-    Args:
-        asked: the `StreamConfig` or `ConsumerConfig` that was sent.
-        given: the config in the reply.
-
-    Returns:
-        The release that each field requires, if known, by paths such as ``allow_atomic`` or
-        ``sources[1].consumer``; empty: the server applied all fields.
-
-    """
+    """Return the requested fields of a config that are absent in the server's reply."""
     sender = server_release(getattr(given, "metadata", None)) or _OLDEST
     return dict(_left_out(asked, given, "", sender))
 

@@ -14,10 +14,6 @@ class DeliverySequence:
     """
     The last received delivery of a consumer.
 
-    Args:
-        last: its consumer sequence; 0: no delivery yet; ``None``: unknown, the first received sequence
-            is accepted.
-
     Not thread-safe.
     """
 
@@ -29,13 +25,7 @@ class DeliverySequence:
         self.reply: bytes = b""
 
     def follows(self, reply: bytes) -> bool:
-        """
-        Return whether a message is the next delivery, and record it if so. A hot path.
-
-        Raises:
-            NotJSMessageError: the message is not from a stream.
-
-        """
+        """Return whether a message is the next delivery, and record it if so. A hot path."""
         last = self.last
         sequence = consumer_sequence(reply)
         if last is not None and sequence != last + 1:
@@ -49,15 +39,6 @@ class DeliverySequence:
         Return whether a batch of messages contains the next deliveries, and record them if so.
 
         Checking the last message is sufficient: sequences only grow, so a gap changes the last one.
-
-        Args:
-            first: reply subject of the first message.
-            last: reply subject of the last message.
-            count: number of messages.
-
-        Raises:
-            NotJSMessageError: the first or last message is not from a stream.
-
         """
         before = self.last
         if before is None:
@@ -74,10 +55,6 @@ class DeliverySequence:
         Record a message with any sequence, and return the number of missing messages before it.
 
         A lower sequence (the consumer was reset or moved) is not a gap.
-
-        Raises:
-            NotJSMessageError: the message is not from a stream.
-
         """
         sequence = consumer_sequence(reply)
         missing = self.missing(sequence - 1)

@@ -154,13 +154,7 @@ class _ValueChain:
 
 
 def encode_pattern(codec: KeyCodec, pattern: str) -> str:
-    """
-    Return the stored form of a pattern.
-
-    Raises:
-        InvalidOptionError: it has wildcards, and the codec cannot encode patterns.
-
-    """
+    """Return the stored form of a pattern."""
     encode = getattr(codec, "encode_filter", None)
     if encode is None and ("*" in pattern or ">" in pattern):
         reason = f"{type(codec).__name__} cannot encode patterns"

@@ -67,13 +67,7 @@ _KEY_RULE: Final = "must consist of letters, digits and '-', '/', '_', '=', in t
 
 
 def check_bucket(bucket: str) -> str:
-    """
-    Validate the name of a bucket, and return it.
-
-    Raises:
-        InvalidNameError: it is not a str of letters, digits, ``_`` and ``-``.
-
-    """
+    """Validate the name of a bucket, and return it."""
     if not isinstance(bucket, str) or not _BUCKET.fullmatch(bucket):
         shown = bucket if isinstance(bucket, str) else repr(bucket)
         raise InvalidNameError("bucket", shown, "must consist of letters, digits, '_' and '-'")
@@ -81,26 +75,14 @@ def check_bucket(bucket: str) -> str:
 
 
 def check_key(key: str) -> str:
-    """
-    Validate a key, and return it.
-
-    Raises:
-        InvalidNameError: the key is malformed.
-
-    """
+    """Validate a key, and return it."""
     if not isinstance(key, str) or not _KEY.fullmatch(key):
         raise InvalidNameError("key", key if isinstance(key, str) else repr(key), _KEY_RULE)
     return key
 
 
 def check_pattern(pattern: str) -> str:
-    """
-    Validate a key that may have the wildcards ``*`` for a token and ``>`` for the rest, and return it.
-
-    Raises:
-        InvalidNameError: the pattern is malformed.
-
-    """
+    """Validate a key that may have the wildcards ``*`` for a token and ``>`` for the rest, and return it."""
     if not isinstance(pattern, str) or not _PATTERN.fullmatch(pattern):
         shown = pattern if isinstance(pattern, str) else repr(pattern)
         raise InvalidNameError("key", shown, f"{_KEY_RULE}; wildcards are whole tokens")
@@ -108,13 +90,7 @@ def check_pattern(pattern: str) -> str:
 
 
 def check_writable(key: str) -> str:
-    """
-    Check that a key is not reserved, and return it.
-
-    Raises:
-        InvalidNameError: it is.
-
-    """
+    """Check that a key is not reserved, and return it."""
     if key.startswith(_RESERVED):
         raise InvalidNameError("key", key, f"keys that start with {_RESERVED!r} are reserved")
     return key
@@ -147,17 +123,7 @@ def _common(one: str, other: str) -> str:
 
 
 def merge_patterns(patterns: Iterable[str]) -> tuple[list[str], Callable[[str], bool] | None]:
-    """
-    Return patterns that do not overlap, which the server requires of the filters of a consumer.
-
-    Args:
-        patterns: any patterns; none: all keys.
-
-    Returns:
-        The patterns, and the function that selects the keys of the original ones; ``None``: all keys of
-        the patterns are selected.
-
-    """
+    """Return patterns that do not overlap, which the server requires of the filters of a consumer."""
     given = list(dict.fromkeys(patterns)) or [">"]
     kept = [
         pattern
@@ -319,13 +285,7 @@ def _given_fields(config: KeyValueConfig) -> dict[str, object]:
 
 
 def new_stream_config(config: KeyValueConfig) -> StreamConfig:
-    """
-    Return the config of the stream of a new bucket.
-
-    Raises:
-        InvalidOptionError: two values cannot be combined.
-
-    """
+    """Return the config of the stream of a new bucket."""
     fields: dict[str, object] = {
         "name": STREAM_PREFIX + config.bucket,
         "max_msgs": -1,
@@ -351,13 +311,7 @@ def new_stream_config(config: KeyValueConfig) -> StreamConfig:
 
 
 def updated_stream_config(current: StreamConfig, config: KeyValueConfig) -> StreamConfig:
-    """
-    Return the config of a bucket's stream with the set fields of a bucket config.
-
-    Raises:
-        InvalidOptionError: a value cannot be changed.
-
-    """
+    """Return the config of a bucket's stream with the set fields of a bucket config."""
     if config.mirror is not None and current.mirror is None:
         raise InvalidOptionError("mirror", config.mirror, "the bucket exists and is not a mirror")
     return replace(current, **_given_fields(config))  # type: ignore[arg-type]
@@ -465,15 +419,7 @@ class BucketSubjects:
 
     @classmethod
     def of(cls, config: StreamConfig, prefix: str | None, *, loose: bool = False) -> BucketSubjects:
-        """
-        Return the subjects of a bucket.
-
-        Args:
-            config: the config of its stream.
-            prefix: the prefix of the JetStream API; ``None``: the default.
-            loose: whether keys only have to be valid subjects.
-
-        """
+        """Return the subjects of a bucket."""
         bucket = bucket_of(config.name)
         read = f"{KEY_PREFIX}{bucket}."
         write = read
@@ -488,26 +434,13 @@ class BucketSubjects:
         return cls(bucket, read, write if prefix is None else f"{prefix}.{write}", loose)
 
     def encoded(self, key: str) -> str:
-        """
-        Return the stored form of a key.
-
-        Raises:
-            InvalidNameError, BadSubjectError: it is malformed.
-
-        """
+        """Return the stored form of a key."""
         if self.key_codec is not None:
             key = self.key_codec.encode(key)
         return check_publish_subject(key) if self.loose else check_key(key)
 
     def writable(self, key: str) -> str:
-        """
-        Return the stored form of a key whose value is written.
-
-        Raises:
-            InvalidNameError, BadSubjectError: it is malformed, reserved, or so long that it might not be
-                possible to delete it.
-
-        """
+        """Return the stored form of a key whose value is written."""
         stored = check_writable(self.encoded(key))
         if not fits_request(self.write + stored):
             raise InvalidNameError(
@@ -516,14 +449,7 @@ class BucketSubjects:
         return stored
 
     def pattern(self, pattern: str) -> str:
-        """
-        Return the stored form of a pattern.
-
-        Raises:
-            InvalidNameError, BadSubjectError: it is malformed.
-            InvalidOptionError: the codec cannot encode patterns.
-
-        """
+        """Return the stored form of a pattern."""
         if self.key_codec is not None and pattern != ">":
             pattern = encode_pattern(self.key_codec, pattern)
         return check_subject(pattern) if self.loose else check_pattern(pattern)

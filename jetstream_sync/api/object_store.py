@@ -239,13 +239,7 @@ class ObjectStoreStatus(Record):
 
 
 def check_bucket(bucket: str) -> str:
-    """
-    Validate the name of a bucket, and return it.
-
-    Raises:
-        InvalidNameError: it is not a str, is empty, or has a character that is not allowed.
-
-    """
+    """Validate the name of a bucket, and return it."""
     if not isinstance(bucket, str):
         raise InvalidNameError(
             "bucket", repr(bucket), f"must be a str, not {type(bucket).__name__}"
@@ -271,13 +265,7 @@ def infos_subject(bucket: str) -> str:
 
 
 def info_subject(bucket: str, name: str) -> str:
-    """
-    Return the subject of the info of an object.
-
-    Raises:
-        InvalidNameError: the name is not a str, is empty, cannot be encoded, or is too long.
-
-    """
+    """Return the subject of the info of an object."""
     if not isinstance(name, str):
         raise InvalidNameError("object", repr(name), f"must be a str, not {type(name).__name__}")
     if not name:
@@ -297,18 +285,7 @@ def info_subject(bucket: str, name: str) -> str:
 
 
 def decode_info(data: bytes, time: datetime, name: str | None = None) -> ObjectInfo:
-    """
-    Return the info in a message.
-
-    Args:
-        data: the payload.
-        time: when the message was stored. The payload has no valid time.
-        name: the name in the subject of the message; ``None``: that in the payload.
-
-    Raises:
-        InvalidResponseError: the payload is not an info.
-
-    """
+    """Return the info in a message."""
     found = loads(data)
     if isinstance(found, dict):
         found["mtime"] = time_to_text(time)
@@ -400,13 +377,7 @@ def _given_fields(config: ObjectStoreConfig) -> dict[str, Any]:
 
 
 def status_of(info: StreamInfo) -> ObjectStoreStatus:
-    """
-    Return the status of a bucket.
-
-    Raises:
-        InvalidOptionError: the stream is not an object store.
-
-    """
+    """Return the status of a bucket."""
     config = info.config
     name = config.name
     if not name.startswith(STREAM_PREFIX):

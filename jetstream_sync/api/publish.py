@@ -89,17 +89,7 @@ _DEFAULTS: Final = tuple(PubAck._field_defaults.values())
 
 
 def parse_pub_ack(answer: bytes) -> PubAck:
-    """
-    Parse the reply of a server to a published message.
-
-    Args:
-        answer: the payload of the reply.
-
-    Raises:
-        APIError: the server refused the message; the class names the reason.
-        InvalidResponseError: the reply is not an acknowledgement.
-
-    """
+    """Parse the reply of a server to a published message."""
     if speedups.parse_pub_ack is not None:
         ack = speedups.parse_pub_ack(answer, PubAck, _DEFAULTS)
         if ack is not None:

@@ -31,14 +31,7 @@ SINGLE_REPLIES_LARGE: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullRequest:
-    """
-    A pull request; times are in nanoseconds, 0 and ``None`` mean *not set*.
-
-    Raises:
-        InvalidOptionError: a value is out of range. nats-server accepts some of these values and
-            interprets them differently, so they are rejected here.
-
-    """
+    """A pull request; times are in nanoseconds, 0 and ``None`` mean *not set*."""
 
     batch: int = 1
     """Maximum number of messages."""
@@ -164,26 +157,7 @@ class ContinuousPull:
         priority: PullRequest | None = None,
         largest_batch: int = UNLIMITED_BATCH,
     ) -> ContinuousPull:
-        """
-        Compute the limits from the user's options; ``None`` means *not set*.
-
-        Args:
-            max_messages: messages to buffer; default 500, unless ``max_bytes`` is set.
-            max_bytes: bytes to buffer; excludes ``max_messages``.
-            threshold_messages: pending messages below which another request is sent; default half of
-                ``max_messages``, rounded up.
-            threshold_bytes: the threshold in bytes; default half of ``max_bytes``, rounded up.
-            expires_ns: expiry of each request; default 30 s, at least 1 s.
-            heartbeat_ns: default half of ``expires_ns``, from 0.5 to 30 s.
-            stop_after: number of messages after which the pull ends; default: no limit.
-            on_demand: request nothing ahead; excludes ``stop_after`` and the limits and thresholds.
-            priority: a request with the priority group fields to use; default: none.
-            largest_batch: batch of a request that is limited in bytes only, and largest one on demand.
-
-        Raises:
-            InvalidOptionError: a value is out of range, or two options cannot be combined.
-
-        """
+        """Compute the limits from the user's options; ``None`` means *not set*."""
         if max_messages is not None and max_bytes is not None:
             raise InvalidOptionError("max_bytes", max_bytes, "cannot be combined with max_messages")
         if on_demand:
@@ -321,13 +295,7 @@ class PullLedger:
         return replace(pull.request, batch=batch, max_bytes=size)
 
     def message(self, size: int) -> bool:
-        """
-        Count a message returned to the user; return whether a request may be due.
-
-        Args:
-            size: its size as counted by the server: subject, reply, headers and payload.
-
-        """
+        """Count a message returned to the user; return whether a request may be due."""
         pull = self._pull
         self.delivered += 1
         if self.pending_messages:
@@ -364,12 +332,8 @@ class PullLedger:
         """
         Subtract the undelivered messages and bytes of an ended request.
 
-        Args:
-            pending: undelivered messages and bytes from its status; ``None``: not reported.
-
         Returns:
             Whether the request had the whole buffer available and delivered nothing.
-
         """
         if pending is None:
             return False

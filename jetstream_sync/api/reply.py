@@ -53,10 +53,6 @@ def ack_tokens(reply: bytes) -> list[bytes]:
     Return the seven tokens that both forms share, from the stream's name on.
 
     The tokens are stream, consumer, delivered, stream seq, consumer seq, timestamp and pending.
-
-    Raises:
-        NotJSMessageError: the subject has neither form.
-
     """
     tokens = reply.split(b".")
     if len(tokens) == 9 and reply.startswith(_PREFIX):
@@ -71,13 +67,7 @@ def ack_tokens(reply: bytes) -> list[bytes]:
 
 
 def consumer_sequence(reply: bytes) -> int:
-    """
-    Return only the consumer sequence. A hot path, called for each message.
-
-    Raises:
-        NotJSMessageError: the subject has neither form.
-
-    """
+    """Return only the consumer sequence. A hot path, called for each message."""
     tokens = reply.split(b".")
     try:
         if tokens[0] == b"$JS" and tokens[1] == b"ACK" and len(tokens) != 10:
@@ -88,13 +78,7 @@ def consumer_sequence(reply: bytes) -> int:
 
 
 def metadata_of(reply: bytes) -> Metadata:
-    """
-    Read a reply subject.
-
-    Raises:
-        NotJSMessageError: it is not one that a stream sends.
-
-    """
+    """Read a reply subject."""
     stream, consumer, delivered, stream_seq, consumer_seq, timestamp, pending = ack_tokens(reply)
     domain = b"_"
     if reply.count(b".") > 8:

@@ -35,17 +35,7 @@ class Routes:
 
     @classmethod
     def of(cls, domain: str | None = None, prefix: str | None = None) -> Routes:
-        """
-        Return the routes for a domain or a prefix.
-
-        Args:
-            domain: a JetStream domain; its API is at ``$JS.<domain>.API``.
-            prefix: another API prefix, as defined by an account import.
-
-        Raises:
-            InvalidOptionError: both are given, or one is malformed.
-
-        """
+        """Return the routes for a domain or a prefix."""
         if domain is not None and prefix is not None:
             raise InvalidOptionError("prefix", prefix, f"cannot be combined with domain={domain!r}")
         try:

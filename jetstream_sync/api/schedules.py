@@ -89,14 +89,7 @@ def schedule_headers(
     source: str | None = None,
     rollup: bool = False,
 ) -> dict[str, str]:
-    """
-    Return the headers of a schedule; see `JetStream.schedule` for the arguments.
-
-    Raises:
-        BadSubjectError: the target is invalid.
-        InvalidOptionError: another argument is invalid.
-
-    """
+    """Return the headers of a schedule; see `JetStream.schedule` for the arguments."""
     rules = {"at": at, "every": every, "cron": cron}
     given = [name for name, value in rules.items() if value is not None]
     if len(given) != 1:

@@ -54,13 +54,7 @@ class SnapshotRequest(Record):
 
 
 def chunk_position(reply: str) -> tuple[int, int] | None:
-    """
-    Return the size and the number (from 1) of a chunk from its reply subject.
-
-    Returns:
-        Size and number, or ``None`` if the subject has another form.
-
-    """
+    """Return the size and the number (from 1) of a chunk from its reply subject."""
     # $JS.SNAPSHOT.ACK.<stream>.<id>.<size>.<number>
     tokens = reply.rsplit(".", 2)
     if len(tokens) == 3 and tokens[1].isdecimal() and tokens[2].isdecimal():

@@ -77,13 +77,10 @@ def parse_pull_status(header: bytes, payload: bytes) -> PullStatus | None:
     """
     Parse a message on the inbox of a pull as a status.
 
-    Args:
-        header: the header block, ``b""`` without one.
-        payload: the payload; a message with a payload is never a status.
+    `payload`: the payload; a message with a payload is never a status.
 
     Returns:
         The parsed status, or ``None`` for a user message.
-
     """
     if payload or not header:
         return None

@@ -78,22 +78,7 @@ class SubscribeRequest:
         """
         Create a request, with all checks that need no server.
 
-        Args:
-            subject: the subject to subscribe to; optional if the stream is given.
-            stream: the stream's name.
-            queue: the queue group; without a durable or name also the durable name.
-            durable: the name of a durable consumer, created if it does not exist.
-            bind: the name of a consumer that must exist.
-            pull: whether this is a pull subscription.
-            config: the config of the consumer; all of its policies count as requested.
-            options: config fields given as arguments; they take precedence over ``config``, and
-                ``None`` means *not set*.
-
-        Raises:
-            SubscribeError: two arguments cannot be combined; the class names them.
-            InvalidOptionError: two arguments give different names, or ``config`` has a wrong type.
-            BadSubjectError, InvalidNameError: a name is malformed.
-
+        `bind`: the name of a consumer that must exist.
         """
         if stream is not None:
             check_stream_name(stream)
@@ -149,16 +134,7 @@ class SubscribeRequest:
             raise PullOnPushConsumerError(self.consumer, self.requested["deliver_subject"])
 
     def new_config(self, inbox: str | None) -> ConsumerConfig:
-        """
-        Return the config of a new consumer for this subscription.
-
-        Args:
-            inbox: the default delivery subject; ``None``: a pull consumer.
-
-        Raises:
-            InvalidOptionError: two options cannot be combined.
-
-        """
+        """Return the config of a new consumer for this subscription."""
         if inbox is None:
             self.config.check_pulled()
             return replace(self.config, deliver_group=None)
@@ -171,13 +147,7 @@ class SubscribeRequest:
     # --- existing consumers ---------------------------------------------------------------------
 
     def check_existing(self, info: ConsumerInfo) -> None:
-        """
-        Check that this subscription can bind to an existing consumer.
-
-        Raises:
-            SubscribeError: it cannot; the class names the reason.
-
-        """
+        """Check that this subscription can bind to an existing consumer."""
         config = info.config
         self._check_filter(config)
         if self.pull:
@@ -276,18 +246,7 @@ def _differs(name: str, asked: Any, found: Any) -> bool:
 
 
 def ordered_config(request: SubscribeRequest, name: str, deliver_subject: str) -> ConsumerConfig:
-    """
-    Return the config of the first consumer of an ordered push subscription (ADR-17).
-
-    Args:
-        request: the subscribe request.
-        name: the default name of the consumer.
-        deliver_subject: the delivery subject.
-
-    Raises:
-        InvalidOptionError: an option is not valid for an ordered consumer.
-
-    """
+    """Return the config of the first consumer of an ordered push subscription (ADR-17)."""
     requested = request.requested
     reasons = {
         "durable_name": "an ordered consumer is not durable",

@@ -433,14 +433,7 @@ class Connection(ForeignNames):
 
 
 def _drain_subscriptions(core: ConnectionCore, deadline: Deadline) -> None:
-    """
-    End every subscription, and wait for the callbacks and their requests.
-
-    Raises:
-        DrainTimeoutError: the deadline has passed.
-        ConnectionClosedError: the connection is closed or was lost.
-
-    """
+    """End every subscription, and wait for the callbacks and their requests."""
     # Reply inboxes stay: running callbacks may still make requests.
     subscriptions = [each for each in core.subscriptions() if not each.receiver.is_reply_inbox]
     try:

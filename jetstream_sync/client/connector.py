@@ -57,11 +57,6 @@ class Connector:
     """
     Tries the servers of a pool until one accepts the connection.
 
-    Args:
-        options: the servers, the delays and the number of attempts.
-        dialer: opens transports.
-        events: receives the failures to report, and the changes in the cluster.
-
     `stop()`, `skip_wait()` and `stopped()` may be called by any thread, the others by one at a time.
     """
 
@@ -85,16 +80,7 @@ class Connector:
         self._lame_duck = ""  # id of the last server that announced lame-duck mode
 
     def first(self) -> Transport:
-        """
-        Try every server once, and return the first transport.
-
-        Raises:
-            AuthorizationError, ProtocolError, SecureConnectionError: the only server, or all of
-                them, failed with this error.
-            NoServersError: no server could be reached; the servers failed with different errors.
-            InvalidArgumentError: the options do not give a usable login for any server.
-
-        """
+        """Try every server once, and return the first transport."""
         failures: dict[ServerAddress, Exception] = {}
         for address in self._pool.addresses():
             try:
@@ -110,18 +96,8 @@ class Connector:
         """
         Try the servers in rounds until one accepts, with a delay between two rounds.
 
-        Args:
-            lost: the server whose connection was lost; ``None``: there was no connection yet.
-            cause: why it was lost.
-
         Returns:
             The transport, or ``None`` after `stop()`.
-
-        Raises:
-            NoServersError: every server has reached ``max_reconnect_attempts``.
-            AuthorizationError: a server refused the login twice with the same error.
-            ConnectionClosedError: every server failed with this one error.
-
         """
         skip_wait = self._skip_wait.is_set()
         self._skip_wait.clear()

@@ -79,10 +79,6 @@ class ConnectionCore:
     """
     The implementation behind the public `Connection`.
 
-    Args:
-        options: how to connect.
-        client_version: the version of this package, which the server shows in its connection list.
-
     Any thread may call its public methods. `open()` must be called first.
 
     The layers above send and report through the bound methods that are set in ``__init__`` (see `Writer`,
@@ -178,12 +174,6 @@ class ConnectionCore:
         Connect to the first server that accepts, and start the threads.
 
         If no server accepts and ``retry_on_failed_connect`` is set, the reader continues to try.
-
-        Raises:
-            NoServersError, AuthorizationError, ProtocolError, SecureConnectionError: no server accepted.
-            InvalidArgumentError: the options do not give a usable login.
-            Error: gevent has patched only some of the modules that are used.
-
         """
         check_patches()
         try:
@@ -263,10 +253,6 @@ class ConnectionCore:
 
         Returns:
             Whether this call started the drain; ``False``: another drain is in progress.
-
-        Raises:
-            ConnectionClosedError: the connection is closed, or was disconnected and is closed now.
-
         """
         reason = ConnectionClosedError("the connection was drained while it was disconnected")
         with self._lock:
@@ -371,14 +357,7 @@ class ConnectionCore:
     def add_subscription(
         self, subject: str, queue: str, receiver: MessageReceiver
     ) -> SubscriptionState[MessageReceiver]:
-        """
-        Subscribe; the command is sent with the next flush or by the flusher.
-
-        Raises:
-            ConnectionDrainingError: the connection is draining.
-            ConnectionClosedError: it is closed.
-
-        """
+        """Subscribe; the command is sent with the next flush or by the flusher."""
         with self._lock:
             self._check_open_for(receiver)
             subscription, command = self._session.subscribe(subject, queue, receiver)
@@ -432,14 +411,7 @@ class ConnectionCore:
     def drain_subscriptions(
         self, subscriptions: list[SubscriptionState[MessageReceiver]], deadline: Deadline
     ) -> None:
-        """
-        Unsubscribe, and wait until every message in flight has been delivered.
-
-        Raises:
-            DrainTimeoutError: the server did not confirm in time.
-            ConnectionClosedError: the connection is closed or was lost.
-
-        """
+        """Unsubscribe, and wait until every message in flight has been delivered."""
         with self._lock:
             for subscription in subscriptions:
                 self._writer.enqueue_deferred(self._session.stop(subscription))
@@ -513,13 +485,7 @@ class ConnectionCore:
         return self._connector.pool.servers()
 
     def set_servers(self, servers: tuple[ServerAddress, ...]) -> None:
-        """
-        Replace the server pool; the new servers are used from the next reconnect on.
-
-        Raises:
-            ConnectionClosedError: the connection is closed.
-
-        """
+        """Replace the server pool; the new servers are used from the next reconnect on."""
         if self.status is ConnectionStatus.CLOSED:
             raise self._closed_error()
         self._connector.pool.replace_all(servers)
@@ -624,14 +590,7 @@ class ConnectionCore:
     # --- reconnecting ---------------------------------------------------------------------------
 
     def reconnect(self) -> None:
-        """
-        Drop the transport and reconnect; while reconnecting, skip the current wait.
-
-        Raises:
-            ConnectionDrainingError: the connection is draining.
-            ConnectionClosedError: it is closed.
-
-        """
+        """Drop the transport and reconnect; while reconnecting, skip the current wait."""
         with self._lock:
             if self.status is ConnectionStatus.CLOSED:
                 raise self._closed_error()

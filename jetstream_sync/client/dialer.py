@@ -18,11 +18,6 @@ class Dialer:
     """
     Opens transports to servers.
 
-    Args:
-        options: the login and the timeouts.
-        client_version: the version of this package, which the server shows in its connection list.
-        wrap: see `open_transport`.
-
     One thread at a time may use it. The login functions of the options run on that thread.
     """
 
@@ -40,14 +35,7 @@ class Dialer:
         self._used_tls = False
 
     def open(self, address: ServerAddress) -> Transport:
-        """
-        Connect to a server and log in; the credentials are read again each time.
-
-        Raises:
-            CredentialsError: the options do not give a usable login.
-            Error, OSError: as `open_transport`.
-
-        """
+        """Connect to a server and log in; the credentials are read again each time."""
         return open_transport(
             address,
             self._options,

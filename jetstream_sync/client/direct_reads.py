@@ -59,10 +59,6 @@ class DirectReads:
     """
     Passes the reading of a connection's socket between the reader thread and callers.
 
-    Args:
-        subscriptions: the subscription table, by sid; only read here.
-        pong_awaited: returns whether a pong is outstanding.
-
     The reader thread calls `pause()`; any thread may call `read()` and `end()`.
     """
 
@@ -99,17 +95,9 @@ class DirectReads:
         """
         Pause while callers read their replies themselves; called by the reader after each read.
 
-        Args:
-            stream: the stream to read.
-            parser: the parser of its bytes.
-
         Returns:
             What a caller has received instead of its reply, ``b""`` at the end of the stream; ``None``:
             nothing.
-
-        Raises:
-            OSError: the connection was lost while a caller was reading.
-
         """
         if self._skip:
             self._skip -= 1
@@ -197,16 +185,8 @@ class DirectReads:
         """
         Read the next message of a reply inbox, while the reader pauses.
 
-        Args:
-            subscription: the subscription of the inbox.
-            messages: the message is appended here.
-            delivered: returns whether the reader has delivered something to the caller.
-            deadline: when to stop waiting.
-            subject: the subject of the message; ``None``: any.
-
         Returns:
             Whether there is one; if not, the reader continues and will deliver it.
-
         """
         turn, received = self._turn, self._received
         # As with `call_and_record`, but without its call: this runs for each request.

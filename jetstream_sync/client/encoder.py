@@ -53,13 +53,7 @@ class MessageEncoder:
         self._checked: dict[str, bytes] = {}
 
     def encode_subject(self, subject: str) -> bytes:
-        """
-        Validate a subject for publishing, and return its bytes.
-
-        Raises:
-            BadSubjectError: it is not well formed.
-
-        """
+        """Validate a subject for publishing, and return its bytes."""
         try:
             return self._checked.get(subject) or self._check(subject)
         except TypeError:  # not hashable
@@ -96,20 +90,7 @@ class MessageEncoder:
         reply: bytes = b"",
         headers: HeadersLike | None = None,
     ) -> tuple[bytes, int]:
-        """
-        Return the command that publishes a message, and the size of its headers and payload.
-
-        Args:
-            subject: from `encode_subject()`, or one that the server sent.
-            payload: the payload of the message.
-            reply: an inbox of this client, or from `encode_subject()`; empty: none.
-            headers: names and values; ``None``: none.
-
-        Raises:
-            InvalidArgumentError, InvalidHeaderError, MaxPayloadError: the message cannot be sent.
-            BadSubjectError: subject and reply together are too long for a command line.
-
-        """
+        """Return the command that publishes a message, and the size of its headers and payload."""
         if speedups.encode_command is not None:
             encoded = speedups.encode_command(subject, payload, reply, headers, self.max_payload)
             if encoded is not None:

@@ -40,15 +40,7 @@ class Events:
 
     The thread is started with the first event. Exceptions of callbacks are logged.
 
-    Args:
-        name: the connection's name, for the name of the thread.
-        options: the callbacks.
-
     Any thread may call its methods; they never wait.
-
-    Raises:
-        InvalidOptionError: a callback needs more than one argument.
-
     """
 
     def __init__(self, name: str, options: ConnectionOptions) -> None:
@@ -157,13 +149,7 @@ def _with(callback: Callable[[T], object], argument: T) -> _Call:
 
 
 def _listener(option: str, callback: EventCallback) -> _Listener:
-    """
-    Return a function that calls a callback with an event, or without arguments if it takes none.
-
-    Raises:
-        InvalidOptionError: the callback requires more than one argument.
-
-    """
+    """Return a function that calls a callback with an event, or without arguments if it takes none."""
     try:
         signature = inspect.signature(callback)
     except (TypeError, ValueError):  # a C function without a signature

@@ -24,13 +24,7 @@ def is_gevent() -> bool:
 
 
 def check_patches() -> None:
-    """
-    Raise if gevent has patched only some of the modules that are used.
-
-    Raises:
-        Error: it has; the message names the modules.
-
-    """
+    """Raise if gevent has patched only some of the modules that are used."""
     monkey = sys.modules.get("gevent.monkey")
     if monkey is None:
         return

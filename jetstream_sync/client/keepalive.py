@@ -21,12 +21,6 @@ class KeepAlive:
     """
     Flushes and scheduled pings of a connection.
 
-    Args:
-        writer: sends the pings.
-        interval: seconds between scheduled pings.
-        max_outstanding: number of unanswered pings after which the connection is stale.
-        on_stale: called with the error when it is; on the flusher thread, without a lock held.
-
     Any thread may call `flush()`; the other methods are for the connection's own threads.
     """
 
@@ -51,15 +45,7 @@ class KeepAlive:
         self.pongs: int = 0
 
     def flush(self, deadline: Deadline) -> None:
-        """
-        Wait until the server has processed everything that was sent before.
-
-        Raises:
-            TimeoutError: the server did not answer in time.
-            ConnectionLostError: the connection was lost while waiting.
-            ConnectionClosedError: the connection is closed.
-
-        """
+        """Wait until the server has processed everything that was sent before."""
         if self._writer.closed is not None:
             # Before a lock is taken: in a forked child, a thread of the parent may have held it.
             raise copy_exception(self._writer.closed)
@@ -121,13 +107,7 @@ class KeepAlive:
                 waiter.fail(lost)
 
     def on_connected(self, first: int = 0) -> None:
-        """
-        Restart the schedule.
-
-        Args:
-            first: number of PINGs that are sent before everything else, without a waiting flush.
-
-        """
+        """Restart the schedule."""
         with self._lock:
             self.pongs = 0
             self._waiters[:0] = [None] * first

@@ -36,12 +36,6 @@ class Login:
     """
     The credentials of a connection.
 
-    Args:
-        options: the source of the credentials.
-
-    Raises:
-        InvalidOptionError: the options were pickled without a secret.
-
     One thread at a time may use it.
     """
 
@@ -51,14 +45,7 @@ class Login:
         self._opener = threading.get_ident()
 
     def connect_fields(self, address: ServerAddress, info: ServerInfo) -> dict[str, Any]:
-        """
-        Return the fields of CONNECT for the login to a server.
-
-        Raises:
-            CredentialsError: a file cannot be read or has other contents, or a function raised or
-                returned a value of another type.
-
-        """
+        """Return the fields of CONNECT for the login to a server."""
         # In both, passwords and tokens may be functions.
         given = address if address.user is not None or address.token is not None else self._options
         words = Credentials(

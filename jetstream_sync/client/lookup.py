@@ -14,18 +14,6 @@ def look_up(host: str, port: int, deadline: Deadline, *, randomize: bool) -> lis
 
     The system's resolver has no timeout, so it runs on a separate thread. After the deadline that
     thread is abandoned, and ends when the resolver returns. An IP address needs no thread.
-
-    Args:
-        host: a name, or an IP address.
-        port: the port of the addresses.
-        deadline: when to stop waiting.
-        randomize: shuffle the addresses of a name.
-
-    Raises:
-        OSError: the name does not exist, or no name server answers.
-        UnicodeError: it is not a valid host name.
-        TimeoutError: the built-in one; the deadline has passed.
-
     """
     addresses = numeric(host, port)
     if addresses:

@@ -28,14 +28,7 @@ T = TypeVar("T")
 
 
 def first_items(items: Iterable[T], count: int | None = None) -> list[T]:
-    """
-    Return the first items of a queue or set that other threads change, without removing them.
-
-    Args:
-        items: the queue or set; not an iterator.
-        count: the maximum number of items; ``None``: all.
-
-    """
+    """Return the first items of a queue or set that other threads change, without removing them."""
     while True:
         try:
             return list(islice(items, count))
@@ -49,10 +42,6 @@ class Mailbox(Generic[T]):
 
     `items` is the queue itself: reading threads may ``popleft()`` from it directly, and call `get()`
     after an `IndexError`.
-
-    Args:
-        timed_out: returns the error for a wait that timed out, such as `ConnectionCore.timed_out`.
-
     """
 
     __slots__ = ("_gates", "_lock", "_reason", "_timed_out", "items")
@@ -96,17 +85,7 @@ class Mailbox(Generic[T]):
                     pass  # no more gates
 
     def get(self, deadline: Deadline) -> T:
-        """
-        Remove and return the next item, and wait for it if necessary.
-
-        Args:
-            deadline: when to stop waiting.
-
-        Raises:
-            TimeoutError: no item arrived in time.
-            BaseException: the mailbox is closed and empty; the error is the reason.
-
-        """
+        """Remove and return the next item, and wait for it if necessary."""
         while True:
             try:
                 return self.items.popleft()
@@ -140,14 +119,7 @@ class Mailbox(Generic[T]):
             raise copy_exception(self._reason)
 
     def wait(self, deadline: Deadline) -> None:
-        """
-        Wait until the mailbox may contain an item; another reader may take it first.
-
-        Raises:
-            TimeoutError: no item arrived in time.
-            BaseException: the mailbox is closed and empty; the error is the reason.
-
-        """
+        """Wait until the mailbox may contain an item; another reader may take it first."""
         gate = threading.Lock()
         gate.acquire()
         woken = False

@@ -15,11 +15,6 @@ class PendingLimits:
     The consumers of a mailbox take messages without a lock, so they cannot count bytes. The reader
     thread knows how many messages it added and how many are left, so it can tell which batches are
     consumed, and their bytes. The sum is exact to one batch: a partly consumed batch counts in full.
-
-    Args:
-        msgs_limit: maximum number of pending messages; 0 or less: no limit.
-        bytes_limit: maximum number of pending bytes of headers and payloads; 0 or less: no limit.
-
     """
 
     __slots__ = ("_batches", "_bytes_limit", "_first", "_msgs_limit", "_put", "pending_bytes")
@@ -40,14 +35,7 @@ class PendingLimits:
         return self._put
 
     def admit(self, deliveries: list[Delivery], waiting: int) -> int:
-        """
-        Return how many of these messages may be added, and count them.
-
-        Args:
-            deliveries: the messages, in order.
-            waiting: the number of messages in the mailbox now.
-
-        """
+        """Return how many of these messages may be added, and count them."""
         self.settle(waiting)
         count = len(deliveries)
         if 0 < self._msgs_limit < waiting + count:

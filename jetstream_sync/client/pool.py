@@ -46,10 +46,8 @@ class ServerPool:
 
     The server in use, or the one reached last, is the first.
 
-    Args:
-        servers: the servers given by the user.
-        randomize: shuffle given and discovered servers, so that clients spread over a cluster.
-        max_failures: failed attempts in a row after which a server is removed; -1: never.
+    `randomize`: shuffle given and discovered servers, so that clients spread over a cluster.
+    `max_failures`: failed attempts in a row after which a server is removed; -1: never.
 
     Any thread may call its methods.
     """
@@ -138,13 +136,8 @@ class ServerPool:
         """
         Record that a server refused the login.
 
-        Args:
-            address: the server.
-            text: the text of its error.
-
         Returns:
             Whether it did so before with the same text, and has not accepted the client since.
-
         """
         with self._lock:
             entry = self._find(address)
@@ -170,11 +163,8 @@ class ServerPool:
         Discovered servers that are no longer announced are removed, except the current one. An empty
         list changes nothing, because a single server announces none. Invalid addresses are ignored.
 
-        Args:
-            urls: the ``host:port`` of each server.
-            current: the connected server, whose login and TLS settings the new servers inherit. A
-                server announced by its IP address must have a certificate for the current name.
-
+        `current`: the connected server, whose login and TLS settings the new servers inherit. A
+        server announced by its IP address must have a certificate for the current name.
         """
         announced = {}
         for url in urls[:_MAX_DISCOVERED]:

@@ -27,16 +27,6 @@ class Reader:
     """
     Dispatches operations from the server to receivers, keep-alive, events and the writer.
 
-    Args:
-        direct: lets callers read their replies.
-        subscriptions: the subscription table, by sid; only read here.
-        writer: sends the replies to pings.
-        keepalive: receives the pongs.
-        events: receives the errors that do not end the connection.
-        on_info: called with each INFO.
-        on_limit_reached: called with a subscription that has received its limit of messages.
-        on_receiver_error: called with a subscription whose receiver raised an exception.
-
     Used by the reader thread only, except for `stop_reading()`.
     """
 

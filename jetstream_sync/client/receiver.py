@@ -47,15 +47,9 @@ class MessageReceiver:
         """
         React to a permission error of the server; called by the reader, must not wait.
 
-        Args:
-            subject: the subject in the error.
-            error: the refused operation: for ``publish`` and ``reply``, every receiver is called until
-                one returns ``True``; for ``subscribe``, only the receivers of that subscription.
-
         Returns:
             Whether the error belongs to a request of this receiver. The server sends one error for
             each refused message, so one receiver is enough.
-
         """
         del subject, error
         return False

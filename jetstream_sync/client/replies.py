@@ -42,17 +42,7 @@ Sentinel = Callable[[Msg], object]
 
 
 class _ReplyInbox(MessageReceiver):
-    """
-    The inbox of one request; base class of the receivers below.
-
-    Args:
-        core: the connection.
-        limit: number of replies after which the server ends the subscription; 0: no limit.
-
-    Raises:
-        ConnectionClosedError: the connection is closed or draining.
-
-    """
+    """The inbox of one request; base class of the receivers below."""
 
     is_reply_inbox = True
 
@@ -72,16 +62,7 @@ class _ReplyInbox(MessageReceiver):
         headers: HeadersLike | None = None,
         deadline: Deadline | None = None,
     ) -> None:
-        """
-        Send the request.
-
-        Raises:
-            ConnectionClosedError: the connection is closed.
-            OutboundBufferLimitError: there is no connection, and the buffer for that time is full.
-            TimeoutError: the server accepts no more data; the request stays buffered.
-            InvalidHeaderError, MaxPayloadError: the request cannot be sent.
-
-        """
+        """Send the request."""
         self._asked = subject
         core = self._core
         command, size = core.encode_command(subject, payload, self._reply, headers)
@@ -104,18 +85,7 @@ class _ReplyInbox(MessageReceiver):
 
 
 class ReplyCollector(_ReplyInbox):
-    """
-    Collects the replies to one request; one thread creates, uses and closes it.
-
-    Args:
-        core: the connection.
-        is_end: returns whether the last message ends the reply; called by the reader.
-        expected: number of messages that also ends the reply; 0: only `is_end` does.
-
-    Raises:
-        ConnectionClosedError: the connection is closed or draining.
-
-    """
+    """Collects the replies to one request; one thread creates, uses and closes it."""
 
     __slots__ = ("_expected", "_handoff", "_is_end", "_open", "items")
 
@@ -132,20 +102,7 @@ class ReplyCollector(_ReplyInbox):
         super().__init__(core)
 
     def wait(self, idle_timeout: float, deadline: Deadline | None = None) -> list[Delivery]:
-        """
-        Wait for the end of the reply and return all its messages.
-
-        Args:
-            idle_timeout: seconds without a message after which the call fails.
-            deadline: the deadline of the whole reply; ``None``: only ``idle_timeout`` applies.
-
-        Raises:
-            TimeoutError: no message arrived for ``idle_timeout``, or the deadline expired.
-            ConnectionLostError: the connection was lost meanwhile.
-            PermissionsError: the server does not permit the request.
-            ConnectionClosedError: the connection was closed.
-
-        """
+        """Wait for the end of the reply and return all its messages."""
         seen = len(self.items)
         whole = deadline or Deadline(None)
         while not self._handoff.arrived(whole.sooner(idle_timeout)):
@@ -314,18 +271,7 @@ class ReplyIterator:
         return self
 
     def __next__(self) -> Msg:
-        """
-        Return the next reply, and wait for it.
-
-        Raises:
-            NoRespondersError: the subject has no subscribers.
-            ConnectionLostError: the connection was lost, and there is no timeout or the option
-                ``fail_requests_on_disconnect`` is set.
-            PermissionsError: the server does not permit the subject, or the reply inbox.
-            ConnectionClosedError: the connection was closed.
-            StopIteration: the iteration has ended; see `ended_by`.
-
-        """
+        """Return the next reply, and wait for it."""
         delivery = self._next_delivery()
         if delivery is None:
             raise StopIteration

@@ -79,9 +79,6 @@ class RequestMux(MessageReceiver):
     """
     Multiplexes the requests of a connection over one reply inbox.
 
-    Args:
-        core: the connection.
-
     Any thread may call `request()`.
     """
 
@@ -114,28 +111,7 @@ class RequestMux(MessageReceiver):
         fail_on_disconnect: bool = False,
         repeat_after: float = 0.0,
     ) -> Delivery:
-        """
-        Publish a request and return the first reply.
-
-        Args:
-            subject: the subject, from `MessageEncoder.encode_subject` or from the server.
-            payload: the payload of the request.
-            deadline: when to stop waiting for the reply.
-            headers: names and values; ``None``: none.
-            fail_on_disconnect: fail the request when the connection is lost.
-            repeat_after: seconds without a reply after which the request is sent again, with the same
-                reply subject, and again after twice the time; 0: it is sent once.
-
-        Raises:
-            NoRespondersError: the subject has no subscribers.
-            TimeoutError: no reply arrived in time.
-            PermissionsError: the server does not permit the subject, or the reply inbox.
-            ConnectionLostError: the connection was lost, and there is no deadline, or
-                ``fail_on_disconnect`` or the option ``fail_requests_on_disconnect`` is set.
-            ConnectionClosedError: the connection is closed, or was closed while waiting.
-            InvalidArgumentError, InvalidHeaderError, MaxPayloadError: the request cannot be sent.
-
-        """
+        """Publish a request and return the first reply."""
         token = b"%x" % next(self._tokens)
         slot: ResultSlot[Delivery] = ResultSlot()
         self._waiting[token] = slot, subject

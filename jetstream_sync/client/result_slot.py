@@ -57,13 +57,7 @@ class ResultSlot(Generic[T]):
         return self._gate.acquire(timeout=deadline.lock_timeout())
 
     def result(self) -> T:
-        """
-        Return the result, after `arrived()` has returned ``True``.
-
-        Raises:
-            BaseException: the error that was set instead of a result.
-
-        """
+        """Return the result, after `arrived()` has returned ``True``."""
         if self._error is not None:
             raise copy_exception(self._error)
         return self._value  # type: ignore[return-value]  # set() came first

@@ -168,14 +168,7 @@ class Subscription:
         return self._next(Deadline(timeout))
 
     def __iter__(self) -> Iterator[Msg]:
-        """
-        Yield messages until the subscription ends or the connection is closed by the user.
-
-        Raises:
-            PermissionsError: the server does not permit the subscription.
-            ConnectionClosedError: the connection was closed for another reason.
-
-        """
+        """Yield messages until the subscription ends or the connection is closed by the user."""
         self._must_be_readable()
         while True:
             try:
@@ -383,12 +376,6 @@ class SubscriptionReceiver(MessageReceiver):
     It does not keep a subscription without a callback alive. Once such a subscription was collected,
     messages are dropped and the next one ends it on the server. So the subscription table does not keep
     an unreferenced connection alive.
-
-    Args:
-        subscription: the subscription.
-        core: its connection.
-        weak: whether the subscription has no callback.
-
     """
 
     __slots__ = ("_core", "_owner")

@@ -62,11 +62,6 @@ def releases(gates: deque[threading.Lock], count: int | None = None) -> Iterator
             deque(wake, maxlen=0)
         except IndexError:
             pass  # no more gates
-
-    Args:
-        gates: locked locks, on which other threads wait.
-        count: the maximum number; ``None``: all.
-
     """
     return map(_release, islice(iter(gates.popleft, None), count))
 
@@ -144,18 +139,8 @@ def spawn(
     """
     Start a daemon thread.
 
-    Args:
-        name: the name of the thread, without the prefix ``nats-``.
-        target: the function to run.
-        crashed: called on the thread with an exception raised by ``target``; ``None``: it is only
-            logged.
-
     Returns:
         The running thread.
-
-    Raises:
-        RuntimeError: the system or the interpreter refuses another thread.
-
     """
 
     def run() -> None:
@@ -207,11 +192,6 @@ def join(thread: threading.Thread, seconds: float) -> bool:
 
     This does not use ``Thread.join(timeout)`` or ``is_alive()``: after a KeyboardInterrupt in one of
     them, CPython before 3.13 regards the running thread as stopped, and later calls return at once.
-
-    Args:
-        thread: the thread; not the calling one.
-        seconds: how long to wait; 0: do not wait.
-
     """
     ended = _ours[thread].wait(seconds)
     if ended:
@@ -228,12 +208,7 @@ def start_timer(name: str, seconds: float, target: Callable[[], None], cancelled
     """
     Start a timer: ``target`` runs once on a daemon thread after ``seconds``.
 
-    Args:
-        name: the name of the thread, without the prefix ``nats-``.
-        seconds: how long to wait.
-        target: the function to run; it must not raise.
-        cancelled: when this is set, the timer ends without a call.
-
+    `target`: the function to run; it must not raise.
     """
 
     def run() -> None:
@@ -258,9 +233,7 @@ def in_each_child(renew: Callable[[], None]) -> None:
     """
     Call a function in every forked child process, and in the children of those, for module state.
 
-    Args:
-        renew: replaces locks that a thread of the parent may have held; it must not raise.
-
+    `renew`: replaces locks that a thread of the parent may have held; it must not raise.
     """
     _renewals.append(renew)
 

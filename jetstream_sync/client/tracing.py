@@ -59,10 +59,6 @@ class Tracer:
 
     The thread is started with the first line. The first exception of the callback is logged.
 
-    Args:
-        name: the connection's name, for the name of the thread.
-        callback: the user's callback.
-
     Any thread may call its methods; only `close()` waits.
     """
 
@@ -120,13 +116,7 @@ class Tracer:
                 self._put(_Place(lines))
 
     def close(self, timeout: float = 0.0) -> None:
-        """
-        Accept no more lines; the thread ends after the queued ones.
-
-        Args:
-            timeout: seconds to wait for the end of the thread; ignored on that thread.
-
-        """
+        """Accept no more lines; the thread ends after the queued ones."""
         with self._lock:
             self._places.close(ConnectionClosedError("closed"))
             thread = self._thread
@@ -205,14 +195,7 @@ class Tracer:
 
 
 class TracedStream:
-    """
-    A `ByteStream` that traces another one.
-
-    Args:
-        stream: the stream to trace.
-        tracer: receives the lines.
-
-    """
+    """A `ByteStream` that traces another one."""
 
     def __init__(self, stream: ByteStream, tracer: Tracer) -> None:
         self.peer: str = stream.peer

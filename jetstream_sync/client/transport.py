@@ -66,28 +66,7 @@ def open_transport(
     """
     Connect to a server and log in.
 
-    Args:
-        address: the server.
-        options: how to connect.
-        connect_fields: returns the fields of CONNECT for a server's INFO.
-        deadline: limits all steps together: name lookup, TCP, TLS, INFO, CONNECT, PONG.
-        wrap: wraps every stream that carries the decrypted protocol; ``None``: no wrapper.
-        keep_tls: require TLS, because the connection used it before.
-        secured: called after the TLS handshake, before anything is sent; ``None``: nothing.
-
-    Raises:
-        AuthorizationError: the server refused the login.
-        ProtocolError: the peer does not speak the NATS protocol.
-        CertificateError: the server's certificate is not trusted.
-        SecureConnectionError: one side requires TLS, and the other does not support it; or the server
-            did not accept this client's certificate.
-        ServerRefusedError: the server refused for another reason.
-        ConnectionLostError: the server closed the connection.
-        InvalidOptionError: a file of `TLSOptions` is unusable, a package is missing, or the ``dialer``
-            did not return a usable stream.
-        OSError: the server cannot be reached.
-        TimeoutError: the built-in one; the deadline has passed.
-
+    `keep_tls`: require TLS, because the connection used it before.
     """
     if address.tls and options.tls is False:
         raise SecureConnectionError(f"{address.scheme}:// requires TLS, but tls=False forbids it")
@@ -191,14 +170,7 @@ class _Opening:
     # --- TLS and WebSocket --------------------------------------------------------------------------
 
     def _must_upgrade(self, info: ServerInfo) -> bool:
-        """
-        Return whether a TLS handshake follows the INFO, as ``checkForSecure`` of nats.go does.
-
-        Raises:
-            SecureConnectionError: one side requires TLS, and the other does not support it.
-            ProtocolError: the server sent more than INFO without encryption.
-
-        """
+        """Return whether a TLS handshake follows the INFO, as ``checkForSecure`` of nats.go does."""
         if self._secure or self._address.websocket:
             return False
         if info.tls_required and self._options.tls is False:

@@ -74,11 +74,6 @@ class Writer:
     """
     The output buffer of a connection, and the loop of the flusher thread.
 
-    Args:
-        pending_size: bytes that are buffered while disconnected.
-        on_send_error: called with the stream and the error when sending fails; on any thread,
-            without a lock held.
-
     Any thread may call its methods.
     """
 
@@ -114,19 +109,7 @@ class Writer:
     # --- filling the buffer ---------------------------------------------------------------------
 
     def publish(self, command: bytes, size: int, wake_from: int = _TICKING) -> None:
-        """
-        Append the command of a message; the flusher sends it.
-
-        Args:
-            command: the complete command.
-            size: the bytes of headers and payload, for the statistics.
-            wake_from: the state from which on the flusher is woken; see `send_deferred()`.
-
-        Raises:
-            ConnectionClosedError: the connection is closed; the error is the reason.
-            OutboundBufferLimitError: disconnected, and the buffer is full.
-
-        """
+        """Append the command of a message; the flusher sends it."""
         if self.closed is not None:
             raise copy_exception(self.closed)
         with self._lock:
@@ -215,18 +198,6 @@ class Writer:
 
         This is for calls that wait for a reply. If another thread is sending, or the socket is full,
         another thread sends the command.
-
-        Args:
-            command: one or more complete commands.
-            messages: the number of messages, for the statistics.
-            size: the bytes of headers and payloads, for the statistics.
-            deadline: how long to wait while the buffer is above its limit.
-
-        Raises:
-            ConnectionClosedError: the connection is closed; the error is the reason.
-            OutboundBufferLimitError: disconnected, and the buffer is full.
-            TimeoutError: the server accepts no more data; the command stays buffered.
-
         """
         if self.closed is not None:
             raise copy_exception(self.closed)
@@ -243,14 +214,7 @@ class Writer:
     # --- sending the buffer ---------------------------------------------------------------------
 
     def flusher(self, next_wake: Callable[[], float]) -> None:
-        """
-        Run the flusher: send buffered commands until `close()`.
-
-        Args:
-            next_wake: called before each sleep; does the scheduled work and returns the seconds until
-                the next.
-
-        """
+        """Run the flusher: send buffered commands until `close()`."""
         ticks = 0
         while True:
             schedule = Deadline(next_wake())
@@ -335,13 +299,7 @@ class Writer:
         self._flush()
 
     def _send_if_free(self, timeout: float, deadline: Deadline | None) -> bool:
-        """
-        Send if ``_sending`` is free within ``timeout`` seconds; return whether all data was sent.
-
-        Raises:
-            TimeoutError: see `_send_all`.
-
-        """
+        """Send if ``_sending`` is free within ``timeout`` seconds; return whether all data was sent."""
         acquired: list[bool] = []
         done = False
         try:
@@ -367,15 +325,8 @@ class Writer:
         """
         Send the batch, then the buffer until it is empty; ``_sending`` is held.
 
-        Args:
-            deadline: how long to wait for a full socket; ``None``: not at all.
-
         Returns:
             Whether all data was sent; if not, the socket is full, or the stream is not in use any more.
-
-        Raises:
-            TimeoutError: the deadline has passed.
-
         """
         stream = self._stream
         if stream is None:
@@ -451,13 +402,7 @@ class Writer:
             self._size = sum(map(len, self._chunks))
 
     def check_not_forked(self) -> None:
-        """
-        Raise in a forked child, where a thread of the parent may have held any lock.
-
-        Raises:
-            ForkedConnectionError: this is a child of the process that opened the connection.
-
-        """
+        """Raise in a forked child, where a thread of the parent may have held any lock."""
         if isinstance(self.closed, ForkedConnectionError):
             raise copy_exception(self.closed)
 

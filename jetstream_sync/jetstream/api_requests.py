@@ -50,13 +50,6 @@ class APIRequests:
     """
     Requests to the JetStream API.
 
-    Args:
-        core: the connection.
-        routes: the subjects of the API.
-        timeout: seconds to wait for a reply if a call passes no timeout; ``None``: no limit.
-        fail_on_disconnect: fail pending requests with `ConnectionLostError` when the connection is
-            lost, for callers that repeat the request.
-
     Any thread may call its methods.
     """
 
@@ -92,20 +85,6 @@ class APIRequests:
 
         A request that changes nothing is sent again, within the deadline, while there is no reply or no
         leader that could answer it.
-
-        Args:
-            route: the subject, of `Routes`.
-            body: sent as JSON; ``None``: an empty request.
-            deadline: the deadline; ``None``: the default timeout.
-
-        Raises:
-            APIError: the server returned an error; see its subclasses.
-            JetStreamNotEnabledError: there are no responders.
-            InvalidResponseError: the reply is malformed.
-            PermissionsError: this user may not send the request or receive replies.
-            TimeoutError: the server did not reply in time.
-            ConnectionClosedError: the connection is closed.
-
         """
         payload = b"" if body is None else dumps(body)
         deadline = deadline or self.deadline()
@@ -148,13 +127,7 @@ class APIRequests:
     def command(
         self, route: str, body: Mapping[str, Any] | None = None, deadline: Deadline | None = None
     ) -> None:
-        """
-        Send a request that is answered with ``success``; raises as `ask()`.
-
-        Raises:
-            InvalidResponseError: also for an answer that does not say that it was done.
-
-        """
+        """Send a request that is answered with ``success``; raises as `ask()`."""
         success = self.ask(route, body, deadline).get("success")
         if success is not True:
             raise InvalidResponseError(f"{route} answered with success={success!r:.60}")
@@ -188,16 +161,6 @@ class APIRequests:
         Ask for a list page by page, and yield each page's items.
 
         No item is yielded twice, although pages may overlap after a change.
-
-        Args:
-            route: the subject, of `Routes`.
-            items: the key under which an answer has its items: names, or infos.
-            body: sent with every request, beside the offset.
-
-        Raises:
-            InvalidResponseError: an answer has no such list, or no total.
-            APIError, PermissionsError, TimeoutError, ConnectionClosedError: as `ask()`.
-
         """
         known: set[str] = set()
         offset = 0
@@ -221,13 +184,7 @@ class APIRequests:
 
 
 def listed(answer: Mapping[str, Any], items: str, route: str) -> list[Any]:
-    """
-    Return the list that an answer has under a key; ``null`` is an empty one.
-
-    Raises:
-        InvalidResponseError: it has none.
-
-    """
+    """Return the list that an answer has under a key; ``null`` is an empty one."""
     found = answer.get(items, answer)
     if found is None:
         return []
@@ -306,20 +263,7 @@ def info_of(answer: dict[str, Any]) -> StreamInfo:
 
 
 def resolve_config(record: type[R], config: R | None, fields: Mapping[str, Any]) -> R:
-    """
-    Return the config that was given.
-
-    Args:
-        record: its class.
-        config: the record, or ``None``.
-        fields: its fields, or nothing.
-
-    Raises:
-        InvalidOptionError: both are given, a field is unknown, one that must be given is not, or
-            a value is invalid.
-        InvalidNameError, BadSubjectError: as the record says.
-
-    """
+    """Return the config that was given."""
     if config is not None:
         if not isinstance(config, record):
             raise InvalidOptionError("config", config, f"expected a {record.__name__}")
@@ -357,15 +301,7 @@ def bucket_exists(
 
 
 class EchoCheck:
-    """
-    Compares the config of a create or update with the answer; made right before the request.
-
-    Args:
-        api: where the request goes.
-        what: names the stream or consumer in an error.
-        asked: the config as it is sent.
-
-    """
+    """Compares the config of a create or update with the answer; made right before the request."""
 
     def __init__(self, api: APIRequests, what: str, asked: Record) -> None:
         self._api = api
@@ -433,11 +369,6 @@ def require_level(
 
     The level is asked for once for each link and API prefix of a connection. Where this user may not
     ask, the release of the server that we are connected to decides.
-
-    Raises:
-        ServerTooOldError: it is lower; nothing was sent.
-        TimeoutError, ConnectionLostError, ConnectionClosedError: as `APIRequests.ask()`.
-
     """
     core = api.core
     link = core.reconnects

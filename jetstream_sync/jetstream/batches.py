@@ -72,16 +72,7 @@ BatchMessage = tuple[str, bytes] | tuple[str, bytes, HeadersLike | None] | Msg
 
 
 class AtomicBatchSender(MessageReceiver):
-    """
-    Sends atomic batches, one at a time, and waits for their replies; one thread uses and closes it.
-
-    Args:
-        core: the connection.
-
-    Raises:
-        ConnectionClosedError: the connection is closed or draining.
-
-    """
+    """Sends atomic batches, one at a time, and waits for their replies; one thread uses and closes it."""
 
     is_reply_inbox = True
 
@@ -114,24 +105,8 @@ class AtomicBatchSender(MessageReceiver):
         """
         Send the messages of a batch, and wait until they are stored.
 
-        Args:
-            reply: the second result of `new_batch()`.
-            commands: the complete commands of the messages.
-            answered: the sequences of the messages with a reply subject, besides the last one.
-            subjects: the subjects of the messages.
-            deadline: how long to wait for the replies.
-
         Returns:
             The acknowledgement of the last message.
-
-        Raises:
-            APIError: the batch was refused; nothing was stored.
-            NoStreamResponseError: one of the subjects belongs to no stream; nothing was stored.
-            PermissionsError: publishing to one of the subjects is not permitted.
-            ConnectionLostError, TimeoutError: there was no reply; the batch may be stored.
-            OutboundBufferLimitError: the client is disconnected; nothing was sent.
-            ConnectionClosedError: the connection is closed.
-
         """
         self._subjects = subjects
         self._events.items.clear()
@@ -221,16 +196,7 @@ class _Messages:
         self.items: list[tuple[bytes, bytes, bytes]] = []
 
     def add(self, subject: str, payload: bytes, headers: HeadersLike | None) -> None:
-        """
-        Add a message.
-
-        Raises:
-            BatchTooLargeError: the batch is full.
-            InvalidOptionError: a header is not possible in a batch, or a message id is there twice.
-            BadSubjectError, InvalidHeaderError, InvalidArgumentError, MaxPayloadError: the message is
-                invalid.
-
-        """
+        """Add a message."""
         if len(self.items) >= MAX_BATCH:
             text = f"an atomic batch has at most {MAX_BATCH} messages"
             raise BatchTooLargeError(400, 10199, text)
@@ -263,13 +229,7 @@ class _Messages:
             self._ids.add(msg_id)
 
     def commands(self, batch: bytes, reply: bytes) -> tuple[list[bytes], list[int]]:
-        """
-        Return the commands, and the sequences of the messages that request a reply before the last.
-
-        Raises:
-            MaxPayloadError: a message is larger than the server accepts.
-
-        """
+        """Return the commands, and the sequences of the messages that request a reply before the last."""
         head = b"%bNats-Batch-Id: %b\r\nNats-Batch-Sequence: " % (_STATUS_LINE, batch)
         last = len(self.items)
         limit = self._core.max_payload

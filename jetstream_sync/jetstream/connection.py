@@ -369,13 +369,7 @@ class _SharedConnections:
         self._openings: dict[Hashable, _Opening] = {}
 
     def get(self, key: Hashable, options: ConnectionOptions) -> Connection:
-        """
-        Return the connection of this key; open it if there is no usable one.
-
-        Raises:
-            Error: as `shared_connection()`.
-
-        """
+        """Return the connection of this key; open it if there is no usable one."""
         while True:
             connection = self._open.get(key)
             if connection is not None and _usable(connection):

@@ -42,11 +42,6 @@ def nak_failed(msg: JetStreamMsg, config: ConsumerConfig | None) -> None:
     Negatively acknowledge a message whose callback raised, unless the callback settled it.
 
     The redelivery is delayed, because a short failure would otherwise use up ``max_deliver`` at once.
-
-    Args:
-        msg: the message.
-        config: the config of the consumer, whose ``backoff`` sets the delay; ``None``: no backoff.
-
     """
     if msg.is_acked:
         return

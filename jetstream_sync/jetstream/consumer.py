@@ -319,18 +319,7 @@ class PullConsumer:
 def continuous_pull(
     options: ContinuousOptions, config: ConsumerConfig | None = None, *, on_demand: bool = False
 ) -> ContinuousPull:
-    """
-    Return the limits for these options.
-
-    Args:
-        options: the options of the user.
-        config: the config of the consumer, whose limits bound the defaults; ``None``: an ordered consumer.
-        on_demand: see `PullConsumer.messages`.
-
-    Raises:
-        InvalidOptionError: an option is unknown or out of range, or two exclude each other.
-
-    """
+    """Return the limits for these options."""
     unknown = set(options) - _CONTINUOUS
     if unknown:
         raise InvalidOptionError(min(unknown), "...", f"not one of {sorted(_CONTINUOUS)}")
@@ -421,13 +410,7 @@ def _ns_or_none(value: float | timedelta | None, option: str) -> int | None:
 def add_pull_consumer(
     api: APIRequests, stream: str, config: ConsumerConfig, action: str, pedantic: bool = False
 ) -> PullConsumer:
-    """
-    Create or update a pull consumer; raises as `add_consumer()`.
-
-    Raises:
-        InvalidOptionError: the config has a ``deliver_subject``, or a field that requires one.
-
-    """
+    """Create or update a pull consumer; raises as `add_consumer()`."""
     if config.deliver_subject is not None:
         raise InvalidOptionError(
             "deliver_subject",
@@ -439,14 +422,7 @@ def add_pull_consumer(
 
 
 def pull_consumer(api: APIRequests, stream: str, name: str) -> PullConsumer:
-    """
-    Look up a pull consumer.
-
-    Raises:
-        ConsumerIsPushBasedError: it is a push consumer.
-        Error: otherwise as `consumer_info()`.
-
-    """
+    """Look up a pull consumer."""
     info = consumer_info(api, stream, name)
     subject = info.config.deliver_subject
     if subject:

@@ -20,21 +20,7 @@ from .api_requests import APIRequests, EchoCheck, require_level, stream_info
 def consumer_info(
     api: APIRequests, stream: str, name: str, deadline: Deadline | None = None
 ) -> ConsumerInfo:
-    """
-    Request a consumer's config and state.
-
-    Args:
-        api: the JetStream API.
-        stream: the name of the stream.
-        name: the name of the consumer.
-        deadline: the deadline; ``None``: the default timeout.
-
-    Raises:
-        InvalidNameError: a name is invalid.
-        StreamNotFoundError, ConsumerNotFoundError: it does not exist.
-        APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
-
-    """
+    """Request a consumer's config and state."""
     check_stream_name(stream)
     check_consumer_name(name)
     return api.ask_for(ConsumerInfo, api.routes.consumer_info(stream, name), deadline=deadline)
@@ -98,22 +84,7 @@ def add_consumer(
     """
     Create or update a consumer of any kind.
 
-    Args:
-        api: the JetStream API.
-        stream: the name of the stream.
-        config: the config; without a name, an ephemeral consumer gets a random one.
-        action: `CREATE`, `UPDATE` or `CREATE_OR_UPDATE`.
-        deadline: the deadline; ``None``: the default timeout.
-        pedantic: whether the server rejects a config instead of silently correcting it.
-
-    Raises:
-        ServerTooOldError: the server does not support ``pedantic``.
-        InvalidNameError: the stream name is invalid.
-        InvalidOptionError: an update has no consumer name.
-        ServerTooOldError: the server does not support some of the fields. A consumer that was created
-            without them is deleted; an update without them stays, and the error states that.
-        APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
-
+    `pedantic`: whether the server rejects a config instead of silently correcting it.
     """
     check_stream_name(stream)
     name = config.name or config.durable_name
@@ -144,13 +115,7 @@ def add_consumer(
 def add_push_consumer(
     api: APIRequests, stream: str, config: ConsumerConfig, action: str, pedantic: bool = False
 ) -> ConsumerInfo:
-    """
-    Create or update a push consumer; raises as `add_consumer()`.
-
-    Raises:
-        InvalidOptionError: the config has no ``deliver_subject``.
-
-    """
+    """Create or update a push consumer; raises as `add_consumer()`."""
     if config.deliver_subject is None:
         raise InvalidOptionError(
             "deliver_subject", None, "a push consumer requires a deliver_subject"
@@ -185,14 +150,7 @@ def list_consumers(api: APIRequests, stream: str) -> list[ConsumerInfo]:
 
 
 def pause_consumer(api: APIRequests, stream: str, name: str, until: datetime) -> ConsumerPause:
-    """
-    Stop a consumer's deliveries until a time; raises as `consumer_info()`.
-
-    Raises:
-        InvalidOptionError: the time has no time zone, or is not in the years 1 to 9999 UTC.
-        ServerTooOldError: the server is older than 2.11; nothing was changed.
-
-    """
+    """Stop a consumer's deliveries until a time; raises as `consumer_info()`."""
     until_text = time_to_text(check_time(until, "until"))
     return _pause(api, stream, name, {"pause_until": until_text})
 
@@ -210,12 +168,6 @@ def reset_consumer(
 
     The consumer itself replies (nats-server's ``processResetReq``), so there is no reply if it does
     not exist or is on an older server. It is therefore looked up first.
-
-    Raises:
-        InvalidOptionError: the sequence is out of range.
-        ServerTooOldError: the server of the consumer does not support this.
-        ConsumerInvalidResetError: the config does not allow that sequence.
-
     """
     if isinstance(seq, bool) or not isinstance(seq, int | None):
         raise InvalidOptionError("seq", seq, "expected an int")
@@ -228,14 +180,7 @@ def reset_consumer(
 
 
 def unpin_consumer(api: APIRequests, stream: str, name: str, group: str) -> None:
-    """
-    Unpin the pinned client of a priority group; raises as `consumer_info()`.
-
-    Raises:
-        ServerTooOldError: the server of the consumer does not support this.
-        BadRequestError: the consumer has no such group.
-
-    """
+    """Unpin the pinned client of a priority group; raises as `consumer_info()`."""
     deadline = api.deadline()
     _check_server(consumer_info(api, stream, name, deadline), "unpinning a client", (2, 11))
     api.ask(api.routes.consumer_unpin(stream, name), {"group": group}, deadline)
@@ -262,22 +207,7 @@ def _pause(api: APIRequests, stream: str, name: str, body: dict[str, Any] | None
 def release_consumer(
     api: APIRequests, stream: str, name: str, *, shared: bool, deadline: Deadline | None = None
 ) -> None:
-    """
-    Delete a consumer that was created for a subscription which has ended.
-
-    Args:
-        api: the JetStream API.
-        stream: the name of the stream.
-        name: the name of the consumer.
-        shared: whether it has a queue group; then it is kept while another client is subscribed to it.
-            The server has to know already that the subscription has ended.
-        deadline: the deadline; ``None``: the default timeout.
-
-    Raises:
-        APIError: the server returned an error, other than that the consumer does not exist.
-        TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
-
-    """
+    """Delete a consumer that was created for a subscription which has ended."""
     deadline = deadline or api.deadline()
     try:
         if shared and _in_use(api, stream, name, deadline):

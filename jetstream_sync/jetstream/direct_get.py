@@ -75,14 +75,7 @@ class StoredMsg(NamedTuple):
 def leader_get(
     api: APIRequests, stream: str, request: Mapping[str, Any], deadline: Deadline
 ) -> StoredMsg:
-    """
-    Get a message from the stream's leader.
-
-    Raises:
-        MessageNotFoundError: the stream has no such message.
-        APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
-
-    """
+    """Get a message from the stream's leader."""
     answer = api.ask(api.routes.msg_get(stream), request, deadline)
     reply = decode(StoredMsgReply, answer.get("message"))
     headers = parse_headers(reply.hdrs) if reply.hdrs else None
@@ -92,17 +85,7 @@ def leader_get(
 def direct_get(
     api: APIRequests, stream: str, request: Mapping[str, Any], deadline: Deadline
 ) -> StoredMsg:
-    """
-    Get a message from any server that has the stream.
-
-    Raises:
-        MessageNotFoundError: the stream has no such message, or not yet where it was asked for.
-        NoRespondersError: there are no responders for direct gets of the stream.
-        APIError: the server returned an error.
-        InvalidResponseError: the reply is malformed.
-        TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
-
-    """
+    """Get a message from any server that has the stream."""
     subject = request.get("last_by_subj")
     route, payload = None, b""
     if subject is not None and "*" not in subject and ">" not in subject:
@@ -116,20 +99,7 @@ def direct_get(
 
 
 def read_direct(block: bytes, data: bytes, also_added: Sequence[str] = ()) -> StoredMsg:
-    """
-    Read the answer to a direct get.
-
-    Args:
-        block: its headers.
-        data: the payload.
-        also_added: names of headers that the server added, beside the usual four.
-
-    Raises:
-        MessageNotFoundError: it says that there is no such message.
-        APIError: it says that the server refused.
-        InvalidResponseError: it is no such answer.
-
-    """
+    """Read the answer to a direct get."""
     usual = None if also_added else _ONLY_ADDED.fullmatch(block)
     if usual is not None:
         stream, subject, seq, time = (
@@ -204,17 +174,6 @@ def direct_get_many(
     Returns:
         The messages, one at least. Where the answer broke off they are what had come, which is in
         order and without gaps.
-
-    Raises:
-        MessageNotFoundError: there is none, or not yet where it was asked for.
-        NoRespondersError: there are no responders for direct gets of the stream.
-        APIError: the server returned an error.
-        InvalidResponseError: the reply is malformed.
-        PermissionsError: this user may not ask that.
-        ServerTooOldError: the request has a start time, which the server that replied does not know.
-        TimeoutError, ConnectionLostError: nothing came.
-        ConnectionClosedError: the connection is closed.
-
     """
     route = api.routes.direct_get(stream)
     items, error = _collect(api, route, request, deadline)
@@ -271,19 +230,6 @@ def direct_get_last(
     Get the last messages of many subjects from any server that has the stream.
 
     The first page is requested by the call, the others by the iteration.
-
-    Args:
-        api: where the requests go.
-        stream: its name.
-        request: the body, with ``multi_last`` and ``max_bytes``.
-
-    Raises:
-        TooManyResultsError: there are more than 1,024 messages.
-        MessagesChangedError: by the iteration: messages were replaced or deleted between two pages.
-        ServerTooOldError: the server is older than 2.11.
-        NoRespondersError, APIError, InvalidResponseError, PermissionsError, TimeoutError,
-            ConnectionClosedError: as `direct_get_many()`.
-
     """
     page = _last_page(api, stream, request)
     if not page.messages and "up_to_seq" in request:

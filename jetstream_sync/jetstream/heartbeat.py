@@ -18,14 +18,7 @@ PUSH_INTERVALS: Final = 3
 
 
 class HeartbeatTimeout:
-    """
-    The time for which a consumer may be silent.
-
-    Args:
-        interval: seconds between two heartbeats; 0: there are none, and there is no timeout.
-        intervals: how many of them may be missed.
-
-    """
+    """The time for which a consumer may be silent."""
 
     __slots__ = ("interval", "limit")
 
@@ -60,11 +53,7 @@ class HeartbeatMonitor:
     A timer compares the time of the last delivery and restarts itself, at most once per heartbeat
     interval. There is no work per message.
 
-    Args:
-        name: used in the names of the threads.
-        timeout: the time for which the consumer may be silent.
-        last_seen: returns the monotonic time of the last delivery.
-        on_timeout: called on the timer's thread; must not raise.
+    `on_timeout`: called on the timer's thread; must not raise.
 
     Any thread may call its methods.
     """

@@ -114,12 +114,6 @@ class Leases:
     """
     The leases of the messages that a client received from one consumer.
 
-    Args:
-        api: the JetStream API for the consumer's config.
-        stream: the name of the stream.
-        consumer: returns the consumer's name.
-        config: the last known config of the consumer.
-
     The reader thread calls `times.received()`; any thread may call the methods of this class.
     """
 
@@ -275,11 +269,6 @@ class Leases:
         Record new leases, and return the reply subjects of the messages to renew.
 
         An expired lease cannot be renewed: the server may have redelivered the message.
-
-        Args:
-            deliveries: the buffered deliveries.
-            now: the monotonic time at which the new leases begin.
-
         """
         with self._lock:
             live = now < self._run.received + self._shortest
@@ -330,13 +319,6 @@ class LeaseRenewer:
     is not read, are renewed for one hour.
 
     One timer serves all messages. It ends with the iterator or the connection.
-
-    Args:
-        core: the connection.
-        name: the consumer name, used in the thread names.
-        leases: the leases of the iterator.
-        buffer_state: a bound method of the iterator, held by a weak reference. It returns the buffered
-            deliveries, the number of taken messages, and whether the iterator is closed.
 
     Any thread may call its methods.
     """

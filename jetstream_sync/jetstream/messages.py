@@ -82,14 +82,7 @@ def _no_items() -> Iterator[Any]:
 def until_stopped(
     take: Callable[[Deadline], T], ready: Callable[[], Iterator[T]] = _no_items
 ) -> Iterator[T]:
-    """
-    Yield what ``take`` returns until the user stops it; raise any other reason.
-
-    Args:
-        take: waits for the next item and returns it.
-        ready: yields items that can be taken without waiting, and ends.
-
-    """
+    """Yield what ``take`` returns until the user stops it; raise any other reason."""
     while True:
         yield from ready()
         try:
@@ -269,13 +262,8 @@ class MessagePuller:
     """
     Pulls the messages of a consumer ahead of their use; the source of a `MessageIterator`.
 
-    Args:
-        requester: sends the pull requests.
-        pull: the limits.
-        fail_fast: end at the first reconnect, missed heartbeat or warning instead of retrying; an
-            ordered consumer then continues with a new consumer.
-        auto_in_progress: renew the leases of messages that are buffered or being handled.
-
+    `fail_fast`: end at the first reconnect, missed heartbeat or warning instead of retrying; an
+    ordered consumer then continues with a new consumer.
     """
 
     def __init__(
@@ -705,14 +693,7 @@ class MessagePuller:
             self._renewer.stop()
 
     def abandon(self, reason: Error, rewind: Callable[[bytes], None]) -> None:
-        """
-        Stop as `end()` does, so that another iterator continues after the last message taken.
-
-        Args:
-            reason: the reason for waiting threads.
-            rewind: called with the reply subject of the first accepted message that was not taken.
-
-        """
+        """Stop as `end()` does, so that another iterator continues after the last message taken."""
         with self._lock:
             self._abandoned = reason
             try:  # noqa: SIM105 - without a call

@@ -729,14 +729,7 @@ def _meta_of(meta: str | ObjectMeta) -> ObjectMeta:
 def _existing(
     bucket: ObjectBucket, name: str, deadline: Deadline, deleted: bool = False
 ) -> tuple[ObjectInfo, int]:
-    """
-    Return the info of an object and its sequence.
-
-    Raises:
-        ObjectNotFoundError: there is none.
-        ObjectDeletedError: it was deleted, unless ``deleted``.
-
-    """
+    """Return the info of an object and its sequence."""
     info, sequence = bucket.last_info(name, deadline)
     if info is None:
         raise ObjectNotFoundError(bucket.name, name)

@@ -66,15 +66,7 @@ _REPEAT_INTERVAL_S: Final = 2.0
 
 
 class ObjectBucket:
-    """
-    The requests to one bucket; any thread may use it.
-
-    Args:
-        api: the JetStream API.
-        publisher: publishes chunks and infos.
-        name: the checked name of the bucket.
-
-    """
+    """The requests to one bucket; any thread may use it."""
 
     def __init__(self, api: APIRequests, publisher: Publisher, name: str) -> None:
         self.api = api
@@ -116,17 +108,6 @@ class ObjectBucket:
         Return the info of an object, and its sequence; ``None`` and 0 if there is none.
 
         The leader of the stream answers, so the info of an earlier change is always seen.
-
-        Args:
-            name: the name of the object.
-            deadline: the deadline.
-            to_replace: whether a message that is not an info counts as ``None``: it can be replaced.
-
-        Raises:
-            InvalidNameError: the name is invalid.
-            InvalidResponseError: the message is not an info.
-            APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
-
         """
         request = {"last_by_subj": info_subject(self.name, name)}
         try:
@@ -150,16 +131,7 @@ class ObjectBucket:
         return self.publisher.publish_async(subject, encode_info(info), headers, timeout)
 
     def store_info(self, info: ObjectInfo, expected: int, deadline: Deadline) -> None:
-        """
-        Publish an info, and wait until it is stored.
-
-        Raises:
-            WrongLastSequenceError: the info to replace is not the last one any more.
-            ObjectStoreSealedError: the bucket is sealed.
-            NoStreamResponseError: the messages do not reach the bucket.
-            APIError, TimeoutError, ConnectionClosedError: as `JetStream.publish`.
-
-        """
+        """Publish an info, and wait until it is stored."""
         while True:
             try:
                 with self.errors():
@@ -172,13 +144,7 @@ class ObjectBucket:
             self.api.core.wait_closed(_NOT_READY_DELAY_S)
 
     def check_ack(self, ack: PubAck) -> None:
-        """
-        Check that a message was stored in this bucket.
-
-        Raises:
-            InvalidResponseError: it was stored in another stream.
-
-        """
+        """Check that a message was stored in this bucket."""
         if ack.stream != self.stream:
             raise InvalidResponseError(
                 f"stream {ack.stream!r} stored a message of bucket {self.name!r}: "
@@ -188,19 +154,7 @@ class ObjectBucket:
     # --- chunks ---------------------------------------------------------------------------------
 
     def purge(self, subject: str, deadline: Deadline, before: int | None = None) -> int:
-        """
-        Delete messages, and return their number.
-
-        Args:
-            subject: the subject of the messages.
-            deadline: the deadline.
-            before: delete only messages before this sequence; ``None``: all.
-
-        Raises:
-            ObjectStoreSealedError: the bucket is sealed.
-            APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
-
-        """
+        """Delete messages, and return their number."""
         body: dict[str, str | int] = {"filter": subject}
         if before is not None:
             body["seq"] = before
@@ -217,13 +171,7 @@ class ObjectBucket:
             return purged if type(purged) is int else 0
 
     def request_purge(self, subject: str) -> None:
-        """
-        Request the purge of a subject without waiting for it.
-
-        Raises:
-            ConnectionClosedError: the connection is closed.
-
-        """
+        """Request the purge of a subject without waiting for it."""
         core = self.api.core
         route = self.api.routes.stream_purge(self.stream)
         core.publish(*core.encode_message(route, dumps({"filter": subject})))

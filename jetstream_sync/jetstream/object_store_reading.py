@@ -60,21 +60,7 @@ _HEADER_RESERVE: Final = 4096
 
 
 class Download:
-    """
-    Reads the chunks of one object in order, and verifies them; one thread uses it.
-
-    Args:
-        bucket: the bucket.
-        info: the info of the object, which is not a link.
-        progress: called after each chunk; ``None``: not called.
-        timeout: how long to wait for the next chunk.
-
-    Raises:
-        UnsupportedDigestError: the digest is not a SHA-256.
-        DigestMismatchError, ObjectIncompleteError: the info of an object without chunks is wrong.
-        APIError, TimeoutError, ConnectionClosedError: the consumer could not be created.
-
-    """
+    """Reads the chunks of one object in order, and verifies them; one thread uses it."""
 
     def __init__(
         self,
@@ -100,17 +86,7 @@ class Download:
             self._verify()
 
     def next_chunk(self) -> bytes:
-        """
-        Return the next chunk; empty at the end.
-
-        Raises:
-            DigestMismatchError: the data does not have the digest of the info.
-            ObjectIncompleteError: chunks are missing, or the size differs from that of the info.
-            ObjectReplacedError: the object was replaced or deleted meanwhile.
-            TimeoutError: no chunk arrived in time.
-            APIError, ConnectionClosedError: the consumer could not be created.
-
-        """
+        """Return the next chunk; empty at the end."""
         data = b""
         while not data and self._chunks != self.info.chunks:
             msg = self._next_message()

@@ -70,23 +70,7 @@ _INFO_RESERVE: Final = 1024
 
 
 class Upload:
-    """
-    Publishes the chunks of one object and then its info; one thread uses it.
-
-    Args:
-        bucket: the bucket.
-        meta: name, description, headers, metadata and chunk size.
-        total: the size for ``progress``; ``None``: unknown.
-        progress: called after each acknowledged chunk; ``None``: not called.
-        timeout: how long to wait for the next acknowledgement.
-
-    Raises:
-        ObjectLinkError: the meta has a link.
-        InvalidOptionError: the chunk size is above the maximum payload of the server.
-        MaxPayloadError: the meta is too large for one message.
-        BucketNotFoundError, APIError, TimeoutError, ConnectionClosedError: as `ObjectStore.put`.
-
-    """
+    """Publishes the chunks of one object and then its info; one thread uses it."""
 
     def __init__(
         self,
@@ -145,16 +129,7 @@ class Upload:
     # --- chunks ---------------------------------------------------------------------------------
 
     def send(self, chunk: bytes) -> None:
-        """
-        Publish a chunk; wait for earlier ones if too many bytes await their acknowledgements.
-
-        Raises:
-            TimeoutError: no chunk was acknowledged in time.
-            StreamFullError, ObjectStoreSealedError, APIError: the server refused a chunk.
-            ConnectionLostError: the connection was lost.
-            ConnectionClosedError: the connection is closed.
-
-        """
+        """Publish a chunk; wait for earlier ones if too many bytes await their acknowledgements."""
         size = len(chunk)
         # Settled ones are taken at once, so that a failed one ends the upload early.
         while self._pending and (
@@ -207,13 +182,7 @@ class Upload:
     # --- the end --------------------------------------------------------------------------------
 
     def finish(self) -> ObjectInfo:
-        """
-        Store the info, and purge the chunks of the object that it replaced.
-
-        Raises:
-            Error: as `send()`; the object that was there is unchanged.
-
-        """
+        """Store the info, and purge the chunks of the object that it replaced."""
         while self._pending:
             self._await_oldest()
         self._check_stored()
@@ -334,14 +303,7 @@ class Upload:
         self._pending.clear()
 
     def _is_stored(self, deadline: Deadline, settled: bool) -> bool | None:
-        """
-        Return whether the info was stored; ``None``: unknown.
-
-        Args:
-            deadline: the deadline.
-            settled: whether the server has processed all messages.
-
-        """
+        """Return whether the info was stored; ``None``: unknown."""
         info, commit = self._info, self._commit
         if info is None:
             return False
@@ -360,14 +322,7 @@ class Upload:
 
 
 def check_data(data: object) -> int | None:
-    """
-    Check the data of an object, and return its size in bytes if it is known.
-
-    Raises:
-        InvalidOptionError: it is a str, a text file, a closed file or one that is not readable, or
-            neither bytes nor iterable.
-
-    """
+    """Check the data of an object, and return its size in bytes if it is known."""
     if isinstance(data, (str, io.TextIOBase)):
         what = (
             "a str: encode it first"
@@ -407,13 +362,7 @@ def _rest_of(file: BinaryIO) -> int | None:
 
 
 def chunks_of(data: ObjectData, size: int) -> Iterator[bytes]:
-    """
-    Yield the data in chunks of exactly ``size`` bytes; only the last one may be shorter.
-
-    Raises:
-        InvalidOptionError: a piece is not bytes.
-
-    """
+    """Yield the data in chunks of exactly ``size`` bytes; only the last one may be shorter."""
     if hasattr(data, "read"):
         yield from _file_chunks(cast("BinaryIO", data), size)
         return

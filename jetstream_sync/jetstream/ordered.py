@@ -218,12 +218,8 @@ class OrderedPuller:
 
         What the server sent before it answers should have arrived with the answer.
 
-        Args:
-            deadline: when to stop waiting, at the latest.
-
         Returns:
             The state; ``None``: it is unknown, or a message or status has arrived meanwhile.
-
         """
         info, messages = self._cursor.info, self._messages
         if info is None or messages is None:

@@ -94,17 +94,7 @@ class OrderedCursor:
     def __init__(
         self, api: APIRequests, stream: str, prefix: str, first: ConsumerConfig, attempts: int = 0
     ) -> None:
-        """
-        Start at the position that a config defines.
-
-        Args:
-            api: the JetStream API.
-            stream: the name of the stream.
-            prefix: the prefix of the consumer names.
-            first: the config of the first consumer.
-            attempts: consecutive failed attempts before giving up; 0: no limit.
-
-        """
+        """Start at the position that a config defines."""
         # A reply that is lost with the connection is not waited for: another attempt follows.
         self._api = api.failing_on_disconnect()
         self.stream = stream
@@ -177,20 +167,6 @@ class OrderedCursor:
         Create a consumer that continues from the position, and delete the old one.
 
         If several consumers in a row end at once and without a message, there is a delay before the next.
-
-        Args:
-            deadline: the deadline.
-            deliver_to: called before each attempt; returns the deliver subject, or raises to stop;
-                ``None``: a pull consumer.
-
-        Raises:
-            StreamNotFoundError: the stream does not exist.
-            BadRequestError: the server rejected the consumer config.
-            PermissionsError: this user may not make one.
-            OrderedConsumerResetError: it could not be made in ``max_reset_attempts``.
-            TimeoutError: the deadline passed.
-            ConnectionClosedError: the connection is closed.
-
         """
         self._count_short_lives()
         self.drop()
@@ -350,19 +326,7 @@ def pull_cursor(
     options: OrderedOptions,
     cursor_type: type[OrderedCursorT],
 ) -> OrderedCursorT:
-    """
-    Return the cursor of an ordered pull consumer, before its first message.
-
-    Args:
-        api: the JetStream API.
-        stream: the name of the stream.
-        options: the options of the consumer.
-        cursor_type: the class of the cursor.
-
-    Raises:
-        InvalidOptionError: an option is unknown or invalid.
-
-    """
+    """Return the cursor of an ordered pull consumer, before its first message."""
     unknown = set(options) - set(OrderedOptions.__annotations__)
     if unknown:
         raise InvalidOptionError(

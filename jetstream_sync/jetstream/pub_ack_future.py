@@ -40,14 +40,6 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
 
     In a forked child the future is settled with `ForkedConnectionError`, unless it was settled before.
     Its callbacks are not called there: the parent calls them.
-
-    Args:
-        subject: the subject of the message, for errors.
-        message: the PUB command and the bytes of headers and payload, for retries; the future drops it
-            when it is settled.
-        due: the monotonic time of the timeout; ``None``: none.
-        core: sends the message.
-
     """
 
     # Assumptions about the base class in Python 3.10 to 3.14: it has no attributes with the names of these
@@ -124,14 +116,8 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
         It runs no user code, so the reader may call it. The settled futures are removed from
         ``pending``.
 
-        Args:
-            pending: the pending futures by token.
-            deliveries: the acknowledgements.
-            token_at: the position of the token in their subjects.
-
         Returns:
             The other acknowledgements.
-
         """
         if speedups.settle_futures is not None:
             left = speedups.settle_futures(cls, pending, deliveries, token_at)
@@ -226,18 +212,7 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
         return False
 
     def result(self, timeout: float | None = None) -> PubAck:
-        """
-        Wait for the acknowledgement and return it.
-
-        Args:
-            timeout: in seconds; ``None``: no limit. Every future is settled at last.
-
-        Raises:
-            TimeoutError: the built-in class; the future was not settled in time.
-            APIError, NoStreamResponseError, PermissionsError, TimeoutError, ConnectionClosedError:
-                the message was not acknowledged.
-
-        """
+        """Wait for the acknowledgement and return it."""
         outcome = self._outcome
         if type(outcome) is bytes:
             outcome = self._decoded()
@@ -249,16 +224,7 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
         return self._decoded()  # type: ignore[return-value]  # no error
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """
-        Wait for the result; return the error, or ``None`` if the message was acknowledged.
-
-        Args:
-            timeout: in seconds; ``None``: no limit. Every future is settled at last.
-
-        Raises:
-            TimeoutError: the built-in class; the future was not settled in time.
-
-        """
+        """Wait for the result; return the error, or ``None`` if the message was acknowledged."""
         if not self._settled():
             # The message may still be buffered.
             self._core.send_buffered()
@@ -269,14 +235,7 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
         return None if isinstance(outcome, PubAck) else outcome
 
     def add_done_callback(self, fn: Callable[[Future[PubAck]], object]) -> None:
-        """
-        Call a function with this future when it is settled, or at once if it already is.
-
-        Args:
-            fn: called by the thread that settles futures, which logs exceptions; it should return soon.
-                In a forked child it is called only if it was added there.
-
-        """
+        """Call a function with this future when it is settled, or at once if it already is."""
         process = os.getpid()
 
         def call(future: Future[PubAck]) -> None:

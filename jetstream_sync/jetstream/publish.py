@@ -91,13 +91,6 @@ def publish_headers(
 
     The given headers are not modified; the other arguments take precedence over them. See
     `JetStream.publish` for their meaning.
-
-    Raises:
-        InvalidNameError: the stream name is invalid.
-        BadSubjectError: the expected subject is invalid.
-        InvalidOptionError: another argument is invalid.
-        InvalidHeaderError: a header is invalid.
-
     """
     extra: dict[str, str] = {}
     if msg_id is not None:
@@ -202,13 +195,7 @@ _OPTIONS: Final = frozenset(PublishOptions.__annotations__)
 
 
 def check_publish_options(options: PublishOptions) -> None:
-    """
-    Check the names of the options.
-
-    Raises:
-        InvalidOptionError: an option is unknown.
-
-    """
+    """Check the names of the options."""
     unknown = set(options) - _OPTIONS
     if unknown:
         raise InvalidOptionError(min(unknown), "...", f"not one of {sorted(_OPTIONS)}")
@@ -217,14 +204,6 @@ def check_publish_options(options: PublishOptions) -> None:
 class Publisher(MessageReceiver):
     """
     Publishes the messages of a JetStream context.
-
-    Args:
-        core: the connection.
-        timeout: default timeout of an ack in seconds; ``None``: no limit.
-        window: maximum number of messages that may await their acks.
-
-    Raises:
-        InvalidOptionError: the window is not a positive int.
 
     Any thread may call its methods.
     """
@@ -337,14 +316,7 @@ class Publisher(MessageReceiver):
         return len(self._pending)
 
     def completed(self, deadline: Deadline) -> None:
-        """
-        Wait until every message has its ack.
-
-        Raises:
-            TimeoutError: some acks are still pending, or the caller is a callback of a future.
-            ForkedConnectionError: the messages were published by the parent process.
-
-        """
+        """Wait until every message has its ack."""
         self._core.check_not_forked()
         if threading.current_thread() is self._thread and self._pending:
             raise TimeoutError("a callback of a future cannot wait for other messages")

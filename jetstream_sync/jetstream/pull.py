@@ -82,13 +82,6 @@ class PullInbox(MessageReceiver):
     subject therefore changes at each reconnect, because the server may still hold requests for the
     old one. No request may be sent between a disconnect and the moment when its `RECONNECTED` is
     read. `next_reply()` and `apply_connection_change()` ensure that.
-
-    Args:
-        core: the connection.
-
-    Raises:
-        ConnectionClosedError: it is closed or draining.
-
     """
 
     #: Appended to the reply subject in the subject of the subscription.
@@ -139,10 +132,8 @@ class PullInbox(MessageReceiver):
         """
         Remove the subscription; received messages stay readable.
 
-        Args:
-            deferred: send the UNSUB with the next command. If a request may still be open, the UNSUB
-                must be sent at once, because the server would keep delivering to this inbox.
-
+        `deferred`: send the UNSUB with the next command. If a request may still be open, the UNSUB
+        must be sent at once, because the server would keep delivering to this inbox.
         """
         self._closed = True
         if deferred:
@@ -190,14 +181,7 @@ class PullInbox(MessageReceiver):
         return True
 
     def drain(self, deadline: Deadline) -> None:
-        """
-        Remove the subscription after everything that is in flight has arrived.
-
-        Raises:
-            DrainTimeoutError: the server did not confirm in time.
-            ConnectionClosedError: the connection is closed or was lost.
-
-        """
+        """Remove the subscription after everything that is in flight has arrived."""
         self._core.drain_subscriptions([self.subscription], deadline)
 
     # --- called by the reader; see `MessageReceiver` ------------------------------------------------
@@ -359,12 +343,6 @@ class PullRequester:
     """
     Sends the pull requests of one consumer.
 
-    Args:
-        api: the JetStream API.
-        stream: the name of the stream.
-        consumer: the consumer's name.
-        config: the last known config of the consumer.
-
     Any thread may call its methods.
     """
 
@@ -397,13 +375,7 @@ class PullRequester:
         return self.settled is None
 
     def check(self, request: PullRequest) -> None:
-        """
-        Check that this consumer can serve a request.
-
-        Raises:
-            InvalidOptionError: the group is missing or unknown, or the consumer has no groups.
-
-        """
+        """Check that this consumer can serve a request."""
         groups = self.config.priority_groups or ()
         if groups and request.group not in groups:
             raise InvalidOptionError("group", request.group, f"must be one of {list(groups)}")
@@ -411,19 +383,7 @@ class PullRequester:
             raise InvalidOptionError("group", request.group, "the consumer has no priority groups")
 
     def send(self, request: PullRequest, inbox: PullInbox, *, deferred: bool = False) -> None:
-        """
-        Send a request with the pin id of this client; do nothing while disconnected.
-
-        Args:
-            request: the request.
-            inbox: receives the replies; it gets `RECONNECTED` after a reconnect.
-            deferred: buffer the request; the next flush sends it, at the latest when a thread waits.
-
-        Raises:
-            ConnectionClosedError: the connection is closed.
-            OutboundBufferLimitError: the connection was just lost and the outbound buffer is full.
-
-        """
+        """Send a request with the pin id of this client; do nothing while disconnected."""
         reply = inbox.next_reply()
         if reply is None:
             return
@@ -526,7 +486,6 @@ class PullRequester:
         Returns:
             The error if it does not; ``None``: it exists, or the check failed for now, so a retry is
             useful.
-
         """
         try:
             consumer_info(
@@ -556,12 +515,8 @@ class Fetch:
     """
     A bounded pull: it ends with a complete batch, at its deadline, or with an error.
 
-    Args:
-        requester: sends the requests.
-        request: the first request.
-        expires: timeout in seconds; ``None``: until the batch is complete.
-        fail_fast: raise instead of retrying if the consumer has no leader, the connection is lost, or
-            the final status is missing; an ordered consumer then continues with a new consumer.
+    `fail_fast`: raise instead of retrying if the consumer has no leader, the connection is lost, or
+    the final status is missing; an ordered consumer then continues with a new consumer.
 
     One thread runs it once with `run()`.
     """
@@ -594,14 +549,7 @@ class Fetch:
         self._check_pending = True
 
     def run(self) -> list[JetStreamMsg]:
-        """
-        Pull and return the messages in order; fewer than the batch, or none, after a timeout.
-
-        Raises:
-            PullError, NotFoundError, NoHeartbeatError: the pull failed before the first message.
-            ConnectionClosedError: the connection was closed before the first message.
-
-        """
+        """Pull and return the messages in order; fewer than the batch, or none, after a timeout."""
         try:
             return self._run()
         except Error:

@@ -143,14 +143,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         )
 
     def _set_consumer(self, info: ConsumerInfo, *, created: bool) -> None:
-        """
-        Set the consumer; called once, before the subscription is returned to the caller.
-
-        Args:
-            info: the state of the consumer.
-            created: whether it was created for this subscription.
-
-        """
+        """Set the consumer; called once, before the subscription is returned to the caller."""
         self._consumer = info.name
         self._config = info.config
         self._leases.adopt(info.config)
@@ -210,13 +203,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         return self._handle_status(delivery) or self._next(Deadline(timeout))
 
     def __iter__(self) -> Iterator[JetStreamMsg]:
-        """
-        Yield messages until the subscription or the connection is closed by the user.
-
-        Raises:
-            Error: as `next_msg()`, if it ends for another reason.
-
-        """
+        """Yield messages until the subscription or the connection is closed by the user."""
         return cast("Iterator[JetStreamMsg]", super().__iter__())
 
     def _next(self, deadline: Deadline) -> JetStreamMsg:

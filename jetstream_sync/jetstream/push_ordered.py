@@ -66,19 +66,7 @@ class OrderedPushSubscription(PushSubscription):
     def __init__(
         self, api: APIRequests, stream: str, request: SubscribeRequest, options: PushOptions
     ) -> None:
-        """
-        Subscribe to a first inbox; call `_start()` next.
-
-        Args:
-            api: the JetStream API.
-            stream: the name of the stream.
-            request: the subscription request.
-            options: the client-side options.
-
-        Raises:
-            InvalidOptionError: an option is invalid for an ordered consumer.
-
-        """
+        """Subscribe to a first inbox; call `_start()` next."""
         prefix = request.requested.get("name") or os.urandom(8).hex()
         first = ordered_config(request, f"{prefix}_0", api.core.new_inbox())
         self._cursor = OrderedCursor(api, stream, prefix, first)
@@ -99,16 +87,7 @@ class OrderedPushSubscription(PushSubscription):
         return _Feed(self, self._core.machinery, weak=self._callback is None)
 
     def _start(self) -> None:
-        """
-        Create the first consumer.
-
-        Raises:
-            StreamNotFoundError: there is no such stream.
-            BadRequestError: the server rejected the consumer config.
-            TimeoutError: the server did not reply in time.
-            ConnectionClosedError: the connection is closed.
-
-        """
+        """Create the first consumer."""
         self._cursor.renew(self._api.deadline(), self._next_inbox)
         self._created = True
         heartbeat = self._config.idle_heartbeat
@@ -123,31 +102,13 @@ class OrderedPushSubscription(PushSubscription):
     # --- ending ---------------------------------------------------------------------------------
 
     def unsubscribe(self, limit: int = 0) -> None:
-        """
-        End the subscription, at once or after a number of messages, and delete its consumer.
-
-        Args:
-            limit: as for `PushSubscription.unsubscribe`, also across consumers.
-
-        Raises:
-            Error: as `PushSubscription.unsubscribe`.
-
-        """
+        """End the subscription, at once or after a number of messages, and delete its consumer."""
         if limit == 0 and not self._limit_is_reached():
             self._give_up()
         super().unsubscribe(limit)
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
-        """
-        End the subscription after all messages in flight were handled.
-
-        Args:
-            timeout: in seconds; ``None``: the connection's ``drain_timeout``.
-
-        Raises:
-            Error: as `PushSubscription.drain`.
-
-        """
+        """End the subscription after all messages in flight were handled."""
         self._give_up()
         super().drain(timeout)
 

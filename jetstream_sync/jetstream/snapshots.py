@@ -150,15 +150,6 @@ class StreamSnapshot:
 
         Each chunk is confirmed when it is taken. The server stops if no chunk is taken for 5 seconds
         while its window is full; older servers stop sooner.
-
-        Raises:
-            SnapshotBrokenError: the server ended the snapshot with an error, or a chunk is missing.
-            TimeoutError: the server sent nothing within the timeout of `Stream.snapshot`.
-            ConnectionLostError: the connection was lost; start again.
-            PermissionsError: this user may not receive the data or may not reply.
-            IteratorClosedError: it was closed before its end.
-            ConnectionClosedError: the connection is closed.
-
         """
         while not self._finished:
             if self._closed:
@@ -244,16 +235,7 @@ class StreamSnapshot:
 def take_snapshot(
     api: APIRequests, name: str, request: SnapshotRequest, timeout: float | timedelta | None
 ) -> StreamSnapshot:
-    """
-    Request a snapshot; see `Stream.snapshot`.
-
-    Args:
-        api: the JetStream API.
-        name: the checked name of the stream.
-        request: the request; the deliver subject is added here.
-        timeout: for each reply, in seconds.
-
-    """
+    """Request a snapshot; see `Stream.snapshot`."""
     sink = _ChunkReceiver(api.core)
     try:
         body = {**encode(request), "deliver_subject": sink.subject}

@@ -54,15 +54,7 @@ class ResolvedConsumer(NamedTuple):
 
 
 def find_stream(api: APIRequests, request: SubscribeRequest) -> str:
-    """
-    Return the stream that is named, or the stream with the subject.
-
-    Raises:
-        StreamNotFoundError: no stream has the subject.
-        AmbiguousSubjectError: several do.
-        APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
-
-    """
+    """Return the stream that is named, or the stream with the subject."""
     if request.stream is not None:
         return request.stream
     route = api.routes.stream_names()
@@ -80,12 +72,6 @@ def find_consumer(api: APIRequests, stream: str, request: SubscribeRequest) -> C
 
     Returns:
         The consumer info; ``None``: it must be created.
-
-    Raises:
-        ConsumerNotFoundError: it must exist, and does not.
-        SubscribeError: the subscription does not match it.
-        APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
-
     """
     if request.consumer is None:
         return None
@@ -105,11 +91,6 @@ def create_or_find(
 
     Returns:
         The consumer info, and whether it was created here.
-
-    Raises:
-        SubscribeError: another client created it, and the subscription does not match.
-        APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
-
     """
     try:
         return add_consumer(api, stream, config, CREATE), True
@@ -139,12 +120,6 @@ def resolve_pull_consumer(api: APIRequests, request: SubscribeRequest) -> Resolv
 
     A bound consumer that cannot be looked up is assumed to exist (ADR-15): pulling from it may be
     permitted although the lookup is not.
-
-    Raises:
-        SubscribeError: the subscription does not match the consumer.
-        StreamNotFoundError, AmbiguousSubjectError: there is no stream, or not only one.
-        APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
-
     """
     stream = find_stream(api, request)
     try:

@@ -416,13 +416,7 @@ class Watch(Generic[E]):
         return self._advance(deadline)
 
     def _advance(self, deadline: Deadline) -> E | None:
-        """
-        Return the entry of the next message; ``_lock`` is held.
-
-        Returns:
-            ``None``: the message was dropped, or the watch may have become current.
-
-        """
+        """Return the entry of the next message; ``_lock`` is held."""
         received = self._received
         if self._stopped:
             raise IteratorClosedError("the watch was stopped")
@@ -464,10 +458,6 @@ class Watch(Generic[E]):
         delay. So the count is complete only with messages that existed before the consumer. Otherwise
         the watch reads on up to the present end of the stream, again if values were replaced
         meanwhile. The number of rounds is limited.
-
-        Args:
-            reply: the reply subject of the last received message.
-
         """
         info = self._cursor.info
         tokens = ack_tokens(reply)

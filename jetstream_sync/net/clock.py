@@ -17,17 +17,7 @@ _MAX_TIMEOUT_S: Final = 9e9
 
 
 def seconds(timeout: float | timedelta, option: str = "timeout") -> float:
-    """
-    Return a time span in seconds.
-
-    Args:
-        timeout: seconds, or a `timedelta`.
-        option: the name of the option, for the error.
-
-    Raises:
-        InvalidOptionError: it is not a number.
-
-    """
+    """Return a time span in seconds."""
     value = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
         raise InvalidOptionError(option, timeout, "must be a number of seconds or a timedelta")
@@ -38,12 +28,7 @@ class Deadline:
     """
     The end of a wait: created once from a timeout and passed to all nested calls.
 
-    Args:
-        timeout: in seconds or as a `timedelta`; ``None``: it never expires, 0 or less: it has expired.
-
-    Raises:
-        InvalidOptionError: it is not a number.
-
+    `timeout`: in seconds or as a `timedelta`; ``None``: it never expires, 0 or less: it has expired.
     """
 
     __slots__ = ("at",)

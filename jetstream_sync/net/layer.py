@@ -33,14 +33,7 @@ _CHUNK: Final = 64 * 1024
 
 
 class Layer(ABC):
-    """
-    A stream whose bytes are sent on another stream in an encoded form.
-
-    Args:
-        inner: the inner stream, which this one owns from now on.
-        make_lock: creates locks; only the caller's layer imports `threading`.
-
-    """
+    """A stream whose bytes are sent on another stream in an encoded form."""
 
     def __init__(self, inner: ByteStream, make_lock: Callable[[], Lock]) -> None:
         self.peer: str = inner.peer
@@ -70,14 +63,7 @@ class Layer(ABC):
 
     @abstractmethod
     def _decode(self, data: bytes) -> bytes:
-        """
-        Decode received bytes, and return the complete part; set ``_ended`` at a close message.
-
-        Raises:
-            OSError: the bytes cannot be decoded. If a part of them was decoded, return that part and
-                set ``_failure`` to the error.
-
-        """
+        """Decode received bytes, and return the complete part; set ``_ended`` at a close message."""
 
     @abstractmethod
     def _encode_close(self) -> None:
@@ -173,14 +159,7 @@ class Layer(ABC):
     # --- sending ------------------------------------------------------------------------------------
 
     def _send_coded(self) -> None:
-        """
-        Send all encoded data; ``_sending`` is held.
-
-        Raises:
-            BlockingIOError: a part could not be sent now; it is kept.
-            OSError: the connection was lost.
-
-        """
+        """Send all encoded data; ``_sending`` is held."""
         while self._next_flight():
             self._inner.send(self._flight[sum(self._gone) :], self._gone)
 

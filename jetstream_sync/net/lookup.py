@@ -20,13 +20,7 @@ class Address:
 
 
 def numeric(host: str, port: int) -> list[Address]:
-    """
-    Return the address of a numeric host, or an empty list for a name; never waits.
-
-    Raises:
-        UnicodeError: it is not a valid host name: a label is empty or too long.
-
-    """
+    """Return the address of a numeric host, or an empty list for a name; never waits."""
     try:
         return _addresses(host, port, socket.AI_NUMERICHOST)
     except socket.gaierror:
@@ -37,15 +31,7 @@ def resolve(host: str, port: int, *, randomize: bool) -> list[Address]:
     """
     Return all addresses of a name; may wait for a long time, without a timeout.
 
-    Args:
-        host: the name.
-        port: the port of the addresses.
-        randomize: shuffle them, so that clients spread over servers with one name (ADR-11).
-
-    Raises:
-        OSError: the name does not exist, or no name server answers.
-        UnicodeError: it is not a valid host name.
-
+    `randomize`: shuffle them, so that clients spread over servers with one name (ADR-11).
     """
     found = _addresses(host, port, 0)
     if randomize:

@@ -9,9 +9,6 @@ class MemoryStream:
     """
     A stream with a script instead of a network.
 
-    Args:
-        script: the pieces that `receive()` returns; after the last one the stream ends.
-
     Sent bytes are collected in `sent`.
     """
 

@@ -17,14 +17,7 @@ class ByteStream(Protocol):
     """The address at the other end, as ``host:port``."""
 
     def receive(self) -> bytes:
-        """
-        Wait for bytes and return them; ``b""`` at the end of the stream.
-
-        Raises:
-            OSError: the connection was lost.
-            TimeoutError: the built-in one; the timeout set with `set_timeout()` has passed.
-
-        """
+        """Wait for bytes and return them; ``b""`` at the end of the stream."""
         ...
 
     def send(self, data: memoryview, sent: list[int]) -> None:
@@ -33,11 +26,6 @@ class ByteStream(Protocol):
 
         No KeyboardInterrupt can be raised between sending and appending, so the caller always knows
         how much of a command was sent.
-
-        Raises:
-            BlockingIOError: nothing can be sent now.
-            OSError: the connection was lost.
-
         """
         ...
 

@@ -34,20 +34,7 @@ _YIELD_S = 1e-6
 def dial(
     addresses: Sequence[Address], peer: str, deadline: Deadline, tcp_timeout: float
 ) -> TCPStream:
-    """
-    Connect to a host, trying each of its addresses in turn.
-
-    Args:
-        addresses: the addresses of the host.
-        peer: the name of the host in messages, ``host:port``.
-        deadline: when to stop trying; each address gets an equal share of the remaining time.
-        tcp_timeout: seconds after which the system closes a connection whose host does not answer.
-
-    Raises:
-        OSError: no address could be connected to; the error of the last one.
-        TimeoutError: the built-in one; the deadline has passed.
-
-    """
+    """Connect to a host, trying each of its addresses in turn."""
     return _stream(_connect(addresses, peer, deadline), peer, tcp_timeout)
 
 
@@ -58,21 +45,7 @@ def dial_with(
     deadline: Deadline,
     tcp_timeout: float,
 ) -> TCPStream:
-    """
-    Connect to a host with a function of the user.
-
-    Args:
-        dialer: the function; its arguments are the host, the port and the remaining seconds.
-        host: the host of the server's URL.
-        port: the port of the server's URL.
-        deadline: when to stop trying.
-        tcp_timeout: seconds after which the system closes a connection whose host does not answer.
-
-    Raises:
-        InvalidOptionError: it did not return a plain socket, or raised an error other than `OSError`.
-        OSError: the server cannot be reached.
-
-    """
+    """Connect to a host with a function of the user."""
     left = deadline.left()
     try:
         dialed: object = dialer(host, port, tcp_timeout if left is None else left)
@@ -174,14 +147,7 @@ def _receive_into(connected: socket.socket) -> Callable[[bytearray], int]:
 
 
 class TCPStream:
-    """
-    A connected socket.
-
-    Args:
-        connected: the socket, which the stream owns from now on.
-        peer: the name of the peer in messages.
-
-    """
+    """A connected socket."""
 
     def __init__(self, connected: socket.socket, peer: str) -> None:
         self.peer = peer
@@ -213,7 +179,6 @@ class TCPStream:
 
         Returns:
             Whether there are bytes, and the stream has not ended.
-
         """
         if self._poll is None:
             poller = select.poll()
@@ -226,11 +191,6 @@ class TCPStream:
         Append the next bytes to ``received`` without waiting; ``b""`` at the end of the stream.
 
         No KeyboardInterrupt can be raised between receiving and appending.
-
-        Raises:
-            BlockingIOError: there are no bytes.
-            OSError: the connection was lost.
-
         """
         received.extend(map(self._receive_some, _DIRECT_SIZE, _DIRECT_FLAGS))
 

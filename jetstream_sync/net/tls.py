@@ -29,15 +29,7 @@ class TLSStream(Layer):
     """
     A stream that is encrypted after `handshake()`.
 
-    Args:
-        inner: the stream to encrypt, which this one owns from now on.
-        context: the trusted certificates, and the client certificate.
-        name: the host name that the server's certificate must contain.
-        make_lock: creates locks.
-
-    Raises:
-        ssl.SSLError, ValueError: the context is not for clients, or the name is invalid.
-
+    `name`: the host name that the server's certificate must contain.
     """
 
     def __init__(
@@ -53,19 +45,7 @@ class TLSStream(Layer):
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_hostname=name)
 
     def handshake(self, deadline: Deadline) -> None:
-        """
-        Do the TLS handshake and verify the server's certificate; must be called first, and once.
-
-        Args:
-            deadline: when to stop waiting.
-
-        Raises:
-            SecureConnectionError: the server closed the connection.
-            ssl.SSLError: no common TLS parameters, or the certificate is not trusted.
-            OSError: the connection was lost.
-            TimeoutError: the built-in one; the deadline has passed.
-
-        """
+        """Do the TLS handshake and verify the server's certificate; must be called first, and once."""
         while not self._handshake_step():
             self._push(deadline)
             data = self._receive_by(deadline)

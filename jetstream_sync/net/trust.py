@@ -49,18 +49,7 @@ _ALERTS: Final = (
 
 
 def make_context(tls: bool | ssl.SSLContext | TLSOptions | None) -> ssl.SSLContext:
-    """
-    Return the TLS context for a connection; this reads the files, and never prompts for a password.
-
-    Args:
-        tls: the option. A context is used unchanged; any value other than `TLSOptions` selects the
-            certificates that the system trusts.
-
-    Raises:
-        InvalidOptionError: a file cannot be read or has other contents, or the password is wrong or
-            missing; the error names the option.
-
-    """
+    """Return the TLS context for a connection; this reads the files, and never prompts for a password."""
     if isinstance(tls, ssl.SSLContext):
         return tls
     if not isinstance(tls, TLSOptions):
@@ -137,10 +126,7 @@ def explain(error: OSError, name: str) -> SecureConnectionError | None:
     """
     Return the error of this package for a TLS error; ``None``: it is not a TLS error.
 
-    Args:
-        error: the error that was raised.
-        name: the host name that the server's certificate must contain.
-
+    `name`: the host name that the server's certificate must contain.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         flaw = _FLAWS.get(error.verify_code, "is not trusted")

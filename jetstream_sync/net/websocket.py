@@ -36,19 +36,7 @@ _NORMAL_CLOSURE: Final = 1000
 
 
 class WebSocketStream(Layer):
-    """
-    A stream whose bytes are sent in WebSocket frames after `handshake()`.
-
-    Args:
-        inner: the inner stream, encrypted or not, which this one owns from now on.
-        address: the address of the server.
-        headers: additional HTTP headers of the request; ``None``: none.
-        make_lock: creates locks.
-
-    Raises:
-        InvalidOptionError: ``websockets`` is not installed, or the address is not a WebSocket URL.
-
-    """
+    """A stream whose bytes are sent in WebSocket frames after `handshake()`."""
 
     def __init__(
         self,
@@ -84,20 +72,7 @@ class WebSocketStream(Layer):
         self._protocol.send_request(request)
 
     def handshake(self, deadline: Deadline) -> None:
-        """
-        Do the opening handshake of the WebSocket; must be called first, and once.
-
-        Args:
-            deadline: when to stop waiting.
-
-        Raises:
-            ServerRefusedError: the HTTP status of the response, which the message contains, is not 101.
-            ProtocolError: the server does not speak HTTP, or not WebSocket.
-            ConnectionLostError: the server closed the connection.
-            OSError: the connection was lost.
-            TimeoutError: the built-in one; the deadline has passed.
-
-        """
+        """Do the opening handshake of the WebSocket; must be called first, and once."""
         self._coded = self._protocol.data_to_send()
         self._push(deadline)
         head = b""

@@ -22,18 +22,7 @@ class BadCredentialsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """
-    The credentials of a client; ``repr`` shows none of them.
-
-    Args:
-        user: the user's name, or ``None``.
-        password: the user's password, or ``None``.
-        token: the server's token, or ``None``.
-        jwt: the user's JWT, or ``None``.
-        nkey: the public part of the user's nkey, or ``None``.
-        signature: the server's nonce, signed with the nkey, in base64; or ``None``.
-
-    """
+    """The credentials of a client; ``repr`` shows none of them."""
 
     user: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
@@ -69,16 +58,7 @@ _SEED: Final = rb"(?m)^[ \t]*(S[A-Z][A-Z2-7]*)[ \t\r]*$"
 
 
 def find_jwt(content: bytes | bytearray) -> str:
-    """
-    Return the JWT of a ``.creds`` file, or of a file that contains only a JWT.
-
-    Args:
-        content: the content of the file.
-
-    Raises:
-        BadCredentialsError: the content has no JWT.
-
-    """
+    """Return the JWT of a ``.creds`` file, or of a file that contains only a JWT."""
     part = re.search(_PART, content)
     found = re.fullmatch(_JWT, part[1] if part else bytes(content).strip())
     if found is None:
@@ -87,16 +67,7 @@ def find_jwt(content: bytes | bytearray) -> str:
 
 
 def find_seed(content: bytes | bytearray) -> bytearray:
-    """
-    Return the seed of a user's nkey from a ``.creds`` file, or from a file that contains only the seed.
-
-    Args:
-        content: the content of the file.
-
-    Raises:
-        BadCredentialsError: the content has no seed, or the seed is malformed or not that of a user.
-
-    """
+    """Return the seed of a user's nkey from a ``.creds`` file, or from a file that contains only the seed."""
     parts = re.findall(_PART, content)
     if len(parts) > 1:
         seed = bytearray(parts[1])
@@ -134,16 +105,7 @@ def _check_seed(seed: bytearray) -> None:
 
 
 class Key:
-    """
-    A user's nkey for a few signatures; call `wipe()` afterwards.
-
-    Args:
-        seed: the result of `find_seed`; `wipe()` erases it as well.
-
-    Raises:
-        BadCredentialsError: the ``nkeys`` package is missing.
-
-    """
+    """A user's nkey for a few signatures; call `wipe()` afterwards."""
 
     def __init__(self, seed: bytearray) -> None:
         self._seed = seed
@@ -180,17 +142,7 @@ _FROM_URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
 
 
 def read_signature(given: object) -> str:
-    """
-    Return the signature that a user's function returned, in the form of CONNECT.
-
-    Args:
-        given: the signature as 64 raw bytes, or in base64 as text or bytes, with either alphabet and
-            with or without padding. Its length distinguishes the two.
-
-    Raises:
-        BadCredentialsError: it has neither form.
-
-    """
+    """Return the signature that a user's function returned, in the form of CONNECT."""
     raw = b""
     if isinstance(given, (bytes, bytearray)) and len(given) == _SIGNATURE_SIZE:
         raw = bytes(given)

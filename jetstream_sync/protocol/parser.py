@@ -77,9 +77,6 @@ class Parser:
     """
     Turn the bytes that a server sends into operations.
 
-    Args:
-        max_payload: the largest payload with headers that is accepted, in bytes.
-
     One thread at a time may use a parser.
     """
 
@@ -100,16 +97,7 @@ class Parser:
         return not self._rest
 
     def feed(self, data: bytes) -> list[Operation]:
-        """
-        Take the next bytes and return the operations that are complete now.
-
-        Args:
-            data: any number of bytes, cut anywhere.
-
-        Raises:
-            ProtocolError: the bytes are not the NATS protocol, or a size is over its limit.
-
-        """
+        """Take the next bytes and return the operations that are complete now."""
         data = self._after_rest(data)
         operations: list[Operation] = []
         if read_messages is not None:
@@ -196,7 +184,6 @@ class Parser:
 
         Returns:
             The rest of the data.
-
         """
         find, size_of_all, limit = data.find, len(data), self._max_payload
         run: list[Delivery] = []
@@ -269,7 +256,6 @@ class Parser:
         Returns:
             The payload and how many lines it was cut into; no lines: it is not complete, and
             ``_missing`` says how many bytes must still come.
-
         """
         if not 0 <= size <= self._max_payload:
             raise _garbled(f"message size out of bounds (limit {self._max_payload})", lines[at])
@@ -333,18 +319,7 @@ def _garbled(reason: str, data: bytes) -> ProtocolError:
 
 
 def only_message(data: bytes, subject: bytes, sid: int) -> Delivery | None:
-    """
-    Return the message that received bytes consist of.
-
-    Args:
-        data: the bytes; the first one is the first of an operation.
-        subject: the subject of the message.
-        sid: its subscription.
-
-    Returns:
-        The message; ``None``: the bytes are anything else than one such message, complete and valid.
-
-    """
+    """Return the message that received bytes consist of."""
     end = data.find(b"\r\n")
     args = data[: max(end, 0)].split(b" ")
     size = b"%d" % (len(data) - end - 4)

@@ -144,10 +144,6 @@ class Session(Generic[ReceiverT]):
         Add a subscription, and return it with the command that must be sent.
 
         The receiver has it as `subscription` before it is in the table, where the reader finds it.
-
-        Raises:
-            BadSubjectError: the command line is too long for a server; nothing was added.
-
         """
         command = commands.subscribe(subject, queue, self._last_sid + 1)
         size = len(command) - len(b"\r\n")
@@ -188,10 +184,8 @@ class Session(Generic[ReceiverT]):
         """
         Return the commands that restore every subscription, with the rest of its limit.
 
-        Args:
-            confirming: a list to which every subscription is added. A PING follows each SUB, so that
-                the pongs show which commands the server accepted. ``None``: no PINGs.
-
+        `confirming`: a list to which every subscription is added. A PING follows each SUB, so that
+        the pongs show which commands the server accepted. ``None``: no PINGs.
         """
         parts = []
         for subscription in self.subscriptions.values():
@@ -213,10 +207,6 @@ class Handshake:
     """
     The exchange that opens a connection: INFO, then CONNECT and PING, then PONG.
 
-    Args:
-        connect_fields: called with the server's INFO, returns the fields of CONNECT; it may raise
-            to reject the server.
-
     Pass the operations to `receive()` and send the bytes that it returns, until `done`.
     """
 
@@ -226,15 +216,7 @@ class Handshake:
         self.done: bool = False
 
     def receive(self, operation: Operation) -> bytes:
-        """
-        Process one operation, and return the bytes that must be sent, possibly none.
-
-        Raises:
-            AuthorizationError: the server refused the login.
-            ServerRefusedError: the server refused for another reason.
-            ProtocolError: the first operation is not INFO.
-
-        """
+        """Process one operation, and return the bytes that must be sent, possibly none."""
         if isinstance(operation, Info):
             first = self.info is None
             self.info = ServerInfo.from_fields(operation.fields)
@@ -278,13 +260,7 @@ _AUTH_WORDS: Final = ("authorization violation", "authentication timeout")
 
 
 def error_from_text(text: str) -> Error:
-    """
-    Return the error for the text of a server's ``-ERR``, as in the sources of nats-server.
-
-    Args:
-        text: the text without its quotes.
-
-    """
+    """Return the error for the text of a server's ``-ERR``, as in the sources of nats-server."""
     lower = text.lower()
     if any(words in lower for words in _EXPIRED_WORDS):
         return AuthenticationExpiredError(text)

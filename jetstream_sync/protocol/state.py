@@ -70,13 +70,7 @@ TRANSITIONS: Final[dict[tuple[ConnectionStatus, Event], ConnectionStatus]] = {
 
 
 def next_status(status: ConnectionStatus, event: Event) -> ConnectionStatus:
-    """
-    Return the status after an event.
-
-    Raises:
-        AssertionError: the table has no such row: a bug in this package, never the fault of a server.
-
-    """
+    """Return the status after an event."""
     try:
         return TRANSITIONS[status, event]
     except KeyError:

@@ -61,9 +61,6 @@ class LineCutter:
     """
     Format the bytes of one direction as lines.
 
-    Args:
-        mark: the start of each line, `SENT` or `RECEIVED`.
-
     One thread at a time may use it. A copy continues independently from the same state.
     """
 
@@ -81,13 +78,7 @@ class LineCutter:
         self._behind_payload = False
 
     def feed(self, data: bytes) -> list[str]:
-        """
-        Take the next bytes and return the lines that are complete now.
-
-        Args:
-            data: the bytes, of any length.
-
-        """
+        """Take the next bytes and return the lines that are complete now."""
         lines: list[str] = []
         at = 0
         while at < len(data):

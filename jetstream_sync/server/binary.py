@@ -53,13 +53,7 @@ def _installed_programs() -> list[Path]:
 
 
 def check_binary(binary: str | os.PathLike[str]) -> Path:
-    """
-    Check a path given by the user, and return it as an absolute path.
-
-    Raises:
-        ServerUnavailableError: it is not an executable file.
-
-    """
+    """Check a path given by the user, and return it as an absolute path."""
     path = Path(binary).resolve()
     if not path.is_file() or not os.access(path, os.X_OK):
         raise ServerUnavailableError(f"{os.fspath(binary)} is not an executable file")
@@ -67,16 +61,7 @@ def check_binary(binary: str | os.PathLike[str]) -> Path:
 
 
 def ask_version(binary: Path) -> str:
-    """
-    Return the version of a nats-server program.
-
-    Returns:
-        The version without a leading ``v``.
-
-    Raises:
-        ServerUnavailableError: it cannot be run, or is not a nats-server.
-
-    """
+    """Return the version of a nats-server program."""
     try:
         answer = subprocess.run(
             [str(binary), "--version"], capture_output=True, text=True, timeout=10, check=False

@@ -158,19 +158,7 @@ class _EndpointSubscription(Subscription):
 
 
 class Endpoint:
-    """
-    An endpoint: a subscription, and the threads that call its handler.
-
-    Args:
-        core: the connection.
-        info: name, subject and queue group.
-        handler: the handler.
-        workers: the number of threads.
-        pending_limit: maximum number of queued requests.
-        post: lets the control thread of the service call a function with each message.
-        ended: called with the reason when the subscription has ended, by the last worker thread.
-
-    """
+    """An endpoint: a subscription, and the threads that call its handler."""
 
     def __init__(
         self,

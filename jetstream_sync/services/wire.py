@@ -139,13 +139,7 @@ R = TypeVar("R", bound=ServicePing)
 
 
 def check_service_name(name: str, kind: str = "service") -> str:
-    """
-    Validate the name of a service or an endpoint, and return it.
-
-    Raises:
-        InvalidNameError: it is empty or has characters other than letters, digits, '-' and '_'.
-
-    """
+    """Validate the name of a service or an endpoint, and return it."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidNameError(
             kind, str(name), "must consist of letters, digits, '-' and '_', and must not be empty"
@@ -154,13 +148,7 @@ def check_service_name(name: str, kind: str = "service") -> str:
 
 
 def check_version(version: str) -> str:
-    """
-    Validate the version of a service, and return it.
-
-    Raises:
-        InvalidOptionError: it is not a semantic version.
-
-    """
+    """Validate the version of a service, and return it."""
     if not isinstance(version, str) or not _VERSION.fullmatch(version):
         raise InvalidOptionError("version", version, "must be a semantic version, such as '1.0.0'")
     return version
