@@ -121,13 +121,7 @@ def enter_handler_process() -> None:
 
 
 def refuse_to_run() -> None:
-    """
-    Check that workers may run in this process.
-
-    Raises:
-        InvalidOptionError: it belongs to a handler. Its worker would start processes without end.
-
-    """
+    """Check that workers may run in this process."""
     if _in_handler_process[0]:
         raise InvalidOptionError(
             "pool",
@@ -277,15 +271,7 @@ class _Child:
             self._conn.send(content)
 
     def ask(self, *question: object) -> object:
-        """
-        Ask the worker, and return the answer.
-
-        Raises:
-            InvalidOptionError: an argument cannot be pickled.
-            RuntimeError: the handler has returned.
-            Exception: what the worker raised.
-
-        """
+        """Ask the worker, and return the answer."""
         try:
             pickle.dumps(question)
         except Exception as error:

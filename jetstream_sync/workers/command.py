@@ -123,13 +123,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_options(target: str, given: argparse.Namespace) -> RunOptions:
-    """
-    Return the options that a parser of `add_run_arguments` has found.
-
-    Raises:
-        InvalidOptionError: an option is invalid.
-
-    """
+    """Return the options that a parser of `add_run_arguments` has found."""
     rss = None if given.max_rss is None else given.max_rss * 2**20
     limits = Limits(max_messages=given.max_messages, max_age=given.max_age, max_rss=rss)
     names = ("drain_timeout", "processes", "reload", "http", "log_format", "verbose", "burst")
@@ -138,13 +132,7 @@ def run_options(target: str, given: argparse.Namespace) -> RunOptions:
 
 
 def load_worker(target: str) -> Worker:
-    """
-    Import the worker that ``MODULE:ATTRIBUTE`` names, from the current directory or the Python path.
-
-    Raises:
-        InvalidOptionError: there is none.
-
-    """
+    """Import the worker that ``MODULE:ATTRIBUTE`` names, from the current directory or the Python path."""
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute:
         raise InvalidOptionError(

@@ -52,18 +52,6 @@ class HandlerConsumer:
     The consumer of a handler in a running worker, and its last known state.
 
     A handler that names no filter or ``ack_wait`` expects those that the consumer has at first.
-
-    Args:
-        js: the JetStream context.
-        handler: the handler.
-        may_change: create the consumer if it does not exist, and update the fields that the handler
-            names; otherwise it must exist.
-
-    Raises:
-        StreamNotFoundError, ConsumerNotFoundError: it does not exist.
-        InvalidOptionError: the consumer does not fit the handler.
-        Error: the server refused.
-
     """
 
     def __init__(self, js: JetStream, handler: Handler, *, may_change: bool) -> None:
@@ -200,13 +188,7 @@ def _updated(config: ConsumerConfig, handler: Handler) -> ConsumerConfig:
 
 
 def _check_consumer(config: ConsumerConfig, handler: Handler) -> None:
-    """
-    Check that a consumer fits its handler.
-
-    Raises:
-        InvalidOptionError: it does not; the error names both values.
-
-    """
+    """Check that a consumer fits its handler."""
     name = f"{handler.stream}/{handler.consumer}"
     if config.ack_policy != AckPolicy.EXPLICIT:
         raise InvalidOptionError(
@@ -274,22 +256,7 @@ def _stored_messages(stream: Stream, handler: Handler) -> str:
 def check_handler(
     js: JetStream, handler: Handler, *, may_change: bool, processes: int
 ) -> list[str]:
-    """
-    Check the stream and the consumer of a handler without a change on the server.
-
-    Args:
-        js: the JetStream context.
-        handler: the handler.
-        may_change: whether the worker may create what does not exist.
-        processes: the number of processes that will run the handler at a time.
-
-    Returns:
-        What is allowed and probably not intended, as sentences.
-
-    Raises:
-        Error: as `HandlerConsumer`.
-
-    """
+    """Check the stream and the consumer of a handler without a change on the server."""
     found = []
     stream = get_stream(js, handler.stream)
     try:

@@ -71,16 +71,7 @@ class DeadLetterTooLargeError(Exception):
 
 
 class DeadLetterWriter:
-    """
-    Publishes dead letters to a stream.
-
-    Args:
-        js: the JetStream context.
-        target: the name of the stream for dead letters, or a function that returns their subject.
-        worker: the worker's name, recorded with each dead letter.
-
-    Any thread may call the methods.
-    """
+    """Publishes dead letters to a stream."""
 
     def __init__(self, js: JetStream, target: DeadLetterTarget, worker: str) -> None:
         self._js = js
@@ -89,13 +80,7 @@ class DeadLetterWriter:
         self._worker = worker
 
     def ensure_stream(self) -> None:
-        """
-        Create the stream unless it exists; with a function there is nothing to create.
-
-        Raises:
-            Error: the server refused.
-
-        """
+        """Create the stream unless it exists; with a function there is nothing to create."""
         if self._stream is None:
             return
         try:
@@ -115,17 +100,6 @@ class DeadLetterWriter:
 
         A message that is too large with the additional headers is stored without the reason, or, if its
         stream keeps it, without its data.
-
-        Args:
-            delivery: the message.
-            message_id: its id, the same for each delivery of the message.
-            reason: one line.
-            error: the class of the error that the handler raised.
-
-        Raises:
-            DeadLetterTooLargeError: the message is too large, and its stream would delete it.
-            Exception: the copy was not stored: an `Error`, or what the function for the subject raised.
-
         """
         where, msg = delivery.metadata, delivery.msg
         if self._choose is None:

@@ -108,7 +108,7 @@ class Handler:
     """Number of threads that run the function."""
     prefetch: int | None = None
     """Number of messages to receive ahead; ``None``: the work of about 75 milliseconds, by the time that
-    messages take, between as many as there are threads and 256, or the size of a batch; 0: a message is
+    messages take, between as many as there are threads and 500, or the size of a batch; 0: a message is
     requested when a thread is free."""
     retry: Backoff = None  # type: ignore[assignment]  # replaced in __post_init__
     """Attempts and delays; ``None``: those of ``Backoff()``, or with ``key`` those of
@@ -348,13 +348,7 @@ def _wrapped(
 
 
 def start_of(deliver: str | int | datetime) -> dict[str, Any]:
-    """
-    Return the fields of a consumer config for the start of a new consumer.
-
-    Raises:
-        InvalidOptionError: it is none of the possible starts.
-
-    """
+    """Return the fields of a consumer config for the start of a new consumer."""
     if isinstance(deliver, datetime):
         return {"deliver_policy": DeliverPolicy.BY_START_TIME, "opt_start_time": deliver}
     if isinstance(deliver, int) and not isinstance(deliver, bool) and deliver >= 1:
@@ -399,13 +393,7 @@ def _subjects(one: object, several: object) -> tuple[str, ...]:
 
 
 def _check_function(function: HandlerFunction) -> None:
-    """
-    Refuse what cannot run in a thread to its end.
-
-    Raises:
-        InvalidOptionError: the function is no plain function.
-
-    """
+    """Refuse what cannot run in a thread to its end."""
     rule = ""
     if not callable(function):
         rule = "must be a function"
@@ -420,13 +408,7 @@ def _check_function(function: HandlerFunction) -> None:
 
 
 def _check_pool(pool: str, function: HandlerFunction) -> None:
-    """
-    Check that a function can run in a pool.
-
-    Raises:
-        InvalidOptionError: it cannot.
-
-    """
+    """Check that a function can run in a pool."""
     if pool not in {"threads", "processes"}:
         raise InvalidOptionError("pool", pool, "must be 'threads' or 'processes'")
     if pool == "threads":
@@ -442,13 +424,7 @@ def _check_pool(pool: str, function: HandlerFunction) -> None:
 
 
 def _arity(function: HandlerFunction) -> str:
-    """
-    Return which arguments the function takes: none, payload, context or both.
-
-    Raises:
-        InvalidOptionError: it needs other arguments.
-
-    """
+    """Return which arguments the function takes: none, payload, context or both."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:

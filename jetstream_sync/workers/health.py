@@ -38,15 +38,7 @@ _MAX_LEASE_CHECK_S: Final = 30.0
 
 
 class Monitor:
-    """
-    Health and numbers of one run of a worker.
-
-    Args:
-        observer: the observer of the run.
-        gauges: returns other numbers of the worker.
-
-    Any thread may call `snapshot`.
-    """
+    """Health and numbers of one run of a worker."""
 
     def __init__(self, observer: Observer, gauges: Callable[[], list[GaugeSnapshot]]) -> None:
         self._observer = observer
@@ -65,16 +57,7 @@ class Monitor:
         pools: Sequence[HandlerThreads],
         thread: threading.Thread,
     ) -> None:
-        """
-        Watch the parts of a worker that runs.
-
-        Args:
-            nc: the connection.
-            keeper: the keeper of the leases.
-            pools: the threads of the handlers.
-            thread: calls the keeper until the worker stops.
-
-        """
+        """Watch the parts of a worker that runs."""
         keeper.checked_at = lease_clock()  # it may have waited long for the server
         self._nc, self._keeper, self._pools, self._keeper_thread = nc, keeper, pools, thread
 
@@ -165,11 +148,6 @@ class Processes:
     Health and numbers of the processes of a supervisor.
 
     What an ended process has counted stays in the metrics: a counter must not fall.
-
-    Args:
-        expected: the number of processes that should handle messages.
-
-    Any thread may call the methods.
     """
 
     def __init__(self, expected: int) -> None:
@@ -245,13 +223,7 @@ class Processes:
 
 
 class SystemdNotifier:
-    """
-    Reports to systemd, if the environment asks for it, as the units ``Type=notify`` do.
-
-    Args:
-        environment: has ``NOTIFY_SOCKET``, and ``WATCHDOG_USEC`` if there is a watchdog.
-
-    """
+    """Reports to systemd, if the environment asks for it, as the units ``Type=notify`` do."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         path = environment.get("NOTIFY_SOCKET", "")

@@ -37,17 +37,7 @@ _INSTALLED: Final = tuple(
 
 
 class SupervisorLink:
-    """
-    The link of this process to its supervisor.
-
-    Args:
-        commands: descriptor of the pipe from the supervisor.
-        beats: descriptor of the pipe to the supervisor.
-        count: number of processes that run the same worker.
-        watch: whether to report the files of imported modules.
-
-    Any thread may call the methods.
-    """
+    """The link of this process to its supervisor."""
 
     def __init__(self, commands: int, beats: int, count: int, *, watch: bool) -> None:
         self._commands = commands

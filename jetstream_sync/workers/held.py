@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Keyed: TypeAlias = "tuple[Delivery, Hashable]"
 
 #: The delivery from which on a message is started alone.
-_SUSPICIOUS_DELIVERY: Final = 3
+SUSPICIOUS_DELIVERY: Final = 3
 
 
 class Phase(Enum):
@@ -43,15 +43,7 @@ class Phase(Enum):
 
 
 class HeldMessages:
-    """
-    The held messages of one handler.
-
-    Args:
-        isolates: whether messages that may end the process are started alone.
-
-    ``lock`` guards everything; it is held for a few instructions, never while pulling, settling or running
-    a handler. The caller of a method holds it.
-    """
+    """The held messages of one handler."""
 
     def __init__(self, *, isolates: bool) -> None:
         self.lock = threading.Lock()
@@ -70,15 +62,8 @@ class HeldMessages:
         self._isolates = isolates
         #: The message that is run alone.
         self.alone: Delivery | None = None
-        # Whether the last received message is suspicious; at first, no message is known.
-        self._careful = isolates
-
-    @property
-    def room_for_one(self) -> bool | None:
-        """Whether one message may be requested, because the next one may end the process; ``None``: many may."""
-        if not self._careful:
-            return None
-        return self.alone is None and self.count == len(self.running)
+        #: Whether the last received message is suspicious; at first, no message is known.
+        self.is_careful: bool = isolates
 
     @property
     def is_over(self) -> bool:
@@ -92,13 +77,9 @@ class HeldMessages:
         self.count += len(run)
         for delivery, _ in run:
             self.size += delivery.size
-        self._careful = self._isolates and self._is_suspicious(run[-1][0])
+        self.is_careful = self._isolates and run[-1][0].is_suspicious
         self.work.notify(self._lanes.add_run(run))
         return True
-
-    @staticmethod
-    def _is_suspicious(delivery: Delivery) -> bool:
-        return delivery.attempt >= _SUSPICIOUS_DELIVERY and not delivery.failed_here
 
     def take(self) -> Keyed | None:
         """Let a waiting message run, if one may start; return it with its key."""
@@ -107,7 +88,7 @@ class HeldMessages:
         taken = self._lanes.ready.popleft()
         delivery = taken[0]
         self.running.add(delivery)
-        if self._isolates and self._is_suspicious(delivery):
+        if self._isolates and delivery.is_suspicious:
             self.alone = delivery
         return taken
 
@@ -132,7 +113,7 @@ class HeldMessages:
 
     def end_isolation(self) -> None:
         """Let others start beside the message that runs alone, because it exceeds its timeout."""
-        self.alone, self._careful = None, False
+        self.alone, self.is_careful = None, False
         self.work.notify_all()
 
     def clear(self) -> list[Delivery]:

@@ -32,13 +32,7 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """
-    Return host and port of ``HOST:PORT``; without a host, that of the local machine.
-
-    Raises:
-        InvalidOptionError: it has another form.
-
-    """
+    """Return host and port of ``HOST:PORT``; without a host, that of the local machine."""
     host, _, port = address.rpartition(":")
     if not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise InvalidOptionError("http", address, "must be HOST:PORT, as in '127.0.0.1:9400'")
@@ -62,18 +56,7 @@ class Source(Protocol):
 
 
 class MonitoringServer(ThreadingHTTPServer):
-    """
-    Serves health checks and metrics.
-
-    Args:
-        address: ``HOST:PORT``; port 0: a free one.
-        source: what it serves.
-
-    Raises:
-        InvalidOptionError: the address has another form.
-        OSError: the address cannot be used.
-
-    """
+    """Serves health checks and metrics."""
 
     allow_reuse_port = False
     request_queue_size = _MAX_CLIENTS
@@ -94,13 +77,7 @@ class MonitoringServer(ThreadingHTTPServer):
 
     @contextmanager
     def serving(self, name: str) -> Iterator[None]:
-        """
-        Serve for the duration of a block.
-
-        Args:
-            name: what is served, for the log.
-
-        """
+        """Serve for the duration of a block."""
         log.info("%s serves health checks and metrics at %s", name, self.url)
         spawn("worker-http", lambda: self.serve_forever(_POLL_S), lambda _error: None)
         try:

@@ -108,17 +108,7 @@ _IGNORED: Final = DeliveryObserver()
 
 
 class Delivery:
-    """
-    A received message, its lease and its state.
-
-    Args:
-        msg: the message.
-        times: the lengths of the leases of its consumer.
-        handler: the name of its handler, for log records.
-        observer: counts what happens to it.
-        now: the time by the lease clock; ``None``: it is read.
-
-    """
+    """A received message, its lease and its state."""
 
     # Attributes of the class are the values at the receipt, which few messages change: creating a
     # delivery is a hot path.
@@ -144,8 +134,8 @@ class Delivery:
     """Time of the last start of the handler by the lease clock."""
     generation: str = ""
     """The creation time of the stream, for the id of the message."""
-    failed_here: bool = False
-    """Whether this process returned the message after its last attempt, which it survived."""
+    is_suspicious: bool = False
+    """Whether the message may have ended the process that handled it before."""
 
     def __init__(
         self,
@@ -205,15 +195,7 @@ class Delivery:
 
 
 class LeaseKeeper:
-    """
-    Renews the leases of all held messages of a connection.
-
-    Args:
-        nc: the connection.
-        on_reconnect: called by `tick` after a reconnect.
-
-    Any thread may call `add` and `remove`; one thread calls `tick`.
-    """
+    """Renews the leases of all held messages of a connection, for any thread; one thread calls `tick`."""
 
     def __init__(self, nc: Connection, on_reconnect: Callable[[], object]) -> None:
         self._nc = nc

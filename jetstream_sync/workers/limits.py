@@ -23,13 +23,7 @@ _RATE: Final = re.compile(r"(\d+(?:\.\d+)?)/([smh])")
 
 
 def rate_interval(rate: str) -> float:
-    """
-    Return the seconds between two starts at a rate such as ``"10/s"``.
-
-    Raises:
-        InvalidOptionError: it is not a number with a unit.
-
-    """
+    """Return the seconds between two starts at a rate such as ``"10/s"``."""
     match = _RATE.fullmatch(rate) if isinstance(rate, str) else None
     if match is None or not float(match[1]):
         raise InvalidOptionError(
@@ -44,12 +38,6 @@ class CircuitBreaker:
 
     After a number of failures in a row no messages are requested for a second. Then some are tried; after as
     many failures, the pause is twice as long, up to a minute. A success ends that.
-
-    Args:
-        name: of the handler, for the log.
-        threads: the number of its threads.
-
-    Any thread may call the methods.
     """
 
     def __init__(self, name: str, threads: int) -> None:
@@ -96,14 +84,7 @@ class CircuitBreaker:
 
 
 class Limit:
-    """
-    The number of handlers that may run at a time.
-
-    Args:
-        count: the number.
-
-    Any thread may call the methods.
-    """
+    """The number of handlers that may run at a time."""
 
     def __init__(self, count: int) -> None:
         self._changed = threading.Condition()
@@ -134,16 +115,7 @@ class Limit:
 
 
 class Gate:
-    """
-    Lets the runs of one handler begin, within its limit and at its rate, which is even.
-
-    Args:
-        limit: the limit, shared with other handlers; ``None``: none.
-        rate: the rate, such as ``"10/s"``; ``None``: none.
-        stopped: ends the wait for the next start.
-
-    Any thread may call `opened`.
-    """
+    """Lets the runs of one handler begin, within its limit and at its rate, which is even."""
 
     def __init__(self, limit: Limit | None, rate: str | None, stopped: threading.Event) -> None:
         self._limit = limit

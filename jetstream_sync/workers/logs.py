@@ -43,14 +43,7 @@ log_context: ContextVar[_Delivery | None] = ContextVar("jetstream_sync_delivery"
 
 
 class WorkerLogger(_Adapter):
-    """
-    A logger whose handlers and filters may fail: the first error goes to standard error.
-
-    Args:
-        name: the name of the logger.
-        extra: attributes of each record.
-
-    """
+    """A logger whose handlers and filters may fail: the first error goes to standard error."""
 
     _reported = False
 

@@ -193,14 +193,7 @@ def _histogram(
 
 
 def metrics_text(snapshots: Sequence[Snapshot], restarts: int | None = None) -> str:
-    """
-    Return all metrics in the text format of Prometheus.
-
-    Args:
-        snapshots: one for each process.
-        restarts: how many processes were replaced; ``None``: the processes do not belong to a supervisor.
-
-    """
+    """Return all metrics in the text format of Prometheus."""
     lines = []
     for family in _families(snapshots, restarts):
         total = "_total" if family.kind == "counter" else ""

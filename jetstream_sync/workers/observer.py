@@ -81,15 +81,7 @@ Hook = Callable[[WorkerEvent], object]
 
 
 class Observer:
-    """
-    The observer of one run of a worker.
-
-    Args:
-        worker: the name of the worker.
-        hooks: the functions to call, by kind of event.
-        defer: calls a function later on the thread that called `Worker.run`.
-
-    """
+    """The observer of one run of a worker."""
 
     def __init__(
         self,
@@ -162,15 +154,7 @@ def _clock_offset() -> float:
 
 
 class HandlerObserver(DeliveryObserver):
-    """
-    The observer of one handler.
-
-    Args:
-        handler: the handler.
-        observer: the observer of the worker.
-
-    Any thread may call the methods.
-    """
+    """The observer of one handler, for any thread."""
 
     def __init__(self, handler: Handler, observer: Observer) -> None:
         self.handler = handler
@@ -209,14 +193,7 @@ class HandlerObserver(DeliveryObserver):
         self._counters().duration.add(lease_clock() - delivery.started_at)
 
     def handled(self, delivery: Delivery, *, acked: bool) -> None:
-        """
-        Record that the handler has returned; as `returned` and `settled`, in one step.
-
-        Args:
-            delivery: the message.
-            acked: whether it was acknowledged; false: it was settled before, or returned.
-
-        """
+        """Record that the handler has returned; as `returned` and `settled`, in one step."""
         counters = self._counters()
         now = lease_clock()
         counters.duration.add(now - delivery.started_at)
@@ -236,16 +213,7 @@ class HandlerObserver(DeliveryObserver):
         error: BaseException | None = None,
         delay: float | None = None,
     ) -> None:
-        """
-        Record the result of a delivery.
-
-        Args:
-            delivery: the message.
-            outcome: one of `OUTCOMES`.
-            error: what the handler raised; ``None``: it did not raise, or did not run.
-            delay: seconds until the next attempt; ``None``: there is none.
-
-        """
+        """Record the result of a delivery, one of `OUTCOMES`; ``delay`` is that of the next attempt."""
         counters = self._counters()
         counters.counts[outcome] += 1
         if outcome == "ack":

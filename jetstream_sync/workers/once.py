@@ -48,19 +48,7 @@ class Start(Enum):
 
 
 def ensure_bucket(js: JetStream, bucket: str, *, may_change: bool) -> None:
-    """
-    Create the bucket unless it exists.
-
-    Args:
-        js: the JetStream context.
-        bucket: the name of the bucket.
-        may_change: whether to create it; otherwise it must exist.
-
-    Raises:
-        BucketNotFoundError: it does not exist.
-        Error: the server refused.
-
-    """
+    """Create the bucket unless it exists."""
     try:
         js.key_value(bucket)
     except BucketNotFoundError:
@@ -70,13 +58,7 @@ def ensure_bucket(js: JetStream, bucket: str, *, may_change: bool) -> None:
 
 
 class Once:
-    """
-    The states of the messages of one handler; any thread may call the methods.
-
-    Args:
-        bucket: the bucket.
-
-    """
+    """The states of the messages of one handler; any thread may call the methods."""
 
     def __init__(self, bucket: KeyValue) -> None:
         self._bucket = bucket
@@ -85,14 +67,7 @@ class Once:
         self._running: dict[str, int | None] = {}
 
     def begin(self, message_id: str) -> Start:
-        """
-        Record that the handler is about to run, unless it is done.
-
-        Raises:
-            Retry: it still runs in this process, or another worker begins at this moment.
-            Error: the state cannot be read or stored.
-
-        """
+        """Record that the handler is about to run, unless it is done."""
         with self._lock:
             if message_id in self._running:
                 raise Retry("the handler still runs for an earlier delivery of the message")

@@ -29,15 +29,7 @@ _TIMEOUT_S: Final = 5.0
 
 
 def check_parking(js: JetStream, handler: Handler) -> None:
-    """
-    Check that messages of a handler can wait in its stream.
-
-    Raises:
-        ServerTooOldError: the server has no schedules.
-        InvalidOptionError: the stream or the filters do not fit.
-        Error: the server refused.
-
-    """
+    """Check that messages of a handler can wait in its stream."""
     require_level(js, AT_LEVEL)
     stream = handler.stream
     retention = js.get_stream(stream).cached_info.config.retention
@@ -48,13 +40,7 @@ def check_parking(js: JetStream, handler: Handler) -> None:
 
 
 def park(js: JetStream, delivery: Delivery, message_id: str, delay: float) -> None:
-    """
-    Have the server publish a message again after a delay in seconds.
-
-    Raises:
-        Error: the schedule was not stored.
-
-    """
+    """Have the server publish a message again after a delay in seconds."""
     where = delivery.metadata
     headers = copied_headers(delivery)
     headers[_ATTEMPT] = str(delivery.attempt)

@@ -75,16 +75,7 @@ class _StartError(Exception):
 
 
 class ProcessPool:
-    """
-    The processes of one handler.
-
-    Args:
-        handler: the handler.
-        js: publishes for the handler.
-        is_stopping: returns whether the worker is stopping.
-
-    Several threads call `run` at a time, as many as there are processes.
-    """
+    """The processes of one handler."""
 
     def __init__(self, handler: Handler, js: JetStream, is_stopping: Callable[[], bool]) -> None:
         self._handler = handler
@@ -104,13 +95,7 @@ class ProcessPool:
             return [each.popen.pid for each in self._all]
 
     def prepare(self) -> None:
-        """
-        Start one process.
-
-        Raises:
-            InvalidOptionError: it does not find the handler.
-
-        """
+        """Start one process."""
         try:
             process = self._start()
         except _StartError as error:
@@ -124,21 +109,7 @@ class ProcessPool:
             self._idle.append(process)
 
     def run(self, delivery: Delivery, context: Context, ack: Callable[[], bool]) -> object:
-        """
-        Run the handler for a message, with the middleware; return what it returns, if that is a `Reply`.
-
-        Args:
-            delivery: the message.
-            context: its context.
-            ack: acknowledges it.
-
-        Raises:
-            WorkerCrashedError: the process has ended.
-            HandlerTimeoutError: the process was killed.
-            Retry: the worker is stopping.
-            BaseException: the handler has raised it.
-
-        """
+        """Run the handler for a message; return its `Reply`, or raise its error. Any thread may call it."""
         process = self._acquire()
         usable = False
         try:
@@ -196,13 +167,7 @@ class ProcessPool:
                 self._discard(process)  # killed while it had no message
 
     def _start(self) -> _HandlerProcess:
-        """
-        Start a process, and wait until it has imported the handler.
-
-        Raises:
-            _StartError: it cannot start, or the pool was closed.
-
-        """
+        """Start a process, and wait until it has imported the handler."""
         name = self._handler.name
         with self._lock:  # a process is started before `close`, or not at all
             if self._closed.is_set():
@@ -279,13 +244,7 @@ class _Call:
 
 
 class _HandlerProcess:
-    """
-    A process that runs a handler, one message at a time.
-
-    Args:
-        name: the name of the handler.
-
-    """
+    """A process that runs a handler, one message at a time."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -308,13 +267,7 @@ class _HandlerProcess:
             os.close(lifeline)
 
     def prepare(self, job: ChildJob, is_stopping: Callable[[], bool]) -> None:
-        """
-        Send the job, and wait until the process has imported the handler.
-
-        Raises:
-            _StartError: it does not find the handler, or has ended, or the worker is stopping.
-
-        """
+        """Send the job, and wait until the process has imported the handler."""
         try:
             self.conn.send(job)
             refusal = self._receive(lambda: 0.0 if is_stopping() else math.inf)
@@ -328,14 +281,7 @@ class _HandlerProcess:
             raise _StartError(refusal)
 
     def run(self, call: _Call) -> tuple[object, BaseException | None]:
-        """
-        Run the handler for a message; return its result, or its error.
-
-        Raises:
-            WorkerCrashedError: the process has ended.
-            HandlerTimeoutError: the handler has exceeded its timeout.
-
-        """
+        """Run the handler for a message; return its result, or its error."""
         try:
             self.conn.send(call.request)
             while True:

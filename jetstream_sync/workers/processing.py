@@ -58,17 +58,7 @@ class Shared:
 
 
 class Processor:
-    """
-    Processes the messages of one handler.
-
-    Args:
-        handler: the handler.
-        shared: what it shares with the others.
-        dead_letters: where dead letters go; ``None``: nowhere.
-        processes: run the handler; ``None``: the calling threads do.
-
-    Several threads call `process` and `process_batch` at a time.
-    """
+    """Processes the messages of one handler; several threads call it at a time."""
 
     def __init__(
         self,
@@ -94,14 +84,7 @@ class Processor:
         return self._failed_here.get(delivery.metadata.stream_seq) == delivery.delivered - 1
 
     def process(self, delivery: Delivery) -> float | None:
-        """
-        Run the handler for a message, and settle it.
-
-        Returns:
-            ``None``: it is settled, or lost. Otherwise it has failed and is retried in place, after this
-            delay in seconds.
-
-        """
+        """Run the handler for a message, and settle it; return the delay of a retry in place, if there is one."""
         now = lease_clock()
         context = self._context(delivery, now)
         if context is None:
@@ -233,10 +216,7 @@ class Processor:
 
     def _ack(self, delivery: Delivery) -> bool:
         """Acknowledge a message; return whether it was not settled before."""
-        claimed = self._shared.settlements.claim(delivery)
-        if claimed:
-            self._shared.settlements.ack(delivery, confirm=self.handler.confirm)
-        return claimed
+        return self._shared.settlements.ack(delivery, confirm=self.handler.confirm)
 
     def _ack_early(self, delivery: Delivery) -> bool:
         """Acknowledge a message whose handler goes on; as `_ack`."""
@@ -333,15 +313,15 @@ class Processor:
             self._observer.settled(delivery, "retry", error, delay)
             return delay
         parked = self._park(delivery, delay)
-        if self._shared.settlements.claim(delivery):
-            if parked:
-                self._shared.settlements.ack(delivery, confirm=True)
-            else:
-                with self._failed_lock:
-                    self._failed_here[delivery.metadata.stream_seq] = delivery.delivered
-                    if len(self._failed_here) > _MAX_FAILED:
-                        del self._failed_here[next(iter(self._failed_here))]
-                self._shared.settlements.nak(delivery, delay)
+        if parked:
+            settled = self._shared.settlements.ack(delivery, confirm=True)
+        else:
+            with self._failed_lock:
+                self._failed_here[delivery.metadata.stream_seq] = delivery.delivered
+                if len(self._failed_here) > _MAX_FAILED:
+                    del self._failed_here[next(iter(self._failed_here))]
+            settled = self._shared.settlements.nak(delivery, delay)
+        if settled:
             self._observer.settled(delivery, "retry", error, delay)
         return None
 
@@ -385,10 +365,8 @@ class Processor:
                     delay,
                     f"{type(failure).__name__}: {one_line(failure)}",
                 )
-                if self._shared.settlements.claim(delivery):
-                    self._shared.settlements.nak(delivery, delay)
+                if self._shared.settlements.nak(delivery, delay):
                     self._observer.settled(delivery, "retry", error, delay)
                 return
-        if self._shared.settlements.claim(delivery):
-            self._shared.settlements.term(delivery, reason)
+        if self._shared.settlements.term(delivery, reason):
             self._observer.settled(delivery, "rejected" if rejected else "dead", error)

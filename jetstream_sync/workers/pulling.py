@@ -33,7 +33,7 @@ from .. import (
 )
 from .consumers import HandlerConsumer
 from .handler import Handler
-from .held import HeldMessages, Keyed, Phase
+from .held import SUSPICIOUS_DELIVERY, HeldMessages, Keyed, Phase
 from .leases import Delivery, lease_clock
 from .limits import CircuitBreaker
 from .logs import log
@@ -62,7 +62,7 @@ _DEFAULT_PIN_S: Final = 120.0
 
 #: The work that is received ahead, in seconds, and the largest number of messages.
 _AHEAD_S: Final = 0.075
-_MAX_AHEAD: Final = 256
+_MAX_AHEAD: Final = 500
 
 
 def message_size(msg: JetStreamMsg) -> int:
@@ -80,13 +80,6 @@ class Window:
     Without ``prefetch``, that is the work of `_AHEAD_S` by the mean time that a message takes, at least one
     message for each thread. A message that takes longer than the mean replaces it, so that a handler that
     becomes slow holds few messages at once. Other messages change it by a sixteenth, and it is long at first.
-
-    Args:
-        slots: number of messages that can run.
-        ahead: number of messages to receive ahead at first.
-        batch: number of messages that run together.
-        adapts: whether it depends on the time that messages take.
-
     """
 
     def __init__(self, slots: int, ahead: int, batch: int, *, adapts: bool) -> None:
@@ -106,18 +99,7 @@ class Window:
 
 
 class Puller:
-    """
-    Requests and receives the messages of one handler.
-
-    Args:
-        handler: the handler.
-        shared: what it shares with the others.
-        consumer: its consumer.
-        held: where messages are added.
-        processor: knows which messages failed here, and whether all do.
-        give_back: returns a message to the server.
-
-    """
+    """Requests and receives the messages of one handler."""
 
     def __init__(
         self,
@@ -129,6 +111,7 @@ class Puller:
         give_back: Callable[[Delivery], object],
     ) -> None:
         self._handler = handler
+        self._name = handler.name
         self._shared = shared
         self._observer = shared.observer.handler(handler)
         self._consumer = consumer
@@ -173,7 +156,7 @@ class Puller:
                 delay = min(max(_FIRST_PULL_DELAY_S, 2 * delay), _MAX_PULL_DELAY_S)
                 if time.monotonic() - logged_at >= _REPEAT_LOG_S:
                     logged_at = time.monotonic()
-                    log.error("%s: cannot pull, trying again: %s", self._handler.name, error)  # noqa: TRY400
+                    log.error("%s: cannot pull, trying again: %s", self._name, error)  # noqa: TRY400
         self._shared.on_change()
 
     def stop(self) -> None:
@@ -192,21 +175,14 @@ class Puller:
         except (ConsumerDeletedError, NotFoundError) as error:
             if self._stopped.is_set():
                 return
-            log.warning("%s: %s", self._handler.name, error)
+            log.warning("%s: %s", self._name, error)
             self._consumer.recreate(self._shared.keeper)
 
     def _pull(self) -> None:
-        self._pull_on_demand(lambda: True)
+        self._pull_on_demand(single=False)
 
-    def _pull_on_demand(self, goes_on: Callable[[], bool], most: int | None = None) -> None:
-        """
-        Receive the messages that the handler threads request, until the worker stops.
-
-        Args:
-            goes_on: returns whether to receive another message.
-            most: the number of messages to request at first; ``None``: as many as fit.
-
-        """
+    def _pull_on_demand(self, *, single: bool) -> None:
+        """Receive the messages that the handler threads request, or a single one, until the worker stops."""
         group = {} if self.pin is None else self.pin.options
         with self._consumer.pull.messages(
             on_demand=True, heartbeat=_HEARTBEAT_S, **group
@@ -214,12 +190,12 @@ class Puller:
             with self._held.lock:
                 if self._held.phase is not Phase.RECEIVING:
                     return
-                room = self._room() if most is None else most
+                room = 1 if single else self._room()
                 self._iterator, self._requested = messages, room
             try:
                 if room:
                     messages.request(room)
-                while goes_on():
+                while self._requested or not single:
                     self._receive(messages)
             except IteratorClosedError:
                 return  # stopped
@@ -259,8 +235,9 @@ class Puller:
         if breaker.is_open:
             # Beside handlers that run for long, or never return, some messages are tried.
             room = 0 if breaker.seconds_left else min(room, breaker.limit // 2 - held.count)
-        is_free = held.room_for_one
-        if is_free is not None:
+        if held.is_careful:
+            # The next message may end the process: it is requested when no other one waits.
+            is_free = held.alone is None and held.count == len(held.running)
             room = min(room, int(is_free))
         return max(0, room)
 
@@ -297,10 +274,10 @@ class Puller:
     def _leased(self, msg: JetStreamMsg, now: float) -> Keyed:
         """Return a message received by ``now``, whose lease is renewed from now on, with its key."""
         handler, consumer = self._handler, self._consumer
-        delivery = Delivery(msg, consumer.times, handler.name, self._observer, now)
+        delivery = Delivery(msg, consumer.times, self._name, self._observer, now)
         delivery.generation = consumer.generation
-        if delivery.attempt > 1:
-            delivery.failed_here = self._processor.failed_here(delivery)
+        if delivery.delivered >= SUSPICIOUS_DELIVERY:
+            delivery.is_suspicious = not self._processor.failed_here(delivery)
         self._shared.keeper.add(delivery)
         return delivery, None if handler.key is None else _key_of(delivery, handler.key)
 
@@ -326,7 +303,7 @@ class Puller:
         for delivery in waiting:
             self._give_back(delivery)
         text = "%s: another process has taken over the messages; %d waiting ones are returned"
-        log.warning(text, self._handler.name, len(waiting))
+        log.warning(text, self._name, len(waiting))
 
 
 def _key_of(delivery: Delivery, key: Callable[[JetStreamMsg], Hashable]) -> Hashable:
@@ -364,7 +341,7 @@ class SizedPuller(Puller):
                 self._pull_bytes(room, self._max_bytes - self._held.size)
             else:
                 # A request for a single message has no limit in bytes: a large one is delivered alone.
-                self._pull_on_demand(lambda: bool(self._requested), 1)
+                self._pull_on_demand(single=True)
             self.error = ""
 
     def _wait_for_room(self) -> int:
@@ -423,15 +400,7 @@ class SizedPuller(Puller):
 
 
 class Pin:
-    """
-    The pin id of the messages that a process receives.
-
-    Args:
-        consumer: the consumer.
-        on_lost: called when the pin is lost: another process receives the messages.
-
-    The thread that pulls calls `differs`, `follow` and `lose`; another one calls `keep` and `release`.
-    """
+    """The pin id of the messages that a process receives."""
 
     def __init__(self, consumer: HandlerConsumer, on_lost: Callable[[], object]) -> None:
         self._consumer = consumer

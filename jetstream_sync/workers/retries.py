@@ -122,13 +122,7 @@ class Backoff:
             self._check_in_place()
 
     def _check_in_place(self) -> None:
-        """
-        Check the total of the longest delays.
-
-        Raises:
-            InvalidOptionError: it is too long.
-
-        """
+        """Check the total of the longest delays."""
         total = 0.0
         for attempt in range(1, self.attempts):
             total += self._grown(attempt) * (1 + self.jitter)
@@ -170,17 +164,7 @@ def check_count(option: str, value: object, least: int = 1) -> None:
 
 
 def backoff_for(retry: Backoff | None, *, in_place: bool) -> Backoff:
-    """
-    Return the back-off of a handler.
-
-    Args:
-        retry: the one that the user gave; ``None``: the default.
-        in_place: whether the handler needs retries in place.
-
-    Raises:
-        InvalidOptionError: it is no `Backoff`, or the delays are too long for that.
-
-    """
+    """Return the back-off of a handler."""
     if retry is not None and not isinstance(retry, Backoff):
         raise InvalidOptionError("retry", retry, "must be a Backoff")
     if not in_place:

@@ -84,18 +84,7 @@ class _Worker(Protocol):
 
 
 class WorkerRun:
-    """
-    One run of a worker.
-
-    Args:
-        worker: the worker.
-        nc: its connection.
-        events: the events for the calling thread.
-        observer: counts what happens, and calls hooks.
-        monitor: reports health and numbers.
-        link: the link to the supervisor; ``None``: there is none.
-
-    """
+    """One run of a worker."""
 
     def __init__(
         self,

@@ -124,16 +124,7 @@ def _subject(stream: str, worker: str, schedule: Schedule) -> str:
 
 
 class Schedules:
-    """
-    The schedules of a running worker.
-
-    Args:
-        js: the JetStream context.
-        worker: the name of the worker.
-        schedules: the schedules.
-        handlers: the handlers, whose consumers must not receive the schedules.
-
-    """
+    """The schedules of a running worker."""
 
     def __init__(
         self, js: JetStream, worker: str, schedules: Sequence[Schedule], handlers: Sequence[Handler]
@@ -148,16 +139,7 @@ class Schedules:
         self._failed: set[str] = set()
 
     def store(self) -> None:
-        """
-        Store the schedules that are missing or differ; `refresh` does it again.
-
-        Raises:
-            ServerTooOldError: the server does not know a rule.
-            StreamNotFoundError: no stream has the subject of a schedule.
-            InvalidOptionError: the stream, or the consumer of a handler, does not fit.
-            Error: the server refused.
-
-        """
+        """Store the schedules that are missing or differ; `refresh` does it again."""
         self._stored = [
             _StoredSchedule(self._js, schedule, stream, _subject(stream, self._worker, schedule))
             for schedule, stream in check_schedules(
@@ -273,20 +255,7 @@ class ScheduleState:
 def find_schedules(
     js: JetStream, worker: str, schedules: Sequence[Schedule], handlers: Iterable[Handler]
 ) -> list[ScheduleState]:
-    """
-    Return the schedules of a worker, and those that are stored under its name.
-
-    Args:
-        js: the JetStream context.
-        worker: the name of the worker.
-        schedules: its schedules.
-        handlers: its handlers: schedules are found in their streams, and in those of the schedules.
-
-    Raises:
-        StreamNotFoundError: no stream has the subject of a schedule, or a handler has none.
-        Error: the server refused.
-
-    """
+    """Return the schedules of a worker, and those that are stored under its name."""
     handlers = list(handlers)
     states = {}
     for schedule in schedules:
@@ -334,13 +303,7 @@ def delete_schedules(js: JetStream, schedules: Iterable[ScheduleState]) -> None:
 def check_schedules(
     js: JetStream, worker: str, schedules: Sequence[Schedule], handlers: Iterable[Handler]
 ) -> list[tuple[Schedule, str]]:
-    """
-    Check that the server and the streams fit the schedules; return them with the names of the streams.
-
-    Raises:
-        Error: as `Schedules.store`.
-
-    """
+    """Check that the server and the streams fit the schedules; return them with the names of the streams."""
     found = []
     for schedule in schedules:
         require_level(js, schedule.level)
@@ -359,14 +322,7 @@ def require_level(js: JetStream, level: int) -> None:
 
 
 def check_scheduling(js: JetStream, stream: str, subject: str, handlers: Iterable[Handler]) -> None:
-    """
-    Check that a stream can have a schedule with this subject, and that no handler receives it.
-
-    Raises:
-        InvalidOptionError: it cannot, or a consumer has no filter, or one that includes it.
-        Error: the server refused.
-
-    """
+    """Check that a stream can have a schedule with this subject, and that no handler receives it."""
     config: StreamConfig = js.get_stream(stream).cached_info.config
     area = f"{subject.partition('.')[0]}.{stream}.>"
     if not config.allow_msg_schedules:

@@ -101,15 +101,7 @@ class _Pending:
 
 
 class Settlements:
-    """
-    Sends settlements and tracks their confirmations.
-
-    Args:
-        nc: the connection.
-        keeper: the keeper of the leases, which end with the settlement.
-
-    Any thread may call the methods; one thread calls `tick`.
-    """
+    """Sends settlements and tracks their confirmations, for any thread; one thread calls `tick`."""
 
     def __init__(self, nc: Connection, keeper: LeaseKeeper) -> None:
         self._nc = nc
@@ -140,23 +132,28 @@ class Settlements:
             delivery.claimed = True
             return True
 
-    def ack(self, delivery: Delivery, *, confirm: bool) -> None:
+    def ack(self, delivery: Delivery, *, confirm: bool) -> bool:
         """
-        Acknowledge a claimed delivery, also after its lease was lost.
+        Acknowledge a delivery, also after its lease was lost; return whether it was not settled before.
 
         Call `send_acks` or `send_acks_soon` next.
         """
+        with self._lock:  # as `claim`, without its call: this runs once for each message
+            if delivery.claimed:
+                return False
+            delivery.claimed = True
         self._keeper.remove(delivery)
         if delivery.msg.is_acked:
-            return  # the handler did
-        if not confirm and self._nc.is_connected:
-            try:
-                delivery.msg.ack()
-            except Error as error:
-                log.warning("%r was handled but not acknowledged: %s", delivery, error)
-            return
-        self._acks.add(delivery)
-        self._unsent.append(delivery)
+            return True  # the handler did
+        if confirm or not self._nc.is_connected:
+            self._acks.add(delivery)
+            self._unsent.append(delivery)
+            return True
+        try:
+            delivery.msg.ack()
+        except Error as error:
+            log.warning("%r was handled but not acknowledged: %s", delivery, error)
+        return True
 
     def send_acks(self) -> None:
         """Send the acks that wait."""
@@ -170,18 +167,22 @@ class Settlements:
             self._sent_at = now
             self.send_acks()
 
-    def nak(self, delivery: Delivery, delay: float) -> None:
-        """Have the server deliver a claimed delivery again after a delay in seconds; 0: at once."""
+    def nak(self, delivery: Delivery, delay: float) -> bool:
+        """Have a message delivered again after a delay in seconds, 0: at once; return as `ack`."""
         payload = b'-NAK {"delay": %d}' % round(delay * 1e9) if delay else b"-NAK"
-        self._keeper.remove(delivery)
-        if not delivery.msg.is_acked:
-            self._send(_Pending([delivery], payload, delay))
+        return self._settle(delivery, payload, delay)
 
-    def term(self, delivery: Delivery, reason: str) -> None:
-        """End the deliveries of a claimed delivery's message; the reason is one line."""
+    def term(self, delivery: Delivery, reason: str) -> bool:
+        """End the deliveries of a message, for a reason of one line; return as `ack`."""
+        return self._settle(delivery, b"+TERM " + reason.encode())
+
+    def _settle(self, delivery: Delivery, payload: bytes, repeat_s: float = math.inf) -> bool:
+        if not self.claim(delivery):
+            return False
         self._keeper.remove(delivery)
         if not delivery.msg.is_acked:
-            self._send(_Pending([delivery], b"+TERM " + reason.encode()))
+            self._send(_Pending([delivery], payload, repeat_s))
+        return True
 
     def reply(
         self,

@@ -134,15 +134,7 @@ class StopOnce:
 def spawn(
     name: str, target: Callable[[], None], crashed: Callable[[BaseException], object]
 ) -> threading.Thread:
-    """
-    Start a daemon thread.
-
-    Args:
-        name: its name.
-        target: the function to run.
-        crashed: called with an exception that ``target`` raises.
-
-    """
+    """Start a daemon thread."""
 
     def run() -> None:
         try:

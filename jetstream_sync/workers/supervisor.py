@@ -173,18 +173,6 @@ class Supervisor:
 
     The command must run a `Worker` in its main thread. A process that ends is started again, after 1
     to 30 seconds. Five processes in a row that end before they are ready end the supervisor.
-
-    Args:
-        command: the arguments of each process, the program first.
-        processes: the number of processes.
-        environment: environment variables to add; ``None``: none.
-        limits: when a process is replaced; ``None``: never.
-        reload: replace the processes when a source file changes that one of them has imported.
-        observer: gets the reports of the processes, in the thread of `run`; ``None``: nothing does.
-
-    Raises:
-        InvalidOptionError: ``processes`` is not a number above 0, or the system is not POSIX.
-
     """
 
     def __init__(
@@ -235,11 +223,6 @@ class Supervisor:
         Run the processes until SIGTERM, SIGINT or `stop`; a second one stops them at once.
 
         SIGHUP replaces all processes by new ones. SIGQUIT is passed on: each process writes its stacks.
-
-        Returns:
-            0: all processes have stopped without an error. Otherwise the status of one that has not;
-            128 plus the number of the signal that has ended it.
-
         """
         numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
         with signals(numbers, lambda number: self._events.put(_Event(signal_number=number))):

@@ -140,24 +140,27 @@ class _Settlements:
         claimed, delivery.claimed = delivery.claimed, True
         return not claimed
 
-    def ack(self, delivery: Delivery, *, confirm: bool) -> None:
+    def ack(self, delivery: Delivery, *, confirm: bool) -> bool:
         """Acknowledge, unless the handler did."""
-        self._settle(delivery, "ack")
+        del confirm
+        return self._settle(delivery, "ack")
 
     def send_acks(self) -> None:
         """Send nothing: acknowledgements do not wait."""
 
-    def nak(self, delivery: Delivery, delay: float) -> None:
+    def nak(self, delivery: Delivery, delay: float) -> bool:
         """Have the message delivered again, unless the handler settled it."""
-        self._settle(delivery, "retry", delay)
+        return self._settle(delivery, "retry", delay)
 
-    def term(self, delivery: Delivery, _reason: str) -> None:
+    def term(self, delivery: Delivery, _reason: str) -> bool:
         """Terminate, unless the handler settled the message."""
-        self._settle(delivery, "dead")
+        return self._settle(delivery, "dead")
 
-    def _settle(self, delivery: Delivery, kind: str, delay: float | None = None) -> None:
-        if not delivery.msg.is_acked:
+    def _settle(self, delivery: Delivery, kind: str, delay: float | None = None) -> bool:
+        claimed = self.claim(delivery)
+        if claimed and not delivery.msg.is_acked:
             self.links[delivery].settle(kind, delay)
+        return claimed
 
 
 class TestClient:

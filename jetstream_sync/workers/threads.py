@@ -11,7 +11,9 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 from typing import Final
@@ -57,16 +59,7 @@ class PoolState:
 
 
 class HandlerThreads:
-    """
-    The threads of one handler.
-
-    Args:
-        handler: the handler.
-        shared: what it shares with the others.
-        consumer: its consumer.
-        dead_letters: where dead letters go; ``None``: nowhere.
-
-    """
+    """The threads of one handler."""
 
     def __init__(
         self,
@@ -93,9 +86,10 @@ class HandlerThreads:
         # Interrupts retries in place, and waits for the rate.
         self._stopped = threading.Event()
         self._limit = None if handler.limit is None else shared.limits[handler.limit]
-        self._gate: Gate | None = None
+        self._process: Callable[[Delivery], float | None] = self._processor.process
         if handler.limit is not None or handler.rate is not None:
-            self._gate = Gate(self._limit, handler.rate, self._stopped)
+            gate = Gate(self._limit, handler.rate, self._stopped)
+            self._process = functools.partial(self._process_limited, gate)
         self._threads: list[threading.Thread] = []
         # Number of threads that are ready to run the handler; under the lock of the held messages.
         self._prepared = 0
@@ -220,8 +214,7 @@ class HandlerThreads:
         return len(running)
 
     def _give_back(self, delivery: Delivery, delay: float = 0) -> None:
-        if self._shared.settlements.claim(delivery):
-            self._shared.settlements.nak(delivery, delay)
+        if self._shared.settlements.nak(delivery, delay):
             self._observer.settled(delivery, "given_back")
 
     def close(self) -> None:
@@ -259,22 +252,18 @@ class HandlerThreads:
         try:
             while (taken := self._take(taken, seconds)) is not None:
                 began = monotonic()
-                self._handle(taken[0])
-                self._shared.keeper.remove(taken[0])
+                delay = self._process(taken[0])
+                if delay is not None:
+                    self._retry_in_place(taken[0], delay)
+                if not taken[0].claimed:
+                    self._shared.keeper.remove(taken[0])  # it is lost
                 log_context.set(None)
                 seconds = monotonic() - began
         finally:
             self._shared.settlements.send_acks()
 
     def _take(self, done: Keyed | None, seconds: float) -> Keyed | None:
-        """
-        Wait for a message, and return it with its key; ``None``: stop.
-
-        Args:
-            done: the message that this thread has handled, with its key; ``None``: there is none.
-            seconds: the time that it took.
-
-        """
+        """Wait for a message, and return it with its key; ``None``: stop."""
         held, puller, settlements = self._held, self.puller, self._shared.settlements
         with held.lock:
             if done is not None:
@@ -297,19 +286,18 @@ class HandlerThreads:
         puller.request(more)
         return taken
 
-    def _handle(self, delivery: Delivery) -> None:
-        """Run the handler for a message until that is settled, or the worker stops."""
-        while (delay := self._process(delivery)) is not None:
+    def _retry_in_place(self, delivery: Delivery, delay: float | None) -> None:
+        """Run the handler for a failed message until that is settled, or the worker stops."""
+        while delay is not None:
             if self._stopped.wait(delay):
                 self._give_back(delivery)
                 return
             delivery.attempt += 1
+            delay = self._process(delivery)
 
-    def _process(self, delivery: Delivery) -> float | None:
+    def _process_limited(self, gate: Gate, delivery: Delivery) -> float | None:
         """Process a message when the limit and the rate permit it; as `Processor.process`."""
-        if self._gate is None:
-            return self._processor.process(delivery)
-        with self._gate.opened() as may_start:
+        with gate.opened() as may_start:
             if may_start:
                 return self._processor.process(delivery)
         self._give_back(delivery)

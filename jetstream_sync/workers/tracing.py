@@ -92,13 +92,7 @@ _active: ContextVar[_Tracer | None] = ContextVar("jetstream_sync_tracer", defaul
 
 
 def tracing_middleware(mode: str | None) -> tuple[_Tracer, ...]:
-    """
-    Return the middleware that traces handlers; empty if no OpenTelemetry SDK is configured.
-
-    Args:
-        mode: one of `TRACE_MODES`; ``None``: no traces.
-
-    """
+    """Return the middleware that traces handlers; empty if no OpenTelemetry SDK is configured."""
     if mode is None:
         return ()
     try:

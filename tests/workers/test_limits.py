@@ -80,7 +80,7 @@ def test_a_wait_for_a_limit_keeps_the_lease_and_ends_at_a_stop(
         msg.ack()
         release.set()
         assert run.ended() == 0
-    assert is_settled(stream, "C")
+    wait_until(lambda: is_settled(stream, "C"))
 
 
 def test_a_rate_spaces_the_starts(js: JetStream, stream: Stream, nats_server: NatsServer) -> None:

@@ -16,7 +16,6 @@ worker = Worker(url)
     stream="BENCH",
     consumer="C",
     concurrency=int(os.environ["BENCH_THREADS"]),
-    prefetch=100,
     decode="json",
 )
 def handle(number: int) -> None:

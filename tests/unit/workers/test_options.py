@@ -92,7 +92,7 @@ def test_short_messages_are_received_ahead_and_long_ones_are_not() -> None:
     window = Window(slots=4, ahead=4, batch=1, adapts=True)
     for _ in range(300):
         window.handled(0.000_01)
-    assert (window.ahead, window.low) == (256, 128)
+    assert (window.ahead, window.low) == (500, 250)
     window.handled(0.03)
     assert window.ahead == 10
     window.handled(20.0)
