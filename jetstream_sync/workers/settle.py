@@ -27,6 +27,7 @@ import math
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from .. import Error
@@ -54,50 +55,30 @@ _CONFIRMED_POLL_S: Final = 0.005
 _MAX_SENDS: Final = 12
 
 
+@dataclass(slots=True, eq=False)
 class _Pending:
     """A settlement, or a run of acks, that is not confirmed yet."""
 
-    __slots__ = (
-        "absent",
-        "deliveries",
-        "delivery",
-        "missing",
-        "payload",
-        "reconnects",
-        "repeat_s",
-        "repeat_until",
-        "sends",
-        "sent_at",
-        "waits",
-    )
+    deliveries: list[Delivery]
+    payload: bytes
+    #: Seconds after the first sending within which it may be sent again, and their end.
+    repeat_s: float = math.inf
+    repeat_until: float = math.inf
+    #: Number of missing confirmations.
+    missing: int = 0
+    sends: int = 0
+    sent_at: float = 0.0
+    #: The number of reconnects when it was sent.
+    reconnects: int = 0
+    #: Whether it could not be sent, and waits for a connection.
+    waits: bool = False
+    #: Whether there were no responders, at least for one of a run.
+    absent: bool = False
 
-    def __init__(
-        self, deliveries: list[Delivery], payload: bytes, repeat_s: float = math.inf
-    ) -> None:
-        self.deliveries = deliveries
-        #: The first one, for log records.
-        self.delivery = deliveries[0]
-        self.payload = payload
-        #: Number of missing confirmations.
-        self.missing = len(deliveries)
-        #: Seconds after the first sending within which it may be sent again, and their end.
-        self.repeat_s = repeat_s
-        self.repeat_until = math.inf
-        self.sends = 0
-        self.sent_at = 0.0
-        #: The number of reconnects when it was sent.
-        self.reconnects = 0
-        #: Whether it could not be sent, and waits for a connection.
-        self.waits = False
-        #: Whether there were no responders, at least for one of a run.
-        self.absent = False
-
-    def copy(self) -> _Pending:
-        """Return the same run of acks without confirmations."""
-        copy = _Pending(self.deliveries, self.payload)
-        copy.sends = self.sends
-        copy.sent_at = self.sent_at
-        return copy
+    @property
+    def delivery(self) -> Delivery:
+        """The first one, for log records."""
+        return self.deliveries[0]
 
 
 class Settlements:
@@ -236,7 +217,7 @@ class Settlements:
             if self._pending.pop(token, None) is None:
                 return  # confirmed just now
             token = str(next(self._tokens))
-            pending = self._pending[token] = pending.copy()
+            pending = self._pending[token] = replace(pending)
         pending.absent = False
         pending.missing = len(pending.deliveries)
         # Counted by the last tick: after a reconnect it may be sent once more than necessary.

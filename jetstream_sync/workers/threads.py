@@ -265,11 +265,11 @@ class HandlerThreads:
     def _take(self, done: Keyed | None, seconds: float) -> Keyed | None:
         """Wait for a message, and return it with its key; ``None``: stop."""
         held, puller, settlements = self._held, self.puller, self._shared.settlements
+        if done is not None and puller.window.adapts:
+            puller.window.handled(seconds)  # without the lock: it need not be exact
         with held.lock:
             if done is not None:
                 held.finish(*done)
-                if puller.window.adapts:
-                    puller.window.handled(seconds)
             taken = held.take()
             more = puller.next_request()
         if taken is None or more is not None:
