@@ -46,7 +46,7 @@ from .progress import show_progress
 from .prompts import Asker
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus, exit_status, one_line
-from .stream.show import write_info
+from .stream_config import write_info
 from .values import FILE, SIZE, TAG, FilePath
 
 _INFO: Final = "backup.json"

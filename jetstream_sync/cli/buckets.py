@@ -20,7 +20,7 @@ from .output import emit, emit_names, size
 from .prompts import Asker
 from .render import Block, Field, show_rows, write_blocks
 from .settings import Settings, common_options
-from .stream.show import CLUSTER, REPLICATION
+from .stream_config import CLUSTER, REPLICATION
 from .values import Decorator, ParamType
 
 if TYPE_CHECKING:

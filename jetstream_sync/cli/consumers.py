@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from ..errors import ConsumerNotFoundError, InvalidNameError, StreamNotFoundError
-from .consumer.add import UNTIL
-from .consumer.show import show
+from .consumer_config import UNTIL, show
 from .long_running import failover_options, write_reports
 from .names import (
     complete_consumer,

@@ -54,11 +54,11 @@ def _server(settings: Settings) -> dict[str, str] | None:
 
 
 _STREAM: Final = {
-    "add": Entry("Create a stream.", "stream.add", "create new"),
+    "add": Entry("Create a stream.", "stream_config", "create new"),
     "ls": Entry("List streams.", "streams", "list l"),
-    "info": Entry("Show the config and state of a stream.", "stream.show", "nfo i"),
-    "state": Entry("Show the state of a stream.", "stream.show"),
-    "edit": Entry("Edit the config of a stream.", "stream.add", "update"),
+    "info": Entry("Show the config and state of a stream.", "stream_config", "nfo i"),
+    "state": Entry("Show the state of a stream.", "stream_config"),
+    "edit": Entry("Edit the config of a stream.", "stream_config", "update"),
     "rm": Entry("Delete streams with their messages and consumers.", "streams", "delete del"),
     "purge": Entry("Delete all or some messages of a stream.", "streams"),
     "report": Entry("Compare the streams of the account.", "streams", "rep"),
@@ -66,15 +66,17 @@ _STREAM: Final = {
     "view": Entry("Read the messages of a stream.", "stream_messages", "v"),
     "get": Entry("Read one message.", "stream_messages"),
     "rmm": Entry("Delete single messages.", "stream_messages"),
-    "subjects": Entry("List the subjects of a stream with message counts.", "stream.show", "subj"),
-    "gaps": Entry("List the deleted sequences of a stream.", "stream.show"),
-    "seal": Entry("Make a stream read-only, permanently.", "stream.add"),
-    "copy": Entry("Create a stream with the config of another one.", "stream.add", "cp"),
+    "subjects": Entry(
+        "List the subjects of a stream with message counts.", "stream_config", "subj"
+    ),
+    "gaps": Entry("List the deleted sequences of a stream.", "stream_config"),
+    "seal": Entry("Make a stream read-only, permanently.", "stream_config"),
+    "copy": Entry("Create a stream with the config of another one.", "stream_config", "cp"),
     "backup": Entry("Save a stream to a directory.", "backup", "snapshot"),
     "restore": Entry("Restore a stream from a backup.", "backup"),
 }
 _CONSUMER: Final = {
-    "add": Entry("Create a consumer.", "consumer.add", "create new"),
+    "add": Entry("Create a consumer.", "consumer_config", "create new"),
     "ls": Entry("List the consumers of a stream.", "consumers", "list l"),
     "info": Entry("Show a consumer's configuration and state.", "consumers", "nfo i"),
     "state": Entry("Show a consumer's state.", "consumers"),
@@ -82,8 +84,8 @@ _CONSUMER: Final = {
     "next": Entry("Fetch and acknowledge messages.", "consumer_messages", "n"),
     "sub": Entry("Show a consumer's messages as they arrive.", "consumer_messages"),
     "sample": Entry("Show acknowledgement samples as they arrive.", "events"),
-    "edit": Entry("Change a consumer.", "consumer.add", "update"),
-    "copy": Entry("Copy a consumer.", "consumer.add", "cp"),
+    "edit": Entry("Change a consumer.", "consumer_config", "update"),
+    "copy": Entry("Copy a consumer.", "consumer_config", "cp"),
     "rm": Entry("Delete consumers.", "consumers", "delete del"),
     "pause": Entry("Pause a consumer.", "consumers"),
     "resume": Entry("Resume a paused consumer.", "consumers"),

@@ -17,7 +17,7 @@ from .output import counted, emit_names, emit_text, seconds_text, size
 from .prompts import Asker
 from .render import Field, Mark, bad, show_rows, warn, write_rows
 from .settings import Settings, common_options
-from .stream.show import write_state
+from .stream_config import write_state
 from .values import DURATION, PATTERN, PAUSE, STREAM_NAME, force_option
 
 #: Name prefixes of the streams of key-value buckets, object stores and MQTT.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from jetstream_sync.cli.consumer.add import parse_deliver
+from jetstream_sync.cli.consumer_config import parse_deliver
 from jetstream_sync.subjects import subject_matches, subjects_overlap
 
 TOKENS = ["a", "b", "*", ">"]

@@ -268,7 +268,10 @@ def test_a_command_is_not_late_for_the_modules_of_others(words: str) -> None:
     assert modules.isdisjoint(
         {"questionary", "prompt_toolkit", "hashlib", "tempfile", "ssl"}
         | {"asyncio", "email", "http", "jetstream_sync.server", "jetstream_sync.spark"}
-        | {f"jetstream_sync.cli.{noun}" for noun in ("stream", "consumer", "bench", "top", "demo")}
+        | {
+            f"jetstream_sync.cli.{noun}"
+            for noun in ("streams", "consumers", "bench", "top", "demo")
+        }
     )
 
 

@@ -1,26 +1,34 @@
-"""``jsm consumer add``, ``copy`` and ``edit``: create a consumer and change its config."""
+"""``jsm consumer add``, ``edit`` and ``copy``, and the text of ``info``: show and change a consumer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ... import ConsumerConfig, ConsumerInfo, DeliverPolicy, StreamConfig
-from ...errors import ConsumerExistsError, ConsumerNotFoundError, StreamNotFoundError
-from ...subjects import check_consumer_name, subjects_overlap
-from ..config import (
+from .. import (
+    AckPolicy,
+    ConsumerConfig,
+    ConsumerInfo,
+    DeliverPolicy,
+    PriorityGroupState,
+    SequenceInfo,
+    StreamConfig,
+)
+from ..errors import ConsumerExistsError, ConsumerNotFoundError, StreamNotFoundError
+from ..subjects import check_consumer_name, subjects_overlap
+from .config import (
     config_of_file,
     edit_config,
     edit_options,
     without_server_labels,
     write_config,
 )
-from ..fields import changed, config_fields, config_options, option_type, take_fields
-from ..names import (
+from .fields import changed, config_fields, config_options, display_fields, option_type, take_fields
+from .names import (
     complete_consumer,
     complete_stream,
     consumer_arguments,
@@ -28,16 +36,101 @@ from ..names import (
     no_stream,
     title,
 )
-from ..output import document, duration, emit, note
-from ..prompts import Asker
-from ..render import show_blocks
-from ..settings import Settings, common_options
-from ..status import CommandError, ExitStatus
-from ..values import FILE, Parsed, parse_duration, parse_time
-from .show import config_block, filters_of, show
+from .output import count, document, duration, emit, note, seconds_text, when
+from .prompts import Asker
+from .render import Block, Field, bad, show_blocks, warn, write_blocks
+from .settings import Settings, common_options
+from .status import CommandError, ExitStatus
+from .stream_config import CLUSTER
+from .values import FILE, Parsed, parse_duration, parse_time
 
 if TYPE_CHECKING:
-    from ... import JetStream
+    from .. import JetStream
+    from .settings import Settings
+
+
+def show(settings: Settings, info: ConsumerInfo, *, state_only: bool = False) -> None:
+    """Write the info of a consumer to ``stdout``."""
+    blocks = [] if state_only else [config_block(info.config), Block("Cluster", CLUSTER, info)]
+    heading = f"Information for consumer {title(info)}"
+    write_blocks(settings, *blocks, Block("State", _state(settings), info), heading=heading)
+
+
+def filters_of(config: ConsumerConfig) -> list[str]:
+    """Return the filter subjects of a consumer; empty: all subjects."""
+    if config.filter_subject:
+        return [config.filter_subject]
+    return list(config.filter_subjects or ())
+
+
+def config_block(config: ConsumerConfig) -> Block:
+    """Return the configuration of a consumer."""
+    mode = Field("Mode", lambda config: "push" if config.deliver_subject else "pull")
+    name = Field("Name", lambda config: config.name if config.name != config.durable_name else None)
+    others = [each for each in display_fields(ConsumerConfig) if each.title != "Name"]
+    return Block("Configuration", [name, mode, *others], config)
+
+
+def _state(settings: Settings) -> list[Field]:
+    def group(state: PriorityGroupState) -> str:
+        pinned = state.pinned_client_id
+        since = f" since {when(settings, state.pinned_ts)}" if pinned else ""
+        return f"{state.group}: {pinned or 'no pinned client'}{since}"
+
+    def paused(info: ConsumerInfo) -> object:
+        if not info.paused:
+            return None
+        left = info.pause_remaining
+        rest = f", for another {duration(left)}" if left else ""
+        return warn(f"until {when(settings, info.config.pause_until)}{rest}")
+
+    return [
+        Field("Last Delivered Message", lambda info: _position(info, info.delivered)),
+        Field("Acknowledgment floor", lambda info: _position(info, info.ack_floor)),
+        Field("Pending Messages", _pending),
+        Field("Redelivered Messages", "num_redelivered"),
+        Field("Unprocessed Messages", "num_pending"),
+        Field("Waiting Pulls", _waiting),
+        Field("Active Interest", _interest),
+        Field("Paused", paused),
+        Field("Priority Group", "priority_groups", group, each=True),
+    ]
+
+
+def _pending(info: ConsumerInfo) -> object:
+    most = info.config.max_ack_pending or 0
+    if info.config.ack_policy == AckPolicy.NONE or most <= 0:
+        return info.num_ack_pending
+    text = f"{count(info.num_ack_pending)} delivered and not acknowledged, of {count(most)} at most"
+    return bad(text) if info.num_ack_pending >= most else text
+
+
+def _waiting(info: ConsumerInfo) -> str | None:
+    if info.config.deliver_subject:
+        return None
+    most = info.config.max_waiting
+    return count(info.num_waiting) + (f" of {count(most)}" if most else "")
+
+
+def _interest(info: ConsumerInfo) -> object:
+    if not info.config.deliver_subject:
+        return None
+    if not info.push_bound:
+        return bad("false: no subscriber on the delivery subject")
+    group = info.config.deliver_group
+    return f"true in queue group {group}" if group else "true"
+
+
+def _position(info: ConsumerInfo, position: SequenceInfo) -> str:
+    text = (
+        f"Consumer sequence: {count(position.consumer_seq)} "
+        f"Stream sequence: {count(position.stream_seq)}"
+    )
+    if position.last_active is not None and info.ts is not None:
+        ago = timedelta(milliseconds=(info.ts - position.last_active) // timedelta(milliseconds=1))
+        text += f" Last activity: {seconds_text(ago)} ago"
+    return text
+
 
 _STARTS: Final[Mapping[str, DeliverPolicy]] = {
     "all": DeliverPolicy.ALL,

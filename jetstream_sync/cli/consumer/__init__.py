@@ -1,1 +1,0 @@
-"""``jsm consumer``: the commands for consumers."""

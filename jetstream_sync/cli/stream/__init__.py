@@ -1,1 +1,0 @@
-"""``jsm stream``: the commands for streams."""
