@@ -70,15 +70,11 @@ def test_several_subjects(jsm: Jsm, peer: RawPeer) -> None:
 
 
 def test_timestamps(jsm: Jsm, peer: RawPeer) -> None:
-    """With -t a line begins with local time and its offset, with -d with seconds since the start."""
+    """With -t a line begins with local time and its offset."""
     child = started(jsm, "sub.time", "--count", "1", "-t")
     peer.publish("sub.time")
     (line,) = finished(child)
     assert re.match(r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d [+-]\d{4} \[#1\] Received on ", line)
-    child = started(jsm, "sub.time", "--count", "1", "-d")
-    peer.publish("sub.time")
-    (line,) = finished(child)
-    assert re.match(r"\d+\.\d{4}s \[#1\] Received on ", line)
 
 
 def test_raw_bodies(jsm: Jsm, peer: RawPeer) -> None:
@@ -188,18 +184,18 @@ def test_a_translation_that_fails_shows_the_body(
 
 
 def test_the_report_of_subjects(jsm: Jsm, peer: RawPeer) -> None:
-    """Subjects are counted, the busiest first; the table has the first ones, JSON has all."""
+    """Subjects are counted, the busiest first."""
     for args in ((), ("-j",)):
-        child = started(
-            jsm, "sub.rep.*", "--count", "4", "--report-subjects", "--report-top", "1", *args
-        )
+        child = started(jsm, "sub.rep.*", "--count", "4", "--report-subjects", *args)
         for subject, body in (("b", b"12"), ("a", b"1"), ("b", b""), ("b", b"3")):
             peer.publish(f"sub.rep.{subject}", body)
         lines = finished(child)
         if not args:
-            assert lines[0] == "2 subjects, the first 1"
-            assert lines[2].split() == ["sub.rep.b", "3", "3"]
-            assert len(lines) == 3
+            assert lines[0] == "2 subjects"
+            assert [line.split() for line in lines[2:]] == [
+                ["sub.rep.b", "3", "3"],
+                ["sub.rep.a", "1", "1"],
+            ]
         else:
             assert json.loads("\n".join(lines)) == [
                 {"subject": "sub.rep.b", "messages": 3, "bytes": 3},

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from jetstream_sync.cli.messages.outgoing import Template, Values, has_templates
+from jetstream_sync.cli.messages.outgoing import Values, fill, fill_text, has_templates
 from jetstream_sync.cli.status import CommandError
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
@@ -32,18 +32,18 @@ UNIX = ((56 * 365 + 14 + 1) * 24 + 3) * 3600 + 4 * 60 + 5
 )
 def test_names_in_braces_are_filled_in(text: str, filled: str) -> None:
     """A name in braces is replaced, everything else stays as it is."""
-    assert Template(text).fill_text(VALUES) == filled
+    assert fill_text(text, VALUES) == filled
 
 
 def test_bytes_that_are_no_text_stay() -> None:
     """Around a template, a body keeps bytes that are no UTF-8."""
-    assert Template(b"\xff{{Count}}\xfe").fill(VALUES) == b"\xff7\xfe"
+    assert fill(b"\xff{{Count}}\xfe", VALUES) == b"\xff7\xfe"
 
 
 @pytest.mark.parametrize("call", ["Random 3 5", "Random(3, 5)", " Random  3 5 "])
 def test_random_has_a_length_in_range_and_differs(call: str) -> None:
     """Random makes letters and digits of a length in its range, another text each time."""
-    texts = [Template("{{" + call + "}}").fill_text(VALUES) for _ in range(200)]
+    texts = [fill_text("{{" + call + "}}", VALUES) for _ in range(200)]
     assert {len(text) for text in texts} == {3, 4, 5}
     assert all(re.fullmatch("[A-Za-z0-9]+", text) for text in texts)
     assert len(set(texts)) > 100
@@ -72,7 +72,7 @@ def test_ids_and_times_are_new_for_each_message() -> None:
 def test_what_makes_no_sense_is_refused(text: str, said: str) -> None:
     """A name that is not known, or arguments that make no sense, are wrong usage."""
     with pytest.raises(CommandError) as caught:
-        Template(text)
+        fill_text(text, VALUES)
     assert said in str(caught.value)
     assert caught.value.status == 2
 

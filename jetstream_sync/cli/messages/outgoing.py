@@ -40,42 +40,6 @@ class Message:
     headers: Headers | None
 
 
-class Outgoing:
-    """
-    A message to send one or more times, with or without templates.
-
-    Args:
-        subject: the subject.
-        body: the body.
-        headers: pairs of name and value.
-        templates: whether to fill in templates for each message.
-
-    """
-
-    def __init__(
-        self, subject: str, body: bytes, headers: Sequence[tuple[str, str]], *, templates: bool
-    ) -> None:
-        self._fixed: Message | None = None
-        if templates:
-            self._subject = Template(subject)
-            self._body = Template(body)
-            self._headers = [(name, Template(value)) for name, value in headers]
-        else:
-            self._fixed = Message(subject, body, Headers(headers) if headers else None)
-
-    def message(self, count: int) -> Message:
-        """Return the message with a number, counted from 1."""
-        if self._fixed is not None:
-            return self._fixed
-        values = Values(count=count)
-        headers = [(name, value.fill_text(values)) for name, value in self._headers]
-        return Message(
-            self._subject.fill_text(values),
-            self._body.fill(values),
-            Headers(headers) if headers else None,
-        )
-
-
 def message_options(command: _Command) -> _Command:
     """Add the options of `outgoing()` to a click command."""
     for option in (
@@ -151,21 +115,29 @@ def outgoing(
     """
     env = settings.env
     buffered = password_once(settings)
+    fixed = Headers(headers) if headers else None
+
+    def message(number: int, data: bytes) -> Message:
+        if not templates:
+            return Message(subject, data, fixed)
+        values = Values(count=number)
+        pairs = [(name, fill_text(value, values)) for name, value in headers]
+        sent = Headers(pairs) if pairs else None
+        return Message(fill_text(subject, values), fill(data, values), sent)
+
     if send_on == "newline":
         if body not in (None, _STDIN):
             raise click.UsageError("--send-on newline is for standard input: leave the body out")
         if count != 1:
             raise click.UsageError("--count and --send-on newline exclude each other")
-        Outgoing(subject, b"", headers, templates=templates)  # report invalid templates at once
-        return (
-            Outgoing(subject, line, headers, templates=templates).message(number)
-            for number, line in enumerate(_lines(env), 1)
-        )
+        message(0, b"")  # report invalid templates at once
+        return (message(number, line) for number, line in enumerate(_lines(env), 1))
     data = body_of(env, body, buffered=buffered)
-    if not templates and has_templates(subject, data, *(value for _, value in headers)):
+    if templates:
+        message(0, data)
+    elif has_templates(subject, data, *(value for _, value in headers)):
         env.stderr.write("jsm: the message contains templates; fill them in with --templates\n")
-    sent = Outgoing(subject, data, headers, templates=templates)
-    return (sent.message(number) for number in range(1, count + 1))
+    return (message(number, data) for number in range(1, count + 1))
 
 
 def body_of(
@@ -225,22 +197,17 @@ class Values:
     Only ``Random`` produces a new text for each use.
     """
 
+    #: The number of the message, from 1.
     count: int
-    """The number of the message, from 1."""
+    #: The creation time, with a time zone.
     time: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
-    """The creation time, with a time zone."""
+    #: A unique id.
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """A unique id."""
 
-    def _microseconds(self) -> int:
+    @property
+    def microseconds(self) -> int:
+        """The creation time in microseconds since 1970."""
         return (self.time - _EPOCH) // timedelta(microseconds=1)
-
-    def text(self, name: str, arguments: Sequence[int]) -> str:
-        """Return the value of a name that `Template` has validated."""
-        if name == "Random":
-            length = random.randint(arguments[0], arguments[-1])  # noqa: S311 - no secret
-            return "".join(random.choices(_LETTERS, k=length))  # noqa: S311
-        return _PLAIN[name](self)
 
 
 _PLAIN: Final[Mapping[str, Callable[[Values], str]]] = {
@@ -248,90 +215,60 @@ _PLAIN: Final[Mapping[str, Callable[[Values], str]]] = {
     "ID": lambda values: values.id,
     "Time": lambda values: values.time.astimezone().strftime("%H:%M:%S"),
     "TimeStamp": lambda values: values.time.astimezone().isoformat(timespec="seconds"),
-    "Unix": lambda values: str(values._microseconds() // 1_000_000),  # noqa: SLF001 - its own table
-    "UnixNano": lambda values: str(values._microseconds() * 1000),  # noqa: SLF001
+    "Unix": lambda values: str(values.microseconds // 1_000_000),
+    "UnixNano": lambda values: str(values.microseconds * 1000),
 }
 _NAMES: Final = (*_PLAIN, "Random")
 
 
-@dataclass(frozen=True)
-class _Call:
-    """A template name with its arguments."""
-
-    name: str
-    arguments: tuple[int, ...] = ()
-
-
-class Template:
+def fill(text: bytes, values: Values) -> bytes:
     """
-    A text with names in braces, parsed once and filled in for each message.
-
-    Args:
-        text: the text; bytes of a body, or a `str` of a subject or a header.
+    Return a text with the names in braces filled in.
 
     Raises:
         CommandError: a name is unknown, or its arguments are invalid.
 
     """
+    return _BRACES.sub(lambda found: _value(found, values).encode(), text)
 
-    def __init__(self, text: bytes | str) -> None:
-        parts: list[bytes | _Call] = []
-        raw = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
-        end = 0
-        for match in _BRACES.finditer(raw):
-            parts += (raw[end : match.start()], _call(match[1].decode("utf-8", "replace")))
-            end = match.end()
-        self._parts: tuple[bytes | _Call, ...] = (*parts, raw[end:])
 
-    def fill(self, values: Values) -> bytes:
-        """Return the filled-in text of one message as bytes."""
-        return b"".join(
-            part if isinstance(part, bytes) else values.text(part.name, part.arguments).encode()
-            for part in self._parts
-        )
-
-    def fill_text(self, values: Values) -> str:
-        """Return the filled-in text of one message."""
-        return self.fill(values).decode("utf-8", "surrogateescape")
+def fill_text(text: str, values: Values) -> str:
+    """Return a text with the names in braces filled in; see `fill`."""
+    return fill(text.encode("utf-8", "surrogateescape"), values).decode("utf-8", "surrogateescape")
 
 
 def has_templates(*texts: bytes | str) -> bool:
     """Return whether any of the texts contains a known name in braces."""
-    for text in texts:
-        raw = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
-        for match in _BRACES.finditer(raw):
-            words = match[1].decode("utf-8", "replace").split()
-            if words and words[0] in _NAMES:
-                return True
-    return False
+    raw = [
+        each.encode("utf-8", "surrogateescape") if isinstance(each, str) else each for each in texts
+    ]
+    words = (_words(found) for each in raw for found in _BRACES.finditer(each))
+    return any(call and call[0] in _NAMES for call in words)
 
 
-def _call(inside: str) -> _Call:
-    words = inside.replace(",", " ").replace("(", " ").replace(")", " ").split()
-    if not words or words[0] not in _NAMES:
-        raise _invalid(inside, _suggestion(words[0] if words else ""))
-    if words[0] != "Random":
-        if len(words) > 1:
-            raise _invalid(inside, f"{words[0]} takes no arguments")
-        return _Call(words[0])
-    if len(words) != 3 or not (words[1].isdecimal() and words[2].isdecimal()):
-        raise _invalid(inside, "Random takes two lengths, as in {{Random 5 20}}")
-    low, high = int(words[1]), int(words[2])
-    if low > high or high > _MAX_RANDOM_LENGTH:
-        raise _invalid(
-            inside,
-            "the first length must not exceed the second, and the second must not exceed 64 MiB",
+def _words(found: re.Match[bytes]) -> list[str]:
+    return re.sub("[,()]", " ", found[1].decode("utf-8", "replace")).split()
+
+
+def _value(found: re.Match[bytes], values: Values) -> str:
+    name, *arguments = _words(found) or [""]
+    if name in _PLAIN and not arguments:
+        return _PLAIN[name](values)
+    if name in _PLAIN:
+        reason = f"{name} takes no arguments"
+    elif name != "Random":
+        close = closest_match(name, _NAMES)
+        reason = f"did you mean {close}?" if close else f"expected one of {', '.join(_NAMES)}"
+    elif len(arguments) != 2 or not all(each.isdecimal() for each in arguments):
+        reason = "Random takes two lengths, as in {{Random 5 20}}"
+    elif (low := int(arguments[0])) <= (high := int(arguments[1])) <= _MAX_RANDOM_LENGTH:
+        return "".join(random.choices(_LETTERS, k=random.randint(low, high)))  # noqa: S311
+    else:
+        reason = (
+            "the first length must not exceed the second, and the second must not exceed 64 MiB"
         )
-    return _Call("Random", (low, high))
-
-
-def _suggestion(name: str) -> str:
-    close = closest_match(name, _NAMES)
-    return f"did you mean {close}?" if close else f"expected one of {', '.join(_NAMES)}"
-
-
-def _invalid(inside: str, why: str) -> CommandError:
-    return CommandError(f"template {{{{{inside}}}}}: {why}", ExitStatus.USAGE)
+    text = found[0].decode("utf-8", "replace")
+    raise CommandError(f"template {text}: {reason}", ExitStatus.USAGE)
 
 
 #: Timeout for the callback with an error that has been received already, in seconds.

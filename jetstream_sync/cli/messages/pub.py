@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -20,14 +20,14 @@ from ...headers import (
 from ...net.clock import monotonic
 from ..long_running import failover, failover_options, pause
 from ..output import count as count_text
-from ..output import counted, emit_line, to_json
+from ..output import counted, emit_line, say, to_json
 from ..sanitize import readable, visible
 from ..settings import Settings, common_options
 from ..values import TIMEOUT
 from .outgoing import Message, PermissionWatch, message_options, outgoing
 
 if TYPE_CHECKING:
-    from ... import Connection, JetStream, PubAck
+    from ... import JetStream, PubAck
 
 #: The number of messages that are shown one by one; after that, only totals are shown.
 _MAX_LISTED: Final = 20
@@ -117,20 +117,26 @@ def pub(
         )
     several = options["send_on"] == "newline" or options["count"] > 1
     messages = outgoing(settings, subject, body, **options)
-    publishing = _Publishing(settings, several=several, sleep=sleep, quiet=quiet)
+    published = _Published(settings, several=several, quiet=quiet)
     watch = PermissionWatch()
     with settings.connection(error_cb=watch.on_error, **failover_options(settings)) as nc:
         version = nc.server_info.version
         if ttl is not None and _OLD_VERSION.match(version):
             raise ServerTooOldError("--ttl", "2.11", version)
-        if jetstream or expected:
-            js = settings.jetstream_on(nc)
-            publishing.run(messages, lambda each: _publish_to_stream(js, each))
-        else:
-            publishing.run(messages, lambda each: _publish(nc, each, reply))
+        js = settings.jetstream_on(nc) if jetstream or expected else None
+        try:
+            for message in messages:
+                if published.messages and sleep:
+                    pause(sleep)
+                if js is None:
+                    nc.publish(message.subject, message.body, reply, message.headers)
+                published.add(message, None if js is None else _stored(js, message))
+        except KeyboardInterrupt:
+            settings.env.stderr.write(f"\n{published.summary()}\n")
+            raise
         nc.flush(settings.timeout)
         watch.check(nc)
-    publishing.write_summary()
+    published.write_summary()
 
 
 def _publish_headers(
@@ -148,7 +154,7 @@ def _publish_headers(
     return pairs
 
 
-def _publish_to_stream(js: JetStream, message: Message) -> PubAck:
+def _stored(js: JetStream, message: Message) -> PubAck:
     def publish() -> PubAck:
         return js.publish(message.subject, message.body, headers=message.headers)
 
@@ -156,90 +162,48 @@ def _publish_to_stream(js: JetStream, message: Message) -> PubAck:
     return failover(publish) if message.headers and MSG_ID in message.headers else publish()
 
 
-def _publish(nc: Connection, message: Message, reply: str) -> None:
-    nc.publish(message.subject, message.body, reply, message.headers)
-
-
-class _Publishing:
+class _Published:
     """
-    The state of one run of ``pub``.
+    Counts and shows the published messages.
 
     Args:
         settings: the settings of the command.
         several: whether there may be more than one message.
-        sleep: the pause between messages in seconds; ``None``: none.
         quiet: whether to show nothing.
 
     """
 
-    def __init__(
-        self, settings: Settings, *, several: bool, sleep: float | None, quiet: bool
-    ) -> None:
+    def __init__(self, settings: Settings, *, several: bool, quiet: bool) -> None:
         self._settings = settings
         self._several = several
-        self._sleep = sleep
         self._quiet = quiet
         self._started = monotonic()
-        self._messages = 0
+        self.messages = 0
         self._bytes = 0
         self._subject = ""
-        self._acked = False
-        self._last = ""
+        self._last_ack = ""
 
-    def run(self, messages: Iterator[Message], send: Callable[[Message], PubAck | None]) -> None:
-        """Send and show every message; write a summary on Ctrl-C."""
-        try:
-            for message in messages:
-                if self._messages and self._sleep:
-                    pause(self._sleep)
-                ack = send(message)
-                # Count before the output, since Ctrl-C may follow it at once.
-                self._messages += 1
-                self._bytes += len(message.body)
-                self._subject = message.subject
-                if not self._quiet:
-                    self._show(message, ack)
-        except KeyboardInterrupt:
-            self._settings.env.stderr.write(f"\n{self._summary()}\n")
-            raise
-
-    def write_summary(self) -> None:
-        """Write a summary, unless every message was shown."""
-        if self._quiet:
-            return
-        if self._acked:
-            if self._messages > _MAX_LISTED and not self._settings.json:
-                self._settings.env.stdout.write(f"{self._summary()}; {self._last}\n")
-            return
-        if self._settings.json:
-            document = {
-                "subject": visible(self._subject),
-                "published": self._messages,
-                "bytes": self._bytes,
-            }
-            self._settings.env.stdout.write(to_json(document))
-        elif self._messages > _MAX_LISTED:
-            self._settings.env.stdout.write(self._summary() + "\n")
-
-    def _show(self, message: Message, ack: PubAck | None) -> None:
-        out = self._settings.env.stdout
-        self._acked = ack is not None
-        if self._settings.json:
-            if ack is not None:
-                self._show_document({"subject": visible(message.subject), **ack_fields(ack)})
-            return
-        subject = readable(message.subject)
+    def add(self, message: Message, ack: PubAck | None) -> None:
+        """Count and show a message."""
+        # Count before the output, since Ctrl-C may follow it at once.
+        self.messages += 1
+        self._bytes += len(message.body)
+        self._subject = message.subject
         if ack is not None:
             twice = " (a duplicate, not stored again)" if ack.duplicate else ""
-            where = f"{ack.stream} with sequence {count_text(ack.seq)}{twice}"
-            self._last = f"the last is stored in {where}"
-            if self._messages > _MAX_LISTED:
-                return
-            out.write(f"Published [{subject}] : stored in {where}\n")
-        elif self._messages <= _MAX_LISTED:
-            out.write(f"Published [{subject}] : '{readable(message.body)}'\n")
-        # The next message may be delayed by --sleep or the input.
-        out.flush()
+            self._last_ack = f"stored in {ack.stream} with sequence {count_text(ack.seq)}{twice}"
+        if self._quiet:
+            return
+        out = self._settings.env.stdout
+        if self._settings.json:
+            if ack is not None:
+                document = {"subject": visible(message.subject), **ack_fields(ack)}
+                self._show_document(document)
+        elif self.messages <= _MAX_LISTED:
+            shown = self._last_ack or f"'{readable(message.body)}'"
+            out.write(f"Published [{readable(message.subject)}] : {shown}\n")
+            # The next message may be delayed by --sleep or the input.
+            out.flush()
 
     def _show_document(self, document: dict[str, Any]) -> None:
         if self._several:
@@ -247,11 +211,24 @@ class _Publishing:
         else:
             self._settings.env.stdout.write(to_json(document))
 
-    def _summary(self) -> str:
+    def write_summary(self) -> None:
+        """Write a summary, unless every message was shown."""
+        if self._quiet:
+            return
+        if self._settings.json and not self._last_ack:
+            numbers = {"published": self.messages, "bytes": self._bytes}
+            document = {"subject": visible(self._subject), **numbers}
+            self._settings.env.stdout.write(to_json(document))
+        elif self.messages > _MAX_LISTED:
+            last = f"; the last is {self._last_ack}" if self._last_ack else ""
+            say(self._settings, f"{self.summary()}{last}")
+
+    def summary(self) -> str:
+        """Return a line with the numbers and the rate."""
         seconds = monotonic() - self._started
-        rate = f", {self._messages / seconds:,.0f} a second" if seconds > 0 else ""
+        rate = f", {self.messages / seconds:,.0f} a second" if seconds > 0 else ""
         return (
-            f"Published {counted(self._messages, 'message')}, {counted(self._bytes, 'byte')} "
+            f"Published {counted(self.messages, 'message')}, {counted(self._bytes, 'byte')} "
             f"in {seconds:.2f} s{rate}"
         )
 

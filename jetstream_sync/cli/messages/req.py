@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ...errors import NoRespondersError, TimeoutError
 from ...net.clock import Deadline, monotonic
+from ..output import say
 from ..sanitize import readable
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
@@ -70,94 +71,81 @@ def req(
     """  # noqa: D301 - click requires the character, not the escape
     messages = outgoing(settings, subject, body, **options)
     several = replies != 1 or options["count"] > 1 or options["send_on"] == "newline"
-    requester = _Requester(settings, replies, reply_timeout, raw=raw, several=several)
+    started = monotonic()
+
+    def text(msg: Msg, answer: bytes) -> str:
+        took = (monotonic() - started) * 1000
+        shown = f"'{readable(answer)}'"
+        if msg.status is not None:
+            shown = f"status {msg.status.code} {readable(msg.status.description)}"
+        line = f"Received [{readable(msg.subject)}] : {shown} in {took:.2f} ms\n"
+        return "".join([line, *(f"  {each}\n" for each in header_lines(msg.headers))])
+
+    writer = MessageWriter(settings, text, raw=raw, single=not several)
     watch = PermissionWatch()
     with settings.connection(error_cb=watch.on_error) as nc:
         for message in messages:
-            requester.request(nc, message, lambda: watch.check(nc))
+            if writer.is_text:
+                sent = f"Published [{readable(message.subject)}] : '{readable(message.body)}'"
+                say(settings, sent)
+                settings.env.stdout.flush()
+            started = monotonic()
+            received = 0
+            for msg in _replies(settings, nc, message, watch, replies, reply_timeout):
+                writer.write(msg)
+                received += 1
+            if not received:
+                raise CommandError(
+                    f"no reply on {readable(message.subject)!r} in {settings.timeout:g} s",
+                    ExitStatus.TIMED_OUT,
+                )
+            if received < replies:
+                raise CommandError(
+                    f"received {received} of {replies} replies in {settings.timeout:g} s",
+                    ExitStatus.TIMED_OUT,
+                )
 
 
-class _Requester:
+def _replies(
+    settings: Settings,
+    nc: Connection,
+    message: Message,
+    watch: PermissionWatch,
+    most: int,
+    between: float | None,
+) -> Iterator[Msg]:
     """
-    Sends requests and shows the replies.
+    Send one request and yield its replies until the timeout.
 
     Args:
         settings: the settings of the command.
-        replies: the number of replies to wait for; 0: all before the timeout.
+        nc: the connection.
+        message: the request.
+        watch: raises a permission error of the request.
+        most: the number of replies; 0: no limit.
         between: the timeout for each further reply in seconds; ``None``: the rest of the timeout.
-        raw: whether to show only the bodies.
-        several: whether there may be more than one reply in total.
+
+    Raises:
+        NoRespondersError: the subject has no responders.
+        PermissionsError: the server denied the request.
 
     """
-
-    def __init__(
-        self, settings: Settings, replies: int, between: float | None, *, raw: bool, several: bool
-    ) -> None:
-        self._settings = settings
-        self._replies = replies
-        self._between = between
-        self._raw = raw
-        self._started = monotonic()
-        self._writer = MessageWriter(settings, self._text, raw=raw, single=not several)
-
-    def request(self, nc: Connection, message: Message, check: Callable[[], None]) -> None:
-        """
-        Send one request and show its replies.
-
-        Args:
-            nc: the connection.
-            message: the request.
-            check: called after the request was flushed; raises a permission error.
-
-        Raises:
-            NoRespondersError: the subject has no responders.
-            PermissionsError: the server denied the request.
-            TimeoutError, CommandError: there were not enough replies in time.
-
-        """
-        self._started = monotonic()
-        timeout = self._settings.timeout
-        if not self._settings.json and not self._raw:
-            self._write(f"Published [{readable(message.subject)}] : '{readable(message.body)}'\n")
-        deadline = Deadline(timeout)
-        inbox = nc.new_inbox()
-        replies = 0
-        # Not Connection.request(): a consumer replies with the subject of its message.
-        with nc.subscribe(inbox) as sub:
-            nc.publish(message.subject, message.body, inbox, message.headers)
-            nc.flush(timeout)
-            check()
-            while self._replies == 0 or replies < self._replies:
-                left = deadline.left()
-                if replies and self._between is not None:
-                    left = min(left or 0.0, self._between)
-                try:
-                    msg = sub.next_msg(left)
-                except TimeoutError:
-                    break
-                if msg.status is not None and msg.status.code == _NO_RESPONDERS:
-                    raise NoRespondersError(message.subject)
-                replies += 1
-                self._writer.write(msg)
-        if not replies:
-            raise CommandError(
-                f"no reply on {readable(message.subject)!r} in {timeout:g} s",
-                ExitStatus.TIMED_OUT,
-            )
-        if replies < self._replies:
-            raise CommandError(
-                f"received {replies} of {self._replies} replies in {timeout:g} s",
-                ExitStatus.TIMED_OUT,
-            )
-
-    def _text(self, msg: Msg, body: bytes) -> str:
-        took = (monotonic() - self._started) * 1000
-        said = f"'{readable(body)}'"
-        if msg.status is not None:
-            said = f"status {msg.status.code} {readable(msg.status.description)}"
-        line = f"Received [{readable(msg.subject)}] : {said} in {took:.2f} ms\n"
-        return "".join([line, *(f"  {each}\n" for each in header_lines(msg.headers))])
-
-    def _write(self, text: str) -> None:
-        self._settings.env.stdout.write(text)
-        self._settings.env.stdout.flush()
+    deadline, received = Deadline(settings.timeout), 0
+    inbox = nc.new_inbox()
+    # Not Connection.request(): a consumer replies with the subject of its message.
+    with nc.subscribe(inbox) as sub:
+        nc.publish(message.subject, message.body, inbox, message.headers)
+        nc.flush(settings.timeout)
+        watch.check(nc)
+        while not most or received < most:
+            left = deadline.left()
+            if received and between is not None:
+                left = min(left or 0.0, between)
+            try:
+                msg = sub.next_msg(left)
+            except TimeoutError:
+                return
+            if msg.status is not None and msg.status.code == _NO_RESPONDERS:
+                raise NoRespondersError(message.subject)
+            received += 1
+            yield msg

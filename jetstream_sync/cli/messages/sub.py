@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 import click
 
@@ -12,75 +10,41 @@ from ... import DeliverPolicy
 from ...subjects import check_stream_name, check_subject
 from ..long_running import reconnect_options
 from ..names import complete_stream
+from ..output import announce
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
 from ..values import FILE, TIME, TIMEOUT
 from .reading import CoreSource, Reading, Settle, Source, Start, stream_source
-from .view import SubjectReport, SubWriter, Translator, ViewOptions
+from .view import SubjectReport, SubWriter, ViewOptions
 
-if TYPE_CHECKING:
-    from ... import Connection
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Wanted:
-    """The selection of messages on the command line."""
-
-    subjects: tuple[str, ...]
-    queue: str
-    stream: str | None
-    policy: DeliverPolicy | None
-    start_sequence: int | None
-    since: datetime | None
-    durable: str | None
-    ack: bool | None
-    count: int | None
-    wait: float | None
-    to_end: bool
-    ignored: tuple[str, ...]
-    headers_only: bool
-
-    @property
-    def stored(self) -> bool:
-        """Whether to read from a stream instead of core NATS."""
-        return self.policy is not None or self.durable is not None or self.stream is not None
-
-    def check(self) -> None:
-        """
-        Check that the options are valid together.
-
-        Raises:
-            click.UsageError: they are not.
-
-        """
-        for subject in (*self.subjects, *self.ignored):
-            check_subject(subject)
-        if not self.subjects and self.stream is None:
-            raise click.UsageError("give a SUBJECT or --stream")
-        if self.stream is not None:
-            check_stream_name(self.stream)
-        if self.stored and self.queue:
-            raise click.UsageError("--queue is for core NATS: to share a stream, use --durable")
-        if self.to_end and not self.stored:
-            raise click.UsageError("-T is for streams: a core NATS subscription has no end")
+#: The option and the start policy for each parameter that selects one.
+_STARTS: Final = {
+    "from_all": ("--all", DeliverPolicy.ALL),
+    "from_new": ("--new", DeliverPolicy.NEW),
+    "from_last": ("--last", DeliverPolicy.LAST),
+    "last_per_subject": ("--last-per-subject", DeliverPolicy.LAST_PER_SUBJECT),
+    "start_sequence": ("--start-sequence", DeliverPolicy.BY_START_SEQUENCE),
+    "since": ("--since", DeliverPolicy.BY_START_TIME),
+}
 
 
-def _policy(
-    starts: dict[str, bool], start_sequence: int | None, since: datetime | None
-) -> DeliverPolicy | None:
-    """Return the start policy that was given; ``None`` without one."""
-    asked = {
-        "--all": (starts["from_all"], DeliverPolicy.ALL),
-        "--new": (starts["from_new"], DeliverPolicy.NEW),
-        "--last": (starts["from_last"], DeliverPolicy.LAST),
-        "--last-per-subject": (starts["last_per_subject"], DeliverPolicy.LAST_PER_SUBJECT),
-        "--start-sequence": (start_sequence is not None, DeliverPolicy.BY_START_SEQUENCE),
-        "--since": (since is not None, DeliverPolicy.BY_START_TIME),
-    }
-    given = {option: policy for option, (said, policy) in asked.items() if said}
+def _start(
+    options: dict[str, Any], subjects: tuple[str, ...], *, headers_only: bool
+) -> Start | None:
+    """Return the start position that was given; ``None`` without one."""
+    values = {name: options.pop(name) for name in _STARTS}
+    given = [_STARTS[name] for name, value in values.items() if value not in (None, False)]
     if len(given) > 1:
-        raise click.UsageError(f"{' and '.join(given)} exclude each other")
-    return next(iter(given.values()), None)
+        raise click.UsageError(f"{' and '.join(flag for flag, _ in given)} exclude each other")
+    if not given:
+        return None
+    return Start(
+        policy=given[0][1],
+        sequence=values["start_sequence"],
+        since=values["since"],
+        filters=subjects,
+        headers_only=headers_only,
+    )
 
 
 @click.command()
@@ -119,9 +83,6 @@ def _policy(
     help="Skip messages on this subject.",
 )
 @click.option("-t", "--timestamp", "timestamps", is_flag=True, help="Show the time of receipt.")
-@click.option(
-    "-d", "--delta-time", "since_start", is_flag=True, help="Show seconds since the start."
-)
 @click.option("-r", "--raw", is_flag=True, help="Show only the bodies.")
 @click.option("--headers-only", is_flag=True, help="Show headers without bodies.")
 @click.option("--subjects-only", is_flag=True, help="Show only the subjects.")
@@ -133,24 +94,21 @@ def _policy(
 )
 @click.option("--translate", metavar="COMMAND", help="Pass each body through COMMAND.")
 @click.option("--report-subjects", is_flag=True, help="Show message counts by subject at the end.")
-@click.option(
-    "--report-top",
-    type=click.IntRange(1),
-    default=10,
-    show_default=True,
-    metavar="N",
-    help="Limit --report-subjects to N subjects.",
-)
 @common_options
 def sub(
     settings: Settings,
     *,
     subjects: tuple[str, ...],
-    since: datetime | None,
-    start_sequence: int | None,
-    translate: str | None,
+    queue: str,
+    stream: str | None,
+    durable: str | None,
+    ack: bool | None,
+    to_end: bool,
+    count: int | None,
+    wait: float | None,
+    ignored: tuple[str, ...],
+    headers_only: bool,
     report_subjects: bool,
-    report_top: int,
     **options: Any,
 ) -> None:
     """
@@ -168,37 +126,42 @@ def sub(
       jsm sub --stream ORDERS --all -T -j
       jsm sub 'ORDERS.>' --last-per-subject --count 5
     """  # noqa: D301 - click requires the character, not the escape
-    starts = {
-        name: options.pop(name)
-        for name in ("from_all", "from_new", "from_last", "last_per_subject")
-    }
-    shown = {
-        name: options.pop(name)
-        for name in ("timestamps", "since_start", "raw", "subjects_only", "dump")
-    }
-    wanted = _Wanted(
-        subjects=subjects,
-        since=since,
-        start_sequence=start_sequence,
-        policy=_policy(starts, start_sequence, since),
-        **options,
-    )
-    wanted.check()
-    report = SubjectReport(settings, report_top) if report_subjects else None
-    translator = Translator(translate).translate if translate is not None else None
-    chosen = ViewOptions(headers_only=wanted.headers_only, translate=translator, **shown)
-    view = report or SubWriter(settings, chosen)
-    acks = wanted.ack if wanted.ack is not None else wanted.durable is not None
+    start = _start(options, subjects, headers_only=headers_only)
+    if start is None and (durable is not None or stream is not None):
+        start = Start(filters=subjects, headers_only=headers_only)
+    for subject in (*subjects, *ignored):
+        check_subject(subject)
+    if not subjects and stream is None:
+        raise click.UsageError("give a SUBJECT or --stream")
+    if stream is not None:
+        check_stream_name(stream)
+    if start is not None and queue:
+        raise click.UsageError("--queue is for core NATS: to share a stream, use --durable")
+    if to_end and start is None:
+        raise click.UsageError("-T is for streams: a core NATS subscription has no end")
+    report = SubjectReport(settings) if report_subjects else None
+    view = report or SubWriter(settings, ViewOptions(headers_only=headers_only, **options))
+    acks = ack if ack is not None else durable is not None
     with settings.connection(**reconnect_options(settings)) as nc:
+        names = [f"[{subject}]" for subject in subjects]
+        if start is None:
+            source: Source = CoreSource(nc, subjects, queue)
+        else:
+            js = settings.jetstream_on(nc)
+            stream = stream or js.find_stream_name_by_subject(subjects[0])
+            limit = None if ignored else count
+            source = stream_source(js, stream, start, durable=durable, to_end=to_end, count=limit)
+            names = [f"[{stream}]", *subjects]
+        announce(settings, f"Listening on {' '.join(names)}")
         reading = Reading(
             settings=settings,
             view=view,
-            source=_source(settings, nc, wanted),
-            settle=Settle(word="ack" if acks else "", wanted=acks or wanted.durable is not None),
-            ignored=wanted.ignored,
+            source=source,
+            settle=Settle(word="ack" if acks else "", wanted=acks or durable is not None),
+            ignored=ignored,
         )
         try:
-            reading.run(wanted.count, wanted.wait, each=True)
+            reading.run(count, wait, each=True)
         except KeyboardInterrupt:
             if report is not None:
                 report.close()
@@ -206,38 +169,8 @@ def sub(
             raise
     if report is not None:
         report.close()
-    if reading.timed_out and (wanted.count is not None or not reading.shown):
-        text = f"no message arrived within {wanted.wait:g} s"
+    if reading.timed_out and (count is not None or not reading.shown):
+        text = f"no message arrived within {wait:g} s"
         if reading.shown:
-            received = f"{reading.shown:,} of {wanted.count:,} messages"
-            text = f"received {received}, then none for {wanted.wait:g} s"
+            text = f"received {reading.shown:,} of {count:,} messages, then none for {wait:g} s"
         raise CommandError(text, ExitStatus.TIMED_OUT)
-
-
-def _source(settings: Settings, nc: Connection, wanted: _Wanted) -> Source:
-    """Return the source of messages, and announce it on ``stderr``."""
-    if not wanted.stored:
-        source: Source = CoreSource(nc, wanted.subjects, wanted.queue)
-        names = " ".join(f"[{subject}]" for subject in wanted.subjects)
-    else:
-        js = settings.jetstream_on(nc)
-        stream = wanted.stream or js.find_stream_name_by_subject(wanted.subjects[0])
-        start = Start(
-            policy=wanted.policy or DeliverPolicy.ALL,
-            sequence=wanted.start_sequence,
-            since=wanted.since,
-            filters=wanted.subjects,
-            headers_only=wanted.headers_only,
-        )
-        source = stream_source(
-            js,
-            stream,
-            start,
-            durable=wanted.durable,
-            to_end=wanted.to_end,
-            count=None if wanted.ignored else wanted.count,
-        )
-        names = f"[{stream}]" + "".join(f" {subject}" for subject in wanted.subjects)
-    settings.env.stderr.write(f"Listening on {names}\n")
-    settings.env.stderr.flush()
-    return source

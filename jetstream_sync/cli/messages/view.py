@@ -10,7 +10,7 @@ import base64
 import contextlib
 import json
 import shlex
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -21,9 +21,8 @@ from ... import Headers, JetStreamMsg, Metadata, Msg, StoredMsg
 from ...api.reply import metadata_of
 from ...durations import time_from_ns, time_to_text
 from ...errors import NotJSMessageError
-from ...net.clock import monotonic
 from ..env import Environment
-from ..output import emit_line, note, to_json
+from ..output import counted, emit_line, note, to_json
 from ..render import Field, show_rows
 from ..sanitize import readable, readable_json, unescaped, visible
 from ..settings import Settings
@@ -32,45 +31,30 @@ from ..status import CommandError, ExitStatus
 FORMAT_HELP = "Format each message, for example '{stream_seq} {subject} {text}\\n'."
 
 
-class MessageFormat:
+def _formatted(layout: str, document: dict[str, Any]) -> str:
     r"""
-    A format string for messages, given by the user.
+    Return a message in a format of the user.
 
     Args:
-        text: a format string; its fields are those of the JSON document, and ``headers[NAME]``.
-            The escapes ``\n``, ``\t`` and ``\0`` are replaced.
+        layout: a format string; its fields are those of the document, and ``headers[NAME]``. The escapes
+            ``\n``, ``\t`` and ``\0`` are replaced.
+        document: the JSON document of the message.
+
+    Raises:
+        CommandError: the format is invalid, or names an unknown field.
 
     """
-
-    def __init__(self, text: str) -> None:
-        for mark, character in (("\\n", "\n"), ("\\t", "\t"), ("\\0", "\0")):
-            text = text.replace(mark, character)
-        self._text = text
-
-    def fill(self, document: dict[str, Any]) -> str:
-        """
-        Return the formatted message.
-
-        Raises:
-            CommandError: the format is invalid, or names an unknown field.
-
-        """
-        headers = {name: values[0] for name, values in document.get("headers", {}).items()}
-        fields = {"text": "", **document, "headers": _Headers(headers)}
-        try:
-            return self._text.format_map(fields)
-        except (KeyError, ValueError, IndexError, AttributeError, TypeError) as error:
-            known = ", ".join(fields)
-            raise CommandError(
-                f"--format: {error}; the fields are {known}", ExitStatus.USAGE
-            ) from error
-
-
-class _Headers(dict[str, str]):
-    """Headers of a message; a missing one is empty."""
-
-    def __missing__(self, name: str) -> str:
-        return ""
+    for mark, character in (("\\n", "\n"), ("\\t", "\t"), ("\\0", "\0")):
+        layout = layout.replace(mark, character)
+    headers = {name: values[0] for name, values in document.get("headers", {}).items()}
+    # A missing header is empty.
+    fields = {"text": "", **document, "headers": defaultdict(str, headers)}
+    try:
+        return layout.format_map(fields)
+    except (KeyError, ValueError, IndexError, AttributeError, TypeError) as error:
+        raise CommandError(
+            f"--format: {error}; the fields are {', '.join(fields)}", ExitStatus.USAGE
+        ) from error
 
 
 def message_document(
@@ -249,14 +233,19 @@ class MessageWriter:
         self._env = settings.env
         self._text = text
         self._raw = raw
-        self._layout = None if layout is None else MessageFormat(layout)
+        self._layout = layout
         self._single = single
         self._translate = translate
 
     @property
-    def shows_settling(self) -> bool:
-        """Whether the output is the default text, which includes the acknowledgement."""
+    def is_text(self) -> bool:
+        """Whether the output is the default text."""
         return not (self._raw or self._layout is not None or self._settings.json)
+
+    @property
+    def shows_settling(self) -> bool:
+        """Whether the output includes the acknowledgement of each message."""
+        return self.is_text
 
     def write(self, msg: Msg | StoredMsg, *, acked: bool = False) -> None:
         """Write a message and flush the output."""
@@ -278,14 +267,17 @@ class MessageWriter:
         out = self._env.stdout
         if self._raw:
             write_bytes(self._env, body + b"\n")
-        elif self._layout is not None:
-            out.write(self._layout.fill(self.document(msg, body, acked=acked)))
-        elif self._settings.json and self._single:
-            out.write(to_json(self.document(msg, body, acked=acked)))
-        elif self._settings.json:
-            emit_line(self._settings, self.document(msg, body, acked=acked))
-        else:
+            return
+        if self.is_text:
             out.write(self._text(msg, body))
+            return
+        document = self.document(msg, body, acked=acked)
+        if self._layout is not None:
+            out.write(_formatted(self._layout, document))
+        elif self._single:
+            out.write(to_json(document))
+        else:
+            emit_line(self._settings, document)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,12 +285,11 @@ class ViewOptions:
     """Options for the output of messages."""
 
     timestamps: bool = False
-    since_start: bool = False
     raw: bool = False
     headers_only: bool = False
     subjects_only: bool = False
     dump: str | None = None
-    translate: Callable[[str, bytes], bytes] | None = None
+    translate: str | None = None
 
 
 class SubWriter(MessageWriter):
@@ -314,12 +305,11 @@ class SubWriter(MessageWriter):
     shows_settling = False
 
     def __init__(self, settings: Settings, options: ViewOptions) -> None:
-        super().__init__(settings, self._line, raw=options.raw, translate=options.translate)
+        translate = None if options.translate is None else Translator(options.translate).translate
+        super().__init__(settings, self._line, raw=options.raw, translate=translate)
         self._options = options
-        self._started = monotonic()
-        self._folder: Path | None = None
-        if options.dump not in (None, "-"):
-            self._folder = Path(str(options.dump))
+        self._folder = Path(options.dump) if options.dump not in (None, "-") else None
+        if self._folder is not None:
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -361,8 +351,6 @@ class SubWriter(MessageWriter):
         line = f"[#{self.number}] Received on [{readable(msg.subject)}]"
         if options.timestamps:
             line = f"{datetime.now().astimezone():%Y/%m/%d %H:%M:%S %z} {line}"
-        if options.since_start:
-            line = f"{monotonic() - self._started:.4f}s {line}"
         if isinstance(msg, JetStreamMsg):
             about = msg.metadata
             line += f" stream: {about.stream} seq {about.stream_seq}"
@@ -385,43 +373,27 @@ class SubWriter(MessageWriter):
 
 
 class SubjectReport:
-    """
-    Counts messages by subject and shows the counts at the end.
-
-    Args:
-        settings: the settings of the command.
-        top: the number of subjects to show; JSON output has all of them.
-
-    """
-
-    def __init__(self, settings: Settings, top: int) -> None:
-        self._settings = settings
-        self._top = top
-        self._messages: Counter[str] = Counter()
-        self._bytes: Counter[str] = Counter()
+    """Counts messages by subject and shows the counts at the end, the busiest subject first."""
 
     shows_settling = False
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._rows: dict[str, dict[str, Any]] = {}
 
     def write(self, msg: Msg, *, acked: bool) -> None:
         """Count a message."""
         del acked
         subject = visible(msg.subject)
-        self._messages[subject] += 1
-        self._bytes[subject] += len(msg.data)
+        row = self._rows.setdefault(subject, {"subject": subject, "messages": 0, "bytes": 0})
+        row["messages"] += 1
+        row["bytes"] += len(msg.data)
 
     def close(self) -> None:
-        """Show the subjects in descending order of messages."""
-        rows = [
-            {"subject": subject, "messages": number, "bytes": self._bytes[subject]}
-            for subject, number in sorted(
-                self._messages.items(), key=lambda item: (-item[1], item[0])
-            )
-        ]
-        title = f"{len(rows):,} subjects"
-        if len(rows) > self._top:
-            title += f", the first {self._top:,}"
-        shown = rows[: self._top]
-        show_rows(self._settings, shown, _SUBJECTS, title=title, none=title, document=rows)
+        """Show the subjects."""
+        rows = sorted(self._rows.values(), key=lambda row: (-row["messages"], row["subject"]))
+        title = counted(len(rows), "subject")
+        show_rows(self._settings, rows, _SUBJECTS, title=title, none="No messages")
 
 
 _SUBJECTS: Final = (
