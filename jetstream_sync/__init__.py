@@ -17,7 +17,8 @@ The public names by topic:
 * Connections: `connect`, `shared_connection`, `Connection`, `ConnectOptions`, `TLSOptions`,
   `ConnectionEvent`, `EventKind`, `ConnectionStatus`, `Server`, `ServerInfo`
 * Core messages: `Msg`, `Headers`, `Status`, `Subscription`, `ReplyIterator`
-* JetStream: `JetStream`, `JetStreamMsg`, `Metadata`, `PubAck`, `PublishOptions`, `Batch`, `AccountInfo`
+* JetStream: `JetStream`, `JetStreamMsg`, `Metadata`, `PubAck`, `PublishOptions`, `Batch`,
+  `FastPublisher`, `AccountInfo`
 * Streams: `Stream`, `StreamConfig`, `StreamInfo`, `StreamState`, `StoredMsg`, `StreamSnapshot`
 * Counters and schedules: `Counters`, `CounterEntry`, `Schedule`
 * Pull consumers: `PullConsumer`, `ConsumerConfig`, `ConsumerInfo`, `MessageIterator`,
@@ -100,6 +101,7 @@ from .jetstream.consumer import ContinuousOptions, PriorityOptions, PullConsumer
 from .jetstream.context import JetStream
 from .jetstream.counters import CounterEntry, Counters
 from .jetstream.direct_get import StoredMsg
+from .jetstream.fast_publish import FastPublisher
 from .jetstream.key_value import KeyValue
 from .jetstream.message import JetStreamMsg
 from .jetstream.messages import MessageIterator
@@ -145,6 +147,7 @@ __all__ = [
     "DiscardPolicy",
     "EventKind",
     "ExternalStream",
+    "FastPublisher",
     "Headers",
     "JetStream",
     "JetStreamMsg",

@@ -66,6 +66,7 @@ CLASSES = {
         "publish_async_completed": "timeout",
         "publish_batch": "messages stream timeout",
         "batch": "stream timeout",
+        "fast_publish": "gaps flow outstanding gap_cb timeout",
         "account_info": "",
         "create_stream": "config",
         "update_stream": "config",

@@ -38,6 +38,13 @@ with js.batch(stream="LEDGER") as batch:
     batch.add("ledger.bob", b"+7", msg_id="transfer-2")
 print(list(batch.sequences))
 
+# --- JetStream.fast_publish
+js.create_stream(name="EVENTS", subjects=["events.>"], allow_batched=True)
+with js.fast_publish() as fast:
+    for number in range(10_000):
+        fast.add("events.click", b"%d" % number)
+print(fast.acked)
+
 # --- JetStream.counters
 js.create_stream(name="HITS", subjects=["hits.>"], allow_msg_counter=True, allow_direct=True)
 counters = js.counters("HITS")

@@ -30,6 +30,7 @@ from .api_requests import (
 from .batches import BatchAPI
 from .consumer_admin import ConsumerAdmin
 from .counters import Counters
+from .fast_publish import DEFAULT_FLOW, FastPublisher, GapCallback
 from .key_value_admin import KeyValueAdmin
 from .object_store_admin import ObjectStoreAdmin
 from .publish import (
@@ -583,6 +584,37 @@ class JetStream(
             options.get("retry_attempts", RETRY_ATTEMPTS),
             options.get("retry_wait", RETRY_WAIT),
         )
+
+    def fast_publish(
+        self,
+        gaps: Literal["fail", "ok"] = "fail",
+        flow: int = DEFAULT_FLOW,
+        outstanding: int = 2,
+        gap_cb: GapCallback | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> FastPublisher:
+        """
+        Start to publish many messages to one stream with few acknowledgements (ADR-50).
+
+        The stream needs `StreamConfig.allow_batched`, and the server must be 2.14 or newer. Use the result in
+        a ``with`` block, which commits at the end.
+
+        Args:
+            gaps: what happens when a message is lost on its way: ``"fail"``: the publish ends, and later
+                messages are not stored; ``"ok"``: it continues.
+            flow: maximum number of messages per acknowledgement; the server may choose less.
+            outstanding: number of acknowledgements that may be missing before `FastPublisher.add` waits.
+            gap_cb: called by `FastPublisher.add` and `FastPublisher.commit` with the numbers of lost
+                messages, with ``gaps="ok"``; ``None``: they are only counted.
+            timeout: how long to wait for the server, in seconds; ``None``: the timeout of the context.
+
+        Raises:
+            ServerTooOldError: the server is older than 2.14.
+            InvalidOptionError: an option is invalid.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        return FastPublisher(self._api, gaps, flow, outstanding, gap_cb, timeout)
 
     def _check_level(
         self, msg_ttl: object, options: PublishOptions, timeout: float | timedelta | None

@@ -1,0 +1,382 @@
+"""
+Fast publishing (ADR-50): a sequence of messages with one acknowledgement for many of them.
+
+The server decides how often it acknowledges, and thereby how many messages may be sent ahead. It answers on
+an inbox of this batch, whose last token is the id of the batch. The reply subject of each message contains its
+sequence in the batch and an operation.
+
+Rules:
+
+1. The reader thread updates the fields of `_Flow` and wakes the publishing thread. It runs no callback of the
+   user: gaps are queued for the publishing thread.
+2. The first message waits for its answer, because the server must know the batch before the others arrive.
+3. A batch ends once: ``result`` of `_Flow` is the acknowledgement, or the error.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from ..api.publish import PubAck
+from ..client.core import ConnectionCore
+from ..client.receiver import MessageReceiver
+from ..client.threads import Waiters
+from ..codec import loads
+from ..errors import (
+    APIError,
+    ConnectionLostError,
+    Error,
+    FastPublishError,
+    InvalidOptionError,
+    InvalidResponseError,
+    NoStreamResponseError,
+    PermissionsError,
+)
+from ..headers import HeadersLike, parse_status
+from ..net.clock import Deadline, seconds
+from ..options import check_callback
+from ..protocol.parser import Delivery
+from .api_requests import APIRequests, require_level
+from .publish import publish_headers
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: Called by the publishing thread with the batch sequences of messages that were lost.
+GapCallback = Callable[[range], object]
+
+#: Default of the number of messages per acknowledgement; servers allow 500 at most.
+DEFAULT_FLOW: Final = 500
+_MAX_FLOW: Final = 65_535
+_MAX_OUTSTANDING: Final = 3
+#: Number of pings that are sent within the timeout while no acknowledgement arrives.
+_PINGS_PER_TIMEOUT: Final = 3
+#: Maximum number of refused messages that are kept for the user.
+_MAX_REFUSED: Final = 1000
+_NO_RESPONDERS: Final = 503
+#: Timeout in seconds for a context without one.
+_DEFAULT_TIMEOUT_S: Final = 5.0
+
+# Operations in a reply subject.
+_START: Final = b".0.$FI"
+_APPEND: Final = b".1.$FI"
+_COMMIT: Final = b".2.$FI"
+_COMMIT_WITHOUT: Final = b".3.$FI"
+_PING: Final = b".4.$FI"
+
+
+class _Flow(MessageReceiver):
+    """The state of a batch as the server reports it; written by the reader."""
+
+    is_reply_inbox = True
+
+    def __init__(self, outstanding: int, *, gaps_end: bool) -> None:
+        self._outstanding = outstanding
+        self._gaps_end = gaps_end
+        self.waiters: Waiters = Waiters()
+        #: The last batch sequence up to which the server has processed the messages.
+        self.acked = 0
+        #: The highest batch sequence that may be sent; the second message waits for the first answer.
+        self.limit = 1
+        #: Number of messages from the server.
+        self.heard = 0
+        #: The acknowledgement or the error that ended the batch.
+        self.result: PubAck | Error | None = None
+        self.subject = b""
+        self.gaps: deque[range] = deque()
+        self.refused: deque[tuple[int, APIError]] = deque(maxlen=_MAX_REFUSED)
+        self.ping_due = False
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        """Process the server's messages."""
+        for _, _, header, payload in deliveries:
+            try:
+                self._process(header, loads(payload) if payload else None)
+            except Error as error:
+                self._end(error)
+        self.heard += 1
+        self.waiters.wake_all()
+
+    def _process(self, header: bytes, answer: Any) -> None:
+        if answer is None:
+            status = parse_status(header) if header else None
+            if status is not None and status.code == _NO_RESPONDERS and not self.heard:
+                self._end(NoStreamResponseError(self.subject.decode()))
+            return
+        if not isinstance(answer, dict):
+            raise InvalidResponseError(f"unexpected answer to a fast publish: {answer!r:.60}")
+        kind = answer.get("type")
+        if kind == "ack":
+            self.acked = max(self.acked, int(answer["seq"]))
+            self.limit = self.acked + max(1, int(answer["msgs"])) * self._outstanding
+        elif kind == "gap":
+            self.gaps.append(range(int(answer["last_seq"]), int(answer["seq"])))
+        elif kind == "err":
+            error = APIError.from_response(answer.get("error") or {})
+            if self._gaps_end:
+                self._end(error)
+            else:
+                self.refused.append((int(answer["seq"]), error))
+        else:
+            ack = PubAck.from_json(answer)
+            self.acked = max(self.acked, ack.batch_size or 0)
+            self._end(ack)
+
+    def _end(self, result: PubAck | Error) -> None:
+        self.result = self.result or result
+
+    def on_connection_change(self, *, connected: bool) -> None:
+        """End the batch, or ask for its state on the next connection."""
+        if not connected and self._gaps_end:
+            self._end(ConnectionLostError("the connection was lost"))
+        self.ping_due = connected
+        self.waiters.wake_all()
+
+    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
+        """End the batch if the last message is not permitted."""
+        if error.operation != "subscribe" and subject != self.subject:
+            return False
+        self._end(error)
+        self.waiters.wake_all()
+        return True
+
+    def on_closed(self, reason: BaseException) -> None:
+        """End the batch: the connection is closed."""
+        self._end(reason if isinstance(reason, Error) else Error(str(reason)))
+        self.waiters.wake_all()
+
+
+class FastPublisher:
+    """
+    A fast publish in progress, created by `JetStream.fast_publish`.
+
+    The end of the ``with`` block commits it, also if the block raises. One thread at a time may use it.
+    """
+
+    def __init__(
+        self,
+        api: APIRequests,
+        gaps: Literal["fail", "ok"],
+        flow: int,
+        outstanding: int,
+        gap_cb: GapCallback | None,
+        timeout: float | timedelta | None,
+    ) -> None:
+        if gaps not in {"fail", "ok"}:
+            raise InvalidOptionError("gaps", gaps, "must be 'fail' or 'ok'")
+        limits = (("flow", flow, _MAX_FLOW), ("outstanding", outstanding, _MAX_OUTSTANDING))
+        for option, number, high in limits:
+            if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= high:
+                raise InvalidOptionError(option, number, f"must be an int from 1 to {high}")
+        if gap_cb is not None:
+            check_callback("gap_cb", gap_cb)
+        wait = api.timeout if timeout is None else timeout
+        self._timeout = _DEFAULT_TIMEOUT_S if wait is None else seconds(wait)
+        require_level(api, 4, "fast publishing", Deadline(self._timeout))
+        self._core: ConnectionCore = api.core
+        self._gap_cb = gap_cb
+        self._flow = _Flow(outstanding, gaps_end=gaps == "fail")
+        inbox = f"{api.core.new_inbox()}.{uuid.uuid4().hex}"
+        self._reply = f"{inbox}.{flow}.{gaps}.".encode()
+        self._seq = 0
+        self._committed = False
+        self._lost = 0
+        api.core.add_subscription(f"{inbox}.>", "", self._flow)
+
+    @property
+    def acked(self) -> int:
+        """The number of the last message up to which the server has acknowledged all."""
+        return self._flow.acked
+
+    @property
+    def lost(self) -> int:
+        """Number of messages that the server has reported as lost, with ``gaps="ok"``."""
+        return self._lost
+
+    @property
+    def refused(self) -> list[tuple[int, APIError]]:
+        """Numbers and errors of messages that the server refused, with ``gaps="ok"``; the last 1,000."""
+        return list(self._flow.refused)
+
+    def add(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        headers: HeadersLike | None = None,
+        msg_id: str | None = None,
+        expected_last_subject_sequence: int | None = None,
+        msg_ttl: float | timedelta | Literal["never"] | None = None,
+    ) -> int:
+        """
+        Publish a message; wait while the server does not accept more.
+
+        Args:
+            subject: the subject, one of the same stream as all others.
+            payload: the payload.
+            headers: names and values; ``None``: only those of the other arguments.
+            msg_id: as in `JetStream.publish`.
+            expected_last_subject_sequence: as in `JetStream.publish`.
+            msg_ttl: as in `JetStream.publish`.
+
+        Returns:
+            The number of the message, from 1 on.
+
+        Raises:
+            FastPublishError: the publish has ended early; see `FastPublishError.acked`.
+            BatchNotEnabledError: the stream does not have ``allow_batched``; nothing was stored.
+            TooManyBatchesError: the server has too many fast publishes in progress; nothing was stored.
+            NoStreamResponseError: no stream has the subject of the first message.
+            BadSubjectError, InvalidHeaderError, InvalidOptionError, MaxPayloadError: the message is
+                invalid; nothing was sent.
+            InvalidOptionError: the publish is committed.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        if msg_id is not None or msg_ttl is not None or expected_last_subject_sequence is not None:
+            headers = publish_headers(
+                headers, None, msg_id, None, expected_last_subject_sequence, None, msg_ttl
+            )
+        flow = self._flow
+        if flow.gaps or flow.ping_due or flow.result is not None or self._committed:
+            self._check()
+        seq = self._seq + 1
+        if seq > flow.limit:
+            self._wait(lambda: seq <= flow.limit)
+        self._send(subject, payload, headers, seq, _APPEND if seq > 1 else _START)
+        if seq == 1:
+            self._wait(lambda: flow.limit > 1 or flow.acked)
+        return seq
+
+    def commit(
+        self,
+        subject: str | None = None,
+        payload: bytes = b"",
+        headers: HeadersLike | None = None,
+    ) -> PubAck:
+        """
+        End the publish, and wait until all messages are stored.
+
+        Args:
+            subject: the subject of a last message; ``None``: there is no further message.
+            payload: its payload.
+            headers: its headers; ``None``: none.
+
+        Returns:
+            The acknowledgement; its ``batch_size`` is the number of messages.
+
+        Raises:
+            Error: as `add()`. It cannot be used again.
+
+        """
+        self._check()
+        flow = self._flow
+        if subject is None and not self._seq:
+            raise InvalidOptionError("subject", None, "there is no message to commit")
+        operation = _COMMIT_WITHOUT if subject is None else _COMMIT
+        where = flow.subject.decode() if subject is None else subject
+        self._send(where, payload, headers, self._seq + 1, operation)
+        self._committed = True
+        try:
+            self._wait(lambda: False)
+            self._report_gaps()
+            assert isinstance(flow.result, PubAck)
+            return flow.result
+        finally:
+            self._core.remove_subscription_deferred(flow.subscription)
+
+    def _send(
+        self, subject: str, payload: bytes, headers: HeadersLike | None, seq: int, operation: bytes
+    ) -> None:
+        core = self._core
+        where = core.encode_subject(subject)
+        reply = b"%b%d%b" % (self._reply, seq, operation)
+        command, size = core.encode_command(where, payload, reply, headers)
+        self._flow.subject = where
+        self._seq = seq
+        core.send_deferred(command, size)
+
+    def _ping(self) -> None:
+        """Request an acknowledgement: the last one, or the last message, may be lost."""
+        reply = b"%b%d%b" % (self._reply, self._seq, _PING)
+        command, size = self._core.encode_command(self._flow.subject, b"", reply, None)
+        self._flow.ping_due = False
+        self._core.send_deferred(command, size)
+
+    def _wait(self, holds: Callable[[], object]) -> None:
+        """Wait for a condition, or for the end of the publish after a commit; raise if it ends early."""
+        flow = self._flow
+        heard = -1
+
+        def has_news() -> object:
+            return holds() or flow.result or flow.ping_due or flow.heard != heard
+
+        pings = 0
+        while not holds() and flow.result is None:
+            self._core.send_buffered()
+            if flow.heard != heard:
+                pings, heard = 0, flow.heard
+            if flow.waiters.wait_for(has_news, Deadline(self._timeout / _PINGS_PER_TIMEOUT)):
+                if flow.ping_due:
+                    self._ping()
+                continue
+            if pings == _PINGS_PER_TIMEOUT:
+                self._committed = True
+                self._core.remove_subscription_deferred(flow.subscription)
+                raise FastPublishError(
+                    flow.acked, self._core.with_outage(f"no answer within {self._timeout:g} s")
+                )
+            pings += 1
+            self._ping()
+        self._raise_end()
+
+    def _check(self) -> None:
+        """Report gaps, and raise if the publish has ended."""
+        self._report_gaps()
+        if self._committed:
+            raise InvalidOptionError("subject", "...", "the fast publish has ended")
+        if self._flow.ping_due and self._seq:
+            self._ping()
+        self._raise_end()
+
+    def _raise_end(self) -> None:
+        result = self._flow.result
+        if result is None or (isinstance(result, PubAck) and self._committed):
+            return
+        self._committed = True
+        self._core.remove_subscription_deferred(self._flow.subscription)
+        if isinstance(result, PubAck):
+            reason = "messages were lost"
+            if self._flow.gaps:
+                lost = self._flow.gaps.popleft()
+                reason = f"the messages {lost[0]} to {lost[-1]} were lost"
+            raise FastPublishError(self._flow.acked, reason)
+        if self._seq <= 1 and not self._flow.acked:
+            raise result
+        raise FastPublishError(self._flow.acked, str(result)) from result
+
+    def _report_gaps(self) -> None:
+        """Report the gaps after which the publish continues."""
+        flow = self._flow
+        while flow.gaps and (flow.result is None or self._committed):
+            gap = flow.gaps.popleft()
+            self._lost += len(gap)
+            if self._gap_cb is not None:
+                self._gap_cb(gap)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._committed or not self._seq:
+            self._core.remove_subscription_deferred(self._flow.subscription)
+            return
+        try:
+            self.commit()
+        except Error as error:
+            if kind is None:
+                raise
+            self._core.report_error(error)  # the block has raised another error

@@ -1,0 +1,227 @@
+"""Fast publishing (ADR-50): exact counts, flow control, and what a lost message or acknowledgement does."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+from unittest import mock
+
+import pytest
+from fix_threads import within
+
+import jetstream_sync
+from jetstream_sync import (
+    BatchNotEnabledError,
+    FastPublishError,
+    InvalidOptionError,
+    JetStream,
+    NoStreamResponseError,
+    ServerTooOldError,
+    Stream,
+    WrongLastSequenceError,
+)
+from jetstream_sync.jetstream.fast_publish import FastPublisher
+from jetstream_sync.server import NatsServer
+
+fast_server = pytest.mark.server(">=2.14")
+
+
+@pytest.fixture
+def target(js: JetStream, stream_name: str) -> Stream:
+    """An empty stream that allows fast publishing."""
+    return js.create_stream(
+        name=stream_name,
+        subjects=[f"{stream_name}.>"],
+        storage="memory",
+        allow_batched=True,
+        allow_direct=True,
+    )
+
+
+def count(stream: Stream) -> int:
+    return stream.info().state.messages
+
+
+def drop(fast: FastPublisher, *numbers: int) -> None:
+    """Lose the messages with these numbers on their way to the server."""
+    send = fast._core.send_deferred
+    wanted = iter(range(fast._seq + 1, 10**9))
+
+    def sometimes(command: bytes, size: int) -> None:
+        if next(wanted) not in numbers:
+            send(command, size)
+
+    fast._core = mock.Mock(wraps=fast._core, send_deferred=sometimes)
+
+
+@fast_server
+@pytest.mark.parametrize(("flow", "outstanding"), [(1, 1), (100, 2), (500, 3)])
+def test_all_messages_are_stored_in_order(
+    js: JetStream, target: Stream, flow: int, outstanding: int
+) -> None:
+    """The acknowledgement counts them, for any flow."""
+    with js.fast_publish(flow=flow, outstanding=outstanding) as fast:
+        for number in range(1, 2001):
+            assert fast.add(f"{target.name}.a", b"%d" % number) == number
+        ack = fast.commit(f"{target.name}.last", b"2001", {"Kind": "last"})
+    assert (ack.stream, ack.batch_size, ack.seq) == (target.name, 2001, 2001)
+    assert fast.acked == 2001
+    stored = target.get_msgs(max_messages=5000)
+    assert [msg.data for msg in stored] == [b"%d" % number for number in range(1, 2002)]
+    assert stored[-1].headers is not None
+    assert stored[-1].headers["Kind"] == "last"
+    with pytest.raises(InvalidOptionError, match="ended"):
+        fast.add(f"{target.name}.a")
+
+
+@fast_server
+def test_a_block_without_messages_and_one_that_raises(js: JetStream, target: Stream) -> None:
+    """An empty publish sends nothing; the messages before an exception are stored."""
+    with js.fast_publish():
+        pass
+    with pytest.raises(KeyError), js.fast_publish() as fast:
+        fast.add(f"{target.name}.a")
+        fast.add(f"{target.name}.a")
+        raise KeyError
+    assert count(target) == 2
+    with js.fast_publish() as fast:
+        ack = fast.commit(f"{target.name}.only")
+    assert ack.batch_size == 1
+    inboxes = [each for each in js._api.core.subscriptions() if each.subject.endswith(".>")]
+    assert inboxes == []
+
+
+@fast_server
+def test_ten_publishers_at_once(js: JetStream, target: Stream) -> None:
+    """The server slows them down, and loses nothing."""
+    failed: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            with js.fast_publish(timeout=30.0) as fast:
+                for _ in range(1000):
+                    fast.add(f"{target.name}.{number}")
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert target.info(subjects_filter=">").state.subjects == {
+        f"{target.name}.{number}": 1000 for number in range(10)
+    }
+
+
+@fast_server
+def test_a_lost_message_ends_the_publish(js: JetStream, target: Stream) -> None:
+    """Everything before it is stored, nothing after it, and the error has its number."""
+    with pytest.raises(FastPublishError, match="15 to 15") as caught, js.fast_publish() as fast:
+        fast.add(f"{target.name}.a")
+        drop(fast, 15)
+        for _ in range(100):
+            fast.add(f"{target.name}.a")
+    assert caught.value.acked == 14
+    assert count(target) == 14
+
+
+@fast_server
+def test_with_gaps_allowed_every_lost_message_is_reported(js: JetStream, target: Stream) -> None:
+    """The callback gets each gap once, and the publish continues."""
+    gaps: list[range] = []
+    with js.fast_publish(gaps="ok", gap_cb=gaps.append) as fast:
+        fast.add(f"{target.name}.a")
+        drop(fast, 5, 6, 40)
+        for _ in range(99):
+            fast.add(f"{target.name}.a")
+    assert gaps == [range(5, 7), range(40, 41)]
+    assert fast.lost == 3
+    assert count(target) == 97
+
+
+@fast_server
+def test_lost_acknowledgements_do_not_stall(js: JetStream, target: Stream) -> None:
+    """A ping asks for them."""
+    with js.fast_publish(flow=10, timeout=3.0) as fast:
+        fast.add(f"{target.name}.a")
+        deliver, dropped = fast._flow.deliver, []
+
+        def sometimes(deliveries: Any) -> None:
+            if len(dropped) < 3:
+                dropped.append(deliveries)
+            else:
+                deliver(deliveries)
+
+        fast._flow.deliver = sometimes  # type: ignore[method-assign]
+        with within(30.0):
+            for _ in range(100):
+                fast.add(f"{target.name}.a")
+    assert len(dropped) == 3
+    assert count(target) == 101
+
+
+@fast_server
+def test_refusals_are_typed(js: JetStream, target: Stream, stream_name: str) -> None:
+    """The first message raises the server's error; a later one ends the publish with it."""
+    with pytest.raises(NoStreamResponseError), js.fast_publish() as fast:
+        fast.add("unknown.subject")
+    js.create_stream(name=f"{stream_name}_plain", subjects=[f"{stream_name}_plain"])
+    with pytest.raises(BatchNotEnabledError), js.fast_publish() as fast:
+        fast.add(f"{stream_name}_plain")
+    with pytest.raises(WrongLastSequenceError), js.fast_publish() as fast:
+        fast.add(f"{target.name}.a", expected_last_subject_sequence=7)
+    with within(10.0), pytest.raises(jetstream_sync.Error), js.fast_publish() as fast:
+        fast.commit(f"{target.name}.a", headers={"Nats-Expected-Last-Subject-Sequence": "7"})
+    with pytest.raises(FastPublishError) as caught, js.fast_publish() as fast:
+        fast.add(f"{target.name}.b")
+        fast.add(f"{target.name}.b", expected_last_subject_sequence=7)
+        fast.commit()
+    assert isinstance(caught.value.__cause__, WrongLastSequenceError)
+    with js.fast_publish(gaps="ok") as fast:
+        fast.add(f"{target.name}.c")
+        fast.add(f"{target.name}.c", expected_last_subject_sequence=7777)
+        fast.add(f"{target.name}.c")
+    assert [(number, type(error)) for number, error in fast.refused] == [
+        (2, WrongLastSequenceError)
+    ]
+
+
+@fast_server
+@pytest.mark.parametrize("gaps", ["fail", "ok"])
+def test_a_restarted_server_ends_the_publish(gaps: Any) -> None:
+    """The server has forgotten the batch; what was acknowledged is stored."""
+    with (
+        NatsServer() as server,
+        jetstream_sync.connect(server.url, reconnect_time_wait=0.1, error_cb=lambda _: None) as nc,
+    ):
+        js = nc.jetstream()
+        stream = js.create_stream(name="S", subjects=["s"], allow_batched=True)
+        with (
+            within(60.0),
+            pytest.raises(FastPublishError) as caught,
+            js.fast_publish(gaps=gaps, timeout=10.0) as fast,
+        ):
+            for _ in range(1000):
+                fast.add("s")
+            server.restart()
+            while True:
+                fast.add("s")
+        assert stream.info().state.messages >= caught.value.acked >= 500
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"gaps": "no"}, {"flow": 0}, {"flow": 70_000}, {"outstanding": 4}, {"gap_cb": 1}],
+)
+def test_options_are_checked(js: JetStream, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOptionError):
+        js.fast_publish(**options)
+
+
+@pytest.mark.server("<2.14")
+def test_an_old_server_is_refused(js: JetStream) -> None:
+    """Nothing is sent to it."""
+    with pytest.raises(ServerTooOldError, match=r"2\.14"):
+        js.fast_publish()
