@@ -34,6 +34,7 @@ from ..errors import (
 )
 from ..subjects import subject_matches, subjects_overlap
 from .consumers import infos_of
+from .env import readable
 from .groups import NounGroup
 from .messages.view import body_fields, header_fields, header_lines, write_bytes
 from .names import (
@@ -47,7 +48,6 @@ from .names import (
 from .output import count, document, emit, note, say, size
 from .prompts import Asker
 from .render import Block, Field, bad, show_rows, write_blocks, write_rows
-from .sanitize import readable
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus, one_line
 from .values import LIMITED_DURATION

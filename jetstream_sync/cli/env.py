@@ -1,5 +1,9 @@
 """
-The standard streams and environment variables of a command.
+The standard streams and environment variables of a command, and the escapes of untrusted text.
+
+Any client with permission to publish or to create a stream chooses bodies, subjects, names and descriptions.
+They may contain invalid UTF-8 or characters that move the cursor, change terminal colours or reverse the
+direction of the text.
 
 No command touches ``sys.stdout`` or ``os.environ``; a test passes an `Environment` of its own.
 """
@@ -7,19 +11,93 @@ No command touches ``sys.stdout`` or ``os.environ``; a test passes an `Environme
 from __future__ import annotations
 
 import io
+import json
 import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO
 
 import click
 
-from .sanitize import SafeText, unescaped
 from .values import TIMEOUT
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+# --- untrusted text -----------------------------------------------------------------------------
+
+#: The Unicode characters that control the direction of text.
+_BIDIRECTIONAL: Final = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_CONTROLS: Final = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDIRECTIONAL}]")
+#: Those of them that JSON does not escape.
+_IN_JSON: Final = re.compile(rf"[\x7f-\x9f{_BIDIRECTIONAL}]")
+
+
+def visible(text: str) -> str:
+    """Return text that any stream can encode: surrogate escapes become backslash escapes."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def readable(data: bytes | str) -> str:
+    """Return a body or header as text, with invalid UTF-8 and control characters escaped."""
+    text = visible(data) if isinstance(data, str) else data.decode("utf-8", "backslashreplace")
+    return _CONTROLS.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def readable_json(text: str) -> str:
+    """Return the same JSON, with characters that control a terminal escaped."""
+    return _IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+class SafeText:
+    """
+    A text stream that escapes what it is given, as `readable` does.
+
+    All output of commands goes through one, so that no text of a server or a publisher controls a terminal.
+    ``stream`` is the stream itself, for the control sequences of this program. With ``as_json``, each line
+    that is not part of a JSON document is written as one.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.as_json: bool = False
+
+    def write(self, text: str) -> int:
+        """Write escaped text."""
+        if self.as_json and not text.startswith("{"):
+            lines = filter(None, text.splitlines())
+            notes = [{"note": line.removeprefix("jsm: ")} for line in lines]
+            text = "".join(f"{readable_json(json.dumps(each))}\n" for each in notes)
+        return self.stream.write(readable(text))
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write escaped lines."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def unescaped(stream: TextIO) -> TextIO:
+    """Return the stream below a `SafeText`, for control sequences of this program."""
+    return stream.stream if isinstance(stream, SafeText) else stream
+
+
+def single_line(text: str) -> str:
+    """Return the same as `readable`, with line breaks and tabs escaped as well."""
+    return readable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+# --- streams and options ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,12 +17,12 @@ from ..durations import time_from_text
 from ..errors import InvalidResponseError, TimeoutError
 from ..net.clock import Deadline
 from ..subjects import check_subject
+from .env import readable
 from .long_running import reconnect_options, wait_interruptibly
 from .messages.reading import CoreSource, Source, Start, stream_source
 from .names import complete_stream, consumer_arguments, find_consumer, title
 from .output import announce, emit_line, note, seconds_text, when
 from .render import Block, Field, write_blocks
-from .sanitize import readable
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
 from .values import ANY_CASE_PATTERN, TIME, TIMEOUT

@@ -23,6 +23,7 @@ from .buckets import (
     list_buckets,
     show_bucket,
 )
+from .env import readable, single_line, visible
 from .long_running import password_once, reconnect_options, wait_interruptibly
 from .messages.outgoing import body_of
 from .messages.view import body_fields, header_fields, write_bytes
@@ -30,7 +31,6 @@ from .names import complete_key
 from .output import count, counted, emit, emit_line, say, to_json, when
 from .prompts import Asker
 from .render import Field, show_rows
-from .sanitize import readable, single_line, visible
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
 from .values import DURATION, TIMEOUT, Decorator

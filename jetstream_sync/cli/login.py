@@ -20,8 +20,8 @@ import click
 
 from ..errors import InvalidOptionError, SubscriptionError
 from .context_store import Contexts
+from .env import SafeText, unescaped
 from .prompts import Asker
-from .sanitize import SafeText, unescaped
 from .status import CommandError, ExitStatus, one_line
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from ..errors import (
     TimeoutError,
 )
 from ..net.clock import Deadline
+from .env import unescaped
 from .login import read_password
 from .output import emit, emit_line, note
-from .sanitize import unescaped
 from .settings import Settings
 
 if TYPE_CHECKING:

@@ -32,6 +32,7 @@ from .buckets import (
     time_text,
 )
 from .config import labels_of
+from .env import readable, single_line, visible
 from .long_running import (
     failover,
     failover_options,
@@ -47,7 +48,6 @@ from .output import count, emit, emit_line, note, say, size, when
 from .progress import show_progress
 from .prompts import Asker
 from .render import Block, Field, show_blocks, show_rows
-from .sanitize import readable, single_line, visible
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
 from .values import FILE, Decorator

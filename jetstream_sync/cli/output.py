@@ -14,7 +14,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from ..codec import Record, encode
-from .sanitize import readable_json
+from .env import readable_json
 from .settings import Settings
 
 # --- JSON ---------------------------------------------------------------------------------------

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from ..net.clock import monotonic
-from .env import Environment
+from .env import Environment, single_line
 from .output import count, size
-from .sanitize import single_line
 
 _REDRAW_INTERVAL_S: Final = 0.1
 _LINE_INTERVAL_S: Final = 1.0

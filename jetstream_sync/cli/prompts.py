@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .sanitize import single_line, unescaped
+from .env import single_line, unescaped
 from .status import CommandError, ExitStatus
 
 if TYPE_CHECKING:

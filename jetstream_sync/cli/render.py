@@ -18,9 +18,8 @@ from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from .env import Environment
+from .env import Environment, readable, single_line
 from .output import count, duration, emit, when, yes
-from .sanitize import readable, single_line
 from .settings import Settings
 
 #: At narrow widths, the width to which a text column may be folded: the first column, and others.

@@ -32,7 +32,7 @@ from ..errors import (
     ServerUnavailableError,
     TimeoutError,
 )
-from .sanitize import readable
+from .env import readable
 
 
 class ExitStatus(enum.IntEnum):

@@ -19,6 +19,7 @@ from .config import (
     without_server_labels,
     write_config,
 )
+from .env import readable
 from .fields import (
     changed,
     config_fields,
@@ -32,7 +33,6 @@ from .names import find_stream, optional_stream_argument, stream_argument
 from .output import count, counted, emit, say, seconds_text, size, when
 from .prompts import Asker
 from .render import Block, Field, Mark, bad, show_rows, warn, write_blocks
-from .sanitize import readable
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
 from .values import FILE, STREAM_NAME

@@ -21,12 +21,12 @@ import click
 from .. import DeliverPolicy, RetentionPolicy, StoredMsg, Stream
 from ..durations import time_from_ns
 from ..errors import Error, MessageNotFoundError, TimeoutError
+from .env import readable
 from .long_running import failover_options, pause
 from .messages.view import FORMAT_HELP, MessageWriter, Translator, header_lines
 from .names import find_stream, optional_stream_argument, stream_argument
 from .output import emit_text, note, when
 from .prompts import Asker
-from .sanitize import readable
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
 from .values import PATTERN, TIME, Parsed, force_option, with_options

@@ -9,7 +9,7 @@ import pytest
 from fix_jsm import Jsm
 from rawnats import RawClient
 
-from jetstream_sync.cli.sanitize import readable, single_line, visible
+from jetstream_sync.cli.env import readable, single_line, visible
 
 RED = "\x1b[31mred\x9b2J"
 

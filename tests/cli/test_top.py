@@ -18,9 +18,18 @@ from rawnats import RawClient
 
 from jetstream_sync.api.consumer import ConsumerInfo
 from jetstream_sync.api.stream import StreamInfo
-from jetstream_sync.cli.top.command import apply_key
-from jetstream_sync.cli.top.data import Frame, History, Snapshot
-from jetstream_sync.cli.top.view import Layout, chart, screen, short_number, sorted_frame, sparkline
+from jetstream_sync.cli.top import apply_key
+from jetstream_sync.cli.top_tables import (
+    Frame,
+    History,
+    Layout,
+    Snapshot,
+    chart,
+    screen,
+    short_number,
+    sorted_frame,
+    sparkline,
+)
 from jetstream_sync.codec import decode
 from jetstream_sync.server import NatsServer
 

@@ -18,10 +18,10 @@ from ...headers import (
     MSG_TTL,
 )
 from ...net.clock import monotonic
+from ..env import readable, visible
 from ..long_running import failover, failover_options, pause
 from ..output import count as count_text
 from ..output import counted, emit_line, say, to_json
-from ..sanitize import readable, visible
 from ..settings import Settings, common_options
 from ..values import TIMEOUT
 from .outgoing import Message, PermissionWatch, message_options, outgoing

@@ -9,8 +9,8 @@ import click
 
 from ...errors import NoRespondersError, TimeoutError
 from ...net.clock import Deadline, monotonic
+from ..env import readable
 from ..output import say
-from ..sanitize import readable
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
 from ..values import TIMEOUT

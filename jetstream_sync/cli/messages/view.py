@@ -21,10 +21,9 @@ from ... import Headers, JetStreamMsg, Metadata, Msg, StoredMsg
 from ...api.reply import metadata_of
 from ...durations import time_from_ns, time_to_text
 from ...errors import NotJSMessageError
-from ..env import Environment
+from ..env import Environment, readable, readable_json, unescaped, visible
 from ..output import counted, emit_line, note, to_json
 from ..render import Field, show_rows
-from ..sanitize import readable, readable_json, unescaped, visible
 from ..settings import Settings
 from ..status import CommandError, ExitStatus
 

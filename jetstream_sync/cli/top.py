@@ -1,9 +1,14 @@
-"""``jsm top``: monitor streams and consumers."""
+"""``jsm top``: the live view on a terminal, its keys, and text for a pipe."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import termios
 import threading
-from collections.abc import Callable
+import tty
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -11,18 +16,40 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from typing_extensions import Self
 
-from ...errors import Error
-from ...net.clock import monotonic
-from ..long_running import RECONNECT_OPTIONS, pause
-from ..output import emit, emit_line, note
-from ..settings import Settings, common_options
-from ..status import one_line
-from ..values import PAUSE
-from .data import Frame, History, Snapshot, take_snapshot
-from .view import CONSUMERS, STREAMS, Layout, plain_text, screen, sorted_frame, writes_blocks
+from ..errors import Error
+from ..net.clock import monotonic
+from .env import unescaped
+from .long_running import RECONNECT_OPTIONS, pause
+from .output import emit, emit_line, note
+from .settings import Settings, common_options
+from .status import one_line
+from .top_tables import (
+    CONSUMERS,
+    STREAMS,
+    Frame,
+    History,
+    Layout,
+    Snapshot,
+    plain_text,
+    screen,
+    sorted_frame,
+    take_snapshot,
+    writes_blocks,
+)
+from .values import PAUSE
+
+_ENTER_SCREEN: Final = "\x1b[?1049h\x1b[?25l"
+_LEAVE_SCREEN: Final = "\x1b[?25h\x1b[?1049l"
+_CURSOR_HOME: Final = "\x1b[H"
+_ERASE_LINE: Final = "\x1b[K"
+_ERASE_BELOW: Final = "\x1b[J"
+#: Maximum wait for a key, in tenths of a second (the unit of VTIME).
+_KEY_TIMEOUT_DS: Final = 1
 
 if TYPE_CHECKING:
-    from ... import Connection, JetStream
+    from .. import Connection, JetStream
+    from .env import Environment
+
 
 _INTERVALS: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _SORTS: Final = {column.title.lower(): number for number, column in enumerate(CONSUMERS.columns)}
@@ -209,8 +236,6 @@ class _Poller:
 
 
 def _live(settings: Settings, layout: Layout) -> None:
-    from .screen import Screen  # noqa: PLC0415 - it needs a terminal and Unix
-
     env = settings.env
     blocks = writes_blocks(getattr(env.stdout, "encoding", None))
     colour = not env.variables.get("NO_COLOR") and env.variables.get("JSM_COLOR") != "never"
@@ -326,3 +351,58 @@ def _next_interval(interval: float, *, faster: bool) -> float:
     if faster:
         return max((each for each in _INTERVALS if each < interval), default=interval)
     return min((each for each in _INTERVALS if each > interval), default=interval)
+
+
+class Screen:
+    """
+    The whole screen of a terminal; the end of the ``with`` block restores the terminal.
+
+    Ctrl-C still raises SIGINT.
+
+    Args:
+        env: its ``stdin`` and ``stdout`` are the terminal.
+
+    """
+
+    def __init__(self, env: Environment) -> None:
+        self._out = unescaped(env.stdout)
+        self._input = env.stdin.fileno()
+        self._before: list[object] | None = None
+
+    def __enter__(self) -> Self:
+        self._before = termios.tcgetattr(self._input)
+        tty.setcbreak(self._input, termios.TCSANOW)
+        mode = termios.tcgetattr(self._input)
+        mode[6][termios.VMIN], mode[6][termios.VTIME] = 0, _KEY_TIMEOUT_DS
+        termios.tcsetattr(self._input, termios.TCSANOW, mode)
+        self._out.write(_ENTER_SCREEN)
+        self._out.flush()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Restore the terminal."""
+        if self._before is not None:
+            # Discard unread input, so that the shell does not run it.
+            termios.tcsetattr(self._input, termios.TCSAFLUSH, self._before)  # type: ignore[arg-type]
+        with contextlib.suppress(OSError):
+            self._out.write(_LEAVE_SCREEN)
+            self._out.flush()
+
+    def size(self) -> tuple[int, int]:
+        """Return the current number of columns and lines."""
+        with contextlib.suppress(OSError):
+            found = os.get_terminal_size(self._input)
+            if found.columns and found.lines:
+                return found.columns, found.lines
+        return shutil.get_terminal_size()
+
+    def read_key(self) -> str:
+        """Return the input of the next tenth of a second; empty if there was none."""
+        data = os.read(self._input, 32)
+        return data.decode("utf-8", "replace")
+
+    def show(self, lines: Sequence[str]) -> None:
+        """Redraw the whole screen without flicker."""
+        drawn = f"{_ERASE_LINE}\n".join(lines)
+        self._out.write(f"{_CURSOR_HOME}{drawn}{_ERASE_LINE}{_ERASE_BELOW}")
+        self._out.flush()

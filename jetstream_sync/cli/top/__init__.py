@@ -1,1 +1,0 @@
-"""``jsm top``: a live view."""
