@@ -127,7 +127,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "pyarrow": {"spark"},
     "pyspark": {"spark", "top_level"},
     "pytest": {"pytest_plugin"},
-    "prometheus_client": {"workers/metrics.py"},
+    "prometheus_client": {"workers/metrics.py", "spark/listener.py"},
     "opentelemetry": {"workers/tracing.py"},
 }
 

@@ -28,6 +28,7 @@ from .writing.write_errors import RowError, SinkError
 from .writing.write_plan import Written
 
 if TYPE_CHECKING:
+    from .listener import ProgressListener, QueryProgress, StreamProgress
     from .source import JetStreamDataSource
 
 __all__ = [
@@ -36,6 +37,8 @@ __all__ = [
     "DirectGetRefusedError",
     "JavaNotFoundError",
     "JetStreamDataSource",
+    "ProgressListener",
+    "QueryProgress",
     "RangeError",
     "RangeLostError",
     "RangeStalledError",
@@ -44,6 +47,7 @@ __all__ = [
     "SchemaError",
     "SequenceRange",
     "SinkError",
+    "StreamProgress",
     "StreamRecreatedError",
     "WorkBatch",
     "WriteOptions",
@@ -60,7 +64,12 @@ __all__ = [
 ]
 
 # Names that need PySpark or PyArrow, with their modules.
-_LATE: Final = {"JetStreamDataSource": "source"}
+_LATE: Final = {
+    "JetStreamDataSource": "source",
+    "ProgressListener": "listener",
+    "QueryProgress": "listener",
+    "StreamProgress": "listener",
+}
 
 
 def __getattr__(name: str) -> Any:

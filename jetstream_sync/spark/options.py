@@ -193,6 +193,8 @@ class ReadOptions:
     """How long the driver retries while the server does not answer, in seconds."""
     consumer: str | None = option(check_consumer_name, None)
     """A durable consumer that shows the progress of the query; ``None``: none."""
+    progress_bucket: str | None = option(check_bucket, None)
+    """A key-value bucket with the progress of the query; ``None``: none."""
     pushdown: bool = option(flag, default=False)
     """Whether Spark may push filters down to the source."""
 

@@ -171,18 +171,18 @@ class SourceAccess:
 
     def first_seq_since(self, view: StreamView, time_ns: int) -> int:
         """Return the sequence of the first message of a stream stored at a time or later."""
+        return first_seq_since(time_ns, view, partial(self.stored_at, view.name))
 
-        def stored_at(seq: int) -> tuple[int, int] | None:
+    def stored_at(self, stream: str, seq: int) -> tuple[int, int] | None:
+        """Return sequence and time of the first message of a stream from a sequence on."""
+
+        def get() -> tuple[int, int] | None:
             # Ask the leader: a lagging replica would move the end of the read.
             api, request = api_requests(self.js), {"seq": seq, "next_by_subj": ">"}
             try:
-                message = leader_get(api, view.name, request, api.deadline())
+                message = leader_get(api, stream, request, api.deadline())
             except MessageNotFoundError:
                 return None
             return message.seq, time_to_ns(message.time)
 
-        return first_seq_since(
-            time_ns,
-            view,
-            lambda seq: self.retry_transient(partial(stored_at, seq), "searching for a time"),
-        )
+        return self.retry_transient(get, "searching for a time")

@@ -14,8 +14,9 @@ from time import monotonic, sleep
 from typing import Any, Final
 from uuid import uuid4
 
+from ...codec import dumps
 from ...durations import time_to_ns
-from ...errors import InvalidOptionError
+from ...errors import Error, InvalidOptionError
 from ..options import EARLIEST, LATEST, ReadOptions
 from ..planning.access import SourceAccess
 from ..planning.batches import (
@@ -33,50 +34,45 @@ from ..streams import StreamView
 from .commit import CommitHandler
 
 
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """The messages of a stream that are in no batch yet."""
+
+    messages: int = 0
+    oldest_ns: int = 0
+    """When the oldest of them was stored; 0 if there is none."""
+
+
 class ProgressReport:
     """The backlog of a query; Spark shows it as ``sources[].latestOffset`` in query progress."""
 
     def __init__(self) -> None:
-        self._views: Mapping[str, StreamView] = {}
-        self._pending: dict[str, int] = {}
+        self._streams: dict[str, dict[str, Any]] = {}
 
-    def update(
-        self,
-        views: Mapping[str, StreamView],
-        available: Mapping[str, int],
-        taken: Mapping[str, int],
-    ) -> None:
-        """
-        Store the result of a trigger.
-
-        Args:
-            views: the streams.
-            available: the unread messages of each stream.
-            taken: how many of them are in the next batch.
-
-        """
-        self._views = views
-        self._pending = {key: count - taken.get(key, 0) for key, count in available.items()}
+    def update(self, views: Mapping[str, StreamView], backlogs: Mapping[str, Backlog]) -> None:
+        """Store the result of a trigger: the streams, and what the next batch leaves in them."""
+        self._streams = {}
+        for key, view in sorted(views.items()):
+            left = backlogs.get(key, Backlog())
+            self._streams[key] = {
+                "bytes": view.bytes,
+                "first": view.first_seq,
+                "lag_seconds": round(max(0, view.at_ns - left.oldest_ns) / 1e9, 3)
+                if left.oldest_ns
+                else 0,
+                "last": view.end_seq - 1,
+                "messages": view.messages,
+                "pending": left.messages,
+                "pending_bytes": round(left.messages * view.message_bytes),
+            }
 
     def report(self) -> dict[str, Any] | None:
         """
-        Return first and last sequence, messages, bytes and pending messages of each stream.
+        Return first and last sequence, messages, bytes and the backlog of each stream.
 
         Messages of the planned or running batch do not count as pending. ``None`` before the first trigger.
         """
-        if not self._views:
-            return None
-        streams = {
-            key: {
-                "bytes": view.bytes,
-                "first": view.first_seq,
-                "last": view.end_seq - 1,
-                "messages": view.messages,
-                "pending": self._pending.get(key, 0),
-            }
-            for key, view in sorted(self._views.items())
-        }
-        return {"streams": streams}
+        return {"streams": self._streams} if self._streams else None
 
 
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
@@ -84,6 +80,8 @@ log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 #: How often the state is read, at this interval in seconds, before a lost stream end is believed.
 _STATE_CHECKS: Final = 4
 _STATE_CHECK_DELAY_S: Final = 1.0
+#: Seconds after which an unchanged progress is stored again.
+_STORE_INTERVAL_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +124,8 @@ class QueryPlanner:
         #: When messages began to wait for `min_offsets_per_trigger`; ``None``: none waits.
         self._waiting_since: float | None = None
         self._turn = 0
+        self._stored_report: dict[str, Any] | None = None
+        self._store_at = 0.0
         self.progress: ProgressReport = ProgressReport()
 
     # --- called by Spark ------------------------------------------------------------------------
@@ -179,14 +179,18 @@ class QueryPlanner:
         positions = self._resume(offset)
         self._commit(offset)
         parts = {key: self._part(key, self._views[key], each) for key, each in positions.items()}
-        available = {key: part.rows for key, part in parts.items()}
         shares = self._admit(parts, unlimited=unlimited)
-        self.progress.update(self._views, available, shares)
-        if not any(shares.values()):
-            return start
-        self._waiting_since = None
-        self._turn += 1
-        return Offset(self._batches(offset, parts, shares), offset.query or self._name).to_json()
+        name = offset.query or self._name
+        end, batches = start, positions
+        if any(shares.values()):
+            self._waiting_since = None
+            self._turn += 1
+            batches = self._batches(offset, parts, shares)
+            end = Offset(batches, name).to_json()
+        left = {key: self._backlog(each, shares[key], batches[key]) for key, each in parts.items()}
+        self.progress.update(self._views, left)
+        self._store_progress(name)
+        return end
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SequenceRange]:
         """
@@ -391,6 +395,26 @@ class QueryPlanner:
         counts = self._access.counts(view, start.filters)
         rows = counts.matching(start.next_seq, end_seq)
         return _StreamPart(view, start, end_seq, counts, rows)
+
+    def _backlog(self, part: _StreamPart, rows: int, batch: StreamOffset) -> Backlog:
+        """Return what a batch of some rows leaves in a stream, also beyond the end of AvailableNow."""
+        view = part.view
+        beyond = part.counts.matching(max(part.end_seq, part.start.next_seq), view.end_seq)
+        left = part.rows - rows + beyond
+        oldest = self._access.stored_at(view.name, batch.next_seq) if left else None
+        return Backlog(left, 0 if oldest is None else oldest[1])
+
+    def _store_progress(self, query: str) -> None:
+        """Put the progress into the bucket of the options, under the name of the query."""
+        bucket, report = self.options.progress_bucket, self.progress.report()
+        is_new = report != self._stored_report or monotonic() >= self._store_at
+        if bucket is None or not is_new:
+            return
+        self._stored_report, self._store_at = report, monotonic() + _STORE_INTERVAL_S
+        try:
+            self._access.js.key_value(bucket).put(query, dumps(report))
+        except Error as error:
+            log.warning("the progress cannot be stored in bucket %s: %s", bucket, error)
 
     def _admit(self, parts: Mapping[str, _StreamPart], *, unlimited: bool) -> dict[str, int]:
         """Return how many messages of each stream are in the next batch."""
