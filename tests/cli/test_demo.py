@@ -175,14 +175,6 @@ def test_orders_from_standard_input(orders: Path) -> None:
     assert "jsm:" not in err
 
 
-def test_paced_run_shows_progress(fresh_server: NatsServer, orders: Path) -> None:
-    """With --rate the orders are spread over time, with a progress line per second."""
-    status, out, err = demo("--input", orders, "--json", "--server", fresh_server.url, "--rate", 25)
-    assert status == 0
-    assert json.loads(out)["seconds"] >= (COUNT - 1) / 25
-    assert f" of {COUNT} " in err
-
-
 def test_two_demos_side_by_side(
     fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
 ) -> None:
@@ -218,59 +210,10 @@ def test_existing_stream_is_not_touched(
     assert after.created == before.created
 
 
-def test_stream_with_the_same_subjects_is_not_touched(
-    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
-) -> None:
-    """A stream of another name with the demo's subjects is refused as well."""
-    js.create_stream(name="ALL", subjects=["ORDERS.>"])
-    status, out, err = demo("--input", orders, "--server", fresh_server.url)
-    assert (status, out) == (1, "")
-    assert one_line(err, "subjects overlap")
-    assert names(js) == ["ALL"]
-    assert js.get_stream("ALL").cached_info.state.messages == 0
-
-
-@pytest.mark.parametrize("named", ["option", "context"])
-def test_the_login_is_that_of_every_command(orders: Path, tmp_path: Path, named: str) -> None:
-    """On a given server the demo logs in with its options, or a context."""
-    with NatsServer(config="authorization { user: shop, password: right }") as server:
-        where = ["--server", server.url, "--user", "shop", "--password", "right"]
-        if named == "context":
-            folder = tmp_path / "nats" / "context"
-            folder.mkdir(parents=True)
-            fields = {"url": server.url, "user": "shop", "password": "right"}
-            (folder / "shop.json").write_text(json.dumps(fields))
-            where = ["--context", "shop"]
-        args = ["demo", "--input", str(orders), *where]
-        assert "exactly once" in run_jsm(*args, XDG_CONFIG_HOME=str(tmp_path)).ok().out
-        run_jsm(*args, "--keep", XDG_CONFIG_HOME=str(tmp_path)).ok()
-        # The stream exists now on that server.
-        assert run_jsm(*args, XDG_CONFIG_HOME=str(tmp_path)).status == 1
-
-
 def test_a_demo_of_its_own_takes_no_login(orders: Path) -> None:
     """The server that the demo starts needs no login, whatever the environment has."""
     variables = dict.fromkeys(("NATS_URL", "NATS_CREDS", "NATS_CONTEXT"), "/nonexistent")
     run_jsm("demo", "--input", str(orders), "--user", "me", **variables).ok()
-
-
-def test_server_without_jetstream(orders: Path) -> None:
-    """A server without JetStream is no connection either, at once."""
-    with NatsServer(jetstream=False) as server:
-        status, out, err = demo("--input", orders, "--server", server.url)
-    assert (status, out) == (5, "")
-    assert one_line(err, "JetStream")
-
-
-def test_order_above_the_servers_limit(tmp_path: Path) -> None:
-    """An order that no message can hold ends the run in one line."""
-    item = {"sku": "X", "quantity": 1, "price": 1}
-    order = {"id": 1, "customer": "C" * 2**20, "currency": "EUR", "country": "DE", "items": [item]}
-    path = tmp_path / "large.jsonl"
-    path.write_text(json.dumps(order))
-    status, out, err = demo("--input", path)
-    assert (status, out) == (2, "")
-    assert one_line(err, "max_payload")
 
 
 # --- how it ends --------------------------------------------------------------------------------
@@ -297,21 +240,6 @@ def test_signal_ends_it_cleanly(
         wait_until(lambda: seen(js, at_least))
         process.send_signal(number)
         assert end_of(process) == (status, "", said)
-    assert names(js) == []
-
-
-def test_signal_while_it_waits_for_the_last_order(
-    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
-) -> None:
-    """Ctrl-C ends it when everything is published and one order is delayed."""
-    options = ("--input", orders, "--server", fresh_server.url, "--rate", 40, "--quiet")
-    with started(*options) as process:
-        wait_until(lambda: seen(js, 1))
-        steal(js)
-        # The stolen message is redelivered after ack_wait, 20 s.
-        wait_until(lambda: seen(js, 3 * COUNT - 1))
-        process.send_signal(signal.SIGINT)
-        assert end_of(process) == (130, "", "jsm: interrupted\n")
     assert names(js) == []
 
 
@@ -357,22 +285,6 @@ def test_server_that_dies_ends_it(
         fresh_server.kill()
         status, out, err = end_of(process)
     assert (status, out) == (5, "")
-    assert one_line(err)
-
-
-def test_server_that_freezes_ends_it(
-    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
-) -> None:
-    """A suspended server is status 4 after --timeout."""
-    options = ("--input", orders, "--server", fresh_server.url, "--rate", 20, "--keep", "--quiet")
-    with started(*options, "--timeout", 1) as process:
-        wait_until(lambda: seen(js, 10))
-        fresh_server.pause()
-        try:
-            status, out, err = end_of(process, limit=30)
-        finally:
-            fresh_server.resume()
-    assert (status, out) == (4, "")
     assert one_line(err)
 
 
@@ -445,41 +357,6 @@ def test_lost_order_is_found(
     assert status == 1
     missing = [stage["missing"] for stage in json.loads(out)["stages"]]
     assert missing == [0, 0, 1]
-
-
-def test_closed_pipe_is_quiet(
-    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
-) -> None:
-    """When the reader of the output has ended, the process ends quietly, and cleans up."""
-    with started("--input", orders, "--server", fresh_server.url, "--quiet") as process:
-        assert process.stdout is not None
-        process.stdout.close()
-        assert process.stderr is not None
-        assert process.stderr.read() == b""
-        assert process.wait(timeout=20) == 141
-    assert names(js) == []
-
-
-def test_terminal_shows_bars_and_a_drawn_table(fresh_server: NatsServer, orders: Path) -> None:
-    """On a terminal there is a bar while it runs, and a table with lines at the end."""
-    pytest.importorskip("rich")
-    pty = pytest.importorskip("pty")
-    master, slave = pty.openpty()
-    options = ("--input", orders, "--server", fresh_server.url, "--rate", 100)
-    env = {"TERM": "xterm", "COLUMNS": "140", "NO_COLOR": ""}
-    with started(*options, stdin=slave, stdout=slave, stderr=slave, env=env) as process:
-        os.close(slave)
-        shown = b""
-        # Linux says EIO when the last process has closed the terminal.
-        with contextlib.suppress(OSError):
-            while chunk := os.read(master, 4096):
-                shown += chunk
-        os.close(master)
-        assert process.wait(timeout=20) == 0
-    text = shown.decode()
-    assert f"orders: {COUNT} of {COUNT}" in text
-    assert "──" in text
-    assert "Every order came through exactly once" in text
 
 
 # --- orders -------------------------------------------------------------------------------------

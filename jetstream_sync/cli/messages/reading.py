@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any, Protocol
 
 from ... import (
@@ -27,6 +28,7 @@ from ... import (
     MessageIterator,
     Msg,
     OrderedMessages,
+    PriorityOptions,
     PullConsumer,
     PushSubscription,
     Subscription,
@@ -118,7 +120,7 @@ class NowSource:
     def __init__(self, consumer: PullConsumer, count: int, group: str | None) -> None:
         self._consumer = consumer
         self._left = count
-        self._group = group
+        self._options: PriorityOptions = {} if group is None else {"group": group}
         self._got: list[JetStreamMsg] = []
 
     def next(self, timeout: float | None) -> JetStreamMsg | None:
@@ -126,11 +128,7 @@ class NowSource:
         del timeout
         if not self._got and self._left > 0:
             most = self._consumer.cached_info.config.max_batch or self._left
-            batch = min(self._left, most)
-            if self._group is None:
-                self._got = self._consumer.fetch_no_wait(batch)
-            else:
-                self._got = self._consumer.fetch_no_wait(batch, group=self._group)
+            self._got = self._consumer.fetch_no_wait(min(self._left, most), **self._options)
             self._left -= len(self._got) or self._left
         return self._got.pop(0) if self._got else None
 
@@ -221,19 +219,15 @@ class Start:
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of a consumer config."""
-        fields: dict[str, Any] = {"deliver_policy": self.policy}
-        if self.sequence is not None:
-            fields["opt_start_seq"] = self.sequence
-        if self.since is not None:
-            fields["opt_start_time"] = self.since
-        filters = self.filters
-        if self.policy is DeliverPolicy.LAST_PER_SUBJECT and not filters:
-            filters = (">",)
-        if filters:
-            fields["filter_subjects"] = list(filters)
-        if self.headers_only:
-            fields["headers_only"] = True
-        return fields
+        every = (">",) if self.policy is DeliverPolicy.LAST_PER_SUBJECT else ()
+        fields = {
+            "opt_start_seq": self.sequence,
+            "opt_start_time": self.since,
+            "filter_subjects": list(self.filters or every),
+            "headers_only": self.headers_only,
+        }
+        given = {name: value for name, value in fields.items() if value}
+        return {"deliver_policy": self.policy, **given}
 
 
 def stream_source(
@@ -291,16 +285,15 @@ def _pending(js: JetStream, stream: str, fields: dict[str, Any]) -> int:
 class Settle:
     """The acknowledgement of a message after it was shown."""
 
+    #: ``ack``, ``nak``, ``term`` or empty for none.
     word: str = "ack"
-    """``ack``, ``nak``, ``term`` or empty for none."""
+    #: The redelivery delay of a nak; ``None``: no delay.
     delay: timedelta | None = None
-    """The redelivery delay of a nak; ``None``: no delay."""
+    #: Whether to wait until the server confirms an ack, and for how many seconds.
     confirmed: bool = False
-    """Whether to wait until the server confirms an ack."""
-    wanted: bool = True
-    """Whether the consumer's policy expects acknowledgements."""
     timeout: float = 5.0
-    """The timeout for the confirmation, in seconds."""
+    #: Whether the consumer's policy expects acknowledgements.
+    wanted: bool = True
 
     def acks(self, msg: Msg) -> bool:
         """Return whether a message is acknowledged; one pushed to a plain subscription can be, too."""
@@ -347,14 +340,18 @@ class Settle:
             CommandError: options exclude each other.
 
         """
-        said = {"--no-ack": no_ack, "--nak": nak is not None, "--term": term}
-        chosen = [name for name, value in said.items() if value]
-        if len(chosen) > 1 or (chosen and confirmed):
-            names = " and ".join([*chosen, "--double-ack"][:2])
+        options = {
+            "--no-ack": ("", no_ack),
+            "--nak": ("nak", nak is not None),
+            "--term": ("term", term),
+            "--double-ack": ("ack", confirmed),
+        }
+        given = [(flag, word) for flag, (word, value) in options.items() if value]
+        if len(given) > 1:
+            names = " and ".join(flag for flag, _ in given[:2])
             raise CommandError(f"{names} exclude each other", ExitStatus.USAGE)
-        word = {"--no-ack": "", "--nak": "nak", "--term": "term"}[chosen[0]] if chosen else "ack"
         return cls(
-            word=word,
+            word=given[0][1] if given else "ack",
             delay=nak or None,
             confirmed=confirmed,
             wanted=policy not in (AckPolicy.NONE, AckPolicy.FLOW_CONTROL),
@@ -437,9 +434,10 @@ class Reading:
             return
         # After the timeout, messages in flight are shown as well.
         self.timed_out = True
-        self.source.end()
-        while self.shown != count and (late := self._next_received()) is not None:
+        for late in self._received():
             self._handle(late)
+            if self.shown == count:
+                break
 
     def _handle(self, msg: Msg) -> None:
         if any(subject_matches(each, msg.subject) for each in self.ignored):
@@ -454,20 +452,18 @@ class Reading:
         if line and self.view.shows_settling:
             say(self.settings, f"\n{line}")
 
-    def _next_received(self) -> Msg | None:
-        try:
-            return self.source.next(0)
-        except TimeoutError:
-            return None
+    def _received(self) -> Iterator[Msg]:
+        """Request no more messages, and yield those that were received."""
+        self.source.end()
+        with suppress(TimeoutError):
+            while (msg := self.source.next(0)) is not None:
+                yield msg
 
     def _nak_unshown(self) -> None:
         """Send a nak for each message that was received but not shown."""
-        current, returned = self._current, False
-        if isinstance(current, JetStreamMsg) and self.settle.wanted:
-            current.nak()
-            returned = True
-        self.source.end()
-        while (msg := self._next_received()) is not None:
+        current = [] if self._current is None else [self._current]
+        returned = False
+        for msg in chain(current, self._received()):
             if isinstance(msg, JetStreamMsg) and self.settle.wanted:
                 msg.nak()
                 returned = True
