@@ -265,7 +265,7 @@ def test_the_tutorial_can_be_run_again(forgotten: bool) -> None:
                     js.update_stream(replace(config, duplicate_window=timedelta(milliseconds=100)))
                     publish = partial(js.publish, "ORDERS.probe", b"", msg_id="probe")
                     publish()
-                    wait_until(lambda: not publish().duplicate)  # noqa: B023 - called here
+                    wait_until(lambda: not publish().duplicate, 30)  # noqa: B023 - called here
                     js.update_stream(config)
                 stored = stream.info(subjects_filter="ORDERS.received").state.subjects
     assert stored == {"ORDERS.received": 202 if forgotten else 101}
