@@ -84,6 +84,8 @@ nitpick_ignore = [
     ("py:class", "pa.RecordBatch"),
     ("py:exc", "ImproperlyConfigured"),
     ("py:class", "jetstream_sync.jetstream.watch.E"),
+    ("py:class", "jetstream_sync.services.service.H"),
+    ("py:class", "jetstream_sync.spark.session.T"),
 ]
 
 html_theme = "furo"

@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 
 from jetstream_sync.cli.commands import Node, default_of, parameters, walk
+from jetstream_sync.cli.fields import FieldOption
 from jetstream_sync.cli.main import jsm
 from jetstream_sync.cli.status import MEANINGS
 
@@ -34,6 +35,10 @@ What is common to all commands, and how to use it in scripts, is in :doc:`../how
 """
 
 
+#: The groups with a page of their own.
+OWN_PAGES = frozenset({"stream", "consumer", "kv", "object"})
+
+
 def root() -> click.Context:
     """Return the context of the root command."""
     return click.Context(jsm, info_name="jsm", **jsm.context_settings)
@@ -50,7 +55,7 @@ def pages() -> dict[Path, str]:
     groups: dict[str, list[str]] = {}
     for node in nodes():
         name = node.path[0]
-        if node.is_group and len(node.path) == 1:
+        if node.is_group and len(node.path) == 1 and name in OWN_PAGES:
             groups[name] = []
         if name in groups:
             groups[name] += _about(node)
@@ -87,8 +92,8 @@ def _common_options() -> Iterator[str]:
 
 def _about(node: Node) -> Iterator[str]:
     name = " ".join(("jsm", *node.path))
-    # A group is the title of its page.
-    yield _title(name, "=" if node.is_group and len(node.path) == 1 else "-")
+    own_page = len(node.path) == 1 and name.removeprefix("jsm ") in OWN_PAGES
+    yield _title(name, "=" if own_page else "-")
     if node.aliases:
         yield "Also: " + ", ".join(f"``{alias}``" for alias in node.aliases) + ".\n"
     yield from _help(node.command)
@@ -99,6 +104,10 @@ def _about(node: Node) -> Iterator[str]:
     if options:
         usage += " [OPTIONS]"
     yield f"\n.. code-block:: text\n\n   {usage}\n"
+    config = [option for option in options if isinstance(option, FieldOption)]
+    if config and node.path[-1] != "add":
+        yield f"The options for the config are those of ``jsm {node.path[0]} add``.\n"
+        options = [option for option in options if option not in config]
     for option in options:
         yield from _option(option, node.context)
 

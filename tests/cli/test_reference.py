@@ -96,11 +96,11 @@ def test_every_command_that_was_named_is_there() -> None:
 
 def test_recipes_are_commands() -> None:
     """Every recipe of the documentation is a command line that can be read."""
-    lines = (PAGE.parents[1] / "howto" / "jsm-recipes.rst").read_text().splitlines()
+    lines = (PAGE.parents[1] / "howto" / "jsm.rst").read_text().splitlines()
     recipes = [line.strip() for line in lines if re.match(r"   (JSM_TRACE=1 )?jsm ", line)]
     assert recipes
     for recipe in recipes:
-        _check_line(recipe.partition(" < ")[0].removeprefix("JSM_TRACE=1 "))
+        _check_line(re.split(" [<|] ", recipe)[0].removeprefix("JSM_TRACE=1 "))
 
 
 def _check_line(line: str) -> None:
