@@ -171,10 +171,9 @@ BROAD_HANDLERS: dict[tuple[str, str], str] = {
     ("workers/tracing.py", "guarded"): "tracers and propagators may raise anything",
     ("workers/observer.py", "emit"): "a user's hook may raise anything",
     ("spark/session.py", "start_query"): "the errors of Spark have no common class; it repeats one",
-    ("django/outbox.py", "_clean"): "the relay outlives any error of the database, and reports it",
     (
         "django/outbox.py",
-        "_publish_all",
+        "_guarded",
     ): "the relay outlives any error of the database, and reports it",
     (
         "django/tasks.py",

@@ -22,7 +22,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from django.db import DatabaseError, connections, transaction
@@ -132,16 +132,29 @@ class OutboxRelay:
         try:
             while not self._stopped.is_set():
                 for alias in self._databases:
-                    self._publish_all(alias)
+                    # The connection stays open, because it is used twice a second.
+                    self._guarded("publish the outbox", alias, self._publish_all)
                 if self._config.inbox_days and time.monotonic() - cleaned_at >= _CLEAN_S:
                     cleaned_at = time.monotonic()
-                    self._clean()
+                    for alias in self._inbox:
+                        self._guarded("delete old entries of the inbox", alias, self._clean)
                 self._stopped.wait(_INTERVAL_S)
         finally:
             connections.close_all()
 
-    def _sample(self, alias: str) -> None:
-        """Read the state of an outbox for the metrics, if that is due."""
+    def _guarded(self, what: str, alias: str, work: Callable[[str], object]) -> None:
+        """Do something with a database; after an error, there is a new connection next time."""
+        try:
+            work(alias)
+        except Exception as error:  # noqa: BLE001 - the thread outlives any error of the database
+            connections[alias].close()
+            self._report((what, alias), f"cannot {what} in {alias!r}, trying again: {error}")
+
+    def _clean(self, alias: str) -> None:
+        Inbox.delete_old(self._config.inbox_days, alias)
+
+    def _publish_all(self, alias: str) -> None:
+        """Publish what is in the outbox, and read its state for the metrics if that is due."""
         now = time.monotonic()
         if now - self._sampled_at.get(alias, -math.inf) >= _SAMPLE_S:
             self._sampled_at[alias] = now
@@ -150,27 +163,8 @@ class OutboxRelay:
             except DatabaseError:
                 self._states.pop(alias, None)  # it is not known any more
                 raise
-
-    def _clean(self) -> None:
-        for alias in self._inbox:
-            try:
-                Inbox.delete_old(self._config.inbox_days, alias)
-            except Exception as error:  # noqa: BLE001 - the thread outlives any error of the database
-                connections[alias].close()
-                text = f"cannot delete old entries of the inbox in {alias!r}: {error}"
-                self._report(("inbox", alias), text)
-
-    def _publish_all(self, alias: str) -> None:
-        """Publish what is in the outbox; report errors."""
-        # The connection stays open, because it is used twice a second; after an error there is a new one.
-        try:
-            self._sample(alias)
-            while not self._stopped.is_set() and self.publish_batch(alias):
-                pass
-        except Exception as error:  # noqa: BLE001 - the thread outlives any error of the database
-            connections[alias].close()
-            text = f"cannot publish the outbox of {alias!r}, trying again: {error}"
-            self._report(("outbox", alias), text)
+        while not self._stopped.is_set() and self.publish_batch(alias):
+            pass
 
     def _report(self, key: tuple[str, str], text: str) -> None:
         """Log an error, unless there was one with this key in the last minute."""

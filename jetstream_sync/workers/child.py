@@ -24,9 +24,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from logging.handlers import QueueHandler
 from multiprocessing.connection import Connection
 from multiprocessing.spawn import prepare
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, cast
 
 from .. import InvalidOptionError, JetStreamMsg
@@ -39,7 +41,7 @@ from .status import spawn
 from .tracing import tracing_middleware
 
 if TYPE_CHECKING:
-    from .. import Headers, JetStream, PubAck
+    from .. import Headers, JetStream
 
 try:
     import fcntl
@@ -245,7 +247,7 @@ class _Child:
         context = Context(
             delivery,
             lambda _: request.message_id,
-            cast("JetStream", _RemoteJetStream(self)),
+            cast("JetStream", SimpleNamespace(publish=partial(self.ask, "publish"))),
             lambda: bool(self.ask("is_stopping")),
             lambda _: bool(self.ask("ack")),
         )
@@ -270,13 +272,14 @@ class _Child:
         with self._lock:
             self._conn.send(content)
 
-    def ask(self, *question: object) -> object:
+    def ask(self, name: str, *arguments: object, **options: object) -> object:
         """Ask the worker, and return the answer."""
+        question = (name, arguments, options)
         try:
             pickle.dumps(question)
         except Exception as error:
             raise InvalidOptionError(
-                "arguments", question[1:], f"cannot be sent to the process of the worker: {error}"
+                "arguments", arguments, f"cannot be sent to the process of the worker: {error}"
             ) from error
         with self._lock:
             if not self._running:
@@ -335,17 +338,6 @@ class _Link:
             "processes",
             "a handler process has no connection: return, raise, or use the context",
         )
-
-
-class _RemoteJetStream:
-    """Publishes through the connection of the worker."""
-
-    def __init__(self, child: _Child) -> None:
-        self._child = child
-
-    def publish(self, *arguments: Any, **options: Any) -> PubAck:
-        """Publish a message; see `JetStream.publish`."""
-        return cast("PubAck", self._child.ask("publish", arguments, options))
 
 
 def _report(error: BaseException) -> FailureReport:

@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Pipe
 from multiprocessing.spawn import get_preparation_data
@@ -113,7 +113,14 @@ class ProcessPool:
         process = self._acquire()
         usable = False
         try:
-            call = _Call(self, delivery, context, ack, self._handler.timeout)
+            call = _Call(
+                delivery,
+                context,
+                self._handler.timeout,
+                ack=ack,
+                is_stopping=self._is_stopping,
+                publish=self._js.publish,
+            )
             failure: BaseException | None
             result, failure = process.run(call)
             usable = not isinstance(failure, MemoryError)
@@ -189,37 +196,17 @@ class ProcessPool:
             self._all.discard(process)
         process.kill()
 
-    def serve(self, call: _Call, name: str, arguments: tuple[Any, ...]) -> object:
-        """Answer a question of a handler process."""
-        if name == "is_lost":
-            return call.delivery.is_lost()
-        if name == "is_stopping":
-            return self._is_stopping()
-        if name == "ack":
-            return call.ack()
-        if name == "extend":
-            call.extend(*arguments)
-            return None
-        positional, keywords = arguments
-        return self._js.publish(*positional, **keywords)
-
 
 class _Call:
-    """One run of a handler in a process."""
+    """One run of a handler in a process; ``answers`` has a function for each question of that process."""
 
     def __init__(
-        self,
-        pool: ProcessPool,
-        delivery: Delivery,
-        context: Context,
-        ack: Callable[[], bool],
-        timeout: float,
+        self, delivery: Delivery, context: Context, timeout: float, **answers: Callable[..., object]
     ) -> None:
-        self._pool = pool
-        self.delivery = delivery
-        self.ack = ack
+        self._delivery = delivery
+        self._answers = {**answers, "is_lost": delivery.is_lost, "extend": self._extend}
         self.deadline = 0.0
-        self.extend(lease_clock() + timeout)
+        self._extend(lease_clock() + timeout)
         msg = delivery.msg
         self.request = HandlerRequest(
             received=(msg.subject.encode(), msg.ack_subject, msg.headers, msg.data),
@@ -230,15 +217,17 @@ class _Call:
             maybe_done=context.maybe_done,
         )
 
-    def extend(self, deadline: float) -> None:
+    def _extend(self, deadline: float) -> None:
         """Let the handler run until this time by the lease clock."""
         self.deadline = deadline
-        self.delivery.give_up_at = deadline + _KILL_GRACE_S
+        self._delivery.give_up_at = deadline + _KILL_GRACE_S
 
-    def answer(self, name: str, arguments: tuple[Any, ...]) -> tuple[str, object]:
+    def answer(
+        self, question: str, arguments: Sequence[Any], options: Mapping[str, Any]
+    ) -> tuple[str, object]:
         """Return the answer to a question of the handler process."""
         try:
-            return "value", self._pool.serve(self, name, arguments)
+            return "value", self._answers[question](*arguments, **options)
         except Exception as error:  # noqa: BLE001 - raised in the handler process
             return "error", error
 
@@ -293,7 +282,7 @@ class _HandlerProcess:
                 if kind == "log":
                     _log(content[0])
                 else:
-                    self.conn.send(call.answer(kind, tuple(content)))
+                    self.conn.send(call.answer(kind, *content))
         except OSError:
             self._crashed()
         except HandlerTimeoutError:
