@@ -100,7 +100,7 @@ def test_recipes_are_commands() -> None:
     recipes = [line.strip() for line in lines if re.match(r"   (JSM_TRACE=1 )?jsm ", line)]
     assert recipes
     for recipe in recipes:
-        _check_line(re.split(" [<|] ", recipe)[0].removeprefix("JSM_TRACE=1 "))
+        _check_line(re.split(" [<|>]", recipe)[0].removeprefix("JSM_TRACE=1 "))
 
 
 def _check_line(line: str) -> None:
