@@ -1,10 +1,13 @@
 import jetstream_sync
-from jetstream_sync.workers import Context, Reject, Worker
+from jetstream_sync.workers import Context, DeadLetters, Reject, Worker
 
 with jetstream_sync.connect("nats://127.0.0.1:4222") as nc:
     js = nc.jetstream()
-    js.create_stream(name="ORDERS", subjects=["ORDERS.*"], allow_msg_schedules=True)
+    js.create_stream(name="ORDERS", subjects=["ORDERS.*"])
+    subjects = ["REPORTS.*", "schedules.REPORTS.>"]
+    js.create_stream(name="REPORTS", subjects=subjects, allow_msg_schedules=True)
     js.publish("ORDERS.new", b"tea")
+    js.publish("ORDERS.new", b"")
 worker = Worker("nats://127.0.0.1:4222", name="shop", dead_letters="DEAD")
 
 
@@ -38,7 +41,7 @@ def report(event):
 
 
 # --- Worker.schedule
-@worker.schedule("daily-report", subject="ORDERS.report", cron="0 5 * * *")
+@worker.schedule("daily-report", subject="REPORTS.daily", cron="0 5 * * *")
 def report_payload() -> bytes:
     return b"{}"
 
@@ -97,3 +100,29 @@ def crawl(page: bytes, ctx: Context) -> None:
 def call(number: bytes, ctx: Context) -> None:
     ctx.ack()  # from here on it is not delivered again
     print("calling", number)
+
+
+nc = jetstream_sync.connect("nats://127.0.0.1:4222")
+
+# --- DeadLetters.store_advisories
+letters = DeadLetters(nc.jetstream())
+letters.store_advisories()  # and from now on, dead letters of all consumers are found
+
+# --- DeadLetters.find
+for letter in letters.find("ORDERS", "BILLING"):
+    print(letter.seq, letter.reason)
+
+# --- DeadLetters.get_msg
+msg = letters.get_msg(letter)
+
+# --- DeadLetters.requeue
+if msg is not None:  # None: it is no longer stored
+    letters.requeue(letter, msg._replace(data=b"tea"))
+
+# --- DeadLetters.discard
+for letter in letters.find("ORDERS"):
+    letters.requeue(letter)
+    letters.discard(letter)  # only now: requeue() has returned, so the message is stored
+
+# --- DeadLetters.delete_original
+letters.delete_original(letter)

@@ -24,6 +24,7 @@ The runtime is written against the public API of `jetstream_sync`.
 from __future__ import annotations
 
 from .context import Context
+from .dead_letters import DeadLetter, DeadLetterEstimate, DeadLetters
 from .handler import Handler, Reply
 from .leases import LeaseLostError
 from .logs import JsonLogFormatter, LogContextFilter
@@ -40,6 +41,9 @@ __all__ = [
     "BatchError",
     "CheckResult",
     "Context",
+    "DeadLetter",
+    "DeadLetterEstimate",
+    "DeadLetters",
     "Handler",
     "HandlerTimeoutError",
     "JsonLogFormatter",

@@ -1,24 +1,36 @@
-"""Dead letters: copies of messages that a worker gave up, in a stream of their own."""
+"""Dead letters: how a worker stores copies of messages that it gives up, and how all are read."""
 
 from __future__ import annotations
 
+import json
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
 from .. import (
     Headers,
     MaxPayloadError,
+    MessageNotFoundError,
     RetentionPolicy,
     StorageType,
     StreamNotFoundError,
+    TimeoutError,
     ValueTooLargeError,
 )
 
 if TYPE_CHECKING:
-    from .. import JetStream, JetStreamMsg
+    from .. import (
+        ConsumerInfo,
+        JetStream,
+        JetStreamMsg,
+        OrderedMessages,
+        PubAck,
+        StoredMsg,
+        Stream,
+    )
     from .leases import Delivery
 
 #: Where dead letters go: a stream, or a function of the message and the reason that returns a subject.
@@ -31,19 +43,20 @@ _MAX_AGE: Final = timedelta(days=30)
 #: Maximum length of the reason, in characters.
 _MAX_REASON: Final = 500
 _PUBLISH_TIMEOUT_S: Final = 5.0
-#: Headers with an effect on the server: they concern the original message, not its copy.
-_SERVER_HEADERS: Final = (
+#: Headers that concern one publish of a message. If they were published again, the server would reject
+#: the message, delete other messages, or trace it.
+_PUBLISH_HEADERS: Final = (
     "nats-msg-id",
     "nats-expected-",
-    "nats-ttl",
     "nats-rollup",
     "nats-schedule",
     "nats-batch-",
     "nats-trace-",
 )
-
-#: Headers that the runtime adds to dead letters, and to messages that wait for a retry in the stream.
-_RUNTIME_HEADERS: Final = ("dead-", "worker-attempt", "worker-origin")
+#: Headers that the runtime adds to messages that wait for a retry in the stream.
+_RETRY_HEADERS: Final = ("worker-attempt", "worker-origin")
+#: All headers that a copy of a message does not have; a dead letter must not expire with its TTL.
+_NOT_COPIED: Final = (*_PUBLISH_HEADERS, *_RETRY_HEADERS, "nats-ttl", "dead-")
 
 
 def one_line(error: BaseException | str) -> str:
@@ -57,11 +70,13 @@ def one_line(error: BaseException | str) -> str:
     return " ".join(printable.split())[:_MAX_REASON]
 
 
-def copied_headers(delivery: Delivery) -> Headers:
-    """Return the headers of a message that a copy of it may have."""
+def copied_headers(
+    msg: JetStreamMsg | StoredMsg, without: tuple[str, ...] = _NOT_COPIED
+) -> Headers:
+    """Return the headers of a message, except those that begin with one of the prefixes."""
     headers = Headers()
-    for name, value in delivery.msg.headers.pairs() if delivery.msg.headers else ():
-        if not name.lower().startswith((*_SERVER_HEADERS, *_RUNTIME_HEADERS)):
+    for name, value in (msg.headers or headers).pairs():
+        if not name.lower().startswith(without):
             headers.add(name, value)
     return headers
 
@@ -141,7 +156,7 @@ class DeadLetterWriter:
         return True
 
     def _headers(self, delivery: Delivery, error: str) -> Headers:
-        headers = copied_headers(delivery)
+        headers = copied_headers(delivery.msg)
         where = delivery.metadata
         headers["Dead-Stream"] = where.stream
         headers["Dead-Consumer"] = where.consumer
@@ -152,3 +167,379 @@ class DeadLetterWriter:
         headers["Dead-Time"] = datetime.now(timezone.utc).isoformat()
         headers["Dead-Worker"] = self._worker
         return headers
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+#: Subjects of the advisories for messages at the delivery limit, and terminated by a client.
+_ADVISORIES: Final = (
+    "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES",
+    "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED",
+)
+_ADVISORY_TYPE: Final = "io.nats.jetstream.advisory.v1."
+#: Timeout for a message that the stream has, in seconds, and the number of attempts: while the stream
+#: has no leader, its messages do not arrive.
+_READ_TIMEOUT_S: Final = 5.0
+_READ_ATTEMPTS: Final = 6
+#: Header with the stream, consumer and sequence of the original.
+_REQUEUED_FROM: Final = "Jsm-Requeued-From"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadLetter:
+    """A message that a consumer does not deliver again; see `DeadLetters.find`."""
+
+    stream: str
+    """The stream of the message."""
+    consumer: str
+    """The consumer that gave it up."""
+    seq: int
+    """The stream sequence of the message."""
+    kind: Literal["max_deliver", "terminated", "copy"]
+    """Why it is a dead letter: the last delivery failed, a client terminated it, or a worker gave it up
+    and stored a copy."""
+    deliveries: int
+    """The number of deliveries."""
+    time: datetime
+    """The time of the advisory, or the time at which the copy was stored."""
+    reason: str = ""
+    """The reason given by the worker, or by the client that terminated the message; may be empty."""
+    stored: tuple[tuple[str, int], ...] = ()
+    """The stream and sequence of each advisory and copy of the message; the latest is the last one."""
+    subject: str = ""
+    """The subject of the message, if there is a copy; otherwise empty."""
+    pointer: bool = False
+    """Whether the copy has no data, because the message was too large."""
+
+
+class DeadLetters:
+    """
+    The dead letters of an account: messages that consumers do not deliver again.
+
+    The server publishes an advisory when a message has reached the ``max_deliver`` of its consumer, and
+    when a client terminates it. The message stays in its stream without a mark. A `Worker` with
+    ``dead_letters`` also stores a copy of a message that it gives up. A dead letter is found if a stream
+    stores its advisory, or a copy with a subject that begins with ``dead.``. An advisory and a copy of
+    the same message are one dead letter.
+
+    Any thread may call the methods. Each method raises `Error` if a request fails: `TimeoutError`,
+    `ConnectionClosedError`, `PermissionsError` or `APIError`.
+
+    Args:
+        js: the JetStream context of the account.
+
+    """
+
+    def __init__(self, js: JetStream) -> None:
+        self._js = js
+        self._streams: dict[str, Stream] = {}
+
+    def advisory_streams(self) -> list[str]:
+        """Return the names of the streams that store some or all of the advisories."""
+        names = (self._js.stream_names(subject=f"{subject}.>") for subject in _ADVISORIES)
+        return sorted({name for each in names for name in each})
+
+    def copy_streams(self) -> list[str]:
+        """Return the names of the streams that store copies of workers."""
+        return self._js.stream_names(subject=DEAD_LETTER_SUBJECTS)
+
+    def store_advisories(
+        self,
+        name: str = "DEAD_LETTERS",
+        *,
+        max_age: timedelta | None = _MAX_AGE,
+        num_replicas: int | None = None,
+    ) -> Stream:
+        """
+        Create a stream that stores the advisories from now on, unless there is one.
+
+        Args:
+            name: the name of the stream to create.
+            max_age: how long advisories are kept, 30 days by default; ``None``: without limit.
+            num_replicas: the number of servers that store the stream; ``None``: one.
+
+        Returns:
+            The first stream that stores advisories, or the new one.
+
+        Raises:
+            InvalidNameError: the name is invalid.
+            StreamNameInUseError: a stream with this name has other subjects.
+
+        """
+        for known in self.advisory_streams():
+            return self._js.get_stream(known)
+        return self._js.create_stream(
+            name=name,
+            subjects=[f"{subject}.>" for subject in _ADVISORIES],
+            description="Dead letters: advisories of max deliver and of termination",
+            storage=StorageType.FILE,
+            max_age=max_age,
+            num_replicas=num_replicas,
+            allow_direct=True,
+        )
+
+    def find(self, stream: str | None = None, consumer: str | None = None) -> list[DeadLetter]:
+        """
+        Return the dead letters, sorted by stream, consumer and sequence.
+
+        Messages that are no longer stored are included, see `get_msg`. Without `advisory_streams` and
+        `copy_streams` the list is empty, and `DeadLetterEstimate` is all that is known.
+
+        Args:
+            stream: only those of this stream; ``None``: of all streams.
+            consumer: only those of this consumer; ``None``: of all consumers.
+
+        """
+        found: dict[tuple[str, str, int], DeadLetter] = {}
+        for letter in self._read(stream, consumer):
+            if stream in (None, letter.stream) and consumer in (None, letter.consumer):
+                key = (letter.stream, letter.consumer, letter.seq)
+                # The last one replaces earlier ones for the same message.
+                earlier = found[key].stored if key in found else ()
+                found[key] = replace(letter, stored=earlier + letter.stored)
+        return [found[key] for key in sorted(found)]
+
+    def _read(self, stream: str | None, consumer: str | None) -> Iterator[DeadLetter]:
+        """Yield the dead letters of all advisories, then of all copies, which replace them."""
+        advisories = [f"{each}.{stream or '*'}.{consumer or '*'}" for each in _ADVISORIES]
+        for name in self.advisory_streams():
+            for msg in self._iter_msgs(name, advisories):
+                if (letter := _from_advisory(msg)) is not None:
+                    yield letter
+        for name in self.copy_streams():
+            # The function of a worker chooses the rest of their subjects.
+            for msg in self._iter_msgs(name, [DEAD_LETTER_SUBJECTS], headers_only=True):
+                if (letter := _from_copy(msg)) is not None:
+                    yield letter
+
+    def _iter_msgs(
+        self, name: str, subjects: list[str], *, headers_only: bool = False
+    ) -> Iterator[JetStreamMsg]:
+        """Yield the messages that a stream has now on some subjects."""
+        stream = self._stream(name)
+        if stream is None:
+            return
+        counts = {each: stream.info(subjects_filter=each).state.subjects for each in subjects}
+        # The server refuses a filter that no subject of the stream matches.
+        filters = [each for each, count in counts.items() if count]
+        total = sum(sum((count or {}).values()) for count in counts.values())
+        if not total:
+            return
+        ordered = stream.ordered_consumer(filter_subjects=filters, headers_only=headers_only)
+        last = 0
+        with ordered.messages(stop_after=total) as messages:
+            for _ in range(total):
+                msg = _next(messages, stream, filters, last)
+                if msg is None:
+                    return
+                yield msg
+                last = msg.metadata.stream_seq
+                if not msg.metadata.num_pending:
+                    return
+
+    def _stream(self, name: str) -> Stream | None:
+        if name not in self._streams:
+            try:
+                self._streams[name] = self._js.get_stream(name)
+            except StreamNotFoundError:
+                return None
+        return self._streams[name]
+
+    def get_msg(self, letter: DeadLetter) -> StoredMsg | None:
+        """
+        Return the message of a dead letter with its original subject and headers.
+
+        It is read from the copy, if that has its data, else from its stream.
+
+        Args:
+            letter: the dead letter.
+
+        Returns:
+            The message; ``None``: it is no longer stored.
+
+        """
+        if letter.kind != "copy" or letter.pointer:
+            return self._original(letter)
+        name, seq = letter.stored[-1]
+        copy = self._get(name, seq)
+        if copy is None:
+            return None
+        return copy._replace(subject=letter.subject, headers=copied_headers(copy))
+
+    def _original(self, letter: DeadLetter) -> StoredMsg | None:
+        msg = self._get(letter.stream, letter.seq)
+        # A message stored after the advisory belongs to a recreated stream.
+        return None if msg is None or msg.time > letter.time else msg
+
+    def _get(self, name: str, seq: int) -> StoredMsg | None:
+        stream = self._stream(name)
+        try:
+            return None if stream is None else stream.get_msg(seq)
+        except (MessageNotFoundError, StreamNotFoundError):
+            return None
+
+    def requeue(self, letter: DeadLetter, msg: StoredMsg | None = None) -> PubAck:
+        """
+        Publish the message of a dead letter again, and wait until a stream has stored it.
+
+        It is a new message for every consumer of the subject. It has the headers of the original,
+        except those that concern one publish, and ``Jsm-Requeued-From`` with the stream, consumer and
+        sequence of the original. Its message id is derived from the original: if the result is unknown
+        after an error, call this again within the duplicate window of the stream, and nothing is stored
+        twice. The dead letter is still found until `discard`.
+
+        Args:
+            letter: the dead letter.
+            msg: the message to publish: that of `get_msg`, of which ``_replace()`` changes the data, the
+                headers or the subject; ``None``: it is read.
+
+        Returns:
+            The acknowledgement; ``duplicate`` is set if the message was requeued before.
+
+        Raises:
+            MessageNotFoundError: the message is no longer stored.
+            NoStreamResponseError: no stream stores the subject.
+
+        """
+        if msg is None:
+            msg = self.get_msg(letter)
+        if msg is None:
+            text = f"message {letter.seq} of stream {letter.stream!r} is no longer stored"
+            raise MessageNotFoundError(404, 10037, text)
+        headers = copied_headers(msg, (*_PUBLISH_HEADERS, *_RETRY_HEADERS))
+        headers[_REQUEUED_FROM] = f"{letter.stream} {letter.consumer} {letter.seq}"
+        return self._js.publish(
+            msg.subject,
+            msg.data,
+            headers=headers,
+            msg_id=f"jsm.requeue.{letter.stream}.{letter.consumer}.{letter.seq}",
+        )
+
+    def discard(self, letter: DeadLetter) -> None:
+        """
+        Delete the advisories and copies of a dead letter, so that it is not found any more.
+
+        The original message stays in its stream, see `delete_original`. A copy is the only one left of a
+        message that a worker has given up in a work queue: requeue it first, unless it is not needed.
+
+        Args:
+            letter: the dead letter.
+
+        """
+        for name, seq in letter.stored:
+            self._delete(name, seq)
+
+    def delete_original(self, letter: DeadLetter) -> None:
+        """
+        Delete the message of a dead letter from its stream, unless it is gone.
+
+        Args:
+            letter: the dead letter.
+
+        """
+        # The sequence may belong to a message of a recreated stream.
+        if self._original(letter) is not None:
+            self._delete(letter.stream, letter.seq)
+
+    def _delete(self, name: str, seq: int) -> None:
+        stream = self._stream(name)
+        with suppress(MessageNotFoundError, StreamNotFoundError):
+            if stream is not None:
+                stream.delete_msg(seq)
+
+
+def _next(
+    messages: OrderedMessages, stream: Stream, filters: list[str], last: int
+) -> JetStreamMsg | None:
+    """Return the next message; ``None``: the messages after the last one have been deleted."""
+    for _ in range(_READ_ATTEMPTS):
+        try:
+            return messages.next(_READ_TIMEOUT_S)
+        except TimeoutError:
+            if not any(_has_after(stream, last, each) for each in filters):
+                return None
+    raise TimeoutError(f"stream {stream.name!r} has dead letters that do not arrive")
+
+
+def _has_after(stream: Stream, last: int, subject: str) -> bool:
+    try:
+        stream.get_msg(last + 1, next_by_subject=subject)
+    except MessageNotFoundError:
+        return False
+    return True
+
+
+def _from_advisory(msg: JetStreamMsg) -> DeadLetter | None:
+    """Return the dead letter of an advisory; ``None``: the data is not such an advisory."""
+    try:
+        event = json.loads(msg.data)
+        kind = str(event["type"]).removeprefix(_ADVISORY_TYPE)
+        if kind not in ("max_deliver", "terminated"):
+            return None
+        return DeadLetter(
+            stream=str(event["stream"]),
+            consumer=str(event["consumer"]),
+            seq=int(event["stream_seq"]),
+            kind=cast("Literal['max_deliver', 'terminated']", kind),
+            deliveries=int(event.get("deliveries", 0)),
+            time=_utc(event["timestamp"]),
+            reason=str(event.get("reason", "")),
+            stored=((msg.metadata.stream, msg.metadata.stream_seq),),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _utc(text: str) -> datetime:
+    """Return a time of the server; Python 3.10 parses neither its ``Z`` nor nine digits."""
+    seconds, _, fraction = text.removesuffix("Z").partition(".")
+    return datetime.fromisoformat(f"{seconds}.{fraction[:6]:0<6}+00:00")
+
+
+def _from_copy(msg: JetStreamMsg) -> DeadLetter | None:
+    """Return the dead letter of a copy that a worker stored; ``None``: it is not such a copy."""
+    headers: Mapping[str, str] = msg.headers or Headers()
+    try:
+        return DeadLetter(
+            stream=headers["Dead-Stream"],
+            consumer=headers["Dead-Consumer"],
+            seq=int(headers["Dead-Sequence"]),
+            kind="copy",
+            deliveries=int(headers["Dead-Attempts"]),
+            time=msg.metadata.timestamp,
+            reason=headers.get("Dead-Reason", ""),
+            stored=((msg.metadata.stream, msg.metadata.stream_seq),),
+            subject=headers["Dead-Subject"],
+            pointer="Dead-Pointer" in headers,
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+@dataclass(frozen=True)
+class DeadLetterEstimate:
+    """An estimate of the dead letters of a consumer from its counters, which need no stored advisory."""
+
+    info: ConsumerInfo
+    """The info of the consumer."""
+
+    @classmethod
+    def of(cls, info: ConsumerInfo) -> DeadLetterEstimate | None:
+        """Return the estimate of a consumer; ``None``: it has no dead letters by its counters."""
+        limit = info.config.max_deliver or -1
+        uncounted = limit == 1 and info.delivered.stream_seq
+        return cls(info) if limit > 0 and (info.num_redelivered or uncounted) else None
+
+    @property
+    def upper_bound(self) -> int | None:
+        """
+        The maximum number of dead letters: all unacknowledged redelivered messages.
+
+        ``None`` for ``max_deliver=1``, since the server does not count these messages.
+        """
+        return None if self.info.config.max_deliver == 1 else self.info.num_redelivered
+
+    @property
+    def lower_bound(self) -> int:
+        """The minimum number of dead letters: messages with a pending acknowledgement are excluded."""
+        return max(0, self.info.num_redelivered - self.info.num_ack_pending)

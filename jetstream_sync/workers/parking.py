@@ -42,7 +42,7 @@ def check_parking(js: JetStream, handler: Handler) -> None:
 def park(js: JetStream, delivery: Delivery, message_id: str, delay: float) -> None:
     """Have the server publish a message again after a delay in seconds."""
     where = delivery.metadata
-    headers = copied_headers(delivery)
+    headers = copied_headers(delivery.msg)
     headers[_ATTEMPT] = str(delivery.attempt)
     headers[_ORIGIN] = message_id
     js.schedule(

@@ -20,7 +20,7 @@ _CLASSES = [
     *("Connection", "Subscription", "Msg", "JetStream", "Stream", "StreamSnapshot"),
     *("PullConsumer", "MessageIterator", "ConsumeHandle", "OrderedConsumer", "OrderedMessages"),
     *("PushSubscription", "PullSubscription", "JetStreamMsg"),
-    *("KeyValue", "Watch", "WatchHandle", "ObjectStore", "Worker", "Context"),
+    *("KeyValue", "Watch", "WatchHandle", "ObjectStore", "Worker", "Context", "DeadLetters"),
 ]
 #: Hooks of subclasses, and methods of which an example would repeat another one.
 _WITHOUT_EXAMPLE = {"JetStreamMsg.respond", "OrderedMessages.request"}
@@ -55,6 +55,7 @@ def test_the_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.Monkey
         exec(code, names)
         connection = names.get("nc")
         assert isinstance(connection, jetstream_sync.Connection)
+        assert "worker" not in names or names["status"] == 0
         connection.close()
 
 

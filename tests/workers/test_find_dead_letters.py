@@ -1,0 +1,298 @@
+"""`DeadLetters`: dead letters are found, published again, and discarded."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from fix_threads import SCALE, wait_until
+from fix_worker import is_settled, running
+
+import jetstream_sync
+from jetstream_sync import (
+    JetStream,
+    MessageNotFoundError,
+    NoStreamResponseError,
+    PullConsumer,
+    RetentionPolicy,
+    Stream,
+)
+from jetstream_sync.server import NatsCluster, NatsServer
+from jetstream_sync.workers import (
+    DeadLetter,
+    DeadLetterEstimate,
+    DeadLetters,
+    Reject,
+    Worker,
+    dead_letters,
+)
+
+
+@pytest.fixture
+def consumer(stream: Stream) -> PullConsumer:
+    return stream.create_consumer(durable_name="C", max_deliver=1, ack_wait=0.05)
+
+
+@pytest.fixture
+def letters(js: JetStream) -> DeadLetters:
+    """Dead letters of an account that stores the advisories."""
+    found = DeadLetters(js)
+    found.store_advisories()
+    return found
+
+
+def terminate(
+    js: JetStream, consumer: PullConsumer, letters: DeadLetters, **message: Any
+) -> DeadLetter:
+    """Publish a message to the consumer's stream, terminate it, and return its dead letter."""
+    stream = consumer.cached_info.stream_name
+    ack = js.publish(f"{stream}.a", **message)
+    consumer.next(timeout=5.0 * SCALE).term("no address")
+    wait_until(lambda: any(each.seq == ack.seq for each in letters.find(stream)))
+    return next(each for each in letters.find(stream) if each.seq == ack.seq)
+
+
+def test_advisories_are_stored_once(js: JetStream) -> None:
+    """A stream that stores all advisories is enough; without one, a stream is created."""
+    letters = DeadLetters(js)
+    assert letters.find() == []
+    stream = letters.store_advisories("D", max_age=timedelta(hours=1))
+    assert stream.cached_info.config.max_age == timedelta(hours=1)
+    assert letters.store_advisories("OTHER").name == "D"
+    js.delete_stream("D")
+    js.create_stream(name="ALL", subjects=["$JS.EVENT.ADVISORY.>"], storage="memory")
+    assert letters.store_advisories().name == "ALL"
+    assert (letters.advisory_streams(), js.stream_names()) == (["ALL"], ["ALL"])
+
+
+def test_advisories_of_both_kinds_are_found(
+    js: JetStream, consumer: PullConsumer, letters: DeadLetters
+) -> None:
+    """They are sorted by sequence, and tell the consumer, the deliveries and the reason."""
+    stream = consumer.cached_info.stream_name
+    js.publish(f"{stream}.a", b"1")
+    consumer.next(timeout=5.0 * SCALE)  # and no acknowledgement
+    second = terminate(js, consumer, letters, payload=b"2")
+
+    def given_up() -> bool:
+        consumer.fetch(1, timeout=0.1)  # a pull consumer notices it at its next pull
+        return len(letters.find()) == 2
+
+    wait_until(given_up)
+    first, last = letters.find(stream, "C")
+    assert (first.kind, first.seq, first.deliveries, first.reason) == ("max_deliver", 1, 1, "")
+    assert (last.kind, last.seq, last.reason) == ("terminated", 2, "no address")
+    assert last == second
+    assert letters.find(stream, "OTHER") == letters.find("OTHER") == []
+
+
+def test_a_letter_of_an_earlier_stream_has_no_message(
+    js: JetStream, consumer: PullConsumer, letters: DeadLetters
+) -> None:
+    """The same sequence in a recreated stream is another message, and is not deleted."""
+    letter = terminate(js, consumer, letters, payload=b"x")
+    config = js.get_stream(letter.stream).cached_info.config
+    js.delete_stream(letter.stream)
+    stream = js.create_stream(config)
+    js.publish(f"{letter.stream}.a", b"another")
+    assert letters.get_msg(letter) is None
+    with pytest.raises(MessageNotFoundError, match="no longer stored"):
+        letters.requeue(letter)
+    letters.delete_original(letter)
+    assert stream.get_msg(1).data == b"another"
+
+
+def test_a_message_is_requeued_once(
+    js: JetStream, consumer: PullConsumer, letters: DeadLetters, stream: Stream
+) -> None:
+    """A repetition stores nothing; headers for the server that concern one publish are left out."""
+    letter = terminate(
+        js,
+        consumer,
+        letters,
+        payload=b"x",
+        headers={"A": "1"},
+        msg_id="mine",
+        expected_last_sequence=0,
+    )
+    first, second = letters.requeue(letter), letters.requeue(letter)
+    assert (first.seq, first.duplicate, second.duplicate) == (2, False, True)
+    again = stream.get_msg(2)
+    assert (again.subject, again.data) == (f"{stream.name}.a", b"x")
+    assert dict(again.headers or {}) == {
+        "A": "1",
+        "Jsm-Requeued-From": f"{stream.name} C 1",
+        "Nats-Msg-Id": f"jsm.requeue.{stream.name}.C.1",
+    }
+    assert letters.find() == [letter]
+    letters.discard(letter)
+    assert letters.find() == []
+    assert stream.get_msg(1).data == b"x"
+    letters.delete_original(letter)
+    assert stream.info().state.messages == 1
+
+
+def test_a_changed_message_is_requeued(
+    js: JetStream, consumer: PullConsumer, letters: DeadLetters, stream: Stream
+) -> None:
+    """Its data and subject may be corrected; without a stream nothing is lost."""
+    letter = terminate(js, consumer, letters, payload=b"wrong")
+    msg = letters.get_msg(letter)
+    assert msg is not None
+    with pytest.raises(NoStreamResponseError):
+        letters.requeue(letter, msg._replace(subject="nowhere"))
+    letters.requeue(letter, msg._replace(data=b"right", subject=f"{stream.name}.b"))
+    again = stream.get_msg(2)
+    assert (again.subject, again.data) == (f"{stream.name}.b", b"right")
+
+
+# --- copies that workers store --------------------------------------------------------------------
+
+
+def reject(js: JetStream, server: NatsServer, stream: Stream, data: bytes) -> None:
+    """Have a worker give up one message, which has a header, and store a copy."""
+    worker = Worker(server.url, dead_letters="DEAD")
+
+    @worker.handler(stream=stream.name, consumer="C")
+    def handle() -> None:
+        raise Reject("no address")
+
+    js.publish(f"{stream.name}.a", data, headers={"A": "1"})
+    with running(worker):
+        wait_until(lambda: "C" in stream.consumer_names() and is_settled(stream, "C"))
+
+
+def test_a_copy_replaces_the_advisory(
+    js: JetStream, stream_name: str, letters: DeadLetters, nats_server: NatsServer
+) -> None:
+    """Both are one dead letter; the copy of a work queue's message is requeued, and then deleted."""
+    stream = js.create_stream(
+        name=stream_name, subjects=[f"{stream_name}.>"], retention=RetentionPolicy.WORK_QUEUE
+    )
+    reject(js, nats_server, stream, b"xxx")
+    wait_until(lambda: [len(each.stored) for each in letters.find()] == [2])
+    (letter,) = letters.find(stream.name, "C")
+    assert (letter.kind, letter.seq, letter.reason) == ("copy", 1, "no address")
+    msg = letters.get_msg(letter)
+    assert msg is not None
+    assert (msg.subject, msg.data, dict(msg.headers or {})) == (letter.subject, b"xxx", {"A": "1"})
+    assert letters.requeue(letter).stream == stream.name
+    assert "Dead-Stream" not in (stream.get_msg(2).headers or {})
+    letters.discard(letter)
+    assert letters.find() == []
+    assert js.get_stream("DEAD").info().state.messages == 0
+
+
+def test_the_copy_of_a_large_message_points_to_it(
+    js: JetStream, stream: Stream, nats_server: NatsServer
+) -> None:
+    """A copy without data stands for the message in its stream."""
+    data = b"x" * (1024 * 1024 - 20)  # with its header the maximum of the server
+    reject(js, nats_server, stream, data)
+    letters = DeadLetters(js)
+    (letter,) = letters.find()
+    msg = letters.get_msg(letter)
+    assert letter.pointer
+    assert msg is not None
+    assert msg.data == data
+    stream.purge()
+    assert letters.get_msg(letter) is None
+
+
+def test_other_messages_on_the_subjects_are_no_letters(js: JetStream) -> None:
+    """A message without the headers of a copy, or another advisory, is no dead letter."""
+    js.create_stream(name="DEAD", subjects=["dead.>"], storage="memory")
+    js.publish("dead.end", b"x")
+    js.create_stream(name="ALL", subjects=["$JS.EVENT.>"], storage="memory")
+    kind = "io.nats.jetstream.advisory.v1.terminated"
+    for data in ("x", "[]", '{"type": 1}', f'{{"type": "{kind}", "stream": "S"}}'):
+        js.publish("$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.S.C", data.encode())
+    assert DeadLetters(js).find() == []
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def test_messages_deleted_while_they_are_read(
+    js: JetStream,
+    consumer: PullConsumer,
+    letters: DeadLetters,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The list ends without them."""
+    terminate(js, consumer, letters, payload=b"x")
+    ordered_consumer = Stream.ordered_consumer
+
+    def purge(stream: Stream, **options: Any) -> Any:
+        stream.purge()
+        return ordered_consumer(stream, **options)
+
+    monkeypatch.setattr(Stream, "ordered_consumer", purge)
+    monkeypatch.setattr(dead_letters, "_READ_TIMEOUT_S", 0.3)
+    assert letters.find() == []
+
+
+@pytest.fixture
+def moving_leader(cluster: NatsCluster) -> Iterator[str]:
+    """The stream DEAD with 500 copies in a cluster, whose leader steps down again and again."""
+    ended = threading.Event()
+
+    def move() -> None:
+        with jetstream_sync.connect(cluster.urls) as nc:
+            while not ended.wait(0.2):
+                with suppress(jetstream_sync.errors.Error):
+                    nc.request("$JS.API.STREAM.LEADER.STEPDOWN.DEAD", timeout=2)
+
+    with jetstream_sync.connect(cluster.urls) as nc:
+        js = nc.jetstream()
+        js.create_stream(name="DEAD", subjects=["dead.>"], num_replicas=3)
+        origin = {
+            "Dead-Stream": "S",
+            "Dead-Consumer": "C",
+            "Dead-Subject": "s",
+            "Dead-Attempts": "1",
+        }
+        for seq in range(1, 501):
+            js.publish_async("dead.a", b"x", headers={**origin, "Dead-Sequence": str(seq)})
+        js.publish_async_completed(timeout=20 * SCALE)
+    mover = threading.Thread(target=move)
+    mover.start()
+    yield cluster.servers[0].url
+    ended.set()
+    mover.join()
+
+
+def test_no_letter_is_missed_while_a_leader_moves(moving_leader: str) -> None:
+    """Each list is complete."""
+    with jetstream_sync.connect(moving_leader) as nc:
+        letters = DeadLetters(nc.jetstream(timeout=20 * SCALE))
+        for _ in range(5):
+            assert [each.seq for each in letters.find()] == list(range(1, 501))
+
+
+# --- estimates ------------------------------------------------------------------------------------
+
+
+def test_counters_give_an_estimate(js: JetStream, stream: Stream) -> None:
+    """Redelivered messages count; with a limit of one, or no limit, nothing is known or expected."""
+    for name, limit in (("TWO", 2), ("ONE", 1), ("NONE", -1)):
+        stream.create_consumer(durable_name=name, max_deliver=limit, ack_wait=0.05)
+    two, one, none = (stream.get_consumer(name) for name in ("TWO", "ONE", "NONE"))
+    assert DeadLetterEstimate.of(one.info()) is None
+    js.publish(f"{stream.name}.a", b"x")
+    for consumer in (two, one, none):
+        consumer.fetch(1, timeout=5.0)
+
+    def given_up() -> bool:
+        two.fetch(1, timeout=0.1)
+        info = two.info()
+        return info.num_redelivered == 1 and not info.num_ack_pending
+
+    wait_until(given_up)
+    estimates = [DeadLetterEstimate.of(each.info()) for each in (two, one, none)]
+    bounds = [each and (each.lower_bound, each.upper_bound) for each in estimates]
+    assert bounds == [(1, 1), (0, None), None]
