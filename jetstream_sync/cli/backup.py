@@ -80,14 +80,7 @@ def _error(path: Path, reason: object) -> CommandError:
 
 
 def check_target(directory: Path, *, force: bool) -> None:
-    """
-    Check that a backup may be written to a directory.
-
-    Raises:
-        CommandError: the path exists, and is neither an empty directory nor an older backup that
-            may be replaced.
-
-    """
+    """Check that a backup may be written to a directory."""
     if not directory.exists():
         return
     if not directory.is_dir():
@@ -113,23 +106,7 @@ def back_up(
     check: bool = False,
     **options: Any,
 ) -> Backup:
-    """
-    Save a stream to a directory; after a failure the directory is unchanged.
-
-    Args:
-        settings: the settings of the command.
-        stream: the stream to save.
-        directory: the target; it is created with its parents.
-        force: whether to replace an older backup.
-        quiet: show no progress.
-        check: whether the server checks every message first.
-        **options: the options of `Stream.snapshot`.
-
-    Raises:
-        CommandError: the directory cannot be written, or the snapshot broke off.
-        Error: the server refused.
-
-    """
+    """Save a stream to a directory; after a failure the directory is unchanged."""
     timeout = max(settings.timeout, _CHECK_TIMEOUT_S if check else 0.0)
     total, title = stream.cached_info.state.bytes, f"Backing up {stream.name}"
 
@@ -211,13 +188,7 @@ def _put_in_place(partial: Path, directory: Path) -> None:
 
 
 def open_backup(directory: Path) -> Backup:
-    """
-    Return a backup after checking its integrity.
-
-    Raises:
-        CommandError: the backup does not exist, is incomplete or is damaged.
-
-    """
+    """Return a backup after checking its integrity; a damaged one is a `CommandError`."""
     try:
         described = (directory / _INFO).read_bytes()
         sums = _sums(directory)
@@ -419,20 +390,7 @@ def bring_back(
     *,
     quiet: bool = False,
 ) -> StreamInfo:
-    """
-    Restore a stream from a backup, and verify its state.
-
-    Args:
-        settings: the settings of the command.
-        js: the context of the account; its connection should be allowed to reconnect.
-        saved: the backup.
-        config: the config of the stream.
-        quiet: show no progress.
-
-    Raises:
-        CommandError: the restore failed; the error says whether a partial stream is left.
-
-    """
+    """Restore a stream from a backup, and verify its state."""
     info = SnapshotInfo(config=config, state=saved.info.state)
     title = f"Restoring {config.name}"
     try:

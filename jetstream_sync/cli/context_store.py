@@ -53,26 +53,14 @@ _MASK: Final = "*********"
 
 
 class Contexts:
-    """
-    The contexts of a user.
-
-    Args:
-        variables: the environment; ``XDG_CONFIG_HOME`` sets the directory.
-
-    """
+    """The contexts of a user."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         home = variables.get("XDG_CONFIG_HOME")
         self.root: Path = (Path(home) if home else home_of(variables) / ".config") / "nats"
 
     def path(self, name: str) -> Path:
-        """
-        Return the path of a context, which may not exist.
-
-        Raises:
-            CommandError: the name is invalid.
-
-        """
+        """Return the path of a context, which may not exist."""
         if not name or name.startswith(".") or not name.isprintable() or set(name) & set("/\\ "):
             raise CommandError(
                 f"context name {name!r} is invalid: use letters, digits, '-' and '_'",
@@ -92,13 +80,7 @@ class Contexts:
         return sorted(names)
 
     def must_exist(self, name: str) -> None:
-        """
-        Check that a context exists, without reading its file.
-
-        Raises:
-            CommandError: the context does not exist.
-
-        """
+        """Check that a context exists, without reading its file."""
         if not self.path(name).exists():
             raise self._missing(name)
 
@@ -110,13 +92,7 @@ class Contexts:
         )
 
     def load(self, name: str) -> dict[str, Any]:
-        """
-        Return the fields of a context.
-
-        Raises:
-            CommandError: the context does not exist, or cannot be read.
-
-        """
+        """Return the fields of a context."""
         path = self.path(name)
         try:
             fields = json.loads(path.read_text("utf-8"))
@@ -129,13 +105,7 @@ class Contexts:
         return dict(fields)
 
     def save(self, name: str, fields: Mapping[str, Any]) -> None:
-        """
-        Write a context atomically.
-
-        Raises:
-            CommandError: the file cannot be written.
-
-        """
+        """Write a context atomically."""
         order = {key: fields.get(key, value) for key, value in KEYS.items()}
         text = json.dumps({**order, **fields}, indent=2, ensure_ascii=False)
         self._write(self.path(name), text + "\n")
@@ -159,13 +129,7 @@ class Contexts:
         return self._read(self.root / "previous-context.txt")
 
     def select(self, name: str | None) -> None:
-        """
-        Select a context; ``None`` clears the selection.
-
-        Raises:
-            CommandError: the context does not exist, or cannot be read.
-
-        """
+        """Select a context; ``None`` clears the selection."""
         if name is not None:
             self.load(name)
         before = self.selected

@@ -212,7 +212,7 @@ def _measure(
 def _summary(outcome: Outcome, bytes_each: int) -> str:
     """Return one line with the number of messages and the rates."""
     return (
-        f"{count(outcome.messages)} messages of {size(bytes_each)} in {outcome.seconds:.2f} s: "
+        f"{count(outcome.total)} messages of {size(bytes_each)} in {outcome.seconds:.2f} s: "
         f"{outcome.rate:,.0f} msgs/s, {size(int(outcome.rate * bytes_each))}/s"
     )
 
@@ -221,15 +221,13 @@ def _document(path: str, outcome: Outcome, workload: Workload) -> dict[str, Any]
     return {
         "kind": path,
         "title": KINDS[path].title,
-        "clients": len(outcome.clients),
-        "messages": outcome.messages,
+        "clients": len(outcome.messages),
+        "messages": outcome.total,
         "size_bytes": workload.size,
         "seconds": outcome.seconds,
         "messages_per_second": outcome.rate,
         "bytes_per_second": outcome.rate * workload.size,
-        "per_client": [
-            {"messages": client.messages, "seconds": client.seconds} for client in outcome.clients
-        ],
+        "messages_per_client": list(outcome.messages),
         "latency": {"of": KINDS[path].latency, **_latency(outcome.samples)},
     }
 

@@ -54,42 +54,29 @@ def prepared(settings: Settings, kind: BenchKind, workload: Workload) -> Iterato
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientResult:
-    """The result of one client."""
-
-    messages: int
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """The result of all clients."""
 
-    clients: Sequence[ClientResult]
+    #: Number of messages of each client.
+    messages: Sequence[int]
     #: From the start of the first client to the end of the last one.
     seconds: float
     #: Latencies in nanoseconds.
     samples: list[int]
 
     @property
-    def messages(self) -> int:
+    def total(self) -> int:
         """Number of messages of all clients together."""
-        return sum(client.messages for client in self.clients)
+        return sum(self.messages)
 
     @property
     def rate(self) -> float:
         """Messages per second of all clients together."""
-        return self.messages / self.seconds if self.seconds else 0.0
+        return self.total / self.seconds if self.seconds else 0.0
 
 
 class Interrupted(KeyboardInterrupt):
-    """
-    Ctrl-C was pressed while the clients worked.
-
-    Args:
-        outcome: the result up to that time.
-
-    """
+    """Ctrl-C was pressed while the clients worked."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__()
@@ -135,20 +122,7 @@ def run_clients(
     workloads: Sequence[Workload],
     show: Callable[[int], Any],
 ) -> Outcome:
-    """
-    Run all clients at the same time, each with its workload.
-
-    Args:
-        settings: provides the login.
-        kind: the kind of work.
-        workloads: one for each client.
-        show: called several times per second with the number of processed messages.
-
-    Raises:
-        Interrupted: Ctrl-C was pressed; the clients have stopped.
-        CommandError, Error: the first error of a client.
-
-    """
+    """Run all clients at the same time, each with its workload."""
     with ExitStack() as connections:
         # The clients are connected at this point; only the start of their threads takes time.
         gate = threading.Barrier(len(workloads) + 1, timeout=_READY_TIMEOUT_S)
@@ -205,28 +179,14 @@ def _outcome(clients: Sequence[_Client]) -> Outcome:
     started = min((meter.started for meter in meters if meter.started), default=0.0)
     ended = max(meter.ended for meter in meters)
     return Outcome(
-        clients=[
-            ClientResult(messages=meter.done, seconds=max(0.0, meter.ended - meter.started))
-            for meter in meters
-        ],
+        messages=[meter.done for meter in meters],
         seconds=max(0.0, ended - started) if started else 0.0,
         samples=[sample for meter in meters for sample in meter.samples],
     )
 
 
 def split(workload: Workload, clients: int, *, each: bool) -> Iterator[Workload]:
-    """
-    Yield the workload of each client.
-
-    Args:
-        workload: the whole work.
-        clients: the number of clients.
-        each: give the whole work to each client, instead of dividing it.
-
-    Raises:
-        CommandError: there are fewer messages than clients.
-
-    """
+    """Yield the workload of each client: a part of the work, or with ``each`` all of it."""
     if workload.count < clients:
         raise CommandError(
             f"--msgs {workload.count} is too few for {clients} clients: each needs at least one message",

@@ -102,17 +102,8 @@ def _repeat(
     stride: int = 1,
     timed: Callable[[], object] | None = None,
 ) -> None:
-    """
-    Call a function until all messages are done, the client is stopped, or it raises.
-
-    Args:
-        workload: how often to call it, and at which rate.
-        meter: counts the calls.
-        call: processes one message.
-        stride: every n-th message is timed.
-        timed: processes a message whose latency is recorded later; ``None``: the duration of ``call`` is.
-
-    """
+    """Call a function for each message until the client is stopped, and time every n-th call."""
+    # `timed` takes the place of a timed call whose latency is recorded later, by itself.
     began, rate = time.monotonic(), workload.rate
     if rate is not None:
         stride = min(stride, max(1, int(rate / 100)))

@@ -98,20 +98,6 @@ def outgoing(
 
     Standard input is read only when the body is missing or ``-``: as a whole, or line by line during
     iteration, so that each line is sent as it arrives.
-
-    Args:
-        settings: the settings of the command.
-        subject: the subject.
-        body: the body; ``None`` or ``-``: standard input.
-        headers: the headers of every message.
-        templates: whether to fill in templates.
-        send_on: ``eof`` or ``newline``.
-        count: how many times to send the body.
-
-    Raises:
-        CommandError: a template is invalid, or standard input cannot be read.
-        click.UsageError: options exclude each other.
-
     """
     env = settings.env
     buffered = password_once(settings)
@@ -143,19 +129,7 @@ def outgoing(
 def body_of(
     env: Environment, text: str | None, noun: str = "message", *, buffered: bool = False
 ) -> bytes:
-    """
-    Return the bytes of an argument; of standard input if it is missing or ``-``.
-
-    Args:
-        env: the environment with the input.
-        text: the argument; ``None``: none was given.
-        noun: what is read, for the hint on a terminal.
-        buffered: whether a part of standard input was read before.
-
-    Raises:
-        CommandError: standard input cannot be read.
-
-    """
+    """Return the bytes of an argument; of standard input if it is missing or ``-``."""
     if text is not None and text != _STDIN:
         # The argument was passed as bytes and may not be valid UTF-8.
         return text.encode("utf-8", "surrogateescape")
@@ -222,13 +196,7 @@ _NAMES: Final = (*_PLAIN, "Random")
 
 
 def fill(text: bytes, values: Values) -> bytes:
-    """
-    Return a text with the names in braces filled in.
-
-    Raises:
-        CommandError: a name is unknown, or its arguments are invalid.
-
-    """
+    """Return a text with the names in braces filled in."""
     return _BRACES.sub(lambda found: _value(found, values).encode(), text)
 
 
@@ -289,12 +257,6 @@ class PermissionWatch:
             self._received.set()
 
     def check(self, nc: Connection) -> None:
-        """
-        Raise the first permission error. Flush before, so that the server has processed all publishes.
-
-        Raises:
-            PermissionsError: the server has denied a publish.
-
-        """
+        """Raise the first permission error; flush before, so that all publishes are processed."""
         if nc.stats["errors_received"] and self._received.wait(_CALLBACK_TIMEOUT_S):
             raise self._errors[0]

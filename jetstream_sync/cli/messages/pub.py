@@ -163,15 +163,7 @@ def _stored(js: JetStream, message: Message) -> PubAck:
 
 
 class _Published:
-    """
-    Counts and shows the published messages.
-
-    Args:
-        settings: the settings of the command.
-        several: whether there may be more than one message.
-        quiet: whether to show nothing.
-
-    """
+    """Counts and shows the published messages."""
 
     def __init__(self, settings: Settings, *, several: bool, quiet: bool) -> None:
         self._settings = settings

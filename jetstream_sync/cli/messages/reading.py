@@ -72,15 +72,7 @@ class Source(Protocol):
 
 
 class PullSource:
-    """
-    A continuous pull with prefetching; see `Source`.
-
-    Args:
-        messages: the messages of a pull consumer, or of an ordered one.
-        to_end: whether the source ends when no message is pending.
-        at_end: whether no message is pending now.
-
-    """
+    """A continuous pull; with ``to_end`` it ends when no message is pending, as ``at_end`` says of now."""
 
     def __init__(
         self,
@@ -157,15 +149,7 @@ class PushSource:
 
 
 class CoreSource:
-    """
-    Messages of core NATS; see `Source`.
-
-    Args:
-        nc: the connection.
-        subjects: the subjects to subscribe to.
-        queue: the queue group; empty: none.
-
-    """
+    """Messages of core NATS; see `Source`."""
 
     def __init__(self, nc: Connection, subjects: Sequence[str], queue: str) -> None:
         self._arrived = threading.Condition()
@@ -239,19 +223,7 @@ def stream_source(
     to_end: bool = False,
     count: int | None = None,
 ) -> PullSource:
-    """
-    Return the messages of a stream, in order and without gaps, or those of a durable consumer.
-
-    Args:
-        js: the JetStream context.
-        stream: the name of the stream.
-        start: the start position.
-        durable: the durable consumer to read from, created if missing; ``None``: an ordered
-            consumer.
-        to_end: whether the source ends when there are no messages to read.
-        count: the number of messages to read; ``None``: no limit.
-
-    """
+    """Return the messages of a stream in order, or those of a durable consumer, created if missing."""
     found = find_stream(js, stream)
     fields = start.fields()
     limit: ContinuousOptions = {} if count is None else {"stop_after": count}
@@ -333,13 +305,7 @@ class Settle:
         term: bool,
         confirmed: bool,
     ) -> Settle:
-        """
-        Return the acknowledgement for the options and the consumer's policy.
-
-        Raises:
-            CommandError: options exclude each other.
-
-        """
+        """Return the acknowledgement for the options and the consumer's policy."""
         options = {
             "--no-ack": ("", no_ack),
             "--nak": ("nak", nak is not None),
@@ -392,15 +358,7 @@ class Reading:
     _current: Msg | None = field(default=None, init=False)
 
     def run(self, count: int | None, wait: float | None, *, each: bool) -> None:
-        """
-        Read until the source ends, the count is reached or the timeout has passed.
-
-        Args:
-            count: the maximum number of messages; ``None``: no limit.
-            wait: the timeout in seconds; ``None``: no limit.
-            each: whether the timeout applies to each message instead of all together.
-
-        """
+        """Read until the source ends, the count is reached or the timeout has passed."""
         try:
             self._read(count, wait, each=each)
         finally:

@@ -114,22 +114,7 @@ def _replies(
     most: int,
     between: float | None,
 ) -> Iterator[Msg]:
-    """
-    Send one request and yield its replies until the timeout.
-
-    Args:
-        settings: the settings of the command.
-        nc: the connection.
-        message: the request.
-        watch: raises a permission error of the request.
-        most: the number of replies; 0: no limit.
-        between: the timeout for each further reply in seconds; ``None``: the rest of the timeout.
-
-    Raises:
-        NoRespondersError: the subject has no responders.
-        PermissionsError: the server denied the request.
-
-    """
+    """Send one request and yield its replies until the timeout, or ``between`` after the last one."""
     deadline, received = Deadline(settings.timeout), 0
     inbox = nc.new_inbox()
     # Not Connection.request(): a consumer replies with the subject of its message.

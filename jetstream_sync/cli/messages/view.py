@@ -31,18 +31,7 @@ FORMAT_HELP = "Format each message, for example '{stream_seq} {subject} {text}\\
 
 
 def _formatted(layout: str, document: dict[str, Any]) -> str:
-    r"""
-    Return a message in a format of the user.
-
-    Args:
-        layout: a format string; its fields are those of the document, and ``headers[NAME]``. The escapes
-            ``\n``, ``\t`` and ``\0`` are replaced.
-        document: the JSON document of the message.
-
-    Raises:
-        CommandError: the format is invalid, or names an unknown field.
-
-    """
+    """Return a message in a format of the user, whose fields are those of the JSON document."""
     for mark, character in (("\\n", "\n"), ("\\t", "\t"), ("\\0", "\0")):
         layout = layout.replace(mark, character)
     headers = {name: values[0] for name, values in document.get("headers", {}).items()}
@@ -59,16 +48,7 @@ def _formatted(layout: str, document: dict[str, Any]) -> str:
 def message_document(
     msg: Msg | StoredMsg, *, acked: bool = False, body: bytes | None = None
 ) -> dict[str, Any]:
-    """
-    Return the JSON document of a message, the same for all commands.
-
-    Args:
-        msg: the message. With a consumer, the document has the stream metadata; a stored message has
-            its stream, sequence and time; others have the reply subject, if any.
-        acked: whether the command acknowledges the message.
-        body: the body to show; ``None``: the body of the message.
-
-    """
+    """Return the JSON document of a message, the same for all commands."""
     document: dict[str, Any] = {"subject": visible(msg.subject)}
     end: dict[str, Any] = {}
     if isinstance(msg, StoredMsg):
@@ -150,17 +130,7 @@ _TIMEOUT_S = 30.0
 
 
 class Translator:
-    """
-    Runs a command for each body, with the body as its standard input.
-
-    Args:
-        command: a command line, run without a shell; ``{{Subject}}`` is replaced by the subject of
-            the message.
-
-    Raises:
-        CommandError: the command line is invalid.
-
-    """
+    """Runs a command for each body, without a shell; ``{{Subject}}`` in it is the subject of the message."""
 
     def __init__(self, command: str) -> None:
         try:
@@ -171,13 +141,7 @@ class Translator:
             raise CommandError("--translate: the command is empty", ExitStatus.USAGE)
 
     def translate(self, subject: str, body: bytes) -> bytes:
-        """
-        Return the output of the command for a body.
-
-        Raises:
-            CommandError: the command cannot be run, fails, or exceeds the timeout.
-
-        """
+        """Return the output of the command for a body."""
         import subprocess  # noqa: PLC0415 - for this option only
 
         words = [word.replace("{{Subject}}", subject) for word in self._command]
@@ -198,21 +162,7 @@ class Translator:
 
 
 class MessageWriter:
-    """
-    Write messages, one at a time, in the output format of a command.
-
-    Args:
-        settings: provides the output streams, and whether the output is JSON.
-        text: returns the text of a message with the body to show, for the default format.
-        raw: write only the bodies.
-        layout: a format string for `MessageFormat`; ``None``: the default text.
-        single: write one JSON document instead of JSON lines.
-        translate: returns the body to show for a subject and a body; ``None``: the same body.
-
-    Raises:
-        CommandError: both raw and layout are given.
-
-    """
+    """Write messages, one at a time, in the output format of a command."""
 
     def __init__(
         self,
@@ -292,14 +242,7 @@ class ViewOptions:
 
 
 class SubWriter(MessageWriter):
-    """
-    Write the messages of ``jsm sub``.
-
-    Args:
-        settings: the settings of the command.
-        options: the options for the output.
-
-    """
+    """Write the messages of ``jsm sub``."""
 
     shows_settling = False
 
