@@ -63,6 +63,8 @@ _DEFAULT_PIN_S: Final = 120.0
 #: The work that is received ahead, in seconds, and the largest number of messages.
 _AHEAD_S: Final = 0.075
 _MAX_AHEAD: Final = 500
+#: The shortest mean time of a message, in seconds: a coarse clock may tell none.
+_SHORTEST_S: Final = 1e-6
 
 
 def message_size(msg: JetStreamMsg) -> int:
@@ -93,8 +95,9 @@ class Window:
     def handled(self, seconds: float) -> None:
         """Count the time that a thread has spent on a message."""
         mean = self._mean_s
-        self._mean_s = mean = seconds if seconds > mean else mean + (seconds - mean) / 16
-        self.ahead = min(max(self.slots, int(self.slots * _AHEAD_S / mean)), _MAX_AHEAD)
+        mean = seconds if seconds > mean else mean + (seconds - mean) / 16
+        self._mean_s = mean = max(mean, _SHORTEST_S)
+        self.ahead = max(self.slots, min(int(self.slots * _AHEAD_S / mean), _MAX_AHEAD))
         self.low = self.ahead // 2
 
 
@@ -120,9 +123,9 @@ class Puller:
         self._breaker: CircuitBreaker = processor.breaker
         self._give_back = give_back
         self._stopped = threading.Event()
-        #: How many messages are received ahead.
         batch = handler.max_messages or 1
         adapts = handler.prefetch is None and handler.max_messages is None
+        #: How many messages are received ahead.
         self.window: Window = Window(
             handler.concurrency * batch, handler.ahead, batch, adapts=adapts
         )

@@ -97,6 +97,12 @@ def test_short_messages_are_received_ahead_and_long_ones_are_not() -> None:
     assert window.ahead == 10
     window.handled(20.0)
     assert (window.ahead, window.low) == (4, 2)
+    for _ in range(20_000):
+        window.handled(0.0)  # by a coarse clock
+    assert window.ahead == 500
+    many = Window(slots=600, ahead=600, batch=1, adapts=True)
+    many.handled(0.0)
+    assert many.ahead == 600
 
 
 def test_only_functions_that_block_are_handlers() -> None:
