@@ -68,13 +68,7 @@ class EnvironmentSecret:
     """The name of the variable."""
 
     def __call__(self) -> str:
-        """
-        Return the value of the variable.
-
-        Raises:
-            InvalidOptionError: the variable is not set in this process.
-
-        """
+        """Return the value of the variable."""
         value = os.environ.get(self.variable)
         if not value:
             raise InvalidOptionError(
@@ -96,13 +90,7 @@ class FileSecret:
     """The path, or ``sparkFile:NAME``."""
 
     def __call__(self) -> str:
-        """
-        Return the content of the file.
-
-        Raises:
-            InvalidOptionError: the file cannot be read, or is empty.
-
-        """
+        """Return the content of the file."""
         try:
             with open(_path(self.path), encoding="utf-8") as file:  # noqa: PTH123 - nothing else does
                 value = file.read().rstrip("\r\n")
@@ -239,13 +227,7 @@ def connection(settings: ConnectionSettings) -> Connection:
 
 
 def _path(path: str) -> str:
-    """
-    Return the path of a file on this machine.
-
-    Raises:
-        InvalidOptionError: it is a ``sparkFile:`` name, and PySpark is not installed here.
-
-    """
+    """Return the path of a file on this machine."""
     if not path.startswith(_SPARK_FILE_PREFIX):
         return path
     try:

@@ -40,14 +40,7 @@ _INTEGER: Final = re.compile(r"-?\d{1,19}", re.ASCII)
 
 
 def option(parse: Callable[[str], Any], default: Any = MISSING) -> Any:
-    """
-    Declare a field of a dataclass as an option.
-
-    Args:
-        parse: converts the text of the value; it raises `ValueError` with the rule for an invalid one.
-        default: the value of an option that is not given.
-
-    """
+    """Declare a field of a dataclass as an option."""
     return field(default=default, metadata={"parse": parse})
 
 
@@ -62,17 +55,7 @@ def _camel_case(name: str) -> str:
 
 
 class OptionValues:
-    """
-    The options given by a user.
-
-    Args:
-        options: names and values.
-        known: the documented option names.
-
-    Raises:
-        InvalidOptionError: an option is unknown; the error names the option to use instead, if any.
-
-    """
+    """The options given by a user."""
 
     def __init__(self, options: Mapping[str, str], known: Iterable[str]) -> None:
         names = {name.lower(): name for name in known}
@@ -93,36 +76,18 @@ class OptionValues:
         return name in self._values
 
     def exclude(self, *names: str) -> None:
-        """
-        Allow at most one of these options.
-
-        Raises:
-            InvalidOptionError: two of them are given.
-
-        """
+        """Allow at most one of these options."""
         given = [name for name in names if name in self]
         if len(given) > 1:
             raise InvalidOptionError(given[1], "...", f"cannot be combined with {given[0]}")
 
     def require(self, name: str, reason: str) -> None:
-        """
-        Require an option.
-
-        Raises:
-            InvalidOptionError: it is not given.
-
-        """
+        """Require an option."""
         if name not in self:
             raise InvalidOptionError(name, None, reason)
 
     def require_with(self, name: str, other: str) -> None:
-        """
-        Allow an option only together with another one.
-
-        Raises:
-            InvalidOptionError: the other one is missing.
-
-        """
+        """Allow an option only together with another one."""
         if name in self and other not in self:
             raise InvalidOptionError(name, "...", f"needs {other}")
 
@@ -147,10 +112,6 @@ class OptionValues:
         Return the values of the options that a dataclass declares, by the names of its fields.
 
         Options that are not given are left out, so that they get their defaults.
-
-        Raises:
-            InvalidOptionError: a value is invalid.
-
         """
         declared = ((each.name, each.metadata.get("parse")) for each in fields(kind))
         values: dict[str, Any] = {}

@@ -285,16 +285,7 @@ class BucketReadOptions:
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self | None:
-        """
-        Parse the options of the source; ``None``: it does not read a bucket.
-
-        Args:
-            options: as Spark passes them.
-
-        Raises:
-            InvalidOptionError: an option is unknown, out of range or cannot be combined with ``bucket``.
-
-        """
+        """Parse the options of the source; ``None``: it does not read a bucket."""
         given = _read_values(options)
         if "bucket" not in given:
             return None
@@ -438,10 +429,6 @@ def exposed_secrets(options: Mapping[str, str]) -> dict[str, str]:
     Return the options whose secrets Spark would show, each with its replacement.
 
     Spark redacts the values of options with secret, token or password in their name. Any thread may call it.
-
-    Args:
-        options: as Spark passes them; they may be invalid.
-
     """
     values = {name.lower(): value for name, value in options.items()}
     shown = {name: f"{name}Secret" for name in ("creds", "nkeySeed") if name.lower() in values}

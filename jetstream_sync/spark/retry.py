@@ -1,5 +1,5 @@
 """
-Errors in Spark: which of them are retried, and how Spark shows the others.
+Errors in Spark: those of the sink, which errors are retried, and how Spark shows the others.
 
 Spark does not retry the planning of a batch: an error there ends the query at once. So transient errors,
 such as a server restart or a leader election, are waited out here.
@@ -15,6 +15,7 @@ from time import sleep
 from typing import Final, TypeVar
 
 from ..errors import (
+    APIError,
     AuthorizationError,
     ConnectionClosedError,
     Error,
@@ -60,15 +61,6 @@ def retry_transient(call: Callable[[], T], timeout: float, what: str) -> T:
     Call a function until it succeeds.
 
     The wait between two attempts starts at 0.1 s and doubles up to 5 s.
-
-    Args:
-        call: the function; it may be called several times.
-        timeout: seconds after which the next error is raised.
-        what: a description of the call for the log, such as ``reading the streams``.
-
-    Raises:
-        Error: it is not transient, or it persisted until the timeout.
-
     """
     deadline = Deadline(timeout)
     wait = _MIN_WAIT_S
@@ -95,3 +87,46 @@ def one_line_errors() -> Iterator[None]:
     except Error:
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise
+
+
+#: The message id is being stored. A leader that steps down in between and leads again returns this error until
+#: the duplicate window is over (``processStreamLeaderChange`` in nats-server 2.15).
+ID_IN_PROCESS: Final = 10158
+#: Errors that may pass: not the leader, too many requests, the same id or subject is being stored, too many
+#: atomic batches (``server/errors.json``).
+_RETRIABLE: Final = frozenset({10008, 10009, 10023, ID_IN_PROCESS, 10163, 10164, 10167, 10210})
+
+
+class SinkError(Error):
+    """Rows cannot be written as the options require; the message says why."""
+
+
+class RowError(SinkError):
+    """
+    A row cannot be stored; the error never contains its payload.
+
+    Args:
+        partition: the partition of the row.
+        row: its number in the partition, counted from 0.
+        subject: its subject; empty if it is unknown.
+        reason: what is wrong.
+
+    """
+
+    def __init__(self, partition: int, row: int, subject: str, reason: str) -> None:
+        super().__init__(partition, row, subject, reason)
+        self.partition = partition
+        self.row = row
+        self.subject = subject
+        self.reason = reason
+
+    def __str__(self) -> str:
+        about = f" (subject {self.subject!r})" if self.subject else ""
+        return f"row {self.row} of partition {self.partition}{about}: {self.reason}"
+
+
+def is_retriable(error: Error) -> bool:
+    """Return whether a refused message may be accepted later."""
+    if isinstance(error, APIError):
+        return error.err_code in _RETRIABLE
+    return isinstance(error, NoStreamResponseError)

@@ -58,20 +58,7 @@ class SchemaError(InvalidArgumentError):
 def check_read_columns(
     fields: Iterable[tuple[str, str]], types: Mapping[str, str] = READ_TYPES
 ) -> tuple[str, ...]:
-    """
-    Check the columns of a read schema given by the user.
-
-    Args:
-        fields: name and type of each column, as ``(field.name, field.dataType.simpleString())``.
-        types: the columns that can be read, with their types.
-
-    Returns:
-        The column names, in order.
-
-    Raises:
-        SchemaError: a column cannot be read, is duplicated or has the wrong type.
-
-    """
+    """Check the columns of a read schema given by the user."""
     names: list[str] = []
     for name, kind in fields:
         expected = types.get(name)
@@ -86,16 +73,7 @@ def check_read_columns(
 
 
 def arrow_schema(columns: Iterable[str] = READ_COLUMNS) -> pa.Schema:
-    """
-    Return the Arrow schema of columns, equal to PySpark's ``to_arrow_schema(..., timezone="UTC")``.
-
-    Args:
-        columns: the column names; all columns are nullable, as in a schema given as DDL.
-
-    Raises:
-        SchemaError: there is no such column.
-
-    """
+    """Return the Arrow schema of columns, equal to PySpark's ``to_arrow_schema()`` in UTC."""
     import pyarrow as pa  # noqa: PLC0415 - the constants above are used without it
 
     values = pa.list_(pa.field("element", pa.string()))

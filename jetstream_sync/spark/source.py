@@ -42,11 +42,6 @@ class JetStreamReader(DataSourceReader):
     Batch reader of the range between two offsets of each stream.
 
     Spark plans once for each ``load()``: messages stored later are read by the next ``load()``.
-
-    Args:
-        options: the read options.
-        schema: the columns to read.
-
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -87,11 +82,6 @@ class BucketReader(DataSourceReader):
     Batch reader of the entries of a key-value bucket, in one task.
 
     Each execution reads the bucket again, so every micro-batch of a join sees the current entries.
-
-    Args:
-        options: the read options.
-        schema: the columns to read.
-
     """
 
     def __init__(self, options: BucketReadOptions, schema: StructType) -> None:

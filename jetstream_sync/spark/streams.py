@@ -146,16 +146,7 @@ class StreamSelection:
         return self._expression.fullmatch(name) is not None
 
     def snapshot(self, js: JetStream) -> dict[str, StreamView]:
-        """
-        Ask for the state of each selected stream once.
-
-        Returns:
-            The views by `stream_key`, sorted. A stream that does not exist has none.
-
-        Raises:
-            Error: any error of `JetStream.get_stream`, except that a stream does not exist.
-
-        """
+        """Ask for the state of each selected stream once."""
         names = self.names
         if self.pattern is not None:
             names = tuple(name for name in js.stream_names() if self.selects(name))
@@ -169,13 +160,7 @@ class StreamSelection:
         return views
 
     def check_all_exist(self, views: Mapping[str, StreamView]) -> None:
-        """
-        Check that all streams selected by name exist.
-
-        Raises:
-            StreamNotFoundError: one does not exist.
-
-        """
+        """Check that all streams selected by name exist."""
         for name in self.names:
             if stream_key(name, self.domain) not in views:
                 raise StreamNotFoundError(404, 10059, f"stream {name!r} does not exist")

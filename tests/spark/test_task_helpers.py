@@ -24,6 +24,7 @@ from jetstream_sync.errors import (
 )
 from jetstream_sync.server import NatsServer
 from jetstream_sync.spark.options import WriteOptions
+from jetstream_sync.spark.retry import RowError, SinkError
 from jetstream_sync.spark.task_helpers import (
     plan_ranges,
     publish_partition,
@@ -34,7 +35,6 @@ from jetstream_sync.spark.work_queue import WORK_DDL, acknowledge, take_work
 from jetstream_sync.spark.writing.message_ids import WriteTaskId
 from jetstream_sync.spark.writing.rows import RowColumns, RowLayout
 from jetstream_sync.spark.writing.transactions import RowBatches
-from jetstream_sync.spark.writing.write_errors import RowError, SinkError
 from jetstream_sync.spark.writing.write_plan import WritePlan, Written, check_target
 
 if TYPE_CHECKING:

@@ -23,15 +23,7 @@ log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
 
 def resolve_offset(given: OffsetSpec | None, default: int, view: StreamView) -> int:
-    """
-    Return the sequence that an offset option selects in a stream; the stream may not contain it.
-
-    Args:
-        given: the option; ``None``: not given.
-        default: `EARLIEST` or `LATEST`, if the option is not given for this stream.
-        view: the stream.
-
-    """
+    """Return the sequence that an offset option selects, which the stream may not contain."""
     value = None if given is None else given.of(view.name)
     if value is None:
         value = default
@@ -47,15 +39,6 @@ def first_seq_since(
     Return the sequence of the first message that was stored at a time or later.
 
     A binary search, which relies on times that rise with the sequences.
-
-    Args:
-        time_ns: the time, in nanoseconds since 1970.
-        view: the stream.
-        stored_at: returns sequence and time of the first message from a sequence on.
-
-    Returns:
-        The sequence, or `StreamView.end_seq` if all messages are older.
-
     """
     low, high = view.first_seq, view.end_seq
     while low < high:
@@ -76,10 +59,6 @@ class SourceAccess:
     Access to the server for the planning on the driver; for one thread.
 
     Each method retries transient errors for ``planningTimeout``, and raises like `JetStream.get_stream`.
-
-    Args:
-        options: the read options.
-
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -130,18 +109,7 @@ class SourceAccess:
         return count_from(self.js, stream, seq, subject)
 
     def start(self, view: StreamView, default: int) -> int:
-        """
-        Return the start sequence that the options select in a stream.
-
-        Args:
-            view: the stream.
-            default: `EARLIEST` or `LATEST`, if no start is given.
-
-        Raises:
-            InvalidOptionError: the start is beyond the end of the stream, or there is no message since the
-                time to start from, and ``startingOffsetsByTimestampStrategy`` is ``error``.
-
-        """
+        """Return the start sequence that the options select in a stream."""
         options = self.options
         since = options.starting_time(view.name)
         if since is not None:

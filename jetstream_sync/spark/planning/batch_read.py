@@ -70,14 +70,7 @@ class FilterBounds:
 
 
 def filter_bounds(filters: Iterable[Any], subjects: tuple[str, ...]) -> FilterBounds:
-    """
-    Return the bounds that filters put on a read.
-
-    Args:
-        filters: filters of PySpark; a row must pass all of them.
-        subjects: the option ``subjects``.
-
-    """
+    """Return the bounds that filters put on a read."""
     bounds = FilterBounds(subjects=subjects or None)
     for each in filters:
         column = ".".join(each.attribute) if hasattr(each, "attribute") else ""
@@ -200,20 +193,6 @@ def plan_read(
     Plan a read between two offsets of each stream.
 
     The messages stay in the stream, also in a work queue.
-
-    Args:
-        options: the read options.
-        filter_bounds: the bounds from filters; ``None``: there are no filters.
-
-    Returns:
-        The ranges for the tasks; empty if there is nothing to read.
-
-    Raises:
-        StreamNotFoundError: a stream does not exist, or none matches the pattern.
-        InvalidOptionError: the start is beyond the end of a stream.
-        DataLossError: messages after the start are gone, and ``failOnDataLoss`` is not false.
-        Error: any other error of `JetStream.get_stream`.
-
     """
     bounds = filter_bounds or FilterBounds(subjects=options.subjects or None)
     filters = bounds.subjects

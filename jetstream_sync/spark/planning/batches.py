@@ -29,12 +29,6 @@ class MessageCounter:
     Counts the messages of one stream that match the filters of a read, by sequence.
 
     Messages that arrive between two requests make a count too large, never too small. So limits hold.
-
-    Args:
-        view: the stream.
-        filtered: whether there are filters.
-        probe: see `CountProbe`; a request takes about 0.1 ms.
-
     """
 
     def __init__(self, view: StreamView, filtered: bool, probe: CountProbe) -> None:
@@ -64,16 +58,7 @@ class MessageCounter:
         return max(0, self._probe(start)[1] - beyond)
 
     def find_end(self, start: int, end: int, rows: int, tolerance: int = 0) -> int:
-        """
-        Return the end of a range that begins at ``start`` and has a given number of matches.
-
-        Args:
-            start: the first sequence.
-            end: the latest end.
-            rows: the maximum number of matches.
-            tolerance: how many fewer matches are accepted, which saves requests.
-
-        """
+        """Return the end of a range that begins at ``start`` and has a given number of matches."""
         if self._is_contiguous:
             return min(end, max(start, self._view.first_seq) + rows)
         # Invariant: a range up to `low` has at most `rows` matches, a range up to `high` has more.
@@ -97,12 +82,6 @@ def divide_rows(total: int, available: Mapping[str, int], first: int = 0) -> dic
 
     All streams get the same number. What one stream does not need goes to the others, so a small stream
     does not wait for a large one.
-
-    Args:
-        total: the rows to divide.
-        available: the number of messages of each stream.
-        first: the index of the stream that gets the first indivisible row; the caller increments it.
-
     """
     shares = dict.fromkeys(available, 0)
     waiting = sorted(key for key, count in available.items() if count > 0)
@@ -122,16 +101,7 @@ def divide_rows(total: int, available: Mapping[str, int], first: int = 0) -> dic
 def limit_to_bytes(
     shares: Mapping[str, int], sizes: Mapping[str, float], most: int, first: int = 0
 ) -> dict[str, int]:
-    """
-    Limit the rows of a batch to a number of bytes, which the streams share as they share rows.
-
-    Args:
-        shares: the requested rows of each stream.
-        sizes: the average message size of each stream, in bytes.
-        most: the maximum number of bytes.
-        first: the index of the stream that gets at least one row, however large its messages are.
-
-    """
+    """Limit the rows of a batch to a number of bytes, divided among the streams like rows."""
     sought = {key: ceil(count * sizes[key]) for key, count in shares.items()}
     if sum(sought.values()) <= most:
         return dict(shares)
@@ -152,16 +122,7 @@ _TOLERANCE_DIVISOR: Final = 16
 def partition_counts(
     rows: Mapping[str, int], max_rows: int, min_partitions: int | None
 ) -> dict[str, int]:
-    """
-    Return the number of partitions of each stream in a batch.
-
-    Args:
-        rows: the number of messages of each stream.
-        max_rows: the maximum rows of a partition, unless that needs more than `MAX_PARTITIONS`.
-        min_partitions: the minimum number of partitions of all streams, if there are as many messages;
-            ``None``: no minimum.
-
-    """
+    """Return the number of partitions of each stream in a batch."""
     total = sum(rows.values())
     counts: dict[str, int] = {}
     for key, count in rows.items():
@@ -176,17 +137,7 @@ def partition_counts(
 def partition_cuts(
     counts: MessageCounter, start: int, end: int, rows: int, partitions: int
 ) -> tuple[int, ...]:
-    """
-    Return the start sequence of every partition of a range after the first one.
-
-    Args:
-        counts: the message counts of the stream.
-        start: the first sequence of the range.
-        end: the sequence after the range.
-        rows: the number of matches in the range.
-        partitions: the requested number of partitions; there may be fewer.
-
-    """
+    """Return the start sequence of every partition of a range after the first one."""
     found: list[int] = []
     at = start
     for left in range(partitions, 1, -1):

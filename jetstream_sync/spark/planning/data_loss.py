@@ -56,15 +56,7 @@ class ResumePoint:
 
 
 def find_resume_point(position: StreamOffset, view: StreamView | None, stream: str) -> ResumePoint:
-    """
-    Compare an offset of the checkpoint with the state of its stream.
-
-    Args:
-        position: the offset; the read continues at its ``next_seq``.
-        view: the state of the stream; ``None``: it does not exist.
-        stream: the name of the stream for messages.
-
-    """
+    """Compare an offset of the checkpoint with the state of its stream."""
     wanted = position.next_seq
     if view is None:
         return ResumePoint(stream, wanted, f"stream {stream} does not exist any more", True)
@@ -92,13 +84,7 @@ def find_resume_point(position: StreamOffset, view: StreamView | None, stream: s
 
 
 class DataLossPolicy:
-    """
-    Turns the result of `find_resume_point` into an error, a warning or nothing.
-
-    Args:
-        mode: ``failOnDataLoss``: ``true``, ``false`` or ``strict``.
-
-    """
+    """Turns the result of `find_resume_point` into an error, a warning or nothing."""
 
     def __init__(self, mode: str) -> None:
         self._mode = mode
@@ -106,13 +92,7 @@ class DataLossPolicy:
         self._last_warnings: dict[str, str] = {}
 
     def next_seq(self, found: ResumePoint) -> int:
-        """
-        Return where to continue; each loss is logged once.
-
-        Raises:
-            DataLossError: messages are lost, and ``failOnDataLoss`` makes that an error.
-
-        """
+        """Return where to continue; each loss is logged once."""
         if found.problem is None:
             return found.next_seq
         if self._mode == "strict" or (found.is_fatal and self._mode == "true"):

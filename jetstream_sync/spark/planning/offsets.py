@@ -93,13 +93,7 @@ class Offset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offset:
-        """
-        Parse an offset from a checkpoint.
-
-        Raises:
-            OffsetError: it has another version, belongs to another source or is damaged.
-
-        """
+        """Parse an offset from a checkpoint."""
         version = value.get("v")
         if version != VERSION:
             raise OffsetError(

@@ -30,16 +30,7 @@ if TYPE_CHECKING:
 def to_batch(
     chunk: Chunk, columns: pa.Schema | Sequence[str], domain: str | None = None
 ) -> pa.RecordBatch:
-    """
-    Return a chunk as a record batch; any thread may call it.
-
-    Args:
-        chunk: the messages, with the fields that the columns need, see `FieldSelection.of`.
-        columns: the schema of the batch, with columns of `schema.READ_TYPES`; or the column names, for the
-            schema from `arrow_schema`.
-        domain: the value of the column ``domain``; ``None``: NULL.
-
-    """
+    """Return a chunk as a record batch; any thread may call it."""
     schema = columns if isinstance(columns, pa.Schema) else arrow_schema(columns)
     has_headers = bool({"headers", "msg_id"}.intersection(schema.names))
     headers = HeaderColumns(chunk.headers if has_headers else (), len(chunk))
@@ -89,14 +80,7 @@ def _timestamp_array(times_ns: Sequence[int], kind: pa.DataType) -> pa.Array:
 
 
 class PartitionReader:
-    """
-    Reads partitions into Arrow; Spark pickles it and sends it to the executors.
-
-    Args:
-        options: the read options.
-        schema: the columns to read.
-
-    """
+    """Reads partitions into Arrow; Spark pickles it and sends it to the executors."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._settings = options.connection
@@ -104,17 +88,7 @@ class PartitionReader:
         self._plan = ReadPlan.of(options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """
-        Yield the rows of a partition.
-
-        Args:
-            partition: its value is a `SequenceRange`, or ``None`` for the empty partition that Spark creates
-                if there are no partitions.
-
-        Raises:
-            Error: any error of `read_chunks`.
-
-        """
+        """Yield the rows of a partition."""
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - `to_batch` works without it
 
         each: SequenceRange | None = partition.value

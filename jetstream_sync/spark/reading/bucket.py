@@ -33,30 +33,12 @@ _PAGE_ATTEMPTS: Final = 3
 
 
 def check_bucket_exists(options: BucketReadOptions) -> None:
-    """
-    Check on the driver that the bucket exists.
-
-    Raises:
-        BucketNotFoundError: it does not.
-        Error: the server cannot be reached, or refuses.
-
-    """
+    """Check on the driver that the bucket exists."""
     retry_transient(partial(_look_up, options), options.planning_timeout, "looking up the bucket")
 
 
 def read_bucket(options: BucketReadOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """
-    Yield the current entries of a bucket, in the order of their revisions.
-
-    Args:
-        options: which entries.
-        schema: the columns, of `schema.BUCKET_TYPES`.
-
-    Raises:
-        BucketNotFoundError: the bucket does not exist.
-        Error: the server cannot be reached, or refuses.
-
-    """
+    """Yield the current entries of a bucket, in the order of their revisions."""
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - the rest works without it
 
     columns = to_arrow_schema(schema, timezone="UTC")
@@ -85,20 +67,7 @@ def _to_batch(entries: list[KeyValueEntry], columns: pa.Schema) -> pa.RecordBatc
 def read_entries(
     js: JetStream, bucket: str, keys: Sequence[str] = (), *, meta_only: bool = False
 ) -> list[KeyValueEntry]:
-    """
-    Return the current entries of a bucket by revision, without deleted keys.
-
-    Args:
-        js: the JetStream context.
-        bucket: the name of the bucket.
-        keys: keys and patterns; empty: all keys.
-        meta_only: whether the values are not needed.
-
-    Raises:
-        BucketNotFoundError: the bucket does not exist.
-        Error: as `Stream.get_last_msgs` and `KeyValue.watch`.
-
-    """
+    """Return the current entries of a bucket by revision, without deleted keys."""
     # What other programs wrote is read, whatever its key.
     kv = js.key_value(bucket, validate_keys=False)
     stream = js.get_stream(STREAM_PREFIX + bucket)

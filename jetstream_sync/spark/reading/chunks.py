@@ -89,13 +89,7 @@ class Chunk:
         )
 
     def split_by_size(self, limit: int) -> Iterator[Chunk]:
-        """
-        Yield chunks that fit into a size limit, or contain a single message.
-
-        Args:
-            limit: maximum size in Arrow, in bytes.
-
-        """
+        """Yield chunks that fit into a size limit, or contain a single message."""
         start = before = last = 0
         if self.total_bytes() > limit:
             for index, total in enumerate(accumulate(self._row_bytes())):
@@ -173,11 +167,6 @@ class BatchSizer:
     Chooses request sizes that fit into a batch and match what the range is expected to contain.
 
     One thread uses it.
-
-    Args:
-        task: the read task.
-        start_seq: the first sequence to read.
-        filtered: whether the server excludes messages.
     """
 
     def __init__(self, task: ReadTask, start_seq: int, *, filtered: bool) -> None:

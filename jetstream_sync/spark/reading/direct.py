@@ -52,14 +52,7 @@ _TIME_AT: Final = len(b"Nats-Time-Stamp: ")
 
 
 class DirectReader:
-    """
-    Reads a range with direct gets; for one thread.
-
-    Args:
-        api: the JetStream API.
-        task: the read task.
-
-    """
+    """Reads a range with direct gets; for one thread."""
 
     def __init__(self, api: APIRequests, task: ReadTask) -> None:
         self._api = api
@@ -71,20 +64,7 @@ class DirectReader:
         self._matches = _subject_matcher(filters) if len(filters) > 1 else None
 
     def responses(self, start_seq: int) -> Generator[ReadResponse, None, None]:
-        """
-        Yield responses until there are no more messages or the range is complete; one is prefetched.
-
-        Args:
-            start_seq: the first sequence to read.
-
-        Raises:
-            NoRespondersError: the stream does not answer direct gets at present.
-            TimeoutError, ConnectionClosedError: a response was incomplete or missing. It is safe to continue
-                from the last `ReadResponse.next_seq`.
-            InvalidResponseError: a response is malformed.
-            APIError: the server refused.
-
-        """
+        """Yield responses up to the end of the messages or of the range; one is prefetched."""
         sizer = BatchSizer(self._task, start_seq, filtered=self._filter is not None)
         gathering = self._request(start_seq, sizer)
         try:
@@ -183,13 +163,7 @@ class _ServerHeaders(NamedTuple):
 
 
 def _parse_server_headers(blocks: list[bytes]) -> _ServerHeaders:
-    """
-    Parse the header blocks of a response.
-
-    Raises:
-        InvalidResponseError: the server headers are not the expected ones.
-
-    """
+    """Parse the header blocks of a response."""
     lines = b"".join(blocks).split(_NEWLINE)
     own: Sequence[bytes] = ()
     # Each block has at least 8 lines, so the total shows that all have exactly 8.
@@ -206,13 +180,7 @@ def _parse_server_headers(blocks: list[bytes]) -> _ServerHeaders:
 
 
 def _parse_sequences(lines: Sequence[bytes]) -> Sequence[int]:
-    """
-    Parse the lines with the sequences, which rise.
-
-    Raises:
-        InvalidResponseError: a line is malformed.
-
-    """
+    """Parse the lines with the sequences, which rise."""
     if not lines:
         return ()
     try:
@@ -236,22 +204,6 @@ def count_from(js: JetStream, stream: str, seq: int, subject: str | None) -> tup
 
     A direct get returns the count. If the stream does not allow direct gets, a temporary consumer does. Any
     thread may call it.
-
-    Args:
-        js: the JetStream context.
-        stream: the stream name.
-        seq: the first sequence to count.
-        subject: a filter subject, with wildcards; ``None``: all messages.
-
-    Returns:
-        The sequence of the first match and the number of matches including it; ``None`` and 0 if there is no
-        match.
-
-    Raises:
-        StreamNotFoundError: the stream does not exist.
-        DirectGetRefusedError: the stream is a work queue that does not allow direct gets.
-        APIError, TimeoutError, ConnectionClosedError: as from `JetStream.get_stream`.
-
     """
     api = api_requests(js)
     body = {"seq": max(seq, 1), "batch": 1, "next_by_subj": subject or ">"}
@@ -305,15 +257,7 @@ def _is_status(delivery: Delivery) -> bool:
 
 
 def _remaining_messages(status: Delivery, route: bytes) -> int:
-    """
-    Return the number of remaining messages from the status that ends a response.
-
-    Raises:
-        NoRespondersError: there are no responders.
-        APIError: the request was refused.
-        InvalidResponseError: the status is malformed.
-
-    """
+    """Return the number of remaining messages from the status that ends a response."""
     block = status[2]
     found = parse_status(block)
     if found is None:

@@ -23,14 +23,7 @@ _NO_HEADERS: Final[dict[str, list[str]]] = {}
 
 
 class HeaderColumns:
-    """
-    The headers of some messages, as columns.
-
-    Args:
-        blocks: the header block of each message, ``b""`` for none; empty: no message has headers.
-        count: the number of messages.
-
-    """
+    """The headers of some messages, as columns."""
 
     def __init__(self, blocks: Sequence[bytes], count: int) -> None:
         self._count = count

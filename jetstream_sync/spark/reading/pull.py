@@ -83,14 +83,7 @@ class _ConsumerState:
         self._extra_tokens = 0
 
     def accept(self, replies: Sequence[bytes]) -> Sequence[int]:
-        """
-        Check that no delivery is missing, update `remaining`, and return the sequences.
-
-        Raises:
-            InvalidResponseError: a delivery is missing.
-            NotJSMessageError: a reply subject is not one of a consumer.
-
-        """
+        """Check that no delivery is missing, update `remaining`, and return the sequences."""
         self._extra_tokens = max(0, replies[0].count(b".") - 10)
         _, _, _, first_seq, first_number, _, _ = map(_number, ack_tokens(replies[0]))
         _, _, _, last_seq, last_number, _, remaining = map(_number, ack_tokens(replies[-1]))
@@ -113,14 +106,7 @@ class _ConsumerState:
 
 
 class PullReader:
-    """
-    Reads a range with a pull consumer; for one thread.
-
-    Args:
-        api: the JetStream API.
-        task: the read task.
-
-    """
+    """Reads a range with a pull consumer; for one thread."""
 
     def __init__(self, api: APIRequests, task: ReadTask) -> None:
         self._api = api
@@ -133,19 +119,7 @@ class PullReader:
         self._oversized = False
 
     def responses(self, start_seq: int) -> Generator[ReadResponse, None, None]:
-        """
-        Yield responses until there are no more messages or the range is complete; one is prefetched.
-
-        Args:
-            start_seq: the first sequence to read.
-
-        Raises:
-            RangeStalledError: the consumer was lost, or deliveries are missing or malformed.
-            TimeoutError, ConnectionClosedError: a response was incomplete or missing. It is safe to continue
-                from the last `ReadResponse.next_seq`.
-            APIError: the server refused to create the consumer.
-
-        """
+        """Yield responses up to the end of the messages or of the range; one is prefetched."""
         api = self._api
         stream = self._task.range.stream
         name = f"spark_{os.urandom(8).hex()}"
@@ -204,13 +178,7 @@ class PullReader:
     def _wait_for_pull(
         self, pull: _Pull, consumer: _ConsumerState, start_seq: int
     ) -> list[Delivery]:
-        """
-        Wait for the end of a pull request, and return its messages.
-
-        Raises:
-            RangeStalledError: the status that ended it is neither "no messages" nor "byte limit".
-
-        """
+        """Wait for the end of a pull request, and return its messages."""
         try:
             items = pull.gathering.wait(min(_CONSUMER_CHECK_DELAY_S, self._task.silence_timeout))
         except TimeoutError:
@@ -231,13 +199,7 @@ class PullReader:
     def _wait_past_silence(
         self, pull: _Pull, consumer: _ConsumerState, start_seq: int
     ) -> list[Delivery]:
-        """
-        Check the consumer, and continue waiting for the end of a pull request.
-
-        Raises:
-            RangeStalledError: the consumer does not exist any more.
-
-        """
+        """Check the consumer, and continue waiting for the end of a pull request."""
         stream = self._task.range.stream
         try:
             consumer_info(self._api, stream, consumer.name)

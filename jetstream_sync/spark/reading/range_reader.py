@@ -88,17 +88,6 @@ def choose_mode(
 
     Direct gets leave no state on the server, and are the only mode for a work queue. A consumer is faster
     after its creation, supports several filters, and can omit payloads that are not selected.
-
-    Args:
-        mode: the requested mode: ``auto``, ``direct`` or ``pull``.
-        view: the stream.
-        rows: the maximum number of messages in the range.
-        filters: the filter subjects.
-        fields: the selected message fields.
-
-    Raises:
-        DirectGetRefusedError: direct gets are required or requested, and the stream does not allow them.
-
     """
     if mode == "auto":
         skips_payload = not fields.data and view.message_bytes >= MIN_SKIPPED_PAYLOAD_BYTES
@@ -127,23 +116,6 @@ def read_chunks(
     A chunk is completely received before it is yielded. The caller may hold the iterator for any time: only
     one or two responses of limited size are outstanding, and the reader thread of the connection receives
     them. Closing the iterator early leaves no state behind.
-
-    Args:
-        connection: the connection; it stays open.
-        range: the range to read.
-        columns: the names of the selected columns, see `schema.READ_TYPES`.
-        plan: the parameters of the read.
-
-    Raises:
-        RangeLostError: messages left the stream before they were read, and ``failOnDataLoss`` makes that an
-            error.
-        StreamRecreatedError: the stream is not the one that the range was planned for.
-        DirectGetRefusedError: see `choose_mode`.
-        RangeStalledError: the server does not deliver messages that it holds.
-        StreamNotFoundError: the stream does not exist.
-        ConnectionClosedError, TimeoutError: the server could not be reached for ``plan.retry_timeout``.
-        APIError, PermissionsError: the server refused.
-
     """
     js = connection.jetstream(domain=plan.domain, prefix=plan.api_prefix, timeout=plan.timeout)
     return _RangeReader(api_requests(js), range, columns, plan).chunks()
@@ -213,13 +185,7 @@ class _RangeReader:
         return (DirectReader if self._is_direct else PullReader)(self._api, task)
 
     def _recover(self, error: Error, *, progress: bool) -> None:
-        """
-        Wait before the next attempt after an error.
-
-        Raises:
-            Error: it is not transient, or it persisted for too long.
-
-        """
+        """Wait before the next attempt after an error."""
         passes = isinstance(error, RangeStalledError) or is_transient(error)
         if progress:
             self._deadline = Deadline(self._plan.retry_timeout)
@@ -232,14 +198,7 @@ class _RangeReader:
     # --- checks for completeness ----------------------------------------------------------------
 
     def _check_stream(self) -> StreamView:
-        """
-        Return the current state of the stream.
-
-        Raises:
-            StreamRecreatedError: the stream was deleted and created again.
-            Error: any error of `JetStream.get_stream`.
-
-        """
+        """Return the current state of the stream."""
         route = self._api.routes.stream_info(self._range.stream)
         view = stream_view(self._api.ask_for(StreamInfo, route))
         planned_ns = self._range.created_ns
@@ -249,14 +208,7 @@ class _RangeReader:
         return view
 
     def _validate_batch(self, start_seq: int, next_seq: int, sequences: Sequence[int]) -> None:
-        """
-        Check that a response is from the right stream, and that no messages were lost before it.
-
-        Raises:
-            StreamRecreatedError, RangeLostError: the check failed.
-            Error: any error of `JetStream.get_stream`.
-
-        """
+        """Check that a response is from the right stream, and no messages were lost before it."""
         is_contiguous = len(sequences) == next_seq - start_seq
         if self._is_direct or not (self._stream_checked and is_contiguous):
             view = self._check_stream()
@@ -265,14 +217,7 @@ class _RangeReader:
                 self._check_head(view, start_seq, sequences, up_to)
 
     def _is_complete(self) -> bool:
-        """
-        Return whether the stream leader has no more messages of the range.
-
-        Raises:
-            StreamRecreatedError, RangeLostError: the stream is another one, or lost the rest.
-            Error: any error of `leader_get`.
-
-        """
+        """Return whether the stream leader has no more messages of the range."""
         api = self._api
         for subject in self._range.filters or (">",):
             request = {"seq": self._next_seq, "next_by_subj": subject}

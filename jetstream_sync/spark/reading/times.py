@@ -27,13 +27,7 @@ _MIN_ARROW_ROWS: Final = 512
 
 
 class MessageTimes(Sequence[int]):
-    """
-    When the stream stored each message, in nanoseconds since 1970.
-
-    Args:
-        texts: the texts that contain the times.
-
-    """
+    """When the stream stored each message, in nanoseconds since 1970."""
 
     __slots__ = ("_texts",)
 
@@ -41,13 +35,7 @@ class MessageTimes(Sequence[int]):
         self._texts = texts
 
     def parse(self) -> list[int]:
-        """
-        Return the times.
-
-        Raises:
-            InvalidResponseError, NotJSMessageError: a text has no time.
-
-        """
+        """Return the times."""
         raise NotImplementedError
 
     def _parse_in_arrow(self) -> pa.Array | None:
@@ -90,14 +78,7 @@ class MessageTimes(Sequence[int]):
 
 
 class ReplyTimes(MessageTimes):
-    """
-    The times in the reply subjects of a consumer's deliveries, see `api.reply`.
-
-    Args:
-        replies: the reply subjects, all of the same form.
-        extra_tokens: the number of additional tokens at their ends.
-
-    """
+    """The times in the reply subjects of a consumer's deliveries, see `api.reply`."""
 
     __slots__ = ("_extra_tokens",)
 
@@ -134,14 +115,7 @@ class ReplyTimes(MessageTimes):
 
 
 class HeaderTimes(MessageTimes):
-    """
-    The times in header lines of direct gets.
-
-    Args:
-        lines: the lines, each with a time at its end.
-        start: the index of the time in a line.
-
-    """
+    """The times in header lines of direct gets."""
 
     __slots__ = ("_start",)
 
@@ -170,17 +144,6 @@ def parse_times_ns(lines: Iterable[bytes], start: int) -> list[int]:
     Parse times such as ``2026-01-31T12:00:00.123456789Z``.
 
     It is fast because consecutive messages share most of the text.
-
-    Args:
-        lines: header lines, each with a time at its end.
-        start: the index of the time in a line.
-
-    Returns:
-        The times, in nanoseconds since 1970.
-
-    Raises:
-        InvalidResponseError: a line has no such time.
-
     """
     times: list[int] = []
     second: bytes | None = None

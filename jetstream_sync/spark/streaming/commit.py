@@ -68,14 +68,7 @@ class QueueInUseError(Error):
 
 
 class CommitHandler:
-    """
-    Performs the commits of one query in one process.
-
-    Args:
-        js: the JetStream context.
-        consumer: the option ``consumer``; ``None``: not given.
-
-    """
+    """Performs the commits of one query in one process."""
 
     def __init__(self, js: JetStream, consumer: str | None) -> None:
         self.js = js
@@ -86,22 +79,7 @@ class CommitHandler:
     # --- before the first batch -----------------------------------------------------------------
 
     def prepare(self, view: StreamView, filters: tuple[str, ...]) -> tuple[str, ...]:
-        """
-        Prepare a stream for reads and commits, as its retention policy requires.
-
-        Args:
-            view: the stream.
-            filters: the option ``subjects``; empty: not given.
-
-        Returns:
-            The filters to read with: those of the durable of an interest stream, else the given ones.
-
-        Raises:
-            InvalidOptionError: an option is missing, or contradicts the stream or the durable.
-            BadRequestError: the work queue has another consumer for these subjects.
-            Error: any other error of `JetStream.create_consumer`.
-
-        """
+        """Prepare a stream for reads and commits, as its retention policy requires."""
         if view.is_work_queue:
             self._ensure_guard(view, filters)
         elif view.is_interest:
@@ -208,35 +186,12 @@ class CommitHandler:
     # --- ownership of work queues ---------------------------------------------------------------
 
     def check_unclaimed(self, offset: Offset, views: Mapping[str, StreamView]) -> None:
-        """
-        Check that no other query owns the work queues of an offset.
-
-        Args:
-            offset: an offset that may not be in the checkpoint yet.
-            views: the streams.
-
-        Raises:
-            QueueInUseError: another query owns one.
-            Error: any other error of `JetStream.get_consumer`.
-
-        """
+        """Check that no other query owns the work queues of an offset."""
         for view, position in _work_queues(offset, views):
             self._claim(view, position.filters, offset.query, take_ownership=False)
 
     def claim(self, offset: Offset, views: Mapping[str, StreamView]) -> None:
-        """
-        Make a query the owner of the work queues of an offset, as long as its checkpoint exists.
-
-        Args:
-            offset: an offset of the checkpoint.
-            views: the streams.
-
-        Raises:
-            QueueInUseError: another query owns one.
-            BadRequestError: a work queue has another consumer for these subjects.
-            Error: any other error of `JetStream.update_consumer`.
-
-        """
+        """Make a query the owner of the work queues of an offset while its checkpoint exists."""
         if not offset.query:
             return  # written by a version without query names
         for view, position in _work_queues(offset, views):
@@ -285,10 +240,6 @@ class CommitHandler:
         Release all messages before an offset that Spark has committed; call `claim()` first.
 
         Streams that were deleted or re-created are skipped.
-
-        Raises:
-            Error: any error of `Stream.purge` and `JetStream.reset_consumer`.
-
         """
         for key, position in offset.positions.items():
             view = views.get(key)
@@ -386,11 +337,6 @@ def _acknowledge(consumer: PullConsumer, seq: int) -> None:
     Move a consumer on a server before 2.14, by fetching its messages up to a sequence.
 
     Only the last message is acknowledged, which acknowledges all before it.
-
-    Raises:
-        InvalidOptionError: the consumer does not have ``ack_policy=all``.
-        Error: messages that were fetched before and not acknowledged are not redelivered.
-
     """
     info = consumer.info()
     if info.config.ack_policy != AckPolicy.ALL:

@@ -99,13 +99,7 @@ class _StreamPart:
 
 
 class QueryPlanner:
-    """
-    Plans and commits the batches of one query; for one thread.
-
-    Args:
-        options: the read options.
-
-    """
+    """Plans and commits the batches of one query; for one thread."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.options: ReadOptions = options
@@ -131,16 +125,7 @@ class QueryPlanner:
     # --- called by Spark ------------------------------------------------------------------------
 
     def initial(self) -> dict[str, Any]:
-        """
-        Return the start offset of a new query; repeated calls return the same one.
-
-        Raises:
-            StreamNotFoundError: a stream selected by name does not exist.
-            InvalidOptionError: the options contradict a stream.
-            DataLossError: messages after the start are gone, and ``failOnDataLoss`` is not false.
-            Error: any other error of `JetStream.get_stream`.
-
-        """
+        """Return the start offset of a new query; repeated calls return the same one."""
         if self._initial is None:
             views = self._refresh_views()
             self._access.selection.check_all_exist(views)
@@ -154,24 +139,7 @@ class QueryPlanner:
         self._end_targets = {key: (view.created_ns, view.end_seq) for key, view in views.items()}
 
     def latest(self, start: dict[str, Any], *, unlimited: bool) -> dict[str, Any]:
-        """
-        Return the end of the next batch, after releasing the messages before its start.
-
-        Args:
-            start: the end of the last batch.
-            unlimited: whether to ignore the limits of the options, as with trigger ``once``.
-
-        Returns:
-            The end offset; ``start`` itself, unchanged, if there is nothing to read.
-
-        Raises:
-            OffsetError: the offset is not one of this source.
-            DataLossError: unread messages are gone, and ``failOnDataLoss`` makes that an error.
-            InvalidOptionError: the options contradict a stream or the checkpoint.
-            QueueInUseError: another query reads a work queue.
-            Error: any other error of `JetStream.get_stream` and `Stream.purge`.
-
-        """
+        """Return the end of the next batch, after releasing the messages before its start."""
         offset = Offset.from_json(start)
         self._refresh_views()
         # Before the first commit the checkpoint is empty, so any owner of a queue is another query.
@@ -193,20 +161,7 @@ class QueryPlanner:
         return end
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SequenceRange]:
-        """
-        Return the ranges that the tasks of a batch read; the same end always gives the same ranges.
-
-        Args:
-            start: the start offset, only compared: a batch that ends where it starts is empty.
-            end: the end offset, which contains the plan.
-
-        Raises:
-            OffsetError: the offset is not one of this source.
-            DataLossError: a stream is gone, and ``failOnDataLoss`` is not false.
-            QueueInUseError: another query reads a work queue.
-            Error: any other error of `JetStream.get_stream`.
-
-        """
+        """Return the ranges that the tasks of a batch read; the same end gives the same ranges."""
         views = self._views or self._refresh_views()
         offset = Offset.from_json(end)
         # The end is in the checkpoint by now, with the name of the query.
@@ -225,15 +180,7 @@ class QueryPlanner:
         return planned
 
     def commit(self, end: dict[str, Any]) -> None:
-        """
-        Release the messages before an offset that Spark has committed.
-
-        Raises:
-            OffsetError: the offset is not one of this source.
-            QueueInUseError: another query reads a work queue.
-            Error: any error of `Stream.purge` and `JetStream.reset_consumer`.
-
-        """
+        """Release the messages before an offset that Spark has committed."""
         if not self._views:
             self._refresh_views()
         offset = Offset.from_json(end)
@@ -278,15 +225,7 @@ class QueryPlanner:
     def _prepare(
         self, key: str, view: StreamView, position: StreamOffset | None = None
     ) -> tuple[str, ...]:
-        """
-        Prepare a stream once for reads and commits, and return its filters.
-
-        Args:
-            key: the key of the stream.
-            view: the stream.
-            position: the offset of the query in it; ``None``: the stream is new to the query.
-
-        """
+        """Prepare a stream once for reads and commits, and return its filters."""
         known = self._prepared.get(key)
         if known is None or known[0] != view.created_ns:
             subjects = self.options.subjects

@@ -34,11 +34,6 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     Spark keeps one instance on the driver for the whole query, in a separate process. It sends copies of
     another instance to the executors.
-
-    Args:
-        options: the read options, or the error in them, which each method raises.
-        schema: the columns to read.
-
     """
 
     def __init__(self, options: ReadOptions | Error, schema: StructType) -> None:
@@ -88,13 +83,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def latestOffset(  # noqa: N802 - PySpark's name
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
-        """
-        Return the end offset of the next batch; see `QueryPlanner.latest`.
-
-        Raises:
-            Error: this PySpark does not pass the start offset; it needs 4.2.
-
-        """
+        """Return the end offset of the next batch; see `QueryPlanner.latest`."""
         if start is None:
             raise Error("streaming reads need PySpark 4.2 or newer")
         return self._planned.latest(start, unlimited=isinstance(limit, ReadAllAvailable))

@@ -72,17 +72,7 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """
-    The checkpoints of one partition of a query or job.
-
-    Args:
-        api: the JetStream API.
-        stream: the stream name.
-        prefix: the prefix of the checkpoint subjects.
-        task_id: the query or job, and the partition.
-        roll_up: whether a checkpoint replaces earlier ones.
-
-    """
+    """The checkpoints of one partition of a query or job."""
 
     def __init__(
         self, api: APIRequests, stream: str, prefix: str, task_id: WriteTaskId, *, roll_up: bool
@@ -93,14 +83,7 @@ class CheckpointStore:
         self.subject: str = f"{prefix}.{task_id.token}.{task_id.partition}"
 
     def read(self) -> Checkpoint | None:
-        """
-        Return the last checkpoint, ``None`` if there is none.
-
-        Raises:
-            InvalidResponseError: the message is not a checkpoint of this version.
-            Error: any other error of `Stream.get_msg`.
-
-        """
+        """Return the last checkpoint, ``None`` if there is none."""
         request = {"last_by_subj": self.subject}
         try:
             found = leader_get(self._api, self._stream, request, self._api.deadline())
@@ -120,19 +103,7 @@ class CheckpointStore:
         return checkpoint.stored(found.seq, int(fields["here"]))
 
     def write(self, js: JetStream, checkpoint: Checkpoint, seen: int) -> int:
-        """
-        Store a checkpoint without rows, and return its sequence.
-
-        Args:
-            js: the JetStream context.
-            checkpoint: the checkpoint.
-            seen: the sequence of the last known checkpoint, 0 for none.
-
-        Raises:
-            WrongLastSequenceError: another attempt has stored a checkpoint since.
-            Error: any other error of `JetStream.publish`.
-
-        """
+        """Store a checkpoint without rows, and return its sequence."""
         return js.publish(
             self.subject,
             checkpoint.to_json(),
@@ -151,16 +122,7 @@ _ID: Final = b"\r\n%b: " % MSG_ID.encode()
 
 
 class StoredIds:
-    """
-    The message ids stored in a part of a stream.
-
-    Args:
-        connection: the connection.
-        js: the JetStream context on it.
-        options: the write options.
-        prefix: the prefix of the ids to keep; empty: all ids.
-
-    """
+    """The message ids stored in a part of a stream."""
 
     def __init__(
         self, connection: Connection, js: JetStream, options: WriteOptions, prefix: bytes
@@ -173,18 +135,7 @@ class StoredIds:
         self.ids: set[bytes] = set()
 
     def read(self, start_seq: int, end_seq: int | None) -> None:
-        """
-        Read the ids of a sequence range.
-
-        Args:
-            start_seq: the first sequence.
-            end_seq: the sequence after the last one; ``None``: up to the current end of the stream.
-
-        Raises:
-            RangeLostError: messages have left the stream.
-            Error: the stream cannot be read.
-
-        """
+        """Read the ids of a sequence range."""
         options, settings = self._options, self._options.connection
         info = self._js.get_stream(options.stream).cached_info
         if end_seq is None:
@@ -212,16 +163,7 @@ class StoredIds:
 
 
 class ScanRecovery:
-    """
-    Finds the rows of a partition that an earlier attempt has stored.
-
-    Args:
-        js: the JetStream context.
-        checkpoints: the checkpoints of the partition.
-        batch: the number of the micro-batch.
-        stored: reads the stored ids.
-
-    """
+    """Finds the rows of a partition that an earlier attempt has stored."""
 
     def __init__(
         self, js: JetStream, checkpoints: CheckpointStore, batch: int, stored: StoredIds
@@ -236,17 +178,7 @@ class ScanRecovery:
         self.batch_is_complete: bool = False
 
     def begin(self, timeout: float) -> None:
-        """
-        Read what was stored after the checkpoint of an earlier attempt, or store a checkpoint.
-
-        Args:
-            timeout: how long transient errors are retried, in seconds.
-
-        Raises:
-            RangeLostError: messages after the checkpoint have left the stream.
-            Error: the stream cannot be read or written.
-
-        """
+        """Read what was stored after the checkpoint of an earlier attempt, or store one."""
         checkpoint = retry_transient(self._find_or_write, timeout, "writing a checkpoint")
         if checkpoint is not None:
             self.seq = checkpoint.seq

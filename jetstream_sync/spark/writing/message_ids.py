@@ -107,13 +107,7 @@ class ColumnIds:
 
 
 class PositionIds:
-    """
-    Ids by the position of a row in its partition.
-
-    Args:
-        task_id: the source of the rows.
-
-    """
+    """Ids by the position of a row in its partition."""
 
     def __init__(self, task_id: WriteTaskId) -> None:
         self._prefix = task_id.prefix()
@@ -130,10 +124,6 @@ class ContentIds:
     Ids by the content of a row.
 
     It stores a hash for each row, which takes about 100 bytes.
-
-    Args:
-        task_id: the source of the rows.
-
     """
 
     def __init__(self, task_id: WriteTaskId) -> None:

@@ -49,8 +49,8 @@ from ...headers import MSG_ID, parse_status
 from ...net.clock import Deadline, monotonic
 from ...protocol.parser import Delivery
 from ...protocol.state import ConnectionStatus
+from ..retry import ID_IN_PROCESS, RowError, is_retriable
 from .rows import EncodedRows, RowEncoder
-from .write_errors import ID_IN_PROCESS, RowError, is_retriable
 
 #: Maximum rows of a chunk, and maximum bytes for large rows.
 CHUNK_ROWS: Final = 512
@@ -85,15 +85,7 @@ _PERMISSION_DENIED: Final[list[Delivery]] = []
 
 
 def commands(rows: EncodedRows, common: bytes, replies: Iterable[bytes]) -> list[bytes]:
-    """
-    Return the protocol command of each row.
-
-    Args:
-        rows: the rows, with their ids.
-        common: the header lines of all rows.
-        replies: the reply subjects of the rows.
-
-    """
+    """Return the protocol command of each row."""
     ids = rows.ids
     start = b"NATS/1.0\r\n" + common
     name = b"%b: " % MSG_ID.encode()
@@ -130,15 +122,7 @@ def commands(rows: EncodedRows, common: bytes, replies: Iterable[bytes]) -> list
 
 
 def chunk_commands(rows: EncodedRows, common: bytes, reply: bytes) -> bytes:
-    """
-    Return the protocol commands of rows with ids and the same reply subject, one after the other.
-
-    Args:
-        rows: the rows, each with an id.
-        common: the header lines of all rows.
-        reply: the reply subject.
-
-    """
+    """Return the protocol commands of rows with ids and the same reply subject."""
     ids, data, count = rows.ids, rows.data, len(rows)
     assert ids is not None
     if rows.header_lines is not None or len(set(map(len, ids))) != 1:
@@ -163,13 +147,7 @@ def chunk_commands(rows: EncodedRows, common: bytes, reply: bytes) -> bytes:
 def check_sizes(
     encoder: RowEncoder, rows: EncodedRows, commands: list[bytes], max_payload: int
 ) -> None:
-    """
-    Check that no row exceeds the limit of the server, which would close the connection.
-
-    Raises:
-        RowError: a row is too large.
-
-    """
+    """Check that no row exceeds the limit of the server, which would close the connection."""
     if max(map(len, commands), default=0) <= max_payload:
         return  # an upper bound, since a command is longer than its headers and payload
     for number, subject, command in zip(rows.numbers, rows.subjects, commands, strict=True):
@@ -213,14 +191,6 @@ class AckWindow(MessageReceiver):
     Publishes the rows of a partition, and counts the acknowledgements.
 
     One thread uses and closes it.
-
-    Args:
-        core: the connection.
-        encoder: the encoder of the rows.
-        window: the maximum number of rows in flight.
-        ack_timeout: the maximum time without any acknowledgement, in seconds.
-        stream_accepts: returns whether a subject belongs to the stream. Only then rows are sent again after
-            a reply without responders.
     """
 
     is_reply_inbox = True
@@ -301,20 +271,7 @@ class AckWindow(MessageReceiver):
     # --- called by the task ---------------------------------------------------------------------
 
     def send(self, rows: EncodedRows, *, individually: bool = False) -> None:
-        """
-        Publish rows as soon as the window has room.
-
-        Args:
-            rows: at most `CHUNK_ROWS` rows, with their ids.
-            individually: whether a stored row must not be sent again, even with its id.
-
-        Raises:
-            RowError: one of the rows so far cannot be stored.
-            PermissionsError: subscribing to acknowledgements is not permitted.
-            TimeoutError: nothing was acknowledged for ``ack_timeout``.
-            ConnectionClosedError: the connection is closed.
-
-        """
+        """Publish rows as soon as the window has room."""
         events = self._events.items
         while events:
             self._process(events.popleft())

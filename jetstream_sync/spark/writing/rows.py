@@ -19,8 +19,8 @@ from ...errors import BadSubjectError, Error, InvalidOptionError
 from ...headers import EXPECTED_STREAM, MSG_TTL, encode_headers
 from ...jetstream.publish import publish_headers
 from ...subjects import MAX_CONTROL_LINE, check_publish_subject
+from ..retry import RowError
 from ..schema import READ_TYPES, SchemaError
-from .write_errors import RowError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,16 +101,7 @@ class RowLayout:
 
     @classmethod
     def of_schema(cls, schema: Any) -> RowLayout:
-        """
-        Check the schema of a DataFrame.
-
-        Args:
-            schema: a Spark ``StructType``.
-
-        Raises:
-            SchemaError: a column is missing, unknown or of the wrong type.
-
-        """
+        """Check the schema of a DataFrame."""
         layout = cls.of_names(field.name for field in schema.fields)
         for field, name in zip(schema.fields, layout.names, strict=True):
             if not name:
@@ -154,13 +145,7 @@ class RowLayout:
 
     @classmethod
     def of_names(cls, names: Iterable[str]) -> RowLayout:
-        """
-        Check column names, which are case-insensitive as in Spark.
-
-        Raises:
-            SchemaError: a column is missing, unknown or duplicated.
-
-        """
+        """Check column names, which are case-insensitive as in Spark."""
         known: list[str] = []
         for name in names:
             lowered = _KAFKA_COLUMNS.get(name.lower(), name.lower())
@@ -193,13 +178,7 @@ class RowLayout:
 
 
 class RowColumns:
-    """
-    The values of some rows, by column.
-
-    Args:
-        values: lists of equal length, by column name.
-
-    """
+    """The values of some rows, by column."""
 
     __slots__ = ("count", "values")
 
@@ -213,17 +192,7 @@ class RowColumns:
 
 
 class EncodedRows:
-    """
-    Checked rows, as bytes.
-
-    Args:
-        numbers: the row numbers in the partition, counted from 0.
-        subjects: the subjects.
-        data: the payloads.
-        header_lines: the header lines of each row besides the common ones; ``None``: no row has any.
-        ids: the values of the column ``msg_id``, empty for none; ``None``: no row has one.
-
-    """
+    """Checked rows, as bytes."""
 
     __slots__ = ("data", "header_lines", "ids", "numbers", "subjects")
 
@@ -280,15 +249,7 @@ class EncodedRows:
 
 
 class RowEncoder:
-    """
-    Checks the rows of a partition, and encodes them.
-
-    Args:
-        partition: the partition number, for errors.
-        stream: the stream that must store the rows.
-        subject: the subject of rows without one; ``None``: each row needs one.
-
-    """
+    """Checks the rows of a partition, and encodes them."""
 
     #: What the columns are called in errors.
     _data_name = "data"
@@ -308,19 +269,7 @@ class RowEncoder:
         return RowError(self._partition, row, subject.decode("utf-8", "replace"), reason)
 
     def rows(self, columns: RowColumns, start: int, end: int, first: int) -> EncodedRows:
-        """
-        Check rows, and return them encoded.
-
-        Args:
-            columns: the values.
-            start: the index of the first row.
-            end: the index after the last row.
-            first: the number of the first row in the partition.
-
-        Raises:
-            RowError: a row cannot be written.
-
-        """
+        """Check rows, and return them encoded."""
         values = columns.values
         data = list(values["data"][start:end])
         if set(map(type, data)) != {bytes}:
@@ -508,15 +457,7 @@ class RowEncoder:
 
 
 class BucketRowEncoder(RowEncoder):
-    """
-    Checks the rows of a partition for a key-value bucket, and encodes them.
-
-    Args:
-        partition: the partition number, for errors.
-        stream: the stream of the bucket.
-        prefix: the prefix of the subjects of the keys, with its final dot.
-
-    """
+    """Checks the rows of a partition for a key-value bucket, and encodes them."""
 
     _data_name = "value"
 

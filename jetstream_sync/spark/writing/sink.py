@@ -22,10 +22,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, Writ
 from ...errors import InvalidOptionError
 from ..connections import connection
 from ..options import WriteOptions
-from ..retry import one_line_errors, retry_transient
+from ..retry import SinkError, one_line_errors, retry_transient
 from .message_ids import WriteTaskId
 from .rows import RowColumns, RowLayout
-from .write_errors import SinkError
 from .write_plan import WritePlan, Written, check_target
 
 if TYPE_CHECKING:
@@ -73,13 +72,7 @@ def make_write_plan(options: WriteOptions, schema: StructType, overwrite: bool) 
 def write_batches(
     plan: WritePlan, task_id: WriteTaskId, batches: Iterator[pa.RecordBatch]
 ) -> CommitMessage:
-    """
-    Write the rows of a task.
-
-    Raises:
-        Error: any error of `WritePlan.write`.
-
-    """
+    """Write the rows of a task."""
     count = 0
 
     def columns() -> Iterator[RowColumns]:
@@ -101,14 +94,7 @@ def commit_write(
     *,
     overwrite: bool,
 ) -> None:
-    """
-    Check that each task has written its rows, and purge the earlier messages in mode overwrite.
-
-    Raises:
-        SinkError: a task did not report a result, or two tasks wrote the same partition.
-        Error: the stream cannot be purged.
-
-    """
+    """Check that each task has written its rows; purge earlier messages in mode overwrite."""
     written = [message.written for message in messages if isinstance(message, CommitMessage)]
     if len(written) != len(messages):
         missing = len(messages) - len(written)
@@ -145,21 +131,7 @@ def log_abort(messages: Sequence[WriterCommitMessage | None], label: str, stream
 
 
 def batch_writer(options: WriteOptions, schema: StructType, overwrite: bool) -> DataSourceWriter:
-    """
-    Return the writer of a batch job; called on the driver, it checks the stream on the server.
-
-    Args:
-        options: the write options.
-        schema: the schema of the rows.
-        overwrite: whether the save mode is ``overwrite``.
-
-    Raises:
-        SchemaError: a column is missing, unknown or of the wrong type.
-        InvalidOptionError: the mode is ``overwrite``, and the option ``overwriteMode`` is not set.
-        SinkError: the stream cannot store such rows in this way.
-        Error: the server cannot be reached, or refuses.
-
-    """
+    """Return the writer of a batch job, after checking the stream on the server."""
     return _BatchWriter(make_write_plan(options, schema, overwrite), overwrite)
 
 

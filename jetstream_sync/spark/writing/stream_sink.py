@@ -10,10 +10,9 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from ...errors import InvalidOptionError
 from ..options import WriteOptions
-from ..retry import one_line_errors
+from ..retry import SinkError, one_line_errors
 from .message_ids import WriteTaskId
 from .sink import commit_write, log_abort, make_write_plan, write_batches
-from .write_errors import SinkError
 from .write_plan import WritePlan
 
 if TYPE_CHECKING:
@@ -25,13 +24,7 @@ if TYPE_CHECKING:
 def stream_writer(
     options: WriteOptions, schema: StructType, overwrite: bool
 ) -> DataSourceStreamWriter:
-    """
-    Return the writer of a micro-batch; arguments and other errors as for `batch_writer()`.
-
-    Raises:
-        InvalidOptionError: a ``jobId`` is given, but a query has its own id.
-
-    """
+    """Return the writer of a micro-batch; arguments and other errors as for `batch_writer()`."""
     if options.job_id is not None:
         raise InvalidOptionError(
             "jobId",

@@ -42,26 +42,18 @@ from ...errors import (
 from ...headers import MSG_ID
 from ...jetstream.batches import AtomicBatchSender
 from ...net.clock import Deadline
-from ..retry import retry_transient
+from ..retry import SinkError, is_retriable, retry_transient
 from .checkpoints import Checkpoint, CheckpointStore, StoredIds
 from .message_ids import MessageIds
 from .publishing import WriteStats, check_sizes
 from .rows import EncodedRows, RowEncoder
-from .write_errors import SinkError, is_retriable
 
 #: Maximum rows of a batch, besides the checkpoint.
 BATCH_ROWS: Final = 999
 
 
 class RowBatches:
-    """
-    Sends one atomic batch of rows at a time; one thread uses and closes it.
-
-    Args:
-        core: the connection.
-        encoder: the encoder of the rows.
-
-    """
+    """Sends one atomic batch of rows at a time; one thread uses and closes it."""
 
     def __init__(self, core: ConnectionCore, encoder: RowEncoder) -> None:
         self._core = core
@@ -75,29 +67,7 @@ class RowBatches:
     def commit(
         self, subject: bytes, lines: bytes, payload: bytes, rows: EncodedRows, deadline: Deadline
     ) -> PubAck:
-        """
-        Store a message and rows after it, all or none.
-
-        Args:
-            subject: the subject of the first message.
-            lines: its header lines.
-            payload: its payload.
-            rows: the rows, 1 to `BATCH_ROWS`.
-            deadline: how long to wait for the reply.
-
-        Returns:
-            The acknowledgement of the last row.
-
-        Raises:
-            RowError: a row is larger than the server allows; nothing was sent.
-            APIError: the batch was refused; nothing was stored.
-            NoStreamResponseError: one of the subjects belongs to no stream; nothing was stored.
-            PermissionsError: publishing to one of the subjects is not permitted.
-            ConnectionLostError, TimeoutError: there was no reply; the batch may be stored.
-            OutboundBufferLimitError: the client is disconnected; nothing was sent.
-            ConnectionClosedError: the connection is closed.
-
-        """
+        """Store a message and rows after it, all or none."""
         batch, reply = self._sender.new_batch()
         head = b"%bNats-Batch-Id: %b\r\nNats-Batch-Sequence: " % (self._encoder.common, batch)
         made = [
@@ -143,18 +113,7 @@ _CONFLICTS: Final = frozenset({10071, 10201})
 
 
 class TransactionWriter:
-    """
-    Writes the rows of a partition in atomic batches; for one thread.
-
-    Args:
-        batches: sends the batches.
-        checkpoints: the checkpoints of the partition.
-        batch: the number of the micro-batch.
-        timeout: the maximum time until an atomic batch is stored, in seconds.
-        ids: assigns message ids to rows.
-        stored: reads stored ids; ``None``: the order of the rows is stable.
-
-    """
+    """Writes the rows of a partition in atomic batches; for one thread."""
 
     def __init__(
         self,
@@ -175,18 +134,7 @@ class TransactionWriter:
         self.stats: WriteStats = WriteStats()
 
     def write(self, parts: Iterable[EncodedRows]) -> None:
-        """
-        Write all rows that are not stored yet.
-
-        Args:
-            parts: the rows of the partition.
-
-        Raises:
-            SinkError: the stream does not store them.
-            TimeoutError: a batch was not stored in time; repeating the partition is safe.
-            ConnectionClosedError: the connection is closed.
-
-        """
+        """Write all rows that are not stored yet."""
         self._read_checkpoint()
         for rows in self._group(parts):
             written = self._store(rows)

@@ -23,13 +23,12 @@ from ...jetstream.context import JetStream
 from ...subjects import subject_matches
 from ..connections import api_requests, connection
 from ..options import WriteOptions
-from ..retry import retry_transient
+from ..retry import SinkError, retry_transient
 from .checkpoints import CheckpointStore, ScanRecovery, StoredIds
 from .message_ids import ColumnIds, ContentIds, MessageIds, PositionIds, WriteTaskId
 from .publishing import CHUNK_BYTES, CHUNK_ROWS, AckWindow, WriteStats
 from .rows import BucketRowEncoder, EncodedRows, RowColumns, RowEncoder, RowLayout
 from .transactions import BATCH_ROWS, RowBatches, TransactionWriter
-from .write_errors import SinkError
 
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
@@ -71,17 +70,6 @@ def check_target(
 
     A duplicate window that is too short for ``delivery=window`` is logged once per process, or is an error,
     depending on ``onShortWindow``.
-
-    Args:
-        js: the JetStream context.
-        options: the write options.
-        layout: the columns of the rows.
-        warns: whether to log warnings.
-
-    Raises:
-        SinkError: the stream is not suitable; the message names the setting.
-        Error: any other error of `JetStream.get_stream`.
-
     """
     name = options.stream
     what = f"stream {name!r}" if options.bucket is None else f"bucket {options.bucket!r}"
@@ -230,19 +218,7 @@ class WritePlan:
     """The checked stream."""
 
     def write(self, task_id: WriteTaskId, columns: Iterable[RowColumns]) -> Written:
-        """
-        Write the rows of a partition; on return the stream has stored all of them.
-
-        Args:
-            task_id: the query or job, the batch and the partition.
-            columns: the rows, in parts.
-
-        Raises:
-            SinkError: the stream does not store them; a `RowError` names the row.
-            TimeoutError: the server did not reply in time; some rows may be stored.
-            Error: there is no connection, or it failed for good.
-
-        """
+        """Write the rows of a partition; on return the stream has stored all of them."""
         options = self.options
         connected = retry_transient(
             partial(connection, options.connection), options.ack_timeout, "connecting"

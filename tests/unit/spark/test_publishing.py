@@ -16,6 +16,7 @@ from jetstream_sync.errors import (
     TimeoutError,
     WrongLastSequenceError,
 )
+from jetstream_sync.spark.retry import RowError, SinkError, is_retriable
 from jetstream_sync.spark.writing.publishing import (
     WriteStats,
     check_sizes,
@@ -23,7 +24,6 @@ from jetstream_sync.spark.writing.publishing import (
     commands,
 )
 from jetstream_sync.spark.writing.rows import EncodedRows, RowEncoder
-from jetstream_sync.spark.writing.write_errors import RowError, SinkError, is_retriable
 
 ENCODER = RowEncoder(4, "STREAM", "s")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from jetstream_sync.spark.retry import RowError
 from jetstream_sync.spark.schema import READ_TYPES, SchemaError
 from jetstream_sync.spark.writing.rows import (
     WRITE_TYPES,
@@ -17,7 +18,6 @@ from jetstream_sync.spark.writing.rows import (
     RowEncoder,
     RowLayout,
 )
-from jetstream_sync.spark.writing.write_errors import RowError
 
 
 def schema(**types: str) -> Any:
