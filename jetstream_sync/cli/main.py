@@ -69,6 +69,7 @@ _STREAM: Final = {
     "subjects": Entry(
         "List the subjects of a stream with message counts.", "stream_config", "subj"
     ),
+    "schedules": Entry("List the scheduled messages of a stream.", "stream_config"),
     "gaps": Entry("List the deleted sequences of a stream.", "stream_config"),
     "seal": Entry("Make a stream read-only, permanently.", "stream_config"),
     "copy": Entry("Create a stream with the config of another one.", "stream_config", "cp"),
@@ -137,6 +138,19 @@ _SERVER: Final = {
     "run": Entry("Run a nats-server for development until Ctrl-C.", "server", "start"),
 }
 
+_SERVICE: Final = {
+    "ls": Entry("List the running services.", "services", "list l"),
+    "info": Entry("Show the description and the endpoints of a service.", "services", "i"),
+    "stats": Entry("Show requests, errors and times of endpoints.", "services"),
+    "ping": Entry("Measure the reply times of services.", "services"),
+}
+_COUNTER: Final = {
+    "ls": Entry("List the counters of a stream.", "services:list_counters", "list l"),
+    "get": Entry("Show the value of a counter.", "services:get_counter"),
+    "add": Entry("Add to a counter.", "services:add_counter", "incr"),
+    "reset": Entry("Set a counter to 0.", "services:reset_counter"),
+}
+
 #: All commands of ``jsm``.
 COMMANDS: Final = {
     "account": Entry(
@@ -164,6 +178,10 @@ COMMANDS: Final = {
         aliases="obj",
         commands=_OBJECT,
     ),
+    "service": Entry(
+        "Discover services and show their statistics.", aliases="micro", commands=_SERVICE
+    ),
+    "counter": Entry("Read and change counters.", commands=_COUNTER),
     "pub": Entry("Publish messages.", "messages.pub", "publish"),
     "req": Entry("Send a request and show the replies.", "messages.req", "request"),
     "sub": Entry("Show messages as they arrive.", "messages.sub", "subscribe"),

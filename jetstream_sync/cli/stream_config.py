@@ -196,6 +196,51 @@ _SUBJECTS: Final = (
 
 @click.command()
 @optional_stream_argument
+@click.argument("pattern", required=False, default=">", metavar="[FILTER]")
+@common_options
+def schedules(settings: Settings, name: str | None, pattern: str) -> None:
+    """List the scheduled messages of a stream; FILTER may contain wildcards."""
+    with settings.jetstream() as js:
+        stream = find_stream(js, name, Asker(settings))
+        found = stream.schedules(pattern)
+    show_rows(
+        settings,
+        found,
+        _SCHEDULES,
+        title=f"Schedules of stream {stream.name}",
+        none="No schedules",
+        document=[
+            {
+                field: getattr(each, field)
+                for field in (
+                    "subject",
+                    "rule",
+                    "target",
+                    "time_zone",
+                    "source",
+                    "ttl",
+                    "rollup",
+                    "seq",
+                )
+            }
+            for each in found
+        ],
+    )
+
+
+_SCHEDULES: Final = (
+    Field("Subject", "subject"),
+    Field("Rule", "rule"),
+    Field("Time Zone", "time_zone"),
+    Field("Target", "target"),
+    Field("Source", "source"),
+    Field("TTL", "ttl", drop=2),
+    Field("Created", "created", drop=1),
+)
+
+
+@click.command()
+@optional_stream_argument
 @common_options
 def gaps(settings: Settings, name: str | None) -> None:
     """List the deleted sequences between the first and the last message of a stream."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 #: The number of messages that are shown one by one; after that, only totals are shown.
 _MAX_LISTED: Final = 20
+#: Maximum number of messages in an atomic batch.
+_MAX_BATCH: Final = 1000
 #: Versions of nats-server that ignore the header of --ttl.
 _OLD_VERSION: Final = re.compile(r"2\.([0-9]|10)\.")
 #: The headers set by options, and the options that require an acknowledgement.
@@ -54,6 +57,7 @@ _EXPECTATIONS: Final = frozenset(_HEADERS) - {"msg_id"}
 )
 @click.option("--sleep", type=TIMEOUT, metavar="TIME", help="Pause for TIME between messages.")
 @click.option("-J", "--jetstream", is_flag=True, help="Wait for the acknowledgement of a stream.")
+@click.option("--atomic", is_flag=True, help="Store all messages or none; at most 1000.")
 @click.option("--msg-id", metavar="ID", help="Set the message id for duplicate detection.")
 @click.option("--expect-stream", metavar="NAME", help="Expect this stream to store it; implies -J.")
 @click.option(
@@ -92,6 +96,7 @@ def pub(
     reply: str,
     sleep: float | None,
     jetstream: bool,
+    atomic: bool,
     quiet: bool,
     ttl: float | None,
     **options: Any,
@@ -111,6 +116,9 @@ def pub(
     wanted = {option: options.pop(option) for option in _HEADERS}
     expected = any(wanted[option] is not None for option in _EXPECTATIONS)
     options["headers"] = [*options["headers"], *_publish_headers(ttl, wanted)]
+    jetstream = jetstream or atomic
+    if atomic and sleep:
+        raise click.UsageError("--atomic and --sleep exclude each other")
     if reply and (jetstream or expected):
         raise click.UsageError(
             "--reply and --jetstream exclude each other: the acknowledgement uses the reply subject"
@@ -124,6 +132,13 @@ def pub(
         if ttl is not None and _OLD_VERSION.match(version):
             raise ServerTooOldError("--ttl", "2.11", version)
         js = settings.jetstream_on(nc) if jetstream or expected else None
+        if atomic and js is not None:
+            batch = list(itertools.islice(messages, _MAX_BATCH + 1))
+            ack = js.publish_batch([(each.subject, each.body, each.headers) for each in batch])
+            first = ack.seq - len(batch) + 1
+            for seq, message in enumerate(batch, first):
+                published.add(message, ack._replace(seq=seq))
+            messages = iter(())
         try:
             for message in messages:
                 if published.messages and sleep:

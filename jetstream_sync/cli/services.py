@@ -1,0 +1,232 @@
+"""``jsm service`` and ``jsm counter``: discover services, and read and change counters."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from ..errors import InvalidResponseError, NoRespondersError
+from ..net.clock import monotonic
+from .env import single_line, visible
+from .output import emit, emit_line, say
+from .render import Block, Field, bad, show_blocks, show_rows
+from .settings import Settings, common_options
+from .status import CommandError, ExitStatus
+
+if TYPE_CHECKING:
+    from .. import CounterEntry
+
+#: How long to wait for each further instance, in seconds.
+_STALL_S: Final = 0.3
+
+_INSTANCES: Final = (
+    Field("Name", "name"),
+    Field("Version", "version"),
+    Field("ID", "id"),
+    Field("Endpoints", lambda info: len(info.endpoints or ())),
+    Field("Description", "description", drop=1),
+)
+_ENDPOINT: Final = (
+    Field("Name", "name"),
+    Field("Subject", "subject"),
+    Field("Queue Group", "queue_group"),
+)
+_STATS: Final = (
+    Field("Service", lambda row: row[0].name),
+    Field("ID", lambda row: row[0].id, drop=2),
+    Field("Endpoint", lambda row: row[1].name),
+    Field("Requests", lambda row: row[1].num_requests),
+    Field("Errors", lambda row: bad(row[1].num_errors) if row[1].num_errors else 0),
+    Field("Time", lambda row: row[1].processing_time, drop=1),
+    Field("Average", lambda row: row[1].average_processing_time),
+    Field("Last Error", lambda row: row[1].last_error, drop=3),
+)
+
+_name = click.argument("name", required=False)
+_id = click.argument("instance", required=False, metavar="[ID]")
+
+
+@click.command()
+@_name
+@common_options
+def ls(settings: Settings, *, name: str | None) -> None:
+    """List the running instances of all services, or of one."""
+    with settings.connection() as nc:
+        found = nc.service_info(name, timeout=settings.timeout, stall=_STALL_S)
+    show_rows(settings, found, _INSTANCES, title="Services", none="No services")
+
+
+@click.command()
+@click.argument("name")
+@_id
+@common_options
+def info(settings: Settings, *, name: str, instance: str | None) -> None:
+    """Show the description and the endpoints of a service."""
+    with settings.connection() as nc:
+        found = nc.service_info(name, instance, timeout=settings.timeout, stall=_STALL_S)
+    _must_exist(found, name, instance)
+    blocks = []
+    for each in found:
+        blocks.append(Block(f"Instance {single_line(each.id)} of {each.name}", _DESCRIPTION, each))
+        blocks += [Block("Endpoint", _ENDPOINT, endpoint) for endpoint in each.endpoints or ()]
+    show_blocks(settings, found, *blocks)
+
+
+_DESCRIPTION: Final = (
+    Field("Version", "version"),
+    Field("Description", "description"),
+    Field(
+        "Metadata", lambda info: [f"{key}: {value}" for key, value in (info.metadata or {}).items()]
+    ),
+)
+
+
+@click.command()
+@_name
+@_id
+@common_options
+def stats(settings: Settings, *, name: str | None, instance: str | None) -> None:
+    """Show the requests, errors and processing times of endpoints."""
+    with settings.connection() as nc:
+        found = nc.service_stats(name, instance, timeout=settings.timeout, stall=_STALL_S)
+    if name is not None:
+        _must_exist(found, name, instance)
+    rows = [(each, endpoint) for each in found for endpoint in each.endpoints or ()]
+    show_rows(
+        settings, rows, _STATS, title="Service statistics", none="No services", document=found
+    )
+
+
+@click.command()
+@_name
+@common_options
+def ping(settings: Settings, *, name: str | None) -> None:
+    """Measure the time until each instance of all services, or of one, replies."""
+    subject = "$SRV.PING" if name is None else f"$SRV.PING.{name}"
+    count = 0
+    with settings.connection() as nc:
+        started = monotonic()
+        try:
+            for reply in nc.request_many(subject, timeout=settings.timeout, stall=_STALL_S):
+                took = (monotonic() - started) * 1000
+                try:
+                    said: dict[str, Any] = json.loads(reply.data)
+                    shown = f"{said['name']} {said['version']} {said['id']}"
+                except (ValueError, KeyError, TypeError) as error:
+                    raise InvalidResponseError(f"invalid reply to {subject}: {error}") from error
+                count += 1
+                if settings.json:
+                    emit_line(settings, {**said, "rtt_ms": round(took, 3)})
+                else:
+                    settings.env.stdout.write(f"{single_line(shown)} in {took:.2f} ms\n")
+        except NoRespondersError:
+            pass
+    if not count:
+        raise CommandError(
+            "no services" if name is None else f"no service {visible(name)!r}", ExitStatus.NOT_FOUND
+        )
+
+
+def _must_exist(found: list[Any], name: str, instance: str | None) -> None:
+    if not found:
+        about = f" with the ID {visible(instance)!r}" if instance is not None else ""
+        raise CommandError(f"no service {visible(name)!r}{about}", ExitStatus.NOT_FOUND)
+
+
+# --- counters -----------------------------------------------------------------------------------
+
+_COUNTERS: Final = (
+    Field("Subject", "subject"),
+    Field("Value", "value", str, right=True),
+    Field(
+        "Last Increment",
+        "increment",
+        lambda value: "" if value is None else f"{value:+d}",
+        right=True,
+    ),
+    Field("Changed", "time", drop=1),
+)
+
+
+def _counter_document(entry: CounterEntry) -> dict[str, Any]:
+    # As text, because other programs round large integers.
+    return {
+        "subject": visible(entry.subject),
+        "value": str(entry.value),
+        "increment": None if entry.increment is None else str(entry.increment),
+        "sources": {
+            name: {subject: str(value) for subject, value in totals.items()}
+            for name, totals in entry.sources.items()
+        },
+        "seq": entry.seq,
+        "time": entry.time.isoformat(),
+    }
+
+
+@click.command("ls")
+@click.argument("stream")
+@click.argument("pattern", required=False, default=">", metavar="[FILTER]")
+@common_options
+def list_counters(settings: Settings, *, stream: str, pattern: str) -> None:
+    """List the counters of a stream; FILTER may contain wildcards."""
+    with settings.jetstream() as js:
+        found = sorted(js.counters(stream).items(pattern), key=lambda each: each.subject)
+    show_rows(
+        settings,
+        found,
+        _COUNTERS,
+        title=f"Counters of stream {stream}",
+        none="No counters",
+        document=[_counter_document(each) for each in found],
+    )
+
+
+@click.command("get")
+@click.argument("stream")
+@click.argument("subject")
+@common_options
+def get_counter(settings: Settings, *, stream: str, subject: str) -> None:
+    """Show the value of a counter."""
+    with settings.jetstream() as js:
+        found = js.counters(stream).get(subject)
+    emit(
+        settings,
+        _counter_document(found),
+        lambda: settings.env.stdout.write(f"{found.value}\n"),
+    )
+
+
+@click.command("add", context_settings={"ignore_unknown_options": True})
+@click.argument("stream")
+@click.argument("subject")
+@click.argument("value", type=int, default=1, required=False)
+@click.option("--msg-id", metavar="ID", help="Add nothing if this id was used before.")
+@common_options
+def add_counter(
+    settings: Settings, *, stream: str, subject: str, value: int, msg_id: str | None
+) -> None:
+    """Add VALUE, by default 1, to a counter and show the new value."""
+    with settings.jetstream() as js:
+        total = js.counters(stream).add(subject, value, msg_id)
+    emit(
+        settings,
+        {"subject": subject, "value": str(total)},
+        lambda: settings.env.stdout.write(f"{total}\n"),
+    )
+
+
+@click.command("reset")
+@click.argument("stream")
+@click.argument("subject")
+@common_options
+def reset_counter(settings: Settings, *, stream: str, subject: str) -> None:
+    """Set a counter to 0 and delete its history."""
+    with settings.jetstream() as js:
+        value = js.counters(stream).reset(subject)
+    emit(
+        settings,
+        {"subject": subject, "subtracted": str(value)},
+        lambda: say(settings, f"Reset {single_line(subject)}, which was {value}"),
+    )

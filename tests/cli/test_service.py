@@ -1,0 +1,109 @@
+"""``jsm service``, ``jsm counter``, ``jsm stream schedules`` and ``jsm pub --atomic``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from fix_jsm import Jsm
+
+from jetstream_sync import Connection, JetStream
+from jetstream_sync.services import Service
+
+
+@pytest.fixture
+def service(nc: Connection) -> Iterator[Service]:
+    """A service with two endpoints and three requests, one of them with an error."""
+
+    def refuse(_: object) -> None:
+        raise ValueError
+
+    with nc.add_service("orders", "1.2.0", "Order management", {"team": "a"}) as running:
+        running.add_endpoint("total", lambda request: request.respond(b"1"))
+        running.add_group("v1", queue_group="").add_endpoint("bad", refuse)
+        nc.request("total", timeout=5.0)
+        nc.request("total", timeout=5.0)
+        nc.request("v1.bad", timeout=5.0)
+        yield running
+
+
+def test_services_are_listed_and_described(jsm: Jsm, service: Service) -> None:
+    """The list has each instance; the description has the endpoints."""
+    shown = jsm("service", "ls").ok().out
+    assert "orders  1.2.0" in shown
+    assert service.id in shown
+    (listed,) = jsm("service", "ls", "orders", "-j").ok().json
+    assert (listed["id"], listed["type"]) == (service.id, "io.nats.micro.v1.info_response")
+    shown = jsm("service", "info", "orders").ok().out
+    for text in (service.id, "Order management", "team: a", "v1.bad", "Queue Group: q"):
+        assert text in shown
+    (found,) = jsm("micro", "info", "orders", service.id, "-j").ok().json
+    assert [each["subject"] for each in found["endpoints"]] == ["total", "v1.bad"]
+
+
+def test_statistics_and_ping(jsm: Jsm, service: Service) -> None:
+    """Requests and errors are counted; a ping shows each instance with its reply time."""
+    shown = jsm("service", "stats").ok().out.splitlines()
+    assert shown[2].split()[2:5] == ["total", "2", "0"]
+    assert shown[3].split()[2:5] == ["bad", "1", "1"]
+    (found,) = jsm("service", "stats", "orders", "-j").ok().json
+    assert [each["num_requests"] for each in found["endpoints"]] == [2, 1]
+    assert jsm("service", "ping").ok().out.startswith(f"orders 1.2.0 {service.id} in ")
+    (pinged,) = jsm("service", "ping", "orders", "-j").ok().lines
+    assert pinged["rtt_ms"] > 0
+
+
+@pytest.mark.parametrize("command", [("info", "absent"), ("stats", "absent"), ("ping", "absent")])
+def test_an_unknown_service(jsm: Jsm, command: tuple[str, ...]) -> None:
+    """The exit status is 3; an empty list is no error."""
+    assert jsm("service", *command).status == 3
+    assert jsm("service", "ls").ok().out == "No services\n"
+
+
+@pytest.mark.server(">=2.12")
+def test_counters(jsm: Jsm, js: JetStream) -> None:
+    """Values of any size are added, shown, listed and reset."""
+    js.create_stream(name="HITS", subjects=["hits.>"], allow_msg_counter=True, allow_direct=True)
+    assert jsm("counter", "add", "HITS", "hits.eu").ok().out == "1\n"
+    big = str(10**30)
+    assert jsm("counter", "add", "HITS", "hits.us", big, "-j").ok().json["value"] == big
+    assert jsm("counter", "add", "HITS", "hits.eu", "-3").ok().out == "-2\n"
+    assert jsm("counter", "get", "HITS", "hits.eu").ok().out == "-2\n"
+    shown = jsm("counter", "ls", "HITS").ok().out
+    assert big in shown
+    (found,) = jsm("counter", "ls", "HITS", "hits.eu", "-j").ok().json
+    assert (found["value"], found["increment"]) == ("-2", "-3")
+    jsm("counter", "reset", "HITS", "hits.eu").ok()
+    assert jsm("counter", "get", "HITS", "hits.eu", "-j").ok().json["value"] == "0"
+    assert jsm("counter", "get", "HITS", "hits.absent").status == 3
+
+
+@pytest.mark.server(">=2.12")
+def test_schedules(jsm: Jsm, js: JetStream) -> None:
+    """A schedule is listed with its rule and target."""
+    js.create_stream(name="JOBS", subjects=["jobs.>"], allow_msg_schedules=True)
+    assert jsm("stream", "schedules", "JOBS").ok().out == "No schedules\n"
+    at = datetime.now(timezone.utc) + timedelta(hours=1)
+    js.schedule("jobs.plan", target="jobs.due", at=at)
+    shown = jsm("stream", "schedules", "JOBS").ok().out
+    assert "jobs.plan" in shown
+    (found,) = jsm("stream", "schedules", "JOBS", "-j").ok().json
+    assert (found["subject"], found["target"]) == ("jobs.plan", "jobs.due")
+    assert found["rule"].startswith("@at ")
+
+
+@pytest.mark.server(">=2.12")
+def test_an_atomic_batch_is_published(jsm: Jsm, js: JetStream) -> None:
+    """All lines are stored, or none."""
+    stream = js.create_stream(name="A", subjects=["a.>"], allow_atomic=True)
+    lines = b"".join(b"line %d\n" % number for number in range(30))
+    jsm("pub", "a.b", "--send-on", "newline", "--atomic", stdin=lines).ok()
+    assert stream.info().state.messages == 30
+    refused = jsm(
+        *("pub", "a.b", "x", "--count", "2", "--atomic", "--expect-last-subject-sequence", "7")
+    )
+    assert refused.status == 1
+    assert jsm("pub", "a.b", "x", "--count", "1001", "--atomic").status == 1
+    assert stream.info().state.messages == 30
+    assert jsm("pub", "a.b", "x", "--atomic", "--sleep", "1s").status == 2
