@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ..durations import time_to_text
-from ..errors import ConsumerNotFoundError, Error, StreamNotFoundError
+from ..errors import Error
 from ..workers import DeadLetter, DeadLetterEstimate, DeadLetters
 from .consumers import infos_of
 from .env import readable
@@ -19,9 +20,8 @@ from .names import (
     complete_consumer,
     complete_stream,
     consumer_arguments,
+    find_consumer,
     names_of,
-    no_consumer,
-    no_stream,
     title,
 )
 from .output import count, document, emit, emit_text, note, say, size
@@ -108,7 +108,7 @@ def ls(settings: Settings, *, stream: str | None, consumer: str | None, gone: bo
         found = [(each, letters.get_msg(each)) for each in letters.find(stream, consumer)]
         if consumer is not None and not infos and not found:
             # A deleted consumer may have left dead letters.
-            raise _no_letter(js, letters, str(stream), consumer, None)
+            raise _no_letter(settings, js, letters, (str(stream), consumer))
     present = [(letter, msg) for letter, msg in found if gone or msg is not None]
     result = {
         "stored_in": stores,
@@ -158,14 +158,11 @@ def _warn_of_more(
     settings: Settings, letters: Sequence[DeadLetter], estimates: Sequence[DeadLetterEstimate]
 ) -> None:
     """Warn when the counters show more dead letters than the stored advisories."""
+    known = Counter(
+        (letter.stream, letter.consumer) for letter in letters if letter.kind == "max_deliver"
+    )
     for each in estimates:
-        consumer = (each.info.stream_name, each.info.name)
-        known = [
-            letter
-            for letter in letters
-            if (letter.stream, letter.consumer) == consumer and letter.kind == "max_deliver"
-        ]
-        more = each.lower_bound - len(known)
+        more = each.lower_bound - known[each.info.stream_name, each.info.name]
         if more > 0:
             text = f"{title(each.info)} has {count(more)} more dead letters"
             note(settings, f"warning: {text}, without a stored advisory")
@@ -255,7 +252,7 @@ def show(
         found = letters.find(stream, consumer)
         letter = next((each for each in found if seq in (None, each.seq)), None)
         if letter is None:
-            raise _no_letter(js, letters, stream, consumer, seq)
+            raise _no_letter(settings, js, letters, (stream, consumer), seq)
         msg = letters.get_msg(letter)
         if msg is None:
             raise _gone(stream, [letter.seq])
@@ -290,18 +287,17 @@ _ONE: Final = (
 
 
 def _no_letter(
-    js: JetStream, letters: DeadLetters, stream: str, consumer: str, seq: int | None
+    settings: Settings,
+    js: JetStream,
+    letters: DeadLetters,
+    consumer: tuple[str, str],
+    seq: int | None = None,
 ) -> CommandError:
-    """Return the error for an unknown dead letter, with the most likely reason."""
-    try:
-        js.consumer_info(stream, consumer)
-    except StreamNotFoundError as error:
-        return no_stream(js, stream, error)
-    except ConsumerNotFoundError as error:
-        return no_consumer(js, stream, consumer, error)
+    """Return the error for an unknown dead letter; raise that of an unknown stream or consumer."""
+    find_consumer(settings, js, *consumer)
     which = "no dead letter" if seq is None else f"no dead letter {seq}"
     return CommandError(
-        f"{which} of {stream} > {consumer} found",
+        f"{which} of {' > '.join(consumer)} found",
         ExitStatus.NOT_FOUND,
         hint="" if letters.advisory_streams() else _SETUP,
     )
@@ -364,9 +360,9 @@ def requeue(
         known = {letter.seq: letter for letter in letters.find(stream, consumer)}
         for seq in sequences:
             if seq not in known:
-                raise _no_letter(js, letters, stream, consumer, seq)
+                raise _no_letter(settings, js, letters, (stream, consumer), seq)
         if everything and not known and not letters.advisory_streams():
-            raise _no_letter(js, letters, stream, consumer, None)
+            raise _no_letter(settings, js, letters, (stream, consumer))
         chosen = [known[seq] for seq in dict.fromkeys(sequences)] or list(known.values())
         if chosen and not dry_run:
             Asker(settings).confirm(
