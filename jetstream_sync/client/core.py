@@ -41,7 +41,7 @@ from ..errors import (
 )
 from ..events import ConnectionEvent, EventKind
 from ..net.clock import Deadline, monotonic
-from ..net.stream import ByteStream
+from ..net.layer import ByteStream
 from ..options import ConnectionOptions
 from ..protocol.session import ServerInfo, Session, SubscriptionState, refuses_line
 from ..protocol.state import ConnectionStatus, Event, next_status
@@ -49,16 +49,14 @@ from .connector import Connector
 from .dialer import Dialer
 from .direct_reads import DirectReads
 from .encoder import EncodeFunction, MessageEncoder
-from .events import Events
-from .gevent_check import check_patches
+from .events import Events, closed_error_for, is_deliberate_close
 from .keepalive import KeepAlive
 from .pool import Server
 from .reader import Reader
-from .reasons import closed_error_for, is_deliberate_close
 from .receiver import MessageReceiver
 from .request import RequestFunction, RequestMux
 from .result_slot import copy_exception
-from .threads import after_fork, at_exit, join, spawn, spawn_from_finalizer
+from .threads import after_fork, at_exit, check_patches, join, spawn, spawn_from_finalizer
 from .tracing import Tracer
 from .transport import Transport
 from .writer import FastWriter, SendFunction, Writer

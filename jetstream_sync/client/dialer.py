@@ -7,7 +7,7 @@ from typing import Any
 
 from ..address import ServerAddress
 from ..net.clock import Deadline
-from ..net.stream import ByteStream
+from ..net.layer import ByteStream
 from ..options import ConnectionOptions
 from ..protocol.session import ServerInfo, connect_fields
 from .login import Login

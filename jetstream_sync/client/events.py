@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar, cast
 
-from ..errors import ConnectionClosedError, InvalidOptionError
+from ..errors import ConnectionClosedError, ConnectionDrainingError, InvalidOptionError
 from ..events import ConnectionEvent, EventKind
 from ..net.clock import FOREVER
 from ..options import ConnectionOptions, ErrorCallback, EventCallback
@@ -176,3 +176,19 @@ def _takes(signature: inspect.Signature, *arguments: object) -> bool:
     except TypeError:
         return False
     return True
+
+
+def closed_error_for(cause: BaseException) -> ConnectionClosedError:
+    """Return ``cause`` if it is a `ConnectionClosedError`, else a new one caused by it."""
+    if isinstance(cause, ConnectionClosedError):
+        return cause
+    closed = ConnectionClosedError(f"the connection is closed: {cause}")
+    closed.__cause__ = cause
+    return closed
+
+
+def is_deliberate_close(error: ConnectionClosedError) -> bool:
+    """Return whether the user closed or drained the connection, so that iteration ends normally."""
+    if isinstance(error, ConnectionDrainingError):
+        return True
+    return type(error) is ConnectionClosedError and error.__cause__ is None

@@ -30,10 +30,10 @@ from ..net.clock import FOREVER, Deadline
 from ..protocol.parser import Delivery
 from ..protocol.session import SubscriptionState
 from .core import ConnectionCore
+from .events import is_deliberate_close
 from .mailbox import Mailbox
 from .message import Msg
 from .pending_limits import PendingLimits
-from .reasons import is_deliberate_close
 from .receiver import MessageReceiver
 from .threads import Signal, spawn
 

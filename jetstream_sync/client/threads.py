@@ -16,6 +16,7 @@ import atexit
 import contextlib
 import logging
 import os
+import sys
 import threading
 import weakref
 from collections import deque
@@ -24,6 +25,7 @@ from itertools import islice
 from operator import methodcaller
 from typing import Final, Protocol
 
+from ..errors import Error
 from ..net.clock import FOREVER, Deadline
 
 log: logging.Logger = logging.getLogger("jetstream_sync.threads")
@@ -263,3 +265,27 @@ def _tell_exiting() -> None:
     with contextlib.ExitStack() as calls:
         for member in list(_exit_aware):
             calls.callback(member.exiting)
+
+
+#: The modules with blocking calls that this package uses.
+_USED: Final = ("select", "socket", "threading")
+
+
+def is_gevent() -> bool:
+    """Return whether gevent has patched `threading`, so that threads are greenlets."""
+    monkey = sys.modules.get("gevent.monkey")
+    return monkey is not None and bool(monkey.is_module_patched("threading"))
+
+
+def check_patches() -> None:
+    """Raise if gevent has patched only some of the modules that are used."""
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is None:
+        return
+    patched = [name for name in _USED if monkey.is_module_patched(name)]
+    if patched and len(patched) < len(_USED):
+        missing = [name for name in _USED if name not in patched]
+        raise Error(
+            f"gevent has patched {' and '.join(patched)}, but not {' and '.join(missing)}:"
+            " call gevent.monkey.patch_all() without exclusions"
+        )

@@ -19,7 +19,7 @@ from typing import Final
 
 from ..errors import ConnectionClosedError, ForkedConnectionError
 from ..net.clock import FOREVER
-from ..net.stream import ByteStream
+from ..net.layer import ByteStream
 from ..protocol.trace import RECEIVED, SENT, LineCutter
 from .mailbox import Mailbox
 from .threads import after_fork, join, spawn

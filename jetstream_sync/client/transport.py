@@ -19,12 +19,13 @@ from ..errors import (
 )
 from ..net import tcp
 from ..net.clock import Deadline
-from ..net.stream import ByteStream
+from ..net.layer import ByteStream
+from ..net.tcp import Address, numeric, resolve
 from ..options import ConnectionOptions
 from ..protocol.parser import Operation, Parser
 from ..protocol.session import Handshake, ServerInfo
-from .lookup import look_up
-from .threads import after_fork
+from .result_slot import ResultSlot
+from .threads import after_fork, spawn
 
 #: Bounds in seconds for the TCP timeout after which the system drops a host that does not answer.
 _MIN_TCP_TIMEOUT_S: Final = 10.0
@@ -294,3 +295,29 @@ def describe(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return f"{type(error).__name__}: {error}"
+
+
+def look_up(host: str, port: int, deadline: Deadline, *, randomize: bool) -> list[Address]:
+    """
+    Return the addresses of a host.
+
+    The system's resolver has no timeout, so it runs on a separate thread. After the deadline that
+    thread is abandoned, and ends when the resolver returns. An IP address needs no thread.
+    """
+    addresses = numeric(host, port)
+    if addresses:
+        return addresses
+    slot: ResultSlot[list[Address]] = ResultSlot()
+
+    def ask() -> None:
+        try:
+            found = resolve(host, port, randomize=randomize)
+        except (OSError, UnicodeError) as error:
+            slot.fail(error)
+        else:
+            slot.set(found)
+
+    spawn(f"lookup-{host}", ask, slot.fail)
+    if not slot.arrived(deadline):
+        raise TimeoutError(f"the lookup of {host!r} timed out")
+    return slot.result()

@@ -37,7 +37,7 @@ from ..errors import (
 )
 from ..interrupts import call_and_record
 from ..net.clock import FOREVER, Deadline
-from ..net.stream import ByteStream
+from ..net.layer import ByteStream
 from ..protocol.commands import PING, PONG
 from .result_slot import copy_exception
 from .threads import Signal

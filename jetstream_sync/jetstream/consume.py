@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..api.consumer import ConsumerConfig
 from ..client.core import ConnectionCore
-from ..client.reasons import is_deliberate_close
+from ..client.events import is_deliberate_close
 from ..client.threads import Signal, spawn
 from ..errors import (
     ConnectionClosedError,

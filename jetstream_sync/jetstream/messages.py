@@ -32,8 +32,8 @@ from ..api.pull import ContinuousPull, PullLedger
 from ..api.reply import consumer_sequence
 from ..api.status import PullStatus, PullStatusKind, parse_pull_status
 from ..client.core import ConnectionCore
+from ..client.events import is_deliberate_close
 from ..client.mailbox import first_items
-from ..client.reasons import is_deliberate_close
 from ..client.result_slot import copy_exception
 from ..client.threads import after_fork
 from ..errors import (

@@ -12,8 +12,7 @@ from typing import Any, Final, NoReturn
 
 from .. import speedups
 from ..api.publish import PubAck, parse_pub_ack
-from ..client.gevent_check import is_gevent
-from ..client.threads import Waiters, in_each_child, spawn
+from ..client.threads import Waiters, in_each_child, is_gevent, spawn
 from ..errors import Error, ForkedConnectionError, TimeoutError
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery

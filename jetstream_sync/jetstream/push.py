@@ -28,7 +28,7 @@ from ..api.enums import AckPolicy
 from ..api.gaps import DeliverySequence
 from ..api.reply import ack_tokens
 from ..api.status import PullStatus, PullStatusKind, parse_pull_status
-from ..client.reasons import is_deliberate_close
+from ..client.events import is_deliberate_close
 from ..client.subscription import MsgCallback, Subscription, SubscriptionReceiver
 from ..errors import (
     BadSubscriptionError,

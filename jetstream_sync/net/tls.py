@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final
 from ..errors import SecureConnectionError
 from ..interrupts import call_and_record
 from .clock import Deadline
-from .layer import Layer
-from .stream import ByteStream
+from .layer import ByteStream, Layer
 
 if TYPE_CHECKING:
     from threading import Lock

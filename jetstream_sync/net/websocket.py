@@ -20,8 +20,7 @@ from ..errors import (
 )
 from ..install import install_command
 from .clock import Deadline
-from .layer import Layer
-from .stream import ByteStream
+from .layer import ByteStream, Layer
 
 if TYPE_CHECKING:
     from threading import Lock

@@ -26,7 +26,7 @@ from jetstream_sync import (
 from jetstream_sync.address import ServerAddress
 from jetstream_sync.client.transport import open_transport
 from jetstream_sync.net.clock import Deadline
-from jetstream_sync.net.stream import ByteStream
+from jetstream_sync.net.layer import ByteStream
 from jetstream_sync.options import ConnectionOptions, TLSOptions
 from jetstream_sync.server import NatsServer
 from jetstream_sync.server.runtime import reserve_port

@@ -16,10 +16,10 @@ from fix_threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import NoServersError
-from jetstream_sync.client.lookup import look_up
+from jetstream_sync.client.transport import look_up
 from jetstream_sync.net import tcp
 from jetstream_sync.net.clock import Deadline
-from jetstream_sync.net.lookup import Address
+from jetstream_sync.net.tcp import Address
 
 NAME = "nats.example"
 
@@ -59,7 +59,7 @@ def lookups() -> list[str]:
 
 def test_an_address_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """A numeric host is not looked up."""
-    monkeypatch.setattr("jetstream_sync.client.lookup.spawn", None)
+    monkeypatch.setattr("jetstream_sync.client.transport.spawn", None)
     for host in ("127.0.0.1", "::1"):
         (address,) = look_up(host, 4222, Deadline(5), randomize=True)
         assert address.where[:2] == (host, 4222)

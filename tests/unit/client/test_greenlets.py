@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jetstream_sync.client.gevent_check import check_patches
+from jetstream_sync.client.threads import check_patches
 from jetstream_sync.errors import Error
 
 

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from fix_memory import MemoryStream
 from fix_threads import wait_until
 
 from jetstream_sync.client import tracing
 from jetstream_sync.client.tracing import Tracer
-from jetstream_sync.net.memory import MemoryStream
 
 
 class Callback:

@@ -8,6 +8,7 @@ import threading
 import weakref
 
 import pytest
+from fix_memory import MemoryStream
 from fix_threads import wait_until
 
 from jetstream_sync.client.writer import (
@@ -20,7 +21,6 @@ from jetstream_sync.client.writer import (
 )
 from jetstream_sync.errors import ConnectionClosedError, OutboundBufferLimitError, TimeoutError
 from jetstream_sync.net.clock import FOREVER, Deadline
-from jetstream_sync.net.memory import MemoryStream
 from jetstream_sync.protocol.commands import PING, PONG
 
 

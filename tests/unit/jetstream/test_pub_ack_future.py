@@ -10,6 +10,7 @@ import inspect
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, InvalidStateError
 
 import pytest
+from fix_memory import MemoryStream
 
 from jetstream_sync import speedups
 from jetstream_sync.api.publish import PubAck
@@ -22,7 +23,6 @@ from jetstream_sync.errors import (
 )
 from jetstream_sync.jetstream import pub_ack_future
 from jetstream_sync.jetstream.pub_ack_future import PubAckFuture
-from jetstream_sync.net.memory import MemoryStream
 from jetstream_sync.options import ConnectionOptions
 
 STORED = b'{"stream":"S","seq":7}'

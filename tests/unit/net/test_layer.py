@@ -11,8 +11,7 @@ from fix_layers import KINDS, Wire, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jetstream_sync.net.layer import Layer
-from jetstream_sync.net.stream import ByteStream
+from jetstream_sync.net.layer import ByteStream, Layer
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 

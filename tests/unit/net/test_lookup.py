@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jetstream_sync.net.lookup import numeric, resolve
+from jetstream_sync.net.tcp import numeric, resolve
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "10.1.2.3"])

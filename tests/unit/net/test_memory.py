@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from fix_memory import MemoryStream
 
-from jetstream_sync.net.memory import MemoryStream
-from jetstream_sync.net.stream import ByteStream
+from jetstream_sync.net.layer import ByteStream
 
 
 def test_it_is_a_stream():
