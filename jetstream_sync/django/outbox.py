@@ -81,14 +81,7 @@ _GAUGES: Final = (
 
 
 class OutboxRelay:
-    """
-    Publishes the messages of the outbox, and deletes old entries of the inbox.
-
-    Args:
-        config: names the databases, and the age of old entries.
-        inbox: the databases with an inbox that is in use.
-
-    """
+    """Publishes the messages of the outbox, and deletes old entries of the inbox."""
 
     def __init__(self, config: Config, inbox: Collection[str] = ()) -> None:
         self._config = config
@@ -175,20 +168,7 @@ class OutboxRelay:
             log.error(text)
 
     def publish_batch(self, alias: str) -> int:
-        """
-        Publish the first messages of an outbox, and delete their rows.
-
-        Args:
-            alias: the database.
-
-        Returns:
-            The number of rows that were read; 0: nothing is left, or another relay is publishing.
-
-        Raises:
-            Error: the server is not available.
-            DatabaseError: the rows cannot be read or deleted.
-
-        """
+        """Publish the first messages of an outbox, and delete their rows."""
         locks = bool(connections[alias].features.has_select_for_update_skip_locked)
         # SQLite takes no write lock here, which would stop all other writers until the server answers.
         block = transaction.atomic(using=alias) if locks else contextlib.nullcontext()

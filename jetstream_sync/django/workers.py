@@ -159,16 +159,7 @@ def discover() -> None:
 
 
 def find_worker(path: str | None = None) -> Worker:
-    """
-    Return a worker after the handlers of all apps are defined.
-
-    Args:
-        path: ``MODULE:ATTRIBUTE``; ``None``: that of the setting ``JETSTREAM``.
-
-    Raises:
-        ImproperlyConfigured: there is no such worker, or it is not a `Worker` of this module.
-
-    """
+    """Return a worker after the handlers of all apps are defined."""
     discover()
     path = Config.load().worker if path is None else path
     try:

@@ -100,6 +100,7 @@ class HandlerOwner(Protocol):
     trace: str | None
 
 
+#: The workers that exist, in the order of their creation.
 _created: Final[list[weakref.ref[HandlerOwner]]] = []
 
 
@@ -108,18 +109,8 @@ def register(worker: HandlerOwner) -> None:
     _created.append(weakref.ref(worker, _created.remove))
 
 
-def created_workers() -> list[HandlerOwner]:
-    """Return the workers that exist, in the order of their creation."""
-    return [worker for each in tuple(_created) if (worker := each()) is not None]
-
-
 #: Whether this process belongs to a handler; a list, because it changes.
 _in_handler_process: Final = [False]
-
-
-def enter_handler_process() -> None:
-    """Record that this process belongs to a handler: workers must not run in it."""
-    _in_handler_process[0] = True
 
 
 def refuse_to_run() -> None:
@@ -140,7 +131,7 @@ def main(connection: int, lifeline: int) -> None:
     with suppress(OSError, ValueError, AttributeError):  # stderr may be closed
         faulthandler.register(signal.SIGQUIT, all_threads=True)
     _end_with(lifeline)
-    enter_handler_process()
+    _in_handler_process[0] = True
     os.set_inheritable(connection, False)
     conn = Connection(connection)
     job = conn.recv()
@@ -189,9 +180,10 @@ def _load(job: ChildJob) -> tuple[Handler | None, Sequence[Middleware]]:
         getattr(importlib.import_module(module), function)()
     for name in job.modules:
         importlib.import_module(name)
-    for worker in created_workers():
-        for handler in worker.handlers:
-            if handler.identity == job.identity:
+    for reference in tuple(_created):
+        worker = reference()
+        for handler in [] if worker is None else worker.handlers:
+            if worker is not None and handler.identity == job.identity:
                 return handler, (*tracing_middleware(worker.trace), *worker.middleware)
     return None, ()
 
