@@ -39,7 +39,7 @@ __all__ = [
     "terminal",
 ]
 
-#: An empty home: contexts and caches of the machine must not affect the tests. Not even root can create a
+#: An empty home: contexts of the machine must not affect the tests. Not even root can create a
 #: folder below this file.
 NOWHERE = f"{os.devnull}/nowhere"
 
@@ -102,8 +102,7 @@ def run_jsm(*args: str, stdin: bytes = b"", tty: bool = False, **variables: str)
     typed = _Typed(stdin) if tty else io.BytesIO(stdin)
     if tty:
         variables.setdefault("TERM", "dumb")
-    for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
-        variables.setdefault(name, NOWHERE)
+    variables.setdefault("XDG_CONFIG_HOME", NOWHERE)
     env = Environment(stdin=typed, stdout=out, stderr=err, variables=variables)
     status = run(args, env)
     texts = []
@@ -135,8 +134,7 @@ class Jsm:
 def _environment() -> dict[str, str]:
     # The package of this process, and empty contexts and caches.
     path = os.pathsep.join(each for each in sys.path if each)
-    nowhere = dict.fromkeys(("XDG_CONFIG_HOME", "XDG_CACHE_HOME"), NOWHERE)
-    return {**os.environ, "PYTHONPATH": path, **nowhere}
+    return {**os.environ, "PYTHONPATH": path, "XDG_CONFIG_HOME": NOWHERE}
 
 
 def spawn_jsm(*args: str, **variables: str) -> subprocess.Popen[bytes]:

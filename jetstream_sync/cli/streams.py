@@ -83,10 +83,6 @@ def _infos(js: JetStream, subject: str | None = None, *, everything: bool) -> li
     ]
 
 
-#: Return whether a stream matches.
-Check = Callable[[StreamInfo], bool]
-
-
 @click.command()
 @click.option("--empty", is_flag=True, help="Streams without messages.")
 @click.option(
@@ -125,40 +121,24 @@ Check = Callable[[StreamInfo], bool]
 @common_options
 def find(settings: Settings, names: bool, everything: bool, invert: bool, **options: Any) -> None:
     """Find streams that match all options; without options, list all streams."""
+    now = datetime.now(timezone.utc)
+    for name in ("idle", "created"):
+        if options[name] is not None:
+            options[name] = now - options[name]
+    given = {
+        name: value for name, value in options.items() if value is not None and value is not False
+    }
     with settings.jetstream() as js:
-        checks = _checks(js, options, datetime.now(timezone.utc))
+        if "subject" in given:
+            given["subject"] = set(js.stream_names(given["subject"]))
         found = [
             info
             for info in _infos(js, everything=everything)
-            if all(check(info) is not invert for check in checks)
+            if all(
+                _CONDITIONS[name](js, info, value) is not invert for name, value in given.items()
+            )
         ]
-    _show_list(settings, found, names=names, none="match" if checks else "defined")
-
-
-def _checks(js: JetStream, options: dict[str, Any], now: datetime) -> list[Check]:
-    """Return a check for each given option."""
-    known: dict[str, Callable[[Any], Check]] = {
-        "empty": lambda _: lambda info: not info.state.messages,
-        "idle": lambda span: lambda info: _idle(js, info, now - span),
-        "created": lambda span: lambda info: info.created < now - span,
-        "consumers": lambda most: lambda info: info.state.consumer_count <= most,
-        "messages": lambda most: lambda info: info.state.messages <= most,
-        "replicas": lambda most: lambda info: (info.config.num_replicas or 1) <= most,
-        "subject": lambda subject: _stores_subject(js, subject),
-        "sourced": lambda _: lambda info: bool(info.config.sources),
-        "mirrored": lambda _: lambda info: info.config.mirror is not None,
-        "sealed": lambda _: lambda info: bool(info.config.sealed),
-        "leader": lambda name: (
-            lambda info: info.cluster is not None and info.cluster.leader == name
-        ),
-        "cluster": lambda pattern: lambda info: any(map(pattern.search, _cluster_names(info))),
-        "server_name": lambda pattern: lambda info: any(map(pattern.search, _server_names(info))),
-    }
-    return [
-        make(options[name])
-        for name, make in known.items()
-        if options[name] is not None and options[name] is not False
-    ]
+    _show_list(settings, found, names=names, none="match" if given else "defined")
 
 
 def _idle(js: JetStream, info: StreamInfo, since: datetime) -> bool:
@@ -178,20 +158,31 @@ def _idle(js: JetStream, info: StreamInfo, since: datetime) -> bool:
     return not any(moment is not None and moment > since for moment in moments)
 
 
-def _stores_subject(js: JetStream, subject: str) -> Check:
-    names = set(js.stream_names(subject))
-    return lambda info: info.config.name in names
-
-
-def _cluster_names(info: StreamInfo) -> list[str]:
-    return [info.cluster.name] if info.cluster is not None and info.cluster.name else []
-
-
 def _server_names(info: StreamInfo) -> list[str]:
     if info.cluster is None:
         return []
     leader = [info.cluster.leader] if info.cluster.leader else []
     return leader + [peer.name for peer in info.cluster.replicas or ()]
+
+
+#: Whether a stream meets the condition of an option with some value.
+_CONDITIONS: Final[dict[str, Callable[[JetStream, StreamInfo, Any], bool]]] = {
+    "empty": lambda _, info, __: not info.state.messages,
+    "idle": _idle,
+    "created": lambda _, info, before: info.created < before,
+    "consumers": lambda _, info, most: info.state.consumer_count <= most,
+    "messages": lambda _, info, most: info.state.messages <= most,
+    "replicas": lambda _, info, most: (info.config.num_replicas or 1) <= most,
+    "subject": lambda _, info, names: info.config.name in names,
+    "sourced": lambda _, info, __: bool(info.config.sources),
+    "mirrored": lambda _, info, __: info.config.mirror is not None,
+    "sealed": lambda _, info, __: bool(info.config.sealed),
+    "leader": lambda _, info, name: info.cluster is not None and info.cluster.leader == name,
+    "cluster": lambda _, info, pattern: bool(
+        info.cluster and info.cluster.name and pattern.search(info.cluster.name)
+    ),
+    "server_name": lambda _, info, pattern: any(map(pattern.search, _server_names(info))),
+}
 
 
 #: Sort keys of the table; numbers are sorted in descending order.
@@ -325,6 +316,11 @@ _REPORT: Final = (
     Field("Lost", lambda info: bad(_lost(info)), drop=1, if_set=True),
 )
 
+
+def _ago(age: timedelta) -> str:
+    return seconds_text(timedelta(milliseconds=age // timedelta(milliseconds=1)))
+
+
 _REPLICATION: Final = (
     Field("Stream", lambda row: row[0].config.name),
     Field("Kind", lambda row: row[1]),
@@ -334,7 +330,7 @@ _REPLICATION: Final = (
     Field(
         "Seen",
         lambda row: row[2].active,
-        lambda age: seconds_text(age) if age >= timedelta(0) else bad("never"),
+        lambda age: _ago(age) if age >= timedelta(0) else bad("never"),
         drop=1,
     ),
 )
