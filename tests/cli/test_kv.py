@@ -132,15 +132,19 @@ def test_info_by_its_names(jsm: Jsm, config: str) -> None:
     assert "Values: 3" in text
 
 
-def test_a_bucket_is_deleted_after_confirmation(jsm: Jsm, raw: RawClient, config: str) -> None:
+def test_a_bucket_is_deleted_after_confirmation(
+    jsm: Jsm, raw: RawClient, config: str, terminal: Any
+) -> None:
     """Without a terminal, a bucket is deleted only with --force; several names work the same."""
     refused = jsm("kv", "rm", config)
     assert refused.status == 2
     assert "--force" in refused.err
-    assert jsm("kv", "rm", config, tty=True, stdin=b"n\n").status == 2
-    assert stream(raw, config)["state"]["messages"] == 3
-    done = jsm("kv", "rm", config, tty=True, stdin=b"y\n").ok()
-    assert f"Key-Value Bucket {config} was deleted" in done.err
+    for answer, status in (("n", 2), ("y", 0)):
+        assert stream(raw, config)["state"]["messages"] == 3
+        child = terminal("kv", "rm", config)
+        child.answer(f"Delete key-value bucket {config}", answer)
+        assert child.wait() == status
+    assert f"Key-Value Bucket {config} was deleted" in child.text
     assert raw.api(f"STREAM.INFO.KV_{config}")["error"]["err_code"] == 10059
     assert jsm("kv", "rm", config, "-f").status == 3
     assert jsm("kv", "rm", config, "-f", "--ignore-missing", "-j").ok().json == {"deleted": []}
@@ -518,10 +522,12 @@ def test_no_server() -> None:
 
 
 @pytest.mark.usefixtures("config")
-def test_a_bucket_is_chosen_on_a_terminal(jsm: Jsm) -> None:
+def test_a_bucket_is_chosen_on_a_terminal(jsm: Jsm, terminal: Any) -> None:
     """``kv info`` without a name offers the buckets on a terminal, and fails elsewhere."""
-    shown = jsm("kv", "info", tty=True, stdin=b"1\n").ok()
-    assert "Information for key-value bucket CONFIG" in shown.out
+    child = terminal("kv", "info")
+    child.answer("Select a bucket", "")
+    child.expect("Information for key-value bucket CONFIG")
+    assert child.wait() == 0
     assert jsm("kv", "info").status == 2
 
 

@@ -118,12 +118,14 @@ def test_no_buckets_and_no_objects(jsm: Jsm) -> None:
     assert jsm("object", "ls", "EMPTY", "-j").ok().json == []
 
 
-def test_info_of_a_bucket(jsm: Jsm, files: str) -> None:
+def test_info_of_a_bucket(jsm: Jsm, files: str, terminal: Any) -> None:
     """``info`` and its aliases show the bucket."""
     assert "Sealed" not in jsm("object", "info", files).ok().out
     assert jsm("object", "status", files, "-j").ok().json["bytes"] > len(DATA)
-    chosen = jsm("object", "info", tty=True, stdin=b"1\n").ok().out
-    assert "Information for object store bucket FILES" in chosen
+    child = terminal("object", "info")
+    child.answer("Select a bucket", "")
+    child.expect("Information for object store bucket FILES")
+    assert child.wait() == 0
 
 
 def test_a_sealed_bucket(jsm: Jsm, files: str) -> None:
@@ -219,7 +221,7 @@ def test_a_name_without_a_file_name(jsm: Jsm, files: str, name: str) -> None:
     assert Path("safe").read_bytes() == b"x"
 
 
-def test_nothing_is_replaced_without_confirmation(jsm: Jsm, files: str) -> None:
+def test_nothing_is_replaced_without_confirmation(jsm: Jsm, files: str, terminal: Any) -> None:
     """Neither an object nor a file is replaced without --force or an answer on a terminal."""
     Path("data.bin").write_bytes(b"mine")
     refused = jsm("object", "put", files, "data.bin")
@@ -227,9 +229,11 @@ def test_nothing_is_replaced_without_confirmation(jsm: Jsm, files: str) -> None:
     assert "--force" in refused.err
     assert jsm("object", "info", files, "data.bin", "-j").ok().json["size"] == len(DATA)
     assert jsm("object", "get", files, "data.bin").status == 2
-    assert jsm("object", "get", files, "data.bin", tty=True, stdin=b"n\n").status == 2
-    assert Path("data.bin").read_bytes() == b"mine"
-    jsm("object", "get", files, "data.bin", tty=True, stdin=b"y\n").ok()
+    for answer, status in (("n", 2), ("y", 0)):
+        assert Path("data.bin").read_bytes() == b"mine"
+        child = terminal("object", "get", files, "data.bin")
+        child.answer("data.bin", answer)
+        assert child.wait() == status
     assert Path("data.bin").read_bytes() == DATA
     Path("data.bin").write_bytes(b"mine")
     jsm("object", "put", files, "data.bin", "-f").ok()
