@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -236,19 +235,39 @@ def test_messages_deleted_while_they_are_read(
     assert letters.find() == []
 
 
-@pytest.fixture
-def moving_leader(cluster: NatsCluster) -> Iterator[str]:
-    """The stream DEAD with 500 copies in a cluster, whose leader steps down again and again."""
+def test_a_list_that_would_be_incomplete_raises(
+    js: JetStream,
+    consumer: PullConsumer,
+    letters: DeadLetters,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Stored messages that do not arrive are not left out."""
+    terminate(js, consumer, letters, payload=b"x")
+
+    def never(*_: object) -> None:
+        raise jetstream_sync.errors.TimeoutError("nothing has arrived")
+
+    monkeypatch.setattr(jetstream_sync.OrderedMessages, "next", never)
+    with pytest.raises(jetstream_sync.errors.TimeoutError, match="DEAD_LETTERS"):
+        letters.find()
+
+
+def test_no_letter_is_missed_while_a_leader_moves(cluster: NatsCluster) -> None:
+    """Each list is complete, while the leader of the stream steps down again and again."""
     ended = threading.Event()
+    moves: list[bytes] = []
 
     def move() -> None:
         with jetstream_sync.connect(cluster.urls) as nc:
-            while not ended.wait(0.2):
+            while not ended.wait(0.05):
                 with suppress(jetstream_sync.errors.Error):
-                    nc.request("$JS.API.STREAM.LEADER.STEPDOWN.DEAD", timeout=2)
+                    request = "$JS.API.STREAM.LEADER.STEPDOWN.DEAD"
+                    reply = nc.request(request, timeout=2 * SCALE).data
+                    moves.extend([reply] if b'"success":true' in reply else [])
 
+    mover = threading.Thread(target=move)
     with jetstream_sync.connect(cluster.urls) as nc:
-        js = nc.jetstream()
+        js = nc.jetstream(timeout=20 * SCALE)
         js.create_stream(name="DEAD", subjects=["dead.>"], num_replicas=3)
         origin = {
             "Dead-Stream": "S",
@@ -259,19 +278,14 @@ def moving_leader(cluster: NatsCluster) -> Iterator[str]:
         for seq in range(1, 501):
             js.publish_async("dead.a", b"x", headers={**origin, "Dead-Sequence": str(seq)})
         js.publish_async_completed(timeout=20 * SCALE)
-    mover = threading.Thread(target=move)
-    mover.start()
-    yield cluster.servers[0].url
-    ended.set()
-    mover.join()
-
-
-def test_no_letter_is_missed_while_a_leader_moves(moving_leader: str) -> None:
-    """Each list is complete."""
-    with jetstream_sync.connect(moving_leader) as nc:
-        letters = DeadLetters(nc.jetstream(timeout=20 * SCALE))
-        for _ in range(5):
-            assert [each.seq for each in letters.find()] == list(range(1, 501))
+        letters = DeadLetters(js)
+        mover.start()
+        try:
+            while len(moves) < 3:
+                assert [each.seq for each in letters.find()] == list(range(1, 501))
+        finally:
+            ended.set()
+            mover.join()
 
 
 # --- estimates ------------------------------------------------------------------------------------
