@@ -1,0 +1,124 @@
+"""
+Count the files and functions of the package that a warm call runs through, in all threads.
+
+    python tests/paths.py
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+
+import jetstream_sync
+from jetstream_sync import JetStream
+from jetstream_sync.server import NatsServer
+from jetstream_sync.workers import Worker
+
+PACKAGE = str(Path(jetstream_sync.__file__).parent)
+#: A call -> the greatest number of files and functions.
+AIMS = {
+    "publish": (12, 25),
+    "fetch(1)": (12, 38),
+    "first entry of kv.watch()": (25, 140),
+    "one message of a worker": (25, 100),
+}
+
+
+@contextmanager
+def recorded() -> Iterator[set[CodeType]]:
+    """Record the functions of the package that run in the block."""
+    called: set[CodeType] = set()
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+            called.add(frame.f_code)
+
+    if sys.version_info >= (3, 12):
+        threading.setprofile_all_threads(profile)
+    else:
+        threading.setprofile(profile)
+        sys.setprofile(profile)
+    try:
+        yield called
+    finally:
+        sys.setprofile(None)
+        if sys.version_info >= (3, 12):
+            threading.setprofile_all_threads(None)
+        else:
+            threading.setprofile(None)
+
+
+def calls(js: JetStream) -> dict[str, Callable[[], object]]:
+    """Return the measured calls by name."""
+    js.create_stream(name="S", subjects=["s"], storage="memory")
+    consumer = js.create_consumer("S", durable_name="C")
+    store = js.create_key_value(bucket="B", storage="memory")
+    store.put("key", b"value")
+
+    def watch() -> None:
+        with store.watch() as entries:
+            entries.next(5)
+
+    def fetch() -> None:
+        for message in consumer.fetch(1, timeout=5):
+            message.ack()
+
+    return {
+        "publish": lambda: js.publish("s", b"data"),
+        "fetch(1)": fetch,
+        "first entry of kv.watch()": watch,
+    }
+
+
+def worker_message(js: JetStream, url: str) -> set[CodeType]:
+    """Return the functions that one message of a running worker runs through."""
+    handled = threading.Semaphore(0)
+    worker = Worker(url)
+    js.create_stream(name="W", subjects=["w"], storage="memory")
+
+    @worker.handler(stream="W", consumer="H")
+    def handle(message: object) -> None:
+        del message
+        handled.release()
+
+    with recorded() as called:  # threads take the profile when they start
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        for _ in range(3):
+            js.publish("w", b"data")
+            assert handled.acquire(timeout=20)
+        called.clear()
+        js.publish("w", b"data")
+        assert handled.acquire(timeout=20)
+        found = set(called)
+        worker.stop()
+        thread.join(20)
+    return found
+
+
+def main() -> None:
+    """Print the table."""
+    with NatsServer() as server, recorded() as called, jetstream_sync.connect(server.url) as nc:
+        js = nc.jetstream()
+        found: dict[str, set[CodeType]] = {}
+        for name, call in calls(js).items():
+            js.publish("s", b"data")
+            call()
+            called.clear()
+            call()
+            found[name] = set(called)
+        found["one message of a worker"] = worker_message(js, server.url)
+    for name, codes in found.items():
+        files = len({code.co_filename for code in codes})
+        aim = AIMS[name]
+        sys.stdout.write(
+            f"{name:28}{files:4} files (aim {aim[0]}){len(codes):5} functions (aim {aim[1]})\n"
+        )
+
+
+if __name__ == "__main__":
+    main()
