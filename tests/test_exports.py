@@ -207,6 +207,9 @@ CLASSES = {
         "ordered_consumer": "",
         "snapshot": "consumers check chunk_size window_size timeout",
         "schedules": "subject",
+        "step_down": "preferred",
+        "step_down_consumer": "name preferred",
+        "remove_peer": "name",
     },
     "PullConsumer": {
         "": "cached_info name stream_name",

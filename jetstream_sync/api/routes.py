@@ -85,6 +85,14 @@ class Routes:
         """Delete messages of a stream, all or some."""
         return f"{self.prefix}.STREAM.PURGE.{stream}"
 
+    def stream_step_down(self, stream: str) -> str:
+        """Elect another leader of a stream."""
+        return f"{self.prefix}.STREAM.LEADER.STEPDOWN.{stream}"
+
+    def stream_remove_peer(self, stream: str) -> str:
+        """Move the replica of a stream from a server to another one."""
+        return f"{self.prefix}.STREAM.PEER.REMOVE.{stream}"
+
     def stream_names(self) -> str:
         """The names of the streams, a page at a time."""
         return f"{self.prefix}.STREAM.NAMES"
@@ -150,6 +158,10 @@ class Routes:
     def consumer_unpin(self, stream: str, consumer: str) -> str:
         """Unpin the pinned client of a priority group."""
         return f"{self.prefix}.CONSUMER.UNPIN.{stream}.{consumer}"
+
+    def consumer_step_down(self, stream: str, consumer: str) -> str:
+        """Elect another leader of a consumer."""
+        return f"{self.prefix}.CONSUMER.LEADER.STEPDOWN.{stream}.{consumer}"
 
     def consumer_names(self, stream: str) -> str:
         """The names of a stream's consumers, a page at a time."""

@@ -26,7 +26,7 @@ from ..errors import (
 )
 from ..foreign_names import ForeignNames
 from ..headers import SCHEDULE
-from ..subjects import check_subject
+from ..subjects import check_consumer_name, check_subject
 from . import consumer_api
 from .api_requests import APIRequests, require_level, resolve_config, stream_info
 from .consumer import PullConsumer, add_pull_consumer, pull_consumer
@@ -723,6 +723,64 @@ class Stream(ForeignNames):
 
         """
         consumer_api.unpin_consumer(self._api, self._name, name, group)
+
+    def step_down(self, preferred: str | None = None) -> None:
+        """
+        Have the leader of the stream step down, so that another replica becomes the leader.
+
+        `StreamInfo.cluster` names the leader and the replicas. Until the election is over, publishers are
+        refused for a moment.
+
+        Args:
+            preferred: the name of the server that should become the leader; needs server 2.11. ``None``: any.
+
+        Raises:
+            APIError: the stream is not in a cluster or has one replica, or the preferred server has none.
+            ServerTooOldError: ``preferred`` is given, and the server is older than 2.11.
+            Error: otherwise as `info()`.
+
+        """
+        self._step_down(self._api.routes.stream_step_down(self._name), preferred)
+
+    def step_down_consumer(self, name: str, preferred: str | None = None) -> None:
+        """
+        Have the leader of a consumer step down.
+
+        Args:
+            name: the name of the consumer.
+            preferred: as in `step_down()`.
+
+        Raises:
+            InvalidNameError: the name is invalid.
+            ConsumerNotFoundError: the consumer does not exist.
+            Error: otherwise as `step_down()`.
+
+        """
+        route = self._api.routes.consumer_step_down(self._name, check_consumer_name(name))
+        self._step_down(route, preferred)
+
+    def _step_down(self, route: str, preferred: str | None) -> None:
+        deadline = self._api.deadline()
+        body = None
+        if preferred is not None:
+            require_level(self._api, 1, "a preferred leader", deadline)
+            body = {"placement": {"preferred": preferred}}
+        self._api.ask(route, body, deadline)
+
+    def remove_peer(self, name: str) -> None:
+        """
+        Remove a server from the replicas of the stream; the cluster chooses another one, if there is one.
+
+        Args:
+            name: the name of the server.
+
+        Raises:
+            APIError: the stream is not in a cluster, the server has no replica, or no other server can
+                have one.
+            Error: otherwise as `info()`.
+
+        """
+        self._api.ask(self._api.routes.stream_remove_peer(self._name), {"peer": name})
 
     def ordered_consumer(self, **options: Unpack[OrderedOptions]) -> OrderedConsumer:
         """

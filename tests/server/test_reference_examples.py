@@ -24,6 +24,8 @@ _CLASSES = [
 ]
 #: Hooks of subclasses, and methods of which an example would repeat another one.
 _WITHOUT_EXAMPLE = {"JetStreamMsg.respond", "OrderedMessages.request"}
+#: They need a cluster.
+_WITHOUT_EXAMPLE |= {"Stream.step_down", "Stream.step_down_consumer", "Stream.remove_peer"}
 
 
 def methods() -> set[str]:
