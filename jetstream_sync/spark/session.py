@@ -16,7 +16,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -96,8 +96,8 @@ def register(spark: SparkSession) -> None:
         sessions: Any = context._jvm.SparkSession  # noqa: SLF001 - PySpark has no public way
         sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001
         _link_shipped_files()
-        with _quiet_replacement(context):
-            spark.dataSource.register(RedactedDataSource)
+        _silence_replacement(context)
+        spark.dataSource.register(RedactedDataSource)
     if spark.conf.get(_ADAPTIVE_CONF, None) is None:
         spark.conf.set(_ADAPTIVE_CONF, "false")
     hidden = spark.conf.get(_REDACTION_CONF) or ""
@@ -124,27 +124,20 @@ def _link_shipped_files() -> None:
         Path(SparkFiles.getRootDirectory(), "streaming_job").symlink_to(".")
 
 
-@contextlib.contextmanager
-def _quiet_replacement(context: SparkContext) -> Iterator[None]:
+def _silence_replacement(context: SparkContext) -> None:
     """
     Suppress the warning of Spark that this data source replaces the one that it found itself.
 
-    It is the same one, except that it knows that this session redacts its secrets.
+    It is the same one, except that it knows that this session redacts its secrets. Spark repeats the warning
+    for each streaming query.
     """
     jvm: Any = context._jvm  # noqa: SLF001 - there is no public access to the log levels of Spark
-    name = "org.apache.spark.sql.execution.datasources.DataSourceManager"
-    log4j = jvm.org.apache.logging.log4j
     configurator = getattr(jvm, "org.apache.logging.log4j.core.config.Configurator")
-    try:
-        before = log4j.LogManager.getLogger(name).getLevel()
-        configurator.setLevel(name, log4j.Level.ERROR)
-    except TypeError:  # another logging library
-        yield
-        return
-    try:
-        yield
-    finally:
-        configurator.setLevel(name, before)
+    with contextlib.suppress(TypeError):  # another logging library
+        configurator.setLevel(
+            "org.apache.spark.sql.execution.datasources.DataSourceManager",
+            jvm.org.apache.logging.log4j.Level.ERROR,
+        )
 
 
 def start_query(start: Callable[[], T], *, attempts: int = 5) -> T:

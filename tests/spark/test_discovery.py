@@ -269,11 +269,15 @@ def test_register_keeps_a_configured_interpreter(
     assert spark.sparkContext.pythonExec == sys.executable
 
 
-def test_register_logs_no_replacement(spark: SparkSession, spark_home: SparkHome) -> None:
-    """The data source that Spark found itself is replaced without a warning, as it is the same one."""
+def test_register_logs_no_replacement(
+    url: str, spark: SparkSession, spark_home: SparkHome, tmp_path: Path
+) -> None:
+    """Neither register() nor a query warns that the same data source, found by Spark, is replaced."""
     before = len(spark_home.log.read_text())
     register(spark)
-    register(spark.newSession())
+    rows = spark.readStream.format("jetstream").options(servers=url, stream="S").load()
+    query = rows.writeStream.format("console").option("checkpointLocation", str(tmp_path))
+    assert query.trigger(availableNow=True).start().awaitTermination(90)
     assert "replaced" not in spark_home.log.read_text()[before:]
 
 
