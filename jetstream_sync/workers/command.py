@@ -188,20 +188,7 @@ def run_worker(
     load: Callable[[str], Worker] = load_worker,
     command: Sequence[str] = (sys.executable, "-m", "jetstream_sync.workers"),
 ) -> int:
-    """
-    Run a worker, in this process or in several, until it is stopped; return the exit status.
-
-    Args:
-        options: the options of the command.
-        stream: for log records.
-        load: returns the worker for ``options.target``.
-        command: the command of each process of several; options follow, after the target unless it is
-            empty.
-
-    Raises:
-        InvalidOptionError: an option is invalid, or there is no such worker.
-
-    """
+    """Run a worker, in this process or in several, until it is stopped; return the exit status."""
     if options.burst and options.supervised:
         raise InvalidOptionError("burst", True, "excludes several processes, limits and reload")
     if options.supervised:

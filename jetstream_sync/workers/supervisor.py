@@ -54,13 +54,7 @@ _LAST_LINES_S: Final = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """
-    When a worker process is replaced; ``None``: never.
-
-    Raises:
-        InvalidOptionError: a value is not above 0.
-
-    """
+    """When a worker process is replaced; ``None``: never."""
 
     max_messages: int | None = None
     """Number of handled messages."""
