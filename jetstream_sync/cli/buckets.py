@@ -21,7 +21,7 @@ from .prompts import Asker
 from .render import Block, Field, show_rows, write_blocks
 from .settings import Settings, common_options
 from .stream_config import CLUSTER, REPLICATION
-from .values import Decorator, ParamType
+from .values import Decorator, ParamType, force_option
 
 if TYPE_CHECKING:
     from .. import JetStream
@@ -41,10 +41,6 @@ class _BucketName(ParamType):
 
 
 BUCKET_NAME: Final = _BucketName()
-
-force_option: Decorator = click.option(
-    "-f", "--force", "-y", "--yes", is_flag=True, help="Do not ask for confirmation."
-)
 
 
 class _Bucket(Protocol):

@@ -20,6 +20,7 @@ from .prompts import Asker
 from .render import Block, Field, show_blocks, show_rows
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus, one_line
+from .values import force_option
 
 #: Options that do not affect the login.
 _KEPT = ("timeout", "trace")
@@ -328,7 +329,7 @@ def edit(settings: Settings, *, name: str | None) -> None:
 @click.argument(
     "names", nargs=-1, required=True, shell_complete=complete_context, metavar="NAME..."
 )
-@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Skip the confirmation.")
+@force_option
 @common_options
 def rm(settings: Settings, *, names: tuple[str, ...], force: bool) -> None:
     """Delete contexts."""

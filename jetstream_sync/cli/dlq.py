@@ -29,7 +29,7 @@ from .prompts import Asker
 from .render import Block, Field, bad, show_rows, write_blocks
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus, one_line
-from .values import LIMITED_DURATION
+from .values import LIMITED_DURATION, force_option
 
 if TYPE_CHECKING:
     from .. import JetStream, StoredMsg
@@ -326,7 +326,7 @@ def _gone(stream: str, sequences: Sequence[int]) -> CommandError:
 @click.option("--delete", is_flag=True, help="Delete the originals from the stream afterwards.")
 @click.option("--keep", is_flag=True, help="Keep the messages in the list of dead letters.")
 @click.option("--dry-run", is_flag=True, help="Show the messages without publishing them.")
-@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Skip the confirmation.")
+@force_option
 @common_options
 def requeue(
     settings: Settings,

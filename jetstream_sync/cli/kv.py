@@ -19,7 +19,6 @@ from .buckets import (
     delete_bucket,
     edit_command,
     find_bucket,
-    force_option,
     list_buckets,
     show_bucket,
 )
@@ -33,7 +32,7 @@ from .prompts import Asker
 from .render import Field, show_rows
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
-from .values import DURATION, TIMEOUT, Decorator
+from .values import DURATION, TIMEOUT, Decorator, force_option
 
 
 def _own_document(status: KeyValueStatus) -> dict[str, Any]:

@@ -26,7 +26,6 @@ from .buckets import (
     delete_bucket,
     edit_command,
     find_bucket,
-    force_option,
     list_buckets,
     show_bucket,
     time_text,
@@ -50,7 +49,7 @@ from .prompts import Asker
 from .render import Block, Field, show_blocks, show_rows
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
-from .values import FILE, Decorator
+from .values import FILE, Decorator, force_option
 
 OBJECTS: Final = BucketKind[ObjectStore](
     noun="Object Store Bucket",

@@ -35,7 +35,7 @@ from .prompts import Asker
 from .render import Block, Field, Mark, bad, show_rows, warn, write_blocks
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
-from .values import FILE, STREAM_NAME
+from .values import FILE, STREAM_NAME, force_option
 
 
 def replica_text(peer: PeerInfo) -> str | Mark:
@@ -494,7 +494,7 @@ _REMOVABLE = {
 
 @click.command()
 @stream_argument
-@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@force_option
 @common_options
 def seal(settings: Settings, name: str, force: bool) -> None:
     """Make a stream read-only, permanently; messages can neither be added nor deleted."""
