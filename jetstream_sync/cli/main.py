@@ -184,6 +184,7 @@ COMMANDS: Final = {
     "counter": Entry("Read and change counters.", commands=_COUNTER),
     "pub": Entry("Publish messages.", "messages.pub", "publish"),
     "req": Entry("Send a request and show the replies.", "messages.req", "request"),
+    "reply": Entry("Answer requests.", "messages.reply"),
     "sub": Entry("Show messages as they arrive.", "messages.sub", "subscribe"),
     "apply": Entry("Create or update streams and consumers from a file.", "apply"),
     "context": Entry("Manage named logins, shared with the nats command.", "context", "ctx"),

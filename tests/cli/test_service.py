@@ -1,4 +1,4 @@
-"""``jsm service``, ``jsm counter``, ``jsm stream schedules`` and ``jsm pub --atomic``."""
+"""``jsm service``, ``jsm reply``, ``jsm counter``, ``jsm stream schedules`` and ``jsm pub --atomic``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from fix_jsm import Jsm
+from fix_threads import wait_until
 
-from jetstream_sync import Connection, JetStream
+from jetstream_sync import Connection, JetStream, NoRespondersError
 from jetstream_sync.services import Service
 
 
@@ -107,3 +108,22 @@ def test_an_atomic_batch_is_published(jsm: Jsm, js: JetStream) -> None:
     assert jsm("pub", "a.b", "x", "--count", "1001", "--atomic").status == 1
     assert stream.info().state.messages == 30
     assert jsm("pub", "a.b", "x", "--atomic", "--sleep", "1s").status == 2
+
+
+def test_requests_are_answered(jsm: Jsm, nc: Connection) -> None:
+    """With the text, or with the request itself; the command ends after its number of requests."""
+    for options, data in ((("ok",), b"ok"), (("--echo",), b"ping")):
+        process = jsm.spawn("reply", "answers", *options, "--count", "1")
+
+        def answer() -> bytes:
+            try:
+                return nc.request("answers", b"ping", timeout=5.0).data
+            except NoRespondersError:
+                return b""
+
+        assert wait_until(answer, limit=20.0) == data
+        out, _ = process.communicate(timeout=20)
+        assert process.returncode == 0
+        assert "Received [answers] : 'ping'" in str(out)
+    assert jsm("reply", "answers").status == 2
+    assert jsm("reply", "answers", "x", "--echo").status == 2
