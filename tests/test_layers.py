@@ -338,8 +338,20 @@ def modules() -> frozenset[str]:
     return frozenset(file.module for file in files())
 
 
-def every_file(test: Callable[..., None]) -> Callable[..., None]:
-    return pytest.mark.parametrize("file", files(), ids=lambda file: file.name)(test)
+def every_file(test: Callable[[File], None]) -> Callable[[], None]:
+    """Run a test for each file, and report all files that fail."""
+
+    def of_all_files() -> None:
+        wrong = []
+        for file in files():
+            try:
+                test(file)
+            except AssertionError as error:
+                wrong.append(f"{file}: {error}")
+        assert not wrong, "\n".join(wrong)
+
+    of_all_files.__name__, of_all_files.__doc__ = test.__name__, test.__doc__
+    return of_all_files
 
 
 def functions(file: File) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
