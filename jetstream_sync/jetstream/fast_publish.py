@@ -76,7 +76,8 @@ class _Flow(MessageReceiver):
 
     def __init__(self, outstanding: int, *, gaps_end: bool) -> None:
         self._outstanding = outstanding
-        self._gaps_end = gaps_end
+        #: Whether a lost message ends the batch.
+        self.gaps_end = gaps_end
         self.waiters: Waiters = Waiters()
         #: The last batch sequence up to which the server has processed the messages.
         self.acked = 0
@@ -117,7 +118,7 @@ class _Flow(MessageReceiver):
             self.gaps.append(range(int(answer["last_seq"]), int(answer["seq"])))
         elif kind == "err":
             error = APIError.from_response(answer.get("error") or {})
-            if self._gaps_end:
+            if self.gaps_end:
                 self._end(error)
             else:
                 self.refused.append((int(answer["seq"]), error))
@@ -131,7 +132,7 @@ class _Flow(MessageReceiver):
 
     def on_connection_change(self, *, connected: bool) -> None:
         """End the batch, or ask for its state on the next connection."""
-        if not connected and self._gaps_end:
+        if not connected and self.gaps_end:
             self._end(ConnectionLostError("the connection was lost"))
         self.ping_due = connected
         self.waiters.wake_all()
@@ -278,13 +279,18 @@ class FastPublisher:
             raise InvalidOptionError("subject", None, "there is no message to commit")
         operation = _COMMIT_WITHOUT if subject is None else _COMMIT
         where = flow.subject.decode() if subject is None else subject
+        messages = self._seq + (subject is not None)
         self._send(where, payload, headers, self._seq + 1, operation)
         self._committed = True
         try:
             self._wait(lambda: False)
+            ack = flow.result
+            assert isinstance(ack, PubAck)
+            if flow.gaps_end and (flow.gaps or (ack.batch_size or 0) < messages):
+                # The acknowledgement of the messages before the gap, which came after the commit was sent.
+                raise self._gap_error()
             self._report_gaps()
-            assert isinstance(flow.result, PubAck)
-            return flow.result
+            return ack
         finally:
             self._core.remove_subscription_deferred(flow.subscription)
 
@@ -349,19 +355,22 @@ class FastPublisher:
         self._committed = True
         self._core.remove_subscription_deferred(self._flow.subscription)
         if isinstance(result, PubAck):
-            reason = "messages were lost"
-            if self._flow.gaps:
-                lost = self._flow.gaps.popleft()
-                reason = f"the messages {lost[0]} to {lost[-1]} were lost"
-            raise FastPublishError(self._flow.acked, reason)
+            raise self._gap_error()
         if self._seq <= 1 and not self._flow.acked:
             raise result
         raise FastPublishError(self._flow.acked, str(result)) from result
 
+    def _gap_error(self) -> FastPublishError:
+        reason = "messages were lost"
+        if self._flow.gaps:
+            lost = self._flow.gaps[0]
+            reason = f"the messages {lost[0]} to {lost[-1]} were lost"
+        return FastPublishError(self._flow.acked, reason)
+
     def _report_gaps(self) -> None:
         """Report the gaps after which the publish continues."""
         flow = self._flow
-        while flow.gaps and (flow.result is None or self._committed):
+        while flow.gaps and not flow.gaps_end:
             gap = flow.gaps.popleft()
             self._lost += len(gap)
             if self._gap_cb is not None:
