@@ -205,8 +205,8 @@ class Monitor:
     def __init__(self, orders: dict[str, bytes]) -> None:
         self._totals = {name: read(order, price)["total"] for name, order in orders.items()}
         works: dict[str, Work] = {"received": price, "processed": dict, "completed": dict}
-        self.stages = {name: Stage(name, work) for name, work in works.items()}
-        self.last_seq = 0
+        self.stages: dict[str, Stage] = {name: Stage(name, work) for name, work in works.items()}
+        self.last_seq: int = 0
 
     def __call__(self, msg: JetStreamMsg) -> None:
         """Compare one message."""

@@ -103,7 +103,7 @@ def _shortened(entry: KeyValueEntry) -> str:
 
 # --- buckets ------------------------------------------------------------------------------------
 
-add = add_command(
+add: click.Command = add_command(
     KV,
     """
     Create a bucket.
@@ -118,7 +118,7 @@ add = add_command(
       jsm kv add CONFIG_COPY --mirror CONFIG
     """,
 )
-edit = edit_command(
+edit: click.Command = edit_command(
     KV,
     """
     Change the config of a bucket; each option changes one field, the others stay.

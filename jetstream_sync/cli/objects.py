@@ -129,7 +129,7 @@ _OBJECT: Final = (
 
 # --- buckets ------------------------------------------------------------------------------------
 
-add = add_command(
+add: click.Command = add_command(
     OBJECTS,
     """
     Create a bucket.
@@ -142,7 +142,7 @@ add = add_command(
       jsm object add BUILDS --ttl 30d --compress
     """,
 )
-edit = edit_command(
+edit: click.Command = edit_command(
     OBJECTS,
     """
     Change the config of a bucket; each option changes one field, the others stay.

@@ -105,7 +105,7 @@ class OrderedCursor:
         #: The sequence just before the first message; ``None``: not known before the first consumer.
         self.start: int | None = None
         #: Whether other servers than the leader have the stream; known after `last_seq()`.
-        self.replicated = False
+        self.replicated: bool = False
         self._delivered = 0  # messages from earlier consumers
         self.info: ConsumerInfo | None = None  # the current consumer
         # When it was created, and the number of consumers in a row that ended at once without a message,

@@ -35,6 +35,7 @@ from ..headers import Headers, HeadersLike
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..options import DEFAULT_PENDING_BYTES_LIMIT
 from ..protocol.parser import Delivery
+from ..protocol.session import SubscriptionState
 from .wire import ERROR_CODE_HEADER, ERROR_HEADER, EndpointInfo, EndpointStats
 
 _INTERNAL_ERROR: Final = ServiceError(500, "the request could not be handled")
@@ -178,9 +179,11 @@ class Endpoint:
         self._lock = threading.Lock()
         self._running = workers
         self.reset()
-        self.subscription = _EndpointSubscription(self, core, info.queue_group or "", pending_limit)
-        self.is_busy = self.subscription._mailbox.items.__len__
-        self.state = self.subscription._state
+        self.subscription: _EndpointSubscription = _EndpointSubscription(
+            self, core, info.queue_group or "", pending_limit
+        )
+        self.is_busy: Callable[[], int] = self.subscription._mailbox.items.__len__
+        self.state: SubscriptionState[Any] = self.subscription._state
         self.subscription.threads += [
             spawn(f"service-{info.name}-{number}", self._run) for number in range(workers)
         ]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .connections import ConnectionSettings, connection
 from .java import JavaNotFoundError
 from .options import ReadOptions, WriteOptions
+from .progress import QueryProgress, StreamProgress
 from .reading.ranges import (
     DirectGetRefusedError,
     RangeError,
@@ -28,7 +29,7 @@ from .work_queue import WORK_DDL, WorkBatch, acknowledge, take_work
 from .writing.write_plan import Written
 
 if TYPE_CHECKING:
-    from .listener import ProgressListener, QueryProgress, StreamProgress
+    from .listener import ProgressListener
     from .source import JetStreamDataSource
 
 __all__ = [
@@ -67,8 +68,6 @@ __all__ = [
 _LATE: Final = {
     "JetStreamDataSource": "source",
     "ProgressListener": "listener",
-    "QueryProgress": "listener",
-    "StreamProgress": "listener",
 }
 
 

@@ -46,9 +46,9 @@ class HeldMessages:
     """The held messages of one handler."""
 
     def __init__(self, *, isolates: bool) -> None:
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         #: Notified when a thread has something to do.
-        self.work = threading.Condition(self.lock)
+        self.work: threading.Condition = threading.Condition(self.lock)
         self.phase: Phase = Phase.RECEIVING
         #: Number of messages, waiting or running, and their size in bytes with ``max_bytes``.
         self.count: int = 0

