@@ -88,13 +88,7 @@ class Step:
 
 
 def desired_resources(documents: Sequence[Any], path: str) -> list[DesiredResource]:
-    """
-    Return the streams and consumers in the documents of a file, streams first.
-
-    Raises:
-        CommandError: a document is invalid; the error names the document and the reason.
-
-    """
+    """Return the streams and consumers in the documents of a file, streams first."""
     found: list[DesiredResource] = []
     for number, document in enumerate(documents, 1):
         where = path if len(documents) == 1 else f"{path}, document {number}"
@@ -195,14 +189,7 @@ def _consumer(item: Any, stream: object) -> DesiredResource:
 
 
 def plan(js: JetStream, desired: Sequence[DesiredResource]) -> list[Step]:
-    """
-    Return one step for each resource, in the same order; nothing is changed.
-
-    Raises:
-        CommandError: the stream of a consumer exists neither on the server nor in the file.
-        Error: a request to the server failed.
-
-    """
+    """Return one step for each resource, in the same order; nothing is changed."""
     created = {resource.stream for resource in desired if resource.consumer is None}
     return [_step(js, resource, created) for resource in desired]
 

@@ -44,14 +44,7 @@ class Node:
 
 
 def walk(group: click.Group, context: click.Context) -> Iterator[Node]:
-    """
-    Yield the commands of a tree, each group before its commands, in the order of the help.
-
-    Args:
-        group: the root of the tree; it is not in the result itself.
-        context: the context of the group.
-
-    """
+    """Yield the commands of a tree, each group before its commands, in the order of the help."""
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         if command is None or command.hidden:

@@ -52,14 +52,7 @@ class Difference:
 
 
 def differences(before: R, after: R) -> list[Difference]:
-    """
-    Return the fields that differ, by name; an unset field equals its default.
-
-    Args:
-        before: the current config from the server.
-        after: the desired config.
-
-    """
+    """Return the fields that differ, by name; an unset field equals its default."""
     old, new = (encode(without_server_labels(each)) for each in (before, after))
     defaults = {each.name: each.metadata.get("server_default") for each in fields(before)}
     found = []
@@ -132,13 +125,7 @@ def _shown(value: Any, wire: Any) -> str:
 
 
 def labels_of(values: Sequence[str]) -> dict[str, str]:
-    """
-    Return the metadata of ``--metadata KEY=VALUE``.
-
-    Raises:
-        click.BadParameter: a value has no key.
-
-    """
+    """Return the metadata of ``--metadata KEY=VALUE``."""
     labels = {}
     for value in values:
         key, equals, text = value.partition("=")
@@ -151,13 +138,7 @@ def labels_of(values: Sequence[str]) -> dict[str, str]:
 
 
 def read_text(settings: Settings, path: str) -> str:
-    """
-    Return the text of a file; ``-`` is standard input.
-
-    Raises:
-        CommandError: the file cannot be read, or is not UTF-8 text.
-
-    """
+    """Return the text of a file; ``-`` is standard input."""
     try:
         data = settings.env.stdin.read() if path == "-" else Path(path).read_bytes()
         return data.decode()
@@ -168,13 +149,7 @@ def read_text(settings: Settings, path: str) -> str:
 
 
 def read_documents(settings: Settings, path: str) -> list[Any]:
-    """
-    Return the documents in a file: one JSON document, or any number of YAML documents.
-
-    Raises:
-        CommandError: the file cannot be read or parsed.
-
-    """
+    """Return the documents in a file: one JSON document, or any number of YAML documents."""
     text = read_text(settings, path)
     try:
         return [loads(text)]
@@ -185,13 +160,7 @@ def read_documents(settings: Settings, path: str) -> list[Any]:
 
 
 def _yaml_documents(text: str, path: str) -> list[Any]:
-    """
-    Return the documents in a YAML text.
-
-    Raises:
-        CommandError: PyYAML is not installed, or the text is not valid YAML.
-
-    """
+    """Return the documents in a YAML text."""
     try:
         # PyYAML is optional, and has no type information.
         yaml = importlib.import_module("yaml")
@@ -225,15 +194,6 @@ def config_of(record: type[R], document: Any, more: dict[str, Any]) -> R:
 
     Metadata that the server adds (keys that start with ``_nats.``) is omitted. Durations and sizes
     may have units: ``"max_age": "1y"``.
-
-    Args:
-        record: the class of the config.
-        document: the parsed document.
-        more: JSON fields to set.
-
-    Raises:
-        InvalidArgumentError, InvalidResponseError: the document is not a valid config.
-
     """
     if isinstance(document, dict) and isinstance(document.get("config"), dict):
         document = document["config"]
@@ -289,13 +249,7 @@ def _without_units(field: ConfigField, value: Any) -> Any:
 
 
 def config_of_file(settings: Settings, record: type[R], path: str, more: dict[str, Any]) -> R:
-    """
-    Return the config in a file; see `config_of`.
-
-    Raises:
-        CommandError: the file does not contain exactly one valid config.
-
-    """
+    """Return the config in a file; see `config_of`."""
     try:
         documents = read_documents(settings, path)
         if len(documents) != 1:
@@ -306,13 +260,7 @@ def config_of_file(settings: Settings, record: type[R], path: str, more: dict[st
 
 
 def write_config(settings: Settings, config: Record, path: str) -> None:
-    """
-    Write a config to a file; ``-`` is standard output.
-
-    Raises:
-        CommandError: the file cannot be written.
-
-    """
+    """Write a config to a file; ``-`` is standard output."""
     text = to_json(encode(config))
     if path == "-":
         settings.env.stdout.write(text)
@@ -371,17 +319,7 @@ def update_error(kind: str, name: str, error: APIError, found: list[Difference])
 
 
 def _in_editor(config: R, names: Mapping[str, Any]) -> R:
-    """
-    Return a config as edited by the user.
-
-    Args:
-        config: the config to edit.
-        names: fields that keep their values in any case.
-
-    Raises:
-        CommandError: the result is invalid, and the user does not edit it again.
-
-    """
+    """Return a config as edited by the user."""
     text = to_json(encode(without_server_labels(config)))
     while True:
         edited = click.edit(text, extension=".json")
@@ -411,25 +349,8 @@ def edit_config(
     """
     Change a config as the options of `edit_options` say.
 
-    Args:
-        settings: the settings of the command.
-        before: the current config.
-        fields: the fields to change.
-        names: the fields with the name, which keep their values.
-        update: updates the config on the server.
-        kind: the kind of object, for errors.
-        name: the display name of the object, for errors.
-        confirm: the prompt before the update.
-        options: the values of the options.
-        check: called with the changed config, and writes warnings.
-
     Returns:
         The result of the update; ``None`` if nothing differs.
-
-    Raises:
-        CommandError: the server rejects the change, or it was not confirmed.
-        click.exceptions.Exit: with ``--dry-run``, after the differences were shown.
-
     """
     base = before
     if options["file"] is not None:

@@ -356,19 +356,7 @@ def check_against_stream(settings: Settings, config: ConsumerConfig, stream: Str
 
 
 def put(js: JetStream, stream: str, config: ConsumerConfig, *, update: bool) -> ConsumerInfo:
-    """
-    Create or update a pull or push consumer.
-
-    Args:
-        js: the JetStream context.
-        stream: the name of the stream.
-        config: the config of the consumer.
-        update: whether an existing consumer may be updated.
-
-    Raises:
-        CommandError: the consumer exists with another config.
-
-    """
+    """Create or update a pull or push consumer."""
     name = config.durable_name or config.name
     if update and name is not None:
         try:

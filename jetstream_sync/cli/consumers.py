@@ -94,13 +94,7 @@ _LIST: Final = (
 
 
 def infos_of(js: JetStream, stream: str | None) -> list[ConsumerInfo]:
-    """
-    Return the infos of the consumers of a stream; ``None`` means all streams.
-
-    Raises:
-        CommandError: the stream does not exist.
-
-    """
+    """Return the infos of the consumers of a stream; ``None`` means all streams."""
     if stream is None:
         return [info for _, found in _of_all(js, js.list_consumers) for info in found]
     try:

@@ -138,18 +138,7 @@ class Environment:
                 stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
     def console(self, stream: TextIO) -> Console | None:
-        """
-        Return a rich console for a stream, if the stream is suitable for one.
-
-        Args:
-            stream: ``stdout`` or ``stderr`` of this environment.
-
-        Returns:
-            ``None`` when the stream is not a terminal or the terminal is dumb: output is then plain
-            text and never truncated. With ``NO_COLOR`` set, or ``JSM_COLOR=never``, the console has no
-            colours. With ``JSM_COLOR=always`` it has colours without a terminal, too.
-
-        """
+        """Return a rich console for a stream, if the stream is suitable for one."""
         color = self.variables.get("JSM_COLOR", "").lower()
         dumb = self.variables.get("TERM") in ("dumb", "unknown")
         if (dumb or not stream.isatty()) and color != "always":

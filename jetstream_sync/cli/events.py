@@ -158,21 +158,7 @@ def _listen(
     count: int | None,
     wait: float | None,
 ) -> None:
-    """
-    Show events until ``count`` of them were shown, or none has arrived for ``wait`` seconds.
-
-    Args:
-        settings: the settings of the command.
-        source: the source of the events.
-        show: shows an event; returns whether it counts.
-        noun: the name of an event.
-        count: the number to show; ``None``: no limit.
-        wait: the time to wait for an event, in seconds; ``None``: no limit.
-
-    Raises:
-        CommandError: too few events arrived.
-
-    """
+    """Show events until ``count`` of them were shown, or none has arrived for ``wait`` seconds."""
     seen = 0
     with contextlib.ExitStack() as ending:
         ending.callback(source.end)

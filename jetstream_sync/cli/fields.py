@@ -263,14 +263,7 @@ class FieldOption(click.Option):
 
 
 def config_options(record: type[Record], types: Mapping[str, Any] | None = None) -> Decorator:
-    """
-    Return a decorator that adds the options for the fields of a config.
-
-    Args:
-        record: the class of the config.
-        types: the click types of some options, by field; ``None``: the usual ones for all.
-
-    """
+    """Return a decorator that adds the options for the fields of a config."""
     options = []
     for each in config_fields(record):
         if not each.flags:
@@ -324,10 +317,6 @@ def changed(config: R, fields: Mapping[str, Any]) -> R:
     Return a config with some fields replaced; nested records and metadata are merged.
 
     An empty metadata value removes its key.
-
-    Raises:
-        InvalidOptionError: the values contradict each other.
-
     """
     values: dict[str, Any] = dict(_merged(config, fields))
     return replace(config, **values)

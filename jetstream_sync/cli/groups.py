@@ -58,13 +58,7 @@ class MissingCommandError(click.UsageError):
 
 
 class NounGroup(click.Group):
-    """
-    A group whose commands have aliases and may be imported on first use.
-
-    Args:
-        entries: the table of the commands, by name.
-
-    """
+    """A group whose commands have aliases and may be imported on first use."""
 
     def __init__(
         self, *args: Any, entries: Mapping[str, Entry] | None = None, **kwargs: Any

@@ -265,13 +265,7 @@ def _credentials(jwt: str, seed: str) -> str:
 
 
 def read_password(settings: CommonOptions) -> str | None:
-    """
-    Return the password from the options, a file or standard input; ``None`` without any of them.
-
-    Raises:
-        CommandError: the options contradict each other, or the password cannot be read.
-
-    """
+    """Return the password from the options, a file or standard input; ``None`` without any of them."""
     given = settings.given
     ways = [name for name in ("password", "password_file", "password_stdin") if name in given]
     if len(ways) > 1:
@@ -359,10 +353,6 @@ class _Trace:
 
     It parses the lines of `ConnectOptions.trace_cb`. Only messages are shown, so credentials are never in
     the output.
-
-    Args:
-        out: the output stream; only the thread that calls `line` writes to it.
-
     """
 
     def __init__(self, out: SafeText) -> None:

@@ -92,7 +92,6 @@ def password_once(settings: Settings) -> bool:
 
     Returns:
         Whether a line was read, so that the buffer of standard input may have more data.
-
     """
     if not settings.given.get("password_stdin"):
         return False
@@ -116,14 +115,6 @@ def wait_interruptibly(take: Callable[[float], T], deadline: Deadline) -> T:
 
     Python records a Ctrl-C and raises KeyboardInterrupt a moment later. When the signal arrives just
     before a wait for a lock, the wait still begins, and an unlimited wait would never be interrupted.
-
-    Args:
-        take: called with the seconds to wait; raises `TimeoutError` when they have passed.
-        deadline: when to stop waiting.
-
-    Raises:
-        TimeoutError: the deadline has passed.
-
     """
     while True:
         left = deadline.left()
@@ -148,17 +139,7 @@ def write_reports(
     row: Callable[[T], Any],
     human: Callable[[list[T]], object],
 ) -> None:
-    """
-    Write a report once, or repeatedly until Ctrl-C; a terminal is cleared before each repeated one.
-
-    Args:
-        settings: of the command.
-        every: the interval between reports; ``None``: write one only.
-        take: returns the objects to report.
-        row: returns the JSON value of an object.
-        human: writes the objects as text.
-
-    """
+    """Write a report once, or repeatedly until Ctrl-C; a terminal is cleared before each repeated one."""
     out = settings.env.stdout
     while True:
         # No server answers while a cluster elects a leader.
@@ -179,10 +160,7 @@ def read_interruptibly(file: BinaryIO, *, buffered: bool = False) -> Iterator[by
     """
     Yield the data of an input as it arrives, until its end; see `wait_interruptibly` for the reason.
 
-    Args:
-        file: standard input, or a stream without a file descriptor, which is read without waiting.
-        buffered: whether part of it was read before, so that its buffer may have data.
-
+    `buffered`: whether part of it was read before, so that its buffer may have data.
     """
     try:
         descriptor = None if buffered else file.fileno()

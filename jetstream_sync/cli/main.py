@@ -229,14 +229,9 @@ def run(args: Sequence[str], env: Environment) -> int:
     """
     Run one command line.
 
-    Args:
-        args: the command line arguments after ``jsm``.
-        env: the streams and environment variables to use.
-
     Returns:
         The exit status. An error has been reported on ``env.stderr`` in one line. Unexpected
         exceptions are raised.
-
     """
     settings = Settings(env=env, words=args)
     instruction = env.variables.get(_COMPLETE_VARIABLE)

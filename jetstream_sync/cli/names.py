@@ -38,33 +38,13 @@ def did_you_mean(name: str, names: Sequence[str]) -> str:
 def not_found(
     kind: str, name: str, names: Sequence[str], cause: APIError | None = None
 ) -> CommandError:
-    """
-    Return the error for an unknown name, with status `ExitStatus.NOT_FOUND`.
-
-    Args:
-        kind: the kind of object, such as ``stream``.
-        name: the name that was requested.
-        names: the names that exist, for the suggestion.
-        cause: the server's error, if any.
-
-    """
+    """Return the error for an unknown name, with status `ExitStatus.NOT_FOUND`."""
     text = f'{kind} "{name}" not found{did_you_mean(name, names)}'
     return CommandError(text, ExitStatus.NOT_FOUND, cause=cause)
 
 
 def find_stream(js: JetStream, name: str | None, ask: Asker | None = None) -> Stream:
-    """
-    Return the stream with a name; ask for one when no name was given.
-
-    Args:
-        js: the JetStream context to search.
-        name: the name that was given; ``None``: none was.
-        ask: prompts for the name; ``None``, or without a terminal: a missing name is an error.
-
-    Raises:
-        CommandError: the stream does not exist, or the name is missing.
-
-    """
+    """Return the stream with a name; ask for one when no name was given."""
     if name is None:
         if ask is None:
             raise CommandError("the stream name is missing", ExitStatus.USAGE)
@@ -84,14 +64,7 @@ _Found = TypeVar("_Found")
 def names_of(
     settings: CommonOptions, js: JetStream, stream: str | None, consumer: str | None
 ) -> tuple[str, str]:
-    """
-    Return the names of a stream and of one of its consumers; prompt for missing names.
-
-    Raises:
-        CommandError: names are missing and prompts are not possible; the error lists them.
-        InvalidNameError: a name is invalid.
-
-    """
+    """Return the names of a stream and of one of its consumers; prompt for missing names."""
     ask = Asker(settings)
     if stream is None:
         stream = ask.select("Select a stream", js.stream_names, "STREAM")
@@ -112,26 +85,14 @@ def names_of(
 def find_consumer(
     settings: CommonOptions, js: JetStream, stream: str | None, consumer: str | None
 ) -> ConsumerInfo:
-    """
-    Return the info of a pull or push consumer; prompt for missing names.
-
-    Raises:
-        CommandError: the stream or consumer does not exist; the error suggests a similar name.
-
-    """
+    """Return the info of a pull or push consumer; prompt for missing names."""
     return _fetch(js, js.consumer_info, *names_of(settings, js, stream, consumer))
 
 
 def find_pull(
     settings: CommonOptions, js: JetStream, stream: str | None, consumer: str | None
 ) -> PullConsumer:
-    """
-    Return a pull consumer; prompt for missing names.
-
-    Raises:
-        CommandError: the stream or consumer does not exist, or it is a push consumer.
-
-    """
+    """Return a pull consumer; prompt for missing names."""
     stream, consumer = names_of(settings, js, stream, consumer)
     try:
         return _fetch(js, js.get_consumer, stream, consumer)
@@ -183,14 +144,7 @@ _Ask = Callable[["JetStream", str, str], Iterable[str]]
 
 
 class _Completer:
-    """
-    A ``shell_complete`` function.
-
-    Args:
-        ask: requests the names.
-        outer: the parameter with the name of the stream or bucket, which was typed before; empty: none.
-
-    """
+    """A ``shell_complete`` function."""
 
     def __init__(self, ask: _Ask, outer: str = "") -> None:
         self._ask = ask

@@ -31,15 +31,7 @@ def document(record: Record) -> dict[str, Any]:
 
 
 def emit(settings: Settings, result: object, human: Callable[[], object]) -> None:
-    """
-    Write a result: as one JSON document with ``--json``, else as text.
-
-    Args:
-        settings: the settings of the command.
-        result: a JSON value; records inside are encoded by `document()`.
-        human: writes the result as text.
-
-    """
+    """Write a result: as one JSON document with ``--json``, else as text."""
     if settings.json:
         settings.env.stdout.write(to_json(_plain(result)))
     else:
@@ -57,14 +49,7 @@ def emit_names(settings: Settings, names: Sequence[str]) -> None:
 
 
 def emit_line(settings: Settings, result: object) -> None:
-    """
-    Write one of many results as JSON and flush: one line each, or indented on a terminal.
-
-    Args:
-        settings: the settings of the command.
-        result: a JSON value, as in `emit()`.
-
-    """
+    """Write one of many results as JSON and flush: one line each, or indented on a terminal."""
     out = settings.env.stdout
     if out.isatty():
         out.write(to_json(_plain(result)))
@@ -138,14 +123,7 @@ def size(number: int | None) -> str:
 
 
 def duration(value: timedelta | None, *, unlimited: bool = False) -> str:
-    """
-    Return a duration as Go writes it: ``30s``, ``1h0m0s``; whole days in front: ``1y (8760h0m0s)``.
-
-    Args:
-        value: the duration; ``None`` becomes ``-``.
-        unlimited: whether 0 means ``Unlimited``.
-
-    """
+    """Return a duration as Go writes it: ``30s``, ``1h0m0s``; whole days in front: ``1y (8760h0m0s)``."""
     if value is None:
         return "-"
     if not value and unlimited:
@@ -186,15 +164,7 @@ def _digits(number: int, unit: int) -> str:
 
 
 def when(settings: Settings, moment: datetime | None, *, short: bool = False) -> str:
-    """
-    Return a time, local or with ``--utc`` in UTC; ``Never`` for ``None``.
-
-    Args:
-        settings: the settings of the command.
-        moment: the time.
-        short: whether to leave out the seconds and the offset.
-
-    """
+    """Return a time, local or with ``--utc`` in UTC; ``Never`` for ``None``."""
     if moment is None or moment.year <= 1:
         return "Never"
     # The local time of the first and last hours that a `datetime` has may be outside of its range.

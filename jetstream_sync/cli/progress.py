@@ -19,17 +19,6 @@ class Progress:
     The progress of one operation, for use by one thread; see `show_progress`.
 
     It limits how often it draws, so that `advance` and `show` may be called often.
-
-    Args:
-        title: the text before the numbers.
-        total: the expected final number; ``None`` if it is unknown.
-        about: whether the total is an estimate.
-        number: returns a number of items as text.
-        clock: returns monotonic seconds.
-        draw: shows a text and the number of items done.
-        interval_s: the minimum time between two calls of ``draw``.
-        first_s: the time until the first call of ``draw``.
-
     """
 
     def __init__(
@@ -86,19 +75,6 @@ def show_progress(
     Show the progress and the rate of a ``with`` block.
 
     A terminal shows a bar that is erased at the end. Other outputs get one line of text a second.
-
-    Args:
-        env: progress is written to its ``stderr``.
-        title: describes the operation.
-        total: the expected number of items; ``None`` if it is unknown.
-        in_bytes: whether the items are bytes.
-        about: whether the total is an estimate.
-        quiet: show nothing.
-        clock: returns monotonic seconds; tests pass their own.
-
-    Yields:
-        The object to report progress to.
-
     """
     number = size if in_bytes else count
     stderr = env.stderr

@@ -64,20 +64,7 @@ class Asker:
         default: str | None = None,
         blank: T,
     ) -> T:
-        """
-        Return a value: the given one, else the converted answer.
-
-        Args:
-            label: the prompt.
-            flag: the option or argument with the value, such as ``--subjects`` or ``NAME``.
-            convert: converts an answer; when it raises `ValueError`, `click.BadParameter` or
-                `CommandError`, the prompt shows the error and stays.
-            value: the given value; ``None``: none was given.
-            default: the text to convert for an empty answer, and without a terminal; ``None``: an answer
-                is required.
-            blank: the placeholder returned when a required value is missing.
-
-        """
+        """Return a value: the given one, else the converted answer."""
         if value is not None:
             return value
         if not self.interactive:
@@ -106,15 +93,7 @@ class Asker:
     def select(
         self, label: str, names: Sequence[str] | Callable[[], Sequence[str]], flag: str
     ) -> str:
-        """
-        Return a name chosen from a list, or raise `CommandError` for an empty list.
-
-        Args:
-            label: the prompt.
-            names: the names; a function is called only when the prompt is shown.
-            flag: the option or argument with the name.
-
-        """
+        """Return a name chosen from a list, or raise `CommandError` for an empty list."""
         if not self.interactive:
             self.missing.append(flag)
             return ""
@@ -140,15 +119,7 @@ class Asker:
         return bool(self._ask("confirm", text, default=default)) if self.interactive else default
 
     def confirm(self, text: str, *, force: bool, flag: str = "--force") -> None:
-        """
-        Require confirmation, or raise `CommandError`.
-
-        Args:
-            text: the prompt; it names what will be lost.
-            force: whether the flag was given, which skips the prompt.
-            flag: the flag that confirms.
-
-        """
+        """Require confirmation, or raise `CommandError`."""
         if force:
             return
         if not self.interactive:

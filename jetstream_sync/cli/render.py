@@ -133,14 +133,7 @@ def show_rows(
     """
     Write records as a JSON list with ``--json``, else as a table.
 
-    Args:
-        settings: the settings of the command.
-        rows: the records, or dicts.
-        fields: the columns of the table.
-        title: the line above the table.
-        none: the line that is written instead of an empty table.
-        document: the JSON value; ``None``: the records.
-
+    `none`: the line that is written instead of an empty table.
     """
     emit(
         settings,
@@ -275,16 +268,7 @@ class Block:
 
 
 def show_blocks(settings: Settings, document: object, *blocks: Block, heading: str = "") -> None:
-    """
-    Write a document as JSON with ``--json``, else as labelled blocks.
-
-    Args:
-        settings: the settings of the command.
-        document: the JSON value.
-        *blocks: the blocks; those without lines are left out.
-        heading: the line before the blocks; empty: none.
-
-    """
+    """Write a document as JSON with ``--json``, else as labelled blocks."""
     emit(settings, document, lambda: write_blocks(settings, *blocks, heading=heading))
 
 

@@ -30,13 +30,7 @@ class Settings(CommonOptions):
     # --- the connection -------------------------------------------------------------------------
 
     def login(self) -> Login:
-        """
-        Return the login from the options, the environment variables and the context.
-
-        Raises:
-            CommandError: they contradict each other, or a file cannot be read.
-
-        """
+        """Return the login from the options, the environment variables and the context."""
         return Login.of(self)
 
     @contextlib.contextmanager
@@ -45,10 +39,6 @@ class Settings(CommonOptions):
         Open a connection for a ``with`` block, and close it.
 
         It does not reconnect unless ``allow_reconnect`` is set.
-
-        Args:
-            **options: options of `connect()`; they override those of the user.
-
         """
         with connected(self, options) as connection:
             yield connection
@@ -188,10 +178,6 @@ def common_options(command: _Command) -> _Command:
 
     The help of the command shows the most frequent ones only. A command that has a parameter of the same
     name, such as ``timeout``, keeps its own option.
-
-    Args:
-        command: called with the settings and then with its own options.
-
     """
     own = inspect.signature(command).parameters
 

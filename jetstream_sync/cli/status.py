@@ -68,16 +68,7 @@ MEANINGS: Final = {
 
 
 class CommandError(Exception):
-    """
-    A command failed for a reason other than an error of the library.
-
-    Args:
-        message: one line, without a final full stop.
-        status: the exit status of ``jsm``.
-        hint: the remedy, in the same form; empty when there is none.
-        cause: the server's error, if that is the reason.
-
-    """
+    """A command failed for a reason other than an error of the library."""
 
     def __init__(
         self, message: str, status: ExitStatus, *, hint: str = "", cause: APIError | None = None
@@ -131,14 +122,7 @@ _HINT_OF: tuple[tuple[type[BaseException], str], ...] = (
 
 
 def exit_status(error: BaseException) -> ExitStatus:
-    """
-    Return the exit status of ``jsm`` for an error.
-
-    Args:
-        error: a `CommandError`, an error of the library, of click, ``KeyboardInterrupt`` or
-            ``OSError``; anything else counts as `ExitStatus.FAILED`.
-
-    """
+    """Return the exit status of ``jsm`` for an error."""
     if isinstance(error, CommandError):
         return error.status
     if isinstance(error, OSError) and error.errno == errno.EPIPE:

@@ -45,13 +45,7 @@ if TYPE_CHECKING:
 
 
 class Reader:
-    """
-    Read the messages of a stream, in batches if the server supports them.
-
-    Args:
-        stream: the stream to read.
-
-    """
+    """Read the messages of a stream, in batches if the server supports them."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -65,16 +59,7 @@ class Reader:
         until: int | None = None,
         most: int | None = None,
     ) -> Iterator[StoredMsg]:
-        """
-        Iterate over the messages from a sequence to the end of the stream.
-
-        Args:
-            seq: the first sequence to read.
-            subject: read only messages of this subject; ``None`` reads all.
-            until: the last sequence to read; ``None`` reads to the end.
-            most: expected number of messages, which limits the batch size but not the iteration.
-
-        """
+        """Iterate over the messages from a sequence to the end of the stream."""
         seq = max(seq, 1)
         single = 0
         while until is None or seq <= until:

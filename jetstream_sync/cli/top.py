@@ -163,15 +163,7 @@ def _table(settings: Settings, layout: Layout, frame: Frame, *, one: bool, block
 
 
 class _Poller:
-    """
-    Take a snapshot regularly on a thread, so that requests do not delay the handling of keys.
-
-    Args:
-        nc: the connection.
-        js: its JetStream context.
-        interval: seconds between two snapshots.
-
-    """
+    """Take a snapshot regularly on a thread, so that requests do not delay the handling of keys."""
 
     def __init__(self, nc: Connection, js: JetStream, interval: float) -> None:
         self.frame = Frame()
@@ -285,14 +277,7 @@ def _title_of(nc: Connection) -> Callable[[], str]:
 
 
 def apply_key(layout: Layout, key: str) -> Layout | None:
-    """
-    Return the layout after a key, or ``None`` if the key quits.
-
-    Args:
-        layout: the layout before.
-        key: the input of the terminal, which may contain several keys.
-
-    """
+    """Return the layout after a key, or ``None`` if the key quits."""
     if key.startswith("\x1b"):
         # Esc alone, or the escape sequence of another key.
         return replace(
@@ -358,10 +343,6 @@ class Screen:
     The whole screen of a terminal; the end of the ``with`` block restores the terminal.
 
     Ctrl-C still raises SIGINT.
-
-    Args:
-        env: its ``stdin`` and ``stdout`` are the terminal.
-
     """
 
     def __init__(self, env: Environment) -> None:

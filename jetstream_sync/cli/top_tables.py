@@ -148,13 +148,7 @@ class Frame:
 
 
 def take_snapshot(js: JetStream) -> Snapshot:
-    """
-    Return the state of all streams and consumers, with one request per stream that has consumers.
-
-    Raises:
-        Error: as `JetStream.list_streams`.
-
-    """
+    """Return the state of all streams and consumers, with one request per stream that has consumers."""
     infos = js.list_streams()
     consumers: dict[tuple[str, str], ConsumerInfo] = {}
     busy = [info.config.name for info in infos if info.state.consumer_count]
@@ -392,20 +386,7 @@ def screen(
     colour: bool,
     blocks: bool,
 ) -> list[str]:
-    """
-    Return the lines of a screen, at most as many as the terminal has.
-
-    Args:
-        frame: the data.
-        layout: the settings of the user.
-        columns: width of the terminal.
-        lines: height of the terminal.
-        title: the first line.
-        problem: the current problem; empty if there is none.
-        colour: whether to use escape codes.
-        blocks: whether to use block characters.
-
-    """
+    """Return the lines of a screen, at most as many as the terminal has."""
     style = _Style(colour, blocks)
     shown = sorted_frame(frame, layout)
     top = [style(_BOLD, _cut(title, columns))]
@@ -557,15 +538,7 @@ def _newest(values: Sequence[float], width: int) -> list[float]:
 
 
 def sparkline(values: Sequence[float], width: int, *, blocks: bool) -> str:
-    """
-    Return values as a line of bars, with the newest at the right end.
-
-    Args:
-        values: the oldest first.
-        width: width in columns; fewer values are padded on the left.
-        blocks: draw with block characters, else with ASCII.
-
-    """
+    """Return values as a line of bars, with the newest at the right end."""
     levels = _BLOCK_LEVELS if blocks else _ASCII_LEVELS
     shown = _newest(values, width)
     most = max(shown, default=0.0)
@@ -578,16 +551,7 @@ def sparkline(values: Sequence[float], width: int, *, blocks: bool) -> str:
 
 
 def chart(values: Sequence[float], width: int, height: int, *, blocks: bool) -> list[str]:
-    """
-    Return values as bars on several lines, with the scale at the left.
-
-    Args:
-        values: the oldest first.
-        width: width of the whole chart in columns.
-        height: number of lines.
-        blocks: draw with block characters, else with ASCII.
-
-    """
+    """Return values as bars on several lines, with the scale at the left."""
     margin = 8
     shown = _newest(values, width - margin)
     most = max(shown, default=0.0)

@@ -66,13 +66,7 @@ _NO_LIMIT: Final = frozenset({"-1", "0", "unlimited", "none", ""})
 
 
 def parse_size(text: str) -> int:
-    """
-    Return the number of bytes for a text such as ``1024``, ``10KB``, ``10KiB`` or ``1.5G``.
-
-    Raises:
-        ValueError: the text is not a size.
-
-    """
+    """Return the number of bytes for a text such as ``1024``, ``10KB``, ``10KiB`` or ``1.5G``."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise ValueError(
@@ -96,13 +90,7 @@ def parse_limited_size(text: str) -> int:
 
 
 def parse_limit(text: str) -> int:
-    """
-    Return a number, which may have commas; -1 for ``-1``, ``0`` and ``unlimited``.
-
-    Raises:
-        ValueError: the text is not a number.
-
-    """
+    """Return a number, which may have commas; -1 for ``-1``, ``0`` and ``unlimited``."""
     if text.strip().lower() in _NO_LIMIT:
         return -1
     digits = text.strip().replace(",", "").replace("_", "")
@@ -114,17 +102,7 @@ def parse_limit(text: str) -> int:
 
 
 def parse_duration(text: str, *, bare: str | None = None) -> timedelta:
-    """
-    Return the duration for a text such as ``30s``, ``1h30m``, ``2w`` or ``1y``.
-
-    Args:
-        text: numbers with units: us, ms, s, m, h, d, w, M (30 days), y (365 days).
-        bare: the unit of a number without one; ``None``: a unit is required.
-
-    Raises:
-        ValueError: the text is not a duration, or it is too long.
-
-    """
+    """Return the duration for a text such as ``30s``, ``1h30m``, ``2w`` or ``1y``."""
     given = text.strip()
     if re.fullmatch(r"\d+(\.\d+)?|\.\d+", given):
         if bare is not None:
@@ -157,20 +135,7 @@ def parse_limited_duration(text: str) -> timedelta:
 
 
 def parse_time(text: str, now: datetime | None = None) -> datetime:
-    """
-    Return the time for an RFC 3339 text, or for a duration before now.
-
-    Args:
-        text: a time such as ``2026-01-02T15:04:05Z``, local without an offset; or a duration.
-        now: the time from which a duration is subtracted; ``None``: the current time.
-
-    Returns:
-        The time in UTC.
-
-    Raises:
-        ValueError: the text is neither.
-
-    """
+    """Return the time for an RFC 3339 text, or for a duration before now."""
     given = text.strip()
     if re.match(r"\d{4}-\d\d-\d\d", given):
         try:
@@ -206,16 +171,7 @@ def _parse_tag(text: str) -> str:
 
 
 class Parsed(ParamType):
-    """
-    A parameter type that parses a text with a function.
-
-    Args:
-        name: the name of a value in the help.
-        parse: parses a text, or raises `ValueError` or an error of the library.
-        words: well-known values that the shell completes, in the order of the help.
-        listed: whether the placeholder in the help lists these values.
-
-    """
+    """A parameter type that parses a text with a function."""
 
     def __init__(
         self,

@@ -189,13 +189,7 @@ _SCHEDULES: Final = (
 
 
 def _load(target: str, settings: Settings) -> Worker:
-    """
-    Import the worker that ``MODULE:ATTRIBUTE`` names.
-
-    Raises:
-        CommandError: there is none.
-
-    """
+    """Import the worker that ``MODULE:ATTRIBUTE`` names."""
     try:
         found = load_worker(target)
     except InvalidOptionError as error:

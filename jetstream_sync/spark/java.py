@@ -47,14 +47,7 @@ class JavaNotFoundError(Error):
 
 @dataclass(frozen=True, kw_only=True)
 class Java:
-    """
-    The Java that Spark would start.
-
-    Attributes:
-        path: the executable.
-        version: its major version; ``None`` if the installation does not tell it.
-
-    """
+    """The Java that Spark would start."""
 
     path: Path
     version: int | None
@@ -65,13 +58,6 @@ def find_java(variables: Mapping[str, str] | None = None) -> Java:
     Return the Java that Spark would start.
 
     No process is started: the version comes from the ``release`` file of the installation.
-
-    Args:
-        variables: the environment variables to use; ``None``: those of this process.
-
-    Raises:
-        JavaNotFoundError: there is no Java, or it is too old for Spark.
-
     """
     variables = os.environ if variables is None else variables
     home = variables.get("JAVA_HOME")
