@@ -53,7 +53,8 @@ def test_ctrl_c_while_publishing(fresh_server: NatsServer, tmp_path: Path) -> No
         assert program.ended() == 0
         assert "stopping" in program.output
         count = int(program.output.split(" of ")[1].split()[0])
-    assert stored(fresh_server) == count
+    # The Ctrl-C may come after a publish and before the script keeps its future.
+    assert stored(fresh_server) in {count, count + 1}
 
 
 def create_orders(server: NatsServer) -> None:
