@@ -338,6 +338,10 @@ READERS = {
 }
 
 
+@pytest.mark.skipif(
+    sys.version_info < (3, 11),
+    reason="Python 3.10 handles signals between the return of a function and its caller",
+)
 @pytest.mark.parametrize("name", READERS)
 def test_at_most_one_message_is_lost_without_acks(server: NatsServer, name: str) -> None:
     """After an interrupt at any point, the next calls return the messages at once, except for one."""
