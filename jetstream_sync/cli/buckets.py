@@ -140,7 +140,7 @@ def show_bucket(
 ) -> None:
     """Show a bucket as the result of a command, after a line with what was ``done``."""
     info = kind.info(status)
-    fields = [each for each in display_fields(kind.config) if each.title != "Bucket"]
+    fields = display_fields(kind.config, without="bucket")
     heading = f"Information for {kind.noun.lower()} {status.bucket}"
 
     def human() -> None:

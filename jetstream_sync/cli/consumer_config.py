@@ -67,7 +67,7 @@ def config_block(config: ConsumerConfig) -> Block:
     """Return the configuration of a consumer."""
     mode = Field("Mode", lambda config: "push" if config.deliver_subject else "pull")
     name = Field("Name", lambda config: config.name if config.name != config.durable_name else None)
-    others = [each for each in display_fields(ConsumerConfig) if each.title != "Name"]
+    others = display_fields(ConsumerConfig, without="name")
     return Block("Configuration", [name, mode, *others], config)
 
 

@@ -341,9 +341,10 @@ def _merged(config: Record, fields: Mapping[str, Any]) -> Iterator[tuple[str, An
 # --- output -------------------------------------------------------------------------------------
 
 
-def display_fields(record: type[Record]) -> list[Field]:
-    """Return a line for each field of a config, for a block; fields that are not set have no line."""
-    return [_display_field(each) for each in config_fields(record) if len(each.path) == 1]
+def display_fields(record: type[Record], *, without: str) -> list[Field]:
+    """Return a line for each field of a config but one; fields that are not set have no line."""
+    own = (each for each in config_fields(record) if len(each.path) == 1)
+    return [_display_field(each) for each in own if each.name != without]
 
 
 def _display_field(field: ConfigField) -> Field:

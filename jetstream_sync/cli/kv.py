@@ -27,7 +27,7 @@ from .long_running import password_once, reconnect_options, wait_interruptibly
 from .messages.outgoing import body_of
 from .messages.view import body_fields, header_fields, write_bytes
 from .names import complete_key
-from .output import count, counted, emit, emit_line, say, to_json, when
+from .output import count, counted, emit, emit_line, emit_text, to_json, when
 from .prompts import Asker
 from .render import Field, show_rows
 from .settings import Settings, common_options
@@ -339,7 +339,7 @@ def _store(
 def _show(settings: Settings, bucket: str, key: str, revision: int) -> None:
     document = {"bucket": bucket, "key": visible(key), "revision": revision}
     text = f"Stored {bucket} > {readable(key)} with revision {count(revision)}"
-    emit(settings, document, lambda: say(settings, text))
+    emit_text(settings, document, text)
 
 
 @click.command()
@@ -469,7 +469,7 @@ def delete(
         for key in found:
             store.delete(key)
     document = {"bucket": bucket, "deleted": [visible(key) for key in found]}
-    emit(settings, document, lambda: say(settings, f"Deleted {listed or 'nothing'}"))
+    emit_text(settings, document, f"Deleted {listed or 'nothing'}")
 
 
 @click.command()
@@ -491,7 +491,7 @@ def purge(settings: Settings, bucket: str, key: str, ttl: float | None, force: b
         ask.confirm(f"Purge {bucket} > {readable(key)} with its history?", force=force)
         store.purge(key, ttl=ttl)
     document = {"bucket": bucket, "purged": visible(key)}
-    emit(settings, document, lambda: say(settings, f"Purged {bucket} > {readable(key)}"))
+    emit_text(settings, document, f"Purged {bucket} > {readable(key)}")
 
 
 @click.command()
@@ -519,4 +519,4 @@ def compact(settings: Settings, bucket: str, older_than: timedelta, force: bool)
         ask.confirm(f"Purge the history of deleted keys of {bucket}?", force=force)
         purged = store.purge_deletes(older_than=older_than)
     document = {"bucket": bucket, "purged": purged}
-    emit(settings, document, lambda: say(settings, f"Purged {counted(purged, 'message')}"))
+    emit_text(settings, document, f"Purged {counted(purged, 'message')}")

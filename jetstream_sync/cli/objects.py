@@ -43,7 +43,7 @@ from .long_running import (
 from .messages.outgoing import header_pairs
 from .messages.view import write_bytes
 from .names import complete_object, complete_store
-from .output import count, emit, emit_line, note, say, size, when
+from .output import count, emit, emit_line, emit_text, note, size, when
 from .progress import show_progress
 from .prompts import Asker
 from .render import Block, Field, show_blocks, show_rows
@@ -426,7 +426,7 @@ def get(
         return
     text = f"Wrote {size(info.size)} to {single_line(str(target))}"
     document = {**object_document(info), "file": visible(str(target))}
-    emit(settings, document, lambda: say(settings, text))
+    emit_text(settings, document, text)
 
 
 def _target(name: str, output: str | None) -> Path:
@@ -513,7 +513,7 @@ def delete(
         for each in found:
             store.delete(each.name)
     document = {"bucket": bucket, "deleted": [visible(each.name) for each in found]}
-    emit(settings, document, lambda: say(settings, f"Deleted {listed or 'nothing'}"))
+    emit_text(settings, document, f"Deleted {listed or 'nothing'}")
 
 
 @click.command()
@@ -552,7 +552,7 @@ def link(
             info = store.add_link(name, other.info(target))
     where = f"{other.bucket}{'' if target is None else f' > {single_line(target)}'}"
     text = f"{bucket} > {single_line(name)} is a link to {where}"
-    emit(settings, object_document(info), lambda: say(settings, text))
+    emit_text(settings, object_document(info), text)
 
 
 @click.command()

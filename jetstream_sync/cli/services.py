@@ -10,7 +10,7 @@ import click
 from ..errors import InvalidResponseError, NoRespondersError
 from ..net.clock import monotonic
 from .env import single_line, visible
-from .output import emit, emit_line, say
+from .output import emit_line, emit_text
 from .render import Block, Field, bad, show_blocks, show_rows
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
@@ -112,13 +112,13 @@ def ping(settings: Settings, *, name: str | None) -> None:
             for reply in nc.request_many(subject, timeout=settings.timeout, stall=_STALL_S):
                 took = (monotonic() - started) * 1000
                 try:
-                    said: dict[str, Any] = json.loads(reply.data)
-                    shown = f"{said['name']} {said['version']} {said['id']}"
+                    fields: dict[str, Any] = json.loads(reply.data)
+                    shown = f"{fields['name']} {fields['version']} {fields['id']}"
                 except (ValueError, KeyError, TypeError) as error:
                     raise InvalidResponseError(f"invalid reply to {subject}: {error}") from error
                 count += 1
                 if settings.json:
-                    emit_line(settings, {**said, "rtt_ms": round(took, 3)})
+                    emit_line(settings, {**fields, "rtt_ms": round(took, 3)})
                 else:
                     settings.env.stdout.write(f"{single_line(shown)} in {took:.2f} ms\n")
         except NoRespondersError:
@@ -191,11 +191,7 @@ def get_counter(settings: Settings, *, stream: str, subject: str) -> None:
     """Show the value of a counter."""
     with settings.jetstream() as js:
         found = js.counters(stream).get(subject)
-    emit(
-        settings,
-        _counter_document(found),
-        lambda: settings.env.stdout.write(f"{found.value}\n"),
-    )
+    emit_text(settings, _counter_document(found), str(found.value))
 
 
 @click.command("add", context_settings={"ignore_unknown_options": True})
@@ -210,11 +206,7 @@ def add_counter(
     """Add VALUE, by default 1, to a counter and show the new value."""
     with settings.jetstream() as js:
         total = js.counters(stream).add(subject, value, msg_id)
-    emit(
-        settings,
-        {"subject": subject, "value": str(total)},
-        lambda: settings.env.stdout.write(f"{total}\n"),
-    )
+    emit_text(settings, {"subject": subject, "value": str(total)}, str(total))
 
 
 @click.command("reset")
@@ -225,8 +217,5 @@ def reset_counter(settings: Settings, *, stream: str, subject: str) -> None:
     """Set a counter to 0 and delete its history."""
     with settings.jetstream() as js:
         value = js.counters(stream).reset(subject)
-    emit(
-        settings,
-        {"subject": subject, "subtracted": str(value)},
-        lambda: say(settings, f"Reset {single_line(subject)}, which was {value}"),
-    )
+    document = {"subject": subject, "subtracted": str(value)}
+    emit_text(settings, document, f"Reset {single_line(subject)}, which was {value}")

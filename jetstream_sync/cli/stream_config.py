@@ -107,7 +107,7 @@ def write_info(settings: Settings, info: StreamInfo) -> None:
     """Write the config and state of a stream to ``stdout``, as ``jsm stream info`` does."""
     write_blocks(
         settings,
-        Block("Configuration", display_fields(StreamConfig)[1:], info.config),
+        Block("Configuration", display_fields(StreamConfig, without="name"), info.config),
         Block("Cluster", CLUSTER, info),
         Block("Replication", REPLICATION, info),
         Block("State", _state(settings), info),

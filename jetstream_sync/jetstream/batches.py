@@ -66,6 +66,7 @@ _LATE_REPLY_S: Final = 0.25
 #: Maximum delay between two attempts while the stream has too many open batches, in seconds.
 _MAX_RETRY_WAIT_S: Final = 2.0
 _NO_RESPONDERS: Final = 503
+_STATUS_LINE: Final = b"NATS/1.0\r\n"
 
 #: A message: subject, payload and, optionally, headers.
 BatchMessage = tuple[str, bytes] | tuple[str, bytes, HeadersLike | None] | Msg
@@ -115,7 +116,7 @@ class AtomicBatchSender(MessageReceiver):
         return self._wait(reply, len(commands), set(answered), deadline)
 
     def _wait(self, reply: bytes, last: int, missing: set[int], deadline: Deadline) -> PubAck:
-        """Wait for the replies to a batch; raises like `commit()`."""
+        """Wait for the replies to a batch."""
         cause: Error | None = None
         incomplete: BatchIncompleteError | None = None
         while incomplete is None or (missing and cause is None):
@@ -253,9 +254,6 @@ class _Messages:
                 raise MaxPayloadError(total, limit)
             made.append(b"HPUB %b %d %d\r\n%b%b\r\n" % (where, size, total, header, payload))
         return made, answered
-
-
-_STATUS_LINE: Final = b"NATS/1.0\r\n"
 
 
 class Batch:

@@ -410,7 +410,7 @@ def _ns_or_none(value: float | timedelta | None, option: str) -> int | None:
 def add_pull_consumer(
     api: APIRequests, stream: str, config: ConsumerConfig, action: str, pedantic: bool = False
 ) -> PullConsumer:
-    """Create or update a pull consumer; raises as `add_consumer()`."""
+    """Create or update a pull consumer."""
     if config.deliver_subject is not None:
         raise InvalidOptionError(
             "deliver_subject",

@@ -115,7 +115,7 @@ def add_consumer(
 def add_push_consumer(
     api: APIRequests, stream: str, config: ConsumerConfig, action: str, pedantic: bool = False
 ) -> ConsumerInfo:
-    """Create or update a push consumer; raises as `add_consumer()`."""
+    """Create or update a push consumer."""
     if config.deliver_subject is None:
         raise InvalidOptionError(
             "deliver_subject", None, "a push consumer requires a deliver_subject"
@@ -124,14 +124,14 @@ def add_push_consumer(
 
 
 def delete_consumer(api: APIRequests, stream: str, name: str) -> None:
-    """Delete a consumer; raises as `consumer_info()`."""
+    """Delete a consumer."""
     check_stream_name(stream)
     check_consumer_name(name)
     api.command(api.routes.consumer_delete(stream, name))
 
 
 def consumer_names(api: APIRequests, stream: str) -> list[str]:
-    """Return the names of a stream's consumers; raises as `consumer_info()`."""
+    """Return the names of a stream's consumers."""
     check_stream_name(stream)
     names = api.names(api.routes.consumer_names(stream), "consumers")
     if not names:
@@ -140,7 +140,7 @@ def consumer_names(api: APIRequests, stream: str) -> list[str]:
 
 
 def list_consumers(api: APIRequests, stream: str) -> list[ConsumerInfo]:
-    """Return the infos of a stream's consumers; raises as `consumer_info()`."""
+    """Return the infos of a stream's consumers."""
     check_stream_name(stream)
     pages = api.pages(api.routes.consumer_list(stream), "consumers")
     infos = [decode(ConsumerInfo, item) for page in pages for item in page]
@@ -150,13 +150,13 @@ def list_consumers(api: APIRequests, stream: str) -> list[ConsumerInfo]:
 
 
 def pause_consumer(api: APIRequests, stream: str, name: str, until: datetime) -> ConsumerPause:
-    """Stop a consumer's deliveries until a time; raises as `consumer_info()`."""
+    """Stop a consumer's deliveries until a time."""
     until_text = time_to_text(check_time(until, "until"))
     return _pause(api, stream, name, {"pause_until": until_text})
 
 
 def resume_consumer(api: APIRequests, stream: str, name: str) -> ConsumerPause:
-    """Resume a paused consumer; raises as `pause_consumer()`."""
+    """Resume a paused consumer."""
     return _pause(api, stream, name, None)
 
 
@@ -164,7 +164,7 @@ def reset_consumer(
     api: APIRequests, stream: str, name: str, seq: int | None = None
 ) -> ConsumerReset:
     """
-    Reset a consumer to a sequence, or to its ack floor; raises as `consumer_info()`.
+    Reset a consumer to a sequence, or to its ack floor.
 
     The consumer itself replies (nats-server's ``processResetReq``), so there is no reply if it does
     not exist or is on an older server. It is therefore looked up first.
@@ -180,7 +180,7 @@ def reset_consumer(
 
 
 def unpin_consumer(api: APIRequests, stream: str, name: str, group: str) -> None:
-    """Unpin the pinned client of a priority group; raises as `consumer_info()`."""
+    """Unpin the pinned client of a priority group."""
     deadline = api.deadline()
     _check_server(consumer_info(api, stream, name, deadline), "unpinning a client", (2, 11))
     api.ask(api.routes.consumer_unpin(stream, name), {"group": group}, deadline)

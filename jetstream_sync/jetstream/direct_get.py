@@ -298,7 +298,7 @@ def _is_broken_off(items: list[Delivery]) -> bool:
 
 
 def _page_of(api: APIRequests, route: str, items: list[Delivery]) -> _Page:
-    """Return the page that the replies contain; raises as `direct_get_last()`."""
+    """Return the page that the replies contain."""
     end = items.pop()
     if not is_direct_status(end):
         if _SEQUENCE in end[2]:

@@ -316,6 +316,8 @@ class FastPublisher:
         """Wait for a condition, or for the end of the publish after a commit; raise if it ends early."""
         flow = self._flow
         heard = -1
+        # Answers to pings alone are no progress: the server answers them also when a commit was lost.
+        progress = flow.acked, flow.limit
 
         def has_news() -> object:
             return holds() or flow.result or flow.ping_due or flow.heard != heard
@@ -323,8 +325,9 @@ class FastPublisher:
         pings = 0
         while not holds() and flow.result is None:
             self._core.send_buffered()
-            if flow.heard != heard:
-                pings, heard = 0, flow.heard
+            heard = flow.heard
+            if progress != (flow.acked, flow.limit):
+                pings, progress = 0, (flow.acked, flow.limit)
             if flow.waiters.wait_for(has_news, Deadline(self._timeout / _PINGS_PER_TIMEOUT)):
                 if flow.ping_due:
                     self._ping()
@@ -333,7 +336,7 @@ class FastPublisher:
                 self._committed = True
                 self._core.remove_subscription_deferred(flow.subscription)
                 raise FastPublishError(
-                    flow.acked, self._core.with_outage(f"no answer within {self._timeout:g} s")
+                    flow.acked, self._core.with_outage(f"no progress within {self._timeout:g} s")
                 )
             pings += 1
             self._ping()

@@ -45,6 +45,8 @@ _INACTIVE_THRESHOLD: Final = timedelta(minutes=5)
 #: time. A request to a leader that has just gone gets no reply.
 _FIRST_CREATE_TIMEOUT_S: Final = 2.0
 _MAX_CREATE_TIMEOUT_S: Final = 10.0
+#: Maximum number of filters for which the leader is asked one by one.
+_MAX_ASKED_FILTERS: Final = 16
 #: Delay between two attempts, in seconds: the first and the maximum; it doubles each time.
 _FIRST_RETRY_DELAY_S: Final = 1.0
 _MAX_RETRY_DELAY_S: Final = 10.0
@@ -225,15 +227,21 @@ class OrderedCursor:
         return add_consumer(self._api, self.stream, config, CREATE, deadline)
 
     def last_seq(self, deadline: Deadline) -> int:
-        """Request the last sequence of the stream; raises as `APIRequests.ask`."""
+        """Request the last sequence of the stream."""
         answer = self._api.ask(self._api.routes.stream_info(self.stream), None, deadline)
         info = info_of(answer)
         self.replicated = info.cluster is not None and bool(info.cluster.replicas)
         return info.state.last_seq
 
     def last_match(self, deadline: Deadline) -> int:
-        """Request the last sequence that the filters select at the leader; 0: there is none."""
+        """
+        Request the last sequence that the filters select at the leader.
+
+        0: there is none, or there are so many filters that a request for each would take too long.
+        """
         filters = self._first.filter_subjects or [self._first.filter_subject or ">"]
+        if len(filters) > _MAX_ASKED_FILTERS:
+            return 0
         last = 0
         for subject in filters:
             with suppress(MessageNotFoundError):

@@ -402,7 +402,7 @@ class Service(EndpointGroup):
                 self._end_control()
                 self._error = error
                 self._stopped.set()
-        self._call_stop_cb(error)
+                self._call_stop_cb(error)
         if late:
             raise DrainTimeoutError(f"the handler of endpoint {late[0]!r} is still running")
 

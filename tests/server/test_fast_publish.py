@@ -154,6 +154,17 @@ def test_with_gaps_allowed_every_lost_message_is_reported(js: JetStream, target:
 
 
 @fast_server
+def test_a_lost_commit_ends_the_publish_with_gaps_allowed(js: JetStream, target: Stream) -> None:
+    """The server answers pings, and knows of no commit: the call ends with the timeout."""
+    fast = js.fast_publish(gaps="ok", timeout=1.0)
+    fast.add(f"{target.name}.a")
+    fast.add(f"{target.name}.a")
+    drop(fast, 3)
+    with within(20.0), pytest.raises(FastPublishError, match="no progress"):
+        fast.commit()
+
+
+@fast_server
 def test_lost_acknowledgements_do_not_stall(js: JetStream, target: Stream) -> None:
     """A ping asks for them."""
     with js.fast_publish(flow=10, timeout=3.0) as fast:

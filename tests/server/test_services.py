@@ -328,6 +328,21 @@ def test_stop_within_a_handler_and_with_a_handler_that_does_not_end(
     release.set()
 
 
+def test_a_stop_that_the_server_does_not_confirm(fresh_server: NatsServer, nc: Connection) -> None:
+    """The service has stopped and says so, although the subscriptions could not be drained."""
+    reasons: list[object] = []
+    service = nc.add_service("paused", "1.0.0", stop_cb=reasons.append)
+    service.add_endpoint("paused", lambda _: None)
+    fresh_server.pause()
+    try:
+        with within(10.0), pytest.raises(DrainTimeoutError):
+            service.stop(timeout=0.3)
+    finally:
+        fresh_server.resume()
+    assert service.is_stopped
+    assert reasons == [None]
+
+
 def test_a_closed_or_drained_connection_stops_the_service(fresh_server: NatsServer) -> None:
     """The stop callback gets the reason, and a drain answers the queued requests first."""
     reasons: list[BaseException | None] = []
