@@ -22,6 +22,7 @@ from time import sleep
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..errors import InvalidArgumentError
+from ..net.clock import Deadline
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -42,6 +43,8 @@ _START_FAILURES: Final = (
 #: How the status of a streaming query begins before its source is initialized.
 _INITIALIZING: Final = "Initializing"
 _STATUS_INTERVAL_S: Final = 0.1
+#: Maximum time to wait for that, in seconds; such a process fails to start within 10.
+_INITIALIZE_TIMEOUT_S: Final = 60.0
 
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
@@ -146,7 +149,7 @@ def start_query(start: Callable[[], T], *, attempts: int = 5) -> T:
 
     Spark waits 10 seconds for such a process. On a busy machine that is too short, and the query ends with
     ``Python worker failed to connect back``. No other error is repeated. When this function returns, the
-    source of the query is initialized.
+    source of the query is initialized, or was not within a minute.
 
     Args:
         start: starts the query and returns it, or runs a batch; called again after that error.
@@ -179,7 +182,10 @@ def _initial_error(query: Any) -> Exception | None:
     """Wait until the source of a query is initialized, and return the error that ended the query."""
     if not hasattr(query, "isActive"):
         return None
+    deadline = Deadline(_INITIALIZE_TIMEOUT_S)
     while query.isActive and query.status["message"].startswith(_INITIALIZING):
+        if deadline.expired():
+            break
         sleep(_STATUS_INTERVAL_S)
     error: Exception | None = query.exception()
     return error
