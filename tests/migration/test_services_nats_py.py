@@ -57,6 +57,8 @@ def test_nats_py_reads_our_replies(nc: Connection, fresh_server: NatsServer) -> 
         asyncio.run(use())
 
 
+# Its service calls a function that Python 3.12 deprecated.
+@pytest.mark.filterwarnings("ignore:.*utcnow:DeprecationWarning")
 def test_a_service_of_nats_py_is_discovered_and_called(
     nc: Connection, fresh_server: NatsServer
 ) -> None:
