@@ -1,19 +1,22 @@
-"""``jsm worker``: run and check workers of `jetstream_sync.workers`."""
+"""``jsm worker``: run and check workers of `jetstream_sync.workers`, and show what they run."""
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from ..errors import InvalidOptionError
 from ..workers.command import RUN_OPTIONS, RunOption, load_worker, run_options, run_worker
+from ..workers.running import ProcessReport, RunningMessage, request_reports
+from .env import single_line, visible
 from .groups import NounGroup
-from .output import emit, note
+from .output import counted, emit, note, say
 from .prompts import Asker
-from .render import Field, show_rows, warn
+from .render import Block, Field, bad, show_blocks, show_rows, warn
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
 from .values import Decorator, with_options
@@ -54,7 +57,7 @@ _run_options: Final = with_options(*map(_run_option, RUN_OPTIONS))
 @common_options
 def worker(_settings: Settings) -> None:
     """
-    Run functions that handle messages.
+    Run functions that handle messages, and show what running workers do.
 
     A worker is defined in a Python module, with jetstream_sync.workers.Worker. Its server is in the module,
     unless --server is given.
@@ -185,6 +188,137 @@ _SCHEDULES: Final = (
     Field("Stream", lambda row: row[0].stream, drop=1),
     Field("State", lambda row: warn("unused") if row[1] == "unused" else row[1]),
     Field("Subject", lambda row: row[0].subject, drop=2),
+)
+
+
+# --- running workers ----------------------------------------------------------------------------
+
+_name = click.argument("name", required=False)
+
+
+def _reports(settings: Settings, name: str | None, *, stacks: bool = False) -> list[ProcessReport]:
+    """Return the reports of all worker processes, or of those of one worker, which must exist."""
+    with settings.connection() as nc:
+        found = request_reports(nc, name, stacks=stacks, timeout=settings.timeout)
+    if name is not None and not found:
+        raise CommandError(f"no running worker {visible(name)!r} reports", ExitStatus.NOT_FOUND)
+    return found
+
+
+def _place(report: ProcessReport) -> str:
+    return f"{report['host']}:{report['pid']}"
+
+
+def _state(report: ProcessReport) -> Any:
+    return bad(report["not_ready"]) if report["not_ready"] else "ready"
+
+
+_PROCESSES: Final = (
+    Field("Worker", "worker"),
+    Field("Process", _place),
+    Field("State", _state),
+    Field("Running", lambda report: sum(each["running"] for each in report["handlers"])),
+    Field("Threads", lambda report: sum(each["slots"] for each in report["handlers"])),
+    Field("Waiting", lambda report: sum(each["buffered"] for each in report["handlers"]), drop=1),
+    Field("Done", lambda report: sum(each["handled"] for each in report["handlers"]), drop=2),
+    Field("Started", lambda report: datetime.fromisoformat(report["started"]), drop=3),
+)
+
+
+@worker.command("ls", aliases=("list", "l"), short_help="List the processes of running workers.")
+@_name
+@common_options
+def ls(settings: Settings, *, name: str | None) -> None:
+    """
+    List the processes of all running workers, or of the worker NAME.
+
+    A worker is not listed if it has report=None, or if its user may not subscribe to
+    jetstream-worker.>.
+    """
+    found = _reports(settings, name)
+    show_rows(settings, found, _PROCESSES, title="Workers", none="No workers")
+
+
+def _remark(message: RunningMessage) -> Any:
+    if message["lease_lost"]:
+        return bad("lease lost")
+    return warn("over the timeout") if message["over_timeout"] else None
+
+
+_MESSAGES: Final = (
+    Field("Worker", lambda row: row[0]["worker"]),
+    Field("Handler", lambda row: row[1]["handler"]),
+    Field("Subject", lambda row: row[1]["subject"]),
+    Field("Sequence", lambda row: row[1]["stream_seq"]),
+    Field("Attempt", lambda row: row[1]["attempt"]),
+    Field("Running For", lambda row: timedelta(seconds=round(row[1]["seconds"], 1))),
+    Field("Remark", lambda row: _remark(row[1])),
+    Field("Process", lambda row: _place(row[0]), drop=1),
+)
+
+
+@worker.command("running", short_help="List the messages that workers handle now.")
+@_name
+@common_options
+def running(settings: Settings, *, name: str | None) -> None:
+    """
+    List the messages that all workers, or the worker NAME, handle now.
+
+    For each process, the message that runs longest is the first one, and at most 500 are listed.
+    """
+    found = _reports(settings, name)
+    rows = [(report, message) for report in found for message in report["running"]]
+    show_rows(
+        settings,
+        rows,
+        _MESSAGES,
+        title="Running messages",
+        none="No message is handled now",
+        document=found,
+    )
+    _note_omitted(settings, found)
+
+
+def _note_omitted(settings: Settings, reports: list[ProcessReport]) -> None:
+    for each in reports:
+        if each["omitted"]:
+            text = f"{counted(each['omitted'], 'running message')} of {_place(each)}"
+            note(settings, f"warning: {text} left out")
+
+
+@worker.command("stacks", short_help="Show what the threads of workers do now.")
+@_name
+@common_options
+def stacks(settings: Settings, *, name: str | None) -> None:
+    """
+    Show the stacks of the threads in which all workers, or the worker NAME, handle messages.
+
+    A worker shows them only with report="stacks". Handlers that run in processes of their own have none.
+    """
+    found = _reports(settings, name, stacks=True)
+    hidden = [each for each in found if not each["stacks"]]
+    blocks = [
+        Block(
+            f"Thread {single_line(message['thread'])} of {single_line(report['worker'])}",
+            _STACK,
+            (report, message),
+        )
+        for report in found
+        for message in report["running"]
+        if report["stacks"]
+    ]
+    show_blocks(settings, found, *blocks)
+    if not blocks and len(hidden) < len(found):
+        say(settings, "No message is handled now")
+    for each in hidden:
+        text = f"worker {each['worker']} at {_place(each)} shows no stacks"
+        note(settings, f"{single_line(text)}; it needs report='stacks'")
+    _note_omitted(settings, found)
+
+
+_STACK: Final = (
+    *_MESSAGES[1:],
+    Field("Stack", lambda row: (row[1]["stack"] or "in another process").rstrip()),
 )
 
 

@@ -30,10 +30,12 @@ from .heartbeat import SupervisorLink
 from .leases import LeaseKeeper
 from .limits import Limit
 from .logs import log
+from .metrics import GaugeSnapshot
 from .observer import Observer
 from .once import ensure_bucket
 from .parking import check_parking
 from .processing import Shared
+from .running import RunningReporter
 from .schedules import Schedule, Schedules
 from .settle import Settlements
 from .status import Event, ExitStatus, exit_status, spawn
@@ -78,6 +80,10 @@ class _Worker(Protocol):
     ensure: str
     trace: str | None
     http: str | None
+    report: str | None
+
+    def gauges(self) -> list[GaugeSnapshot]:
+        """Return the numbers of the worker that do not belong to a handler."""
 
     def on_thread_end(self) -> None:
         """Called at the end of each thread that runs handlers."""
@@ -107,6 +113,7 @@ class WorkerRun:
         self._status = ExitStatus.OK
         self._ended = threading.Event()
         self._pools: list[HandlerThreads] = []
+        self._reporter = RunningReporter(worker.name, worker.report, monitor, worker.gauges)
         self._schedules = Schedules(self._js, worker.name, worker.schedules, worker.handlers)
         self._keeper = LeaseKeeper(nc, lambda: events.put(Event("reconnected")))
         self._settlements = Settlements(nc, self._keeper)
@@ -169,6 +176,7 @@ class WorkerRun:
         for pool in self._pools:
             pool.start()
         self._monitor.attach(self._nc, self._keeper, self._pools, keeper)
+        self._reporter.start(self._nc, self._pools)
         return True
 
     def _wait_connected(self) -> bool:
@@ -291,6 +299,7 @@ class WorkerRun:
             log.error("%d handlers did not end in time; their messages are returned", abandoned)
             self._settlements.wait_confirmed(_LAST_FLUSH_S)
         self._monitor.phase = "stopped"
+        self._reporter.stop()
         for pool in self._pools:
             pool.close()
         if clean:

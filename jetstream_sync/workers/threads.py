@@ -152,6 +152,11 @@ class HandlerThreads:
                 pull_alive=bool(self._threads) and self._threads[-1].is_alive(),
             )
 
+    def running(self) -> list[Delivery]:
+        """Return the messages whose handler runs."""
+        with self._held.lock:
+            return list(self._held.running)
+
     def delivered_if_empty(self) -> int | None:
         """Return how many messages the consumer has delivered; ``None``: it is not empty, or not reachable."""
         if self._held.count:
@@ -207,8 +212,7 @@ class HandlerThreads:
 
     def abandon(self) -> int:
         """Return the running messages to the server; return how many there are."""
-        with self._held.lock:
-            running = list(self._held.running)
+        running = self.running()
         for delivery in running:
             self._give_back(delivery, _ABANDON_DELAY_S)
         return len(running)

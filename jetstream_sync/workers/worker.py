@@ -30,6 +30,7 @@ from .logs import log
 from .observer import EVENT_KINDS, EventKind, Hook, Observer
 from .retries import check_count, is_number
 from .run import WorkerRun
+from .running import REPORTS
 from .schedules import (
     Schedule,
     ScheduleState,
@@ -80,6 +81,9 @@ class Worker:
             ``None``: handlers are not traced.
         http: the address ``HOST:PORT`` of health checks and metrics; ``None``: no server. Without a host,
             only programs on this machine can connect; port 0 is a free one, which is logged.
+        report: what ``jsm worker running`` shows of the worker, to users of the account who may publish to
+            ``jetstream-worker.>``: ``"messages"``: the messages whose handlers run; ``"stacks"``: also
+            the stacks of their threads; ``None``: nothing.
         connection: other options of `jetstream_sync.connect`. Unless they say otherwise, the worker
             waits for its server at the start, reconnects without limit, and pings every 10 seconds.
 
@@ -103,6 +107,7 @@ class Worker:
         ensure: str = "consumer",
         trace: str | None = "link",
         http: str | None = None,
+        report: str | None = "messages",
         connection: dict[str, Any] | None = None,
     ) -> None:
         if ensure not in {"consumer", "none"}:
@@ -111,10 +116,13 @@ class Worker:
             raise InvalidOptionError("drain_timeout", drain_timeout, "must be 0 or above")
         if trace is not None and trace not in TRACE_MODES:
             raise InvalidOptionError("trace", trace, f"must be None or one of {TRACE_MODES}")
+        if report is not None and report not in REPORTS:
+            raise InvalidOptionError("report", report, f"must be None or one of {REPORTS}")
         if http is not None:
             parse_address(http)
         self.trace = trace
         self.http = http
+        self.report = report
         self.servers = servers
         self.name = name
         self.dead_letters = dead_letters

@@ -1,0 +1,254 @@
+"""
+Reports of running messages: a NATS service of each worker process, and the requests to it.
+
+Rules:
+
+1. Nothing is recorded for a report: the state is read from the held messages when a request arrives.
+2. A worker runs without the service if that cannot start, or is not permitted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
+from urllib.parse import quote
+
+from .. import Error, NoRespondersError
+from .health import Monitor
+from .leases import Delivery, lease_clock
+from .logs import log
+from .metrics import GaugeSnapshot
+
+if TYPE_CHECKING:
+    from .. import Connection
+    from .threads import HandlerThreads
+
+#: The name of the service, the version of its reports, and the subject for all workers.
+_SERVICE: Final = "jetstream-worker"
+_VERSION: Final = "1.0.0"
+_SUBJECT: Final = "jetstream-worker.running"
+#: The values of the option ``report`` of a worker.
+REPORTS: Final = ("messages", "stacks")
+#: Maximum number of messages, and of stacks with their innermost frames, in one report.
+_MAX_MESSAGES: Final = 500
+_MAX_STACKS: Final = 100
+_MAX_FRAMES: Final = 30
+#: Timeout of the end of the service, in seconds.
+_STOP_S: Final = 1.0
+#: How long to wait for the report of each further process, in seconds.
+_STALL_S: Final = 0.3
+
+
+class RunningMessage(TypedDict):
+    """A message whose handler runs."""
+
+    handler: str
+    stream: str
+    consumer: str
+    subject: str
+    stream_seq: int
+    attempt: int
+    since: str
+    """When the handler started."""
+    seconds: float
+    """How long it runs."""
+    over_timeout: bool
+    """Whether the handler exceeds its timeout."""
+    lease_lost: bool
+    """Whether the server delivers the message again."""
+    thread: str
+    """The name of the thread."""
+    stack: str | None
+    """The stack of the thread; ``None``: not requested, not enabled, or in another process."""
+
+
+class HandlerState(TypedDict):
+    """The threads of a handler in one process."""
+
+    handler: str
+    stream: str
+    consumer: str
+    slots: int
+    running: int
+    buffered: int
+    handled: int
+    """Number of messages that are done since the start."""
+
+
+class ProcessReport(TypedDict):
+    """What one worker process runs."""
+
+    worker: str
+    host: str
+    pid: int
+    started: str
+    not_ready: list[str]
+    """Reasons why it does not handle messages; empty: it does."""
+    stacks: bool
+    """Whether the worker shows stacks."""
+    handlers: list[HandlerState]
+    running: list[RunningMessage]
+    """The messages whose handlers run, the oldest start first."""
+    omitted: int
+    """Number of running messages that are left out of a long report."""
+    gauges: list[GaugeSnapshot]
+
+
+def _subject_of(worker: str) -> str:
+    """Return the subject for the processes of one worker."""
+    return f"{_SUBJECT}.{quote(worker, safe='').replace('.', '%2E') or '%'}"
+
+
+class RunningReporter:
+    """Answers requests for the running messages of this process."""
+
+    def __init__(
+        self,
+        worker: str,
+        report: str | None,
+        monitor: Monitor,
+        gauges: Callable[[], list[GaugeSnapshot]],
+    ) -> None:
+        self._worker = worker
+        self._report = report
+        self._monitor = monitor
+        self._gauges = gauges
+        self._started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self._host = platform.node()
+        self._pools: Sequence[HandlerThreads] = ()
+        self._stop_service: Callable[[float], object] | None = None
+
+    def start(self, nc: Connection, pools: Sequence[HandlerThreads]) -> None:
+        """Start the service, unless the worker has no reports."""
+        if self._report is None:
+            return
+        self._pools = pools
+        metadata = {"worker": self._worker, "host": self._host, "pid": str(os.getpid())}
+        text = "Running messages of workers of jetstream_sync"
+        try:
+            # Each process gets every request.
+            service = nc.add_service(
+                _SERVICE, _VERSION, text, metadata, queue_group="", stop_cb=self._stopped
+            )
+            self._stop_service = service.stop
+            service.add_endpoint("running", self._answer, _SUBJECT)
+            service.add_endpoint("running-of-worker", self._answer, _subject_of(self._worker))
+        except Error as error:
+            self._stopped(error)
+
+    def _stopped(self, error: BaseException | None) -> None:
+        if error is not None and self._monitor.phase not in {"stopping", "stopped"}:
+            log.warning("worker %r does not report running messages: %s", self._worker, error)
+
+    def stop(self) -> None:
+        """Stop the service."""
+        if self._stop_service is not None:
+            with suppress(Error):
+                self._stop_service(_STOP_S)
+
+    def _answer(self, request: Any) -> None:
+        request.respond_json(self.report(stacks=request.data == b"stacks"))
+
+    def report(self, *, stacks: bool = False) -> ProcessReport:
+        """Return what this process runs."""
+        now = lease_clock()
+        running = [
+            (delivery, pool)
+            for pool in self._pools
+            for delivery in pool.running()
+            if delivery.started_at  # else its thread has just taken it
+        ]
+        running.sort(key=lambda each: each[0].started_at)
+        stacks = stacks and self._report == "stacks"
+        shown = running[: _MAX_STACKS if stacks else _MAX_MESSAGES]
+        frames = sys._current_frames() if stacks else {}  # noqa: SLF001 - documented for this use
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        messages = []
+        for delivery, pool in shown:
+            frame = None if pool.handler.pool == "processes" else frames.get(delivery.thread)
+            stack = None
+            if frame is not None:
+                stack = "".join(traceback.format_stack(frame, _MAX_FRAMES))
+            messages.append(_message(delivery, now, names.get(delivery.thread, ""), stack))
+        return {
+            "worker": self._worker,
+            "host": self._host,
+            "pid": os.getpid(),
+            "started": self._started,
+            "not_ready": self._monitor.not_ready(),
+            "stacks": self._report == "stacks",
+            "handlers": [_state(pool) for pool in self._pools],
+            "running": messages,
+            "omitted": len(running) - len(shown),
+            "gauges": self._gauges(),
+        }
+
+
+def _message(delivery: Delivery, now: float, thread: str, stack: str | None) -> RunningMessage:
+    where = delivery.metadata
+    seconds = max(0.0, now - delivery.started_at)
+    since = datetime.now(timezone.utc) - timedelta(seconds=seconds)
+    return {
+        "handler": delivery.handler,
+        "stream": where.stream,
+        "consumer": where.consumer,
+        "subject": delivery.msg.subject,
+        "stream_seq": where.stream_seq,
+        "attempt": delivery.attempt,
+        "since": since.isoformat(timespec="milliseconds"),
+        "seconds": round(seconds, 3),
+        "over_timeout": delivery.given_up,
+        "lease_lost": delivery.reported or delivery.is_lost(now),
+        "thread": thread,
+        "stack": stack,
+    }
+
+
+def _state(pool: HandlerThreads) -> HandlerState:
+    state = pool.state()
+    return {
+        "handler": pool.handler.name,
+        "stream": pool.handler.stream,
+        "consumer": pool.handler.consumer,
+        "slots": state.slots,
+        "running": state.running,
+        "buffered": state.buffered,
+        "handled": pool.handled,
+    }
+
+
+def request_reports(
+    nc: Connection, worker: str | None = None, *, stacks: bool = False, timeout: float = 2.0
+) -> list[ProcessReport]:
+    """
+    Return the reports of all worker processes, or of those of one worker, by name and process.
+
+    A process that does not answer in time is left out: it is stopped, or a C function keeps its GIL.
+    """
+    subject = _SUBJECT if worker is None else _subject_of(worker)
+    payload = b"stacks" if stacks else b""
+    try:
+        replies = [*nc.request_many(subject, payload, timeout=timeout, stall=_STALL_S)]
+    except NoRespondersError:
+        return []
+    found = [report for each in replies if (report := _parsed(each.data)) is not None]
+    return sorted(found, key=lambda each: (each["worker"], each["host"], each["pid"]))
+
+
+def _parsed(data: bytes) -> ProcessReport | None:
+    """Return a report; ``None``: the reply is none, such as that of a stream with this subject."""
+    try:
+        found: Any = json.loads(data)
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or not found.keys() >= ProcessReport.__required_keys__:
+        return None
+    return cast("ProcessReport", found)

@@ -1,0 +1,196 @@
+"""Reports of running messages, and ``jsm worker ls``, ``running`` and ``stacks``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from fix_jsm import Jsm
+from fix_threads import wait_until
+from fix_worker import WorkerProgram, is_settled, running
+
+import jetstream_sync
+from jetstream_sync import Connection, InvalidOptionError, JetStream, Stream
+from jetstream_sync.server import NatsServer
+from jetstream_sync.workers import Context, Worker
+from jetstream_sync.workers.running import request_reports
+
+CODE = """
+worker = Worker(name={name!r}, report={report!r}, drain_timeout=20)
+
+@worker.handler(stream={stream!r}, consumer={consumer!r}, filter_subject="{stream}.{token}",
+                concurrency=2, decode="text", timeout=60)
+def handle_{token}(data):
+    record(data)
+    wait_for_the_test()
+
+def wait_for_the_test():
+    while not os.path.exists("finish"):
+        time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def programs(
+    jsm: Jsm, js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
+) -> Iterator[list[WorkerProgram]]:
+    """Two worker processes that handle messages: one message of "shop a", two of "mail"."""
+    del jsm  # deletes the streams afterwards
+    started = []
+    options = [("shop a", "messages", "A", "a"), ("mail", "stacks", "B", "b")]
+    for name, report, consumer, token in options:
+        code = CODE.format(
+            name=name, report=report, consumer=consumer, token=token, stream=stream.name
+        )
+        started.append(WorkerProgram(code, nats_server.url, tmp_path))
+    for token in ("a", "b", "b"):
+        js.publish(f"{stream.name}.{token}", token.encode())
+    started[0].wait_runs(3)
+    yield started
+    (tmp_path / "finish").touch()
+    for program in started:
+        with program:
+            program.signal(signal.SIGTERM)
+            program.process.wait(20)
+
+
+def test_processes_report_their_running_messages(
+    nc: Connection, stream: Stream, programs: list[WorkerProgram], tmp_path: Path
+) -> None:
+    """Each process reports handler, subject, sequence, attempt and start of what it runs now."""
+    before = datetime.now(timezone.utc)
+    mail, shop = request_reports(nc)
+    pids = [each.process.pid for each in programs]
+    assert [(each["worker"], each["pid"]) for each in (shop, mail)] == [
+        ("shop a", pids[0]),
+        ("mail", pids[1]),
+    ]
+    (message,) = shop["running"]
+    assert message["handler"].endswith("handle_a")
+    assert (message["stream"], message["consumer"]) == (stream.name, "A")
+    assert (message["subject"], message["stream_seq"]) == (f"{stream.name}.a", 1)
+    assert (message["attempt"], message["over_timeout"], message["lease_lost"]) == (1, False, False)
+    assert datetime.fromisoformat(message["since"]) <= before
+    assert sorted(each["stream_seq"] for each in mail["running"]) == [2, 3]
+    (state,) = mail["handlers"]
+    assert (state["slots"], state["running"], state["handled"]) == (2, 2, 0)
+    assert shop["not_ready"] == []
+
+    # Stacks are for those who ask, of the workers that enable them.
+    assert [each["stack"] for each in (*shop["running"], *mail["running"])] == [None] * 3
+    mail, shop = request_reports(nc, stacks=True)
+    assert shop["running"][0]["stack"] is None
+    for each in mail["running"]:
+        assert "in wait_for_the_test" in (each["stack"] or "")
+
+    # By name, which may be no token of a subject.
+    assert [each["pid"] for each in request_reports(nc, "shop a")] == pids[:1]
+    assert request_reports(nc, "shop") == []
+
+    (tmp_path / "finish").touch()
+    wait_until(lambda: is_settled(stream, "A") and is_settled(stream, "B"))
+    (mail,) = wait_until(lambda: [e for e in request_reports(nc, "mail") if not e["running"]])
+    assert mail["handlers"][0]["handled"] == 2
+
+
+@pytest.mark.usefixtures("programs")
+def test_commands_show_running_workers(jsm: Jsm, stream: Stream) -> None:
+    """Tables list processes, messages and stacks of all workers, or of one."""
+    lines = jsm("worker", "ls").ok().out.splitlines()
+    assert [line.split()[0] for line in lines[2:]] == ["mail", "shop"]
+    assert all(" ready " in line for line in lines[2:])
+    assert [each["worker"] for each in jsm("worker", "ls", "mail", "-j").ok().json] == ["mail"]
+
+    out = jsm("worker", "running").ok().out
+    assert f"{stream.name}.a" in out
+    assert out.count(f"{stream.name}.b") == 2
+    (report,) = jsm("worker", "running", "shop a", "-j").ok().json
+    assert [each["stream_seq"] for each in report["running"]] == [1]
+
+    shown = jsm("worker", "stacks").ok()
+    assert shown.out.count("in wait_for_the_test") == 2
+    assert "handle_a" not in shown.out
+    assert "worker shop a at" in shown.err
+    assert "report='stacks'" in shown.err
+
+    missing = jsm("worker", "running", "unknown")
+    assert missing.status == 3
+    assert "'unknown'" in missing.err
+
+
+def test_no_worker_runs(jsm: Jsm) -> None:
+    """Without a running worker the tables say so."""
+    assert jsm("worker", "ls").ok().out == "No workers\n"
+    assert jsm("worker", "running").ok().out == "No message is handled now\n"
+    assert jsm("worker", "stacks", "-j").ok().json == []
+
+
+def test_handlers_that_are_late(
+    nc: Connection, js: JetStream, stream: Stream, nats_server: NatsServer
+) -> None:
+    """A handler over its timeout is marked; a worker without reports is not found."""
+    release = threading.Event()
+    silent = Worker(nats_server.url, name="silent", report=None)
+    silent.handler(stream=stream.name, consumer="S", filter_subject=f"{stream.name}.s")(os.getpid)
+    late = Worker(nats_server.url, name="late")
+
+    @late.handler(
+        stream=stream.name, consumer="L", filter_subject=f"{stream.name}.l", timeout=0.1, ack_wait=3
+    )
+    def wait(_data: bytes, _ctx: Context) -> None:
+        release.wait(30)
+
+    with running(silent), running(late):
+        js.publish(f"{stream.name}.l", b"")
+        wait_until(
+            lambda: [
+                message
+                for report in request_reports(nc)
+                for message in report["running"]
+                if message["over_timeout"] and message["lease_lost"]
+            ],
+            10,
+        )
+        assert {each["worker"] for each in request_reports(nc)} == {"late"}
+        release.set()
+
+
+def test_a_worker_without_permission_runs_without_reports(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A user who may not subscribe to the subject handles messages; a warning says so."""
+    config = """
+        authorization { users = [
+            {user: all, password: x},
+            {user: worker, password: x,
+             permissions: {publish: ">", subscribe: {allow: ">", deny: ["jetstream-worker.>"]}}}
+        ] }
+    """
+    handled = threading.Event()
+    with NatsServer(config=config) as server:
+        url = server.url.replace("://", "://worker:x@")
+        with jetstream_sync.connect(url.replace("worker:", "all:")) as nc:
+            js = nc.jetstream()
+            js.create_stream(name="S", subjects=["S.>"])
+            worker = Worker(url, name="shop")
+
+            @worker.handler(stream="S", consumer="C")
+            def handle() -> None:
+                handled.set()
+
+            with running(worker):
+                js.publish("S.a", b"")
+                assert handled.wait(20)
+                wait_until(lambda: "does not report running messages" in caplog.text)
+                assert request_reports(nc) == []
+
+
+def test_report_is_checked() -> None:
+    """Another value of the option is refused."""
+    with pytest.raises(InvalidOptionError, match="report"):
+        Worker(report="all")
