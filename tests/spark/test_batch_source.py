@@ -215,6 +215,7 @@ def test_invalid_options_fail_on_the_driver(
         load(**named).count()
 
 
+@pytest.mark.full
 def test_removed_messages_at_the_start_are_data_loss(
     js: JetStream, stream: Stream, load: Load
 ) -> None:

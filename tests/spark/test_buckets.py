@@ -94,6 +94,7 @@ def test_rows_are_written_as_keys(
     assert [entry.value for entry in kv.history("k.1")] == [b"old", "v\u00e4lue".encode()]
 
 
+@pytest.mark.full
 def test_a_stream_is_joined_with_a_bucket(
     js: JetStream,
     kv: KeyValue,

@@ -269,6 +269,7 @@ def test_register_keeps_a_configured_interpreter(
     assert spark.sparkContext.pythonExec == sys.executable
 
 
+@pytest.mark.full
 def test_register_logs_no_replacement(
     url: str, spark: SparkSession, spark_home: SparkHome, tmp_path: Path
 ) -> None:
@@ -302,6 +303,7 @@ def test_register_in_a_thread_that_writes(url: str, spark: SparkSession) -> None
         assert nc.jetstream().get_stream("S").cached_info.state.messages == 2
 
 
+@pytest.mark.full
 def test_errors_are_one_line(url: str, spark: SparkSession, tmp_path: Path) -> None:
     """An error of this package is in the first line of what Spark shows, without a Python traceback."""
     options = {"servers": url, "stream": "MISSING"}

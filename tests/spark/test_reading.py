@@ -361,6 +361,7 @@ def test_streams_that_keep_the_last_of_each_subject(
 
 @both_modes
 @pytest.mark.server(">=2.11")
+@pytest.mark.full
 def test_streams_whose_messages_expire_one_by_one(
     nc: Connection, js: JetStream, stream_name: str, mode: str
 ) -> None:
@@ -471,6 +472,7 @@ def test_batches_have_a_size_limit(
 
 @pytest.mark.matrix
 @both_modes
+@pytest.mark.full
 def test_a_slow_caller_does_not_lose_the_connection(mode: str) -> None:
     """A pause of the caller between two chunks never makes the server close the connection."""
     with NatsServer(name="impatient", config="write_deadline: '500ms'\n") as server:
@@ -549,6 +551,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 @pytest.mark.matrix
 @both_modes
+@pytest.mark.full
 def test_memory_does_not_grow_with_the_range(fresh_server: NatsServer, mode: str) -> None:
     """A process that reads ten times as many messages takes about the same memory."""
     with jetstream_sync.connect(fresh_server.url) as nc:
@@ -567,6 +570,7 @@ def test_memory_does_not_grow_with_the_range(fresh_server: NatsServer, mode: str
 # --- faults -------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_consumer_that_is_deleted(
     nc: Connection, js: JetStream, stream: Stream, subject: str
 ) -> None:
@@ -641,6 +645,7 @@ def test_a_server_that_does_not_return() -> None:
         nc.close()
 
 
+@pytest.mark.full
 def test_a_lagging_replica(nc: Connection, js: JetStream, stream_name: str) -> None:
     """Messages that a mirror does not have yet are not treated as deleted: the stream leader is asked, too."""
     # A mirror and its origin alternate in answering direct gets. This mirror omits the later messages,

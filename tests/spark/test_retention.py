@@ -94,6 +94,7 @@ def test_messages_stay_until_their_batch_is_committed(
     assert held(queue) == []
 
 
+@pytest.mark.full
 def test_a_lost_commit_is_repeated(js: JetStream, queue: Stream, collected: Collected) -> None:
     """Messages committed in the checkpoint but not removed are removed after a restart, and not read again."""
     fill(js, f"{queue.name}.a", 20)
@@ -106,6 +107,7 @@ def test_a_lost_commit_is_repeated(js: JetStream, queue: Stream, collected: Coll
     assert held(queue) == []
 
 
+@pytest.mark.full
 def test_a_repeated_batch_has_its_messages(
     js: JetStream, queue: Stream, collected: Collected
 ) -> None:
@@ -120,6 +122,7 @@ def test_a_repeated_batch_has_its_messages(
     assert held(queue) == []
 
 
+@pytest.mark.full
 def test_only_what_was_read_is_removed(js: JetStream, queue: Stream, collected: Collected) -> None:
     """Messages of other subjects stay in the queue."""
     fill(js, lambda number: f"{queue.name}.{'abc'[number % 3]}", 30)
@@ -133,6 +136,7 @@ def test_only_what_was_read_is_removed(js: JetStream, queue: Stream, collected: 
     assert len(held(queue)) == 20
 
 
+@pytest.mark.full
 def test_a_guard_reserves_the_subjects_of_a_query(
     js: JetStream, queue: Stream, collected: Collected
 ) -> None:
@@ -146,6 +150,7 @@ def test_a_guard_reserves_the_subjects_of_a_query(
     assert queue.get_consumer("spark").info().num_pending == 3
 
 
+@pytest.mark.full
 def test_a_queue_with_another_consumer_is_refused(
     js: JetStream, queue: Stream, collected: Collected
 ) -> None:
@@ -263,6 +268,7 @@ def test_an_unsuitable_queue_is_refused(
         in_process.run(stream=stream_name)
 
 
+@pytest.mark.full
 def test_a_re_created_queue_keeps_its_messages(
     js: JetStream, queue: Stream, collected: Collected
 ) -> None:
@@ -281,6 +287,7 @@ def test_a_re_created_queue_keeps_its_messages(
     assert held(queue) == []
 
 
+@pytest.mark.full
 def test_a_query_that_ends_after_a_commit(
     js: JetStream, queue: Stream, collected: Collected
 ) -> None:
@@ -306,6 +313,7 @@ def acknowledge_all(stream: Stream) -> None:
 
 
 @pytest.mark.server(">=2.14")
+@pytest.mark.full
 def test_a_commit_moves_only_the_durable_of_the_query(
     js: JetStream, wanted: Stream, collected: Collected
 ) -> None:
@@ -322,6 +330,7 @@ def test_a_commit_moves_only_the_durable_of_the_query(
 
 
 @pytest.mark.server(">=2.14")
+@pytest.mark.full
 def test_an_interest_stream_keeps_a_batch_until_its_commit(
     js: JetStream, wanted: Stream, collected: Collected
 ) -> None:
@@ -336,6 +345,7 @@ def test_an_interest_stream_keeps_a_batch_until_its_commit(
 
 
 @pytest.mark.server(">=2.14")
+@pytest.mark.full
 def test_a_lost_commit_of_an_interest_stream_is_repeated(
     js: JetStream, wanted: Stream, collected: Collected
 ) -> None:
@@ -352,6 +362,7 @@ def test_a_lost_commit_of_an_interest_stream_is_repeated(
 
 
 @pytest.mark.server(">=2.14")
+@pytest.mark.full
 def test_a_new_query_starts_where_its_durable_is(
     js: JetStream, wanted: Stream, collected: Collected
 ) -> None:
@@ -365,6 +376,7 @@ def test_a_new_query_starts_where_its_durable_is(
 
 
 @pytest.mark.server(">=2.14")
+@pytest.mark.full
 def test_the_durable_determines_the_subjects(
     js: JetStream, wanted: Stream, collected: Collected
 ) -> None:
@@ -392,6 +404,7 @@ def test_an_interest_stream_needs_a_resettable_durable(
 
 
 @pytest.mark.server(">=2.14")
+@pytest.mark.full
 def test_a_durable_shows_the_progress_of_a_query(
     js: JetStream, stream: Stream, collected: Collected
 ) -> None:

@@ -201,6 +201,7 @@ def test_equal_rows_are_separate_messages(spark: SparkSession, target: SinkStrea
 
 @pytest.mark.parametrize("delivery", EXACT)
 @pytest.mark.parametrize("ids", ["content", "position"])
+@pytest.mark.full
 def test_a_repeated_job_with_an_id_stores_rows_once(
     spark: SparkSession, target: SinkStream, delivery: str, ids: str
 ) -> None:
@@ -221,6 +222,7 @@ def test_an_empty_data_frame(spark: SparkSession, target: SinkStream) -> None:
     assert target.payloads() == []
 
 
+@pytest.mark.full
 def test_mode_overwrite_needs_an_option(spark: SparkSession, target: SinkStream) -> None:
     """Mode overwrite is refused, or leaves only the new rows with overwriteMode=purge."""
     target.make()
@@ -250,6 +252,7 @@ def test_mode_overwrite_needs_an_option(spark: SparkSession, target: SinkStream)
         (["'x' AS data", "'x' AS DATA"], "duplicated"),
     ],
 )
+@pytest.mark.full
 def test_columns_are_checked_before_any_task(
     spark: SparkSession, target: SinkStream, columns: list[str], said: str
 ) -> None:
@@ -315,6 +318,7 @@ def test_a_missing_stream_is_named(spark: SparkSession, target: SinkStream) -> N
         ({"data": b"SECRET" * 200_000}, "max_payload"),
     ],
 )
+@pytest.mark.full
 def test_a_row_error_names_the_row_without_its_payload(
     spark: SparkSession, target: SinkStream, row: dict[str, Any], said: str
 ) -> None:
@@ -337,6 +341,7 @@ def test_a_row_error_names_the_row_without_its_payload(
     assert "SECRET" not in error
 
 
+@pytest.mark.full
 def test_a_subject_of_another_stream_is_a_row_error(
     spark: SparkSession, target: SinkStream, js: JetStream
 ) -> None:
@@ -359,6 +364,7 @@ def test_a_full_stream_is_a_row_error(spark: SparkSession, target: SinkStream) -
     assert "maximum messages exceeded" in error
 
 
+@pytest.mark.full
 def test_a_duplicate_message_id_in_a_transaction_is_explained(
     spark: SparkSession, target: SinkStream
 ) -> None:
@@ -373,6 +379,7 @@ def test_a_duplicate_message_id_in_a_transaction_is_explained(
     assert target.payloads() == [b"first"]
 
 
+@pytest.mark.full
 def test_secrets_are_in_no_error(spark: SparkSession, target: SinkStream) -> None:
     """Errors of a failed write show neither a login nor a URL with one."""
     target.make()
@@ -458,6 +465,7 @@ def test_a_repeated_batch_is_stored_once(
 
 
 @pytest.mark.parametrize("delivery", EXACT)
+@pytest.mark.full
 def test_a_replay_after_the_duplicate_window(
     spark: SparkSession, target: SinkStream, lines: Lines, delivery: str
 ) -> None:
@@ -475,6 +483,7 @@ def test_a_replay_after_the_duplicate_window(
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("delivery", EXACT)
+@pytest.mark.full
 def test_an_interrupted_batch_is_completed_by_the_next_run(
     spark: SparkSession, target: SinkStream, lines: Lines, tmp_path: Path, delivery: str
 ) -> None:
@@ -510,6 +519,7 @@ def test_an_interrupted_batch_is_completed_by_the_next_run(
     assert Counter(target.payloads()) == wanted(20_000)
 
 
+@pytest.mark.full
 def test_complete_mode_replaces_the_messages(
     spark: SparkSession, target: SinkStream, lines: Lines
 ) -> None:
@@ -556,6 +566,7 @@ def test_insert_into_a_view(spark: SparkSession, target: SinkStream) -> None:
     assert "use CREATE TEMPORARY VIEW" in said
 
 
+@pytest.mark.full
 def test_update_mode_with_foreach_batch(
     spark: SparkSession, target: SinkStream, lines: Lines, tmp_path: Path
 ) -> None:
@@ -640,6 +651,7 @@ def test_a_repeated_task_stores_its_rows_once(
         assert Counter(target.payloads()) == wanted(4000)
 
 
+@pytest.mark.full
 def test_short_duplicate_window_is_logged_once(
     spark: SparkSession, spark_home: SparkHome, target: SinkStream, lines: Lines
 ) -> None:

@@ -31,6 +31,7 @@ NOW = {"availableNow": True}
 _LARGE_ENOUGH = "spark.sql.adaptive.coalescePartitions.minPartitionSize"
 
 
+@pytest.mark.full
 def test_a_new_query_starts_at_the_end_by_default(
     js: JetStream, stream: Stream, collected: Collected
 ) -> None:
@@ -156,6 +157,7 @@ def test_a_batch_waits_for_enough_messages(
     assert collected.sizes() == [10, 10]
 
 
+@pytest.mark.full
 def test_the_first_batch_waits_for_enough_messages(
     js: JetStream, stream: Stream, nc: Connection, collected: Collected
 ) -> None:
@@ -175,6 +177,7 @@ def test_the_first_batch_waits_for_enough_messages(
     assert sum(collected.sizes()) == 10
 
 
+@pytest.mark.full
 def test_a_start_in_the_future_skips_older_messages(
     js: JetStream, stream: Stream, in_process: InProcess
 ) -> None:
@@ -206,6 +209,7 @@ def test_a_start_in_the_future_skips_older_messages(
         )
 
 
+@pytest.mark.full
 def test_max_trigger_delay_ends_the_wait(
     js: JetStream, stream: Stream, collected: Collected
 ) -> None:
@@ -252,6 +256,7 @@ def test_a_query_continues_from_its_checkpoint(
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.full
 def test_a_repeated_batch_has_the_same_partitions(
     js: JetStream, stream: Stream, collected: Collected, filtered: bool
 ) -> None:
@@ -271,6 +276,7 @@ def test_a_repeated_batch_has_the_same_partitions(
     assert again.sequences() == sorted({*collected.sequences(), *again.sequences(1)})
 
 
+@pytest.mark.full
 def test_a_repeated_batch_is_shuffled_alike(
     js: JetStream, stream: Stream, spark: SparkSession, nats_server: NatsServer, tmp_path: Path
 ) -> None:
@@ -327,6 +333,7 @@ def test_a_crash_in_the_first_batch_loses_nothing(
 # --- streams that change ------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_new_streams_are_read_from_their_start(
     js: JetStream, stream_name: str, collected: Collected
 ) -> None:
@@ -394,6 +401,7 @@ def test_data_loss_ends_a_query(js: JetStream, stream: Stream, collected: Collec
     assert collected.sequences(1) == [1, 2, 3, 4]
 
 
+@pytest.mark.full
 def test_a_purged_stream_that_is_idle_makes_no_batches(
     js: JetStream, stream: Stream, nc: Connection, collected: Collected
 ) -> None:
@@ -412,6 +420,7 @@ def test_a_purged_stream_that_is_idle_makes_no_batches(
     assert collected.sequences() == list(range(1, 24))
 
 
+@pytest.mark.full
 def test_other_subjects_make_no_batches(
     js: JetStream, stream: Stream, nc: Connection, collected: Collected
 ) -> None:
@@ -427,6 +436,7 @@ def test_other_subjects_make_no_batches(
     assert batches(collected.checkpoint, "offsets") == done
 
 
+@pytest.mark.full
 def test_a_server_restart_is_waited_out(fresh_server: NatsServer, collected: Collected) -> None:
     """Planning retries while the server does not answer."""
     with jetstream_sync.connect(fresh_server.url) as nc:
@@ -444,6 +454,7 @@ def test_a_server_restart_is_waited_out(fresh_server: NatsServer, collected: Col
     assert query.exception() is None
 
 
+@pytest.mark.full
 def test_a_query_that_is_stopped_closes_its_connection(
     js: JetStream,
     stream: Stream,
@@ -489,6 +500,7 @@ def test_a_query_that_is_stopped_closes_its_connection(
 # --- progress and checkpoint --------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_progress_shows_the_backlog(js: JetStream, stream: Stream, collected: Collected) -> None:
     """``sources[].latestOffset`` contains the bounds of the stream and the number of pending messages."""
     fill(js, f"{stream.name}.a", 100)
@@ -508,6 +520,7 @@ def test_progress_shows_the_backlog(js: JetStream, stream: Stream, collected: Co
     }
 
 
+@pytest.mark.full
 def test_the_backlog_counts_messages_after_the_end_of_available_now(
     js: JetStream, stream: Stream, collected: Collected
 ) -> None:
@@ -553,6 +566,7 @@ def test_a_listener_reports_the_backlog(
     assert key == offset["query"]
 
 
+@pytest.mark.full
 def test_the_checkpoint_is_readable(js: JetStream, stream: Stream, collected: Collected) -> None:
     """An offset in the checkpoint contains the start and end of the batch in each stream."""
     fill(js, f"{stream.name}.a", 10)

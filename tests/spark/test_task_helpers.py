@@ -144,6 +144,7 @@ def test_the_result_counts_what_was_written(server: NatsServer, kind: str) -> No
 @pytest.mark.parametrize("kind", EXACT)
 @pytest.mark.parametrize("ids", ["content", "position"])
 @pytest.mark.parametrize("stored", [0, 1, 700, 2300, 2500])
+@pytest.mark.full
 def test_a_second_attempt_adds_the_missing_rows(
     server: NatsServer, kind: str, ids: str, stored: int
 ) -> None:
@@ -192,6 +193,7 @@ def test_equal_rows_of_other_sources_are_separate(server: NatsServer, kind: str)
 
 @pytest.mark.parametrize("kind", ["transaction", "scan"])
 @pytest.mark.parametrize("stored", [700, 2300, 2500])
+@pytest.mark.full
 def test_an_outage_may_take_any_time(server: NatsServer, kind: str, stored: int) -> None:
     """Stored rows are not stored again, even if the stream has forgotten their ids."""
     make_stream(server, duplicate_window=0.2)
@@ -314,6 +316,7 @@ def test_two_attempts_at_once_store_each_row_once(server: NatsServer, kind: str)
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("kind", ["at-least-once", *EXACT])
+@pytest.mark.full
 def test_a_server_restart_loses_no_rows(fresh_server: NatsServer, kind: str) -> None:
     """Unacknowledged rows are sent again with the same ids after the reconnect."""
     make_stream(fresh_server, storage="file")
@@ -505,6 +508,7 @@ def test_an_invalid_row_is_named(server: NatsServer) -> None:
 
 
 @pytest.mark.smoke
+@pytest.mark.full
 def test_spark_tasks_take_their_ids_from_their_task(
     spark: SparkSession, server: NatsServer, tmp_path: Any
 ) -> None:
@@ -668,6 +672,7 @@ def test_acknowledging_without_the_consumer_is_an_error(
 # --- clusters and permissions --------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_forgotten_batch_is_sent_again(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def test_whole_seconds_of_headers() -> None:
         ReplyTimes([b"other", reply(1, USUAL_NS, 1)]),
     ],
 )
+@pytest.mark.full
 def test_a_text_without_a_time_is_an_error(times: MessageTimes) -> None:
     """A malformed time raises an error of the package, in Python and for Arrow."""
     with pytest.raises(Error):
