@@ -18,7 +18,7 @@ The public names by topic:
   `ConnectionEvent`, `EventKind`, `ConnectionStatus`, `Server`, `ServerInfo`
 * Core messages: `Msg`, `Headers`, `Status`, `Subscription`, `ReplyIterator`
 * JetStream: `JetStream`, `JetStreamMsg`, `Metadata`, `PubAck`, `PublishOptions`, `Batch`,
-  `FastPublisher`, `AccountInfo`
+  `BatchOptions`, `FastPublisher`, `FastPublishOptions`, `AccountInfo`
 * Streams: `Stream`, `StreamConfig`, `StreamInfo`, `StreamState`, `StoredMsg`, `StreamSnapshot`
 * Counters and schedules: `Counters`, `CounterEntry`, `Schedule`
 * Pull consumers: `PullConsumer`, `ConsumerConfig`, `ConsumerInfo`, `MessageIterator`,
@@ -69,7 +69,7 @@ from .api.object_store import (
     ObjectStoreConfig,
     ObjectStoreStatus,
 )
-from .api.publish import PubAck
+from .api.publish import BatchOptions, FastPublishOptions, PubAck, PublishOptions
 from .api.reply import Metadata
 from .api.schedules import Schedule
 from .api.snapshot import SnapshotInfo
@@ -110,7 +110,6 @@ from .jetstream.object_store_reading import ObjectReader
 from .jetstream.object_store_writing import ObjectWriter
 from .jetstream.ordered import OrderedConsumer, OrderedMessages
 from .jetstream.ordered_cursor import OrderedOptions
-from .jetstream.publish import PublishOptions
 from .jetstream.pull_subscription import PullSubscription
 from .jetstream.push import PushSubscription
 from .jetstream.snapshots import StreamSnapshot
@@ -129,6 +128,7 @@ __all__ = [
     "AckPolicy",
     "Base64Keys",
     "Batch",
+    "BatchOptions",
     "BindOptions",
     "ClusterInfo",
     "ConnectOptions",
@@ -147,6 +147,7 @@ __all__ = [
     "DiscardPolicy",
     "EventKind",
     "ExternalStream",
+    "FastPublishOptions",
     "FastPublisher",
     "Headers",
     "JetStream",

@@ -1,19 +1,199 @@
 """
-The acknowledgement of a publish.
+The options of a publish with their headers, and its acknowledgement.
 
-Follows nats-server's ``server/stream.go`` (``JSPubAckResponse``), ADR-22, ADR-49 and ADR-50.
+Follows nats-server's ``server/stream.go`` (``JSPubAckResponse``), ADR-22, ADR-43, ADR-49, ADR-50 and ADR-51.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypedDict
 
 from .. import speedups
 from ..codec import loads
-from ..errors import APIError, InvalidResponseError
+from ..durations import duration, duration_to_ns
+from ..errors import APIError, InvalidOptionError, InvalidResponseError
+from ..headers import (
+    EXPECTED_LAST_MSG_ID,
+    EXPECTED_LAST_SEQ,
+    EXPECTED_LAST_SUBJECT_SEQ,
+    EXPECTED_LAST_SUBJECT_SEQ_SUBJECT,
+    EXPECTED_STREAM,
+    MSG_ID,
+    MSG_TTL,
+    SCHEDULE_NEXT,
+    SCHEDULER,
+    Headers,
+    HeadersLike,
+)
+from ..subjects import check_publish_subject, check_stream_name, check_subject
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+#: The TTL of a message that never expires, regardless of the stream's ``max_age`` (ADR-43).
+NEVER: Final = "never"
+
+_SECOND: Final = 1_000_000_000
+_LAST_SEQUENCE: Final = 2**64 - 1
+
+
+class FastPublishOptions(TypedDict, total=False):
+    """Further keyword arguments of `FastPublisher.add`."""
+
+    expected_last_subject_sequence: int | None
+    """Store the message only if this is the sequence of the last message with its subject, 0 for a subject
+    without messages; ``None``, the default: any."""
+    msg_ttl: float | timedelta | Literal["never"] | None
+    """How long the stream keeps the message, in seconds, at least 1; ``"never"``: it does not expire,
+    regardless of the stream's ``max_age``; ``None``, the default: the ``max_age`` of the stream. Requires a
+    stream with ``allow_msg_ttl``, and server 2.11."""
+
+
+class BatchOptions(FastPublishOptions, total=False):
+    """Further keyword arguments of `Batch.add`."""
+
+    expected_last_sequence: int | None
+    """Store the message only if this is the sequence of the stream's last message, 0 for an empty stream;
+    ``None``, the default: any. In a batch for the first message only."""
+    expected_last_subject: str | None
+    """The subject to which ``expected_last_subject_sequence`` applies; it may contain wildcards. ``None``, the
+    default: the subject of the message. Needs server 2.11."""
+
+
+class PublishOptions(BatchOptions, total=False):
+    """
+    Further keyword arguments of `JetStream.publish` and `JetStream.publish_async`.
+
+    The first message after a connect with an option that needs a newer server requests the server's version.
+    """
+
+    expected_last_msg_id: str | None
+    """Store the message only if the stream's last message has this id; ``None``, the default: any."""
+    cancels: str | None
+    """The subject of a schedule that the message ends (ADR-51), another one than that of the message;
+    ``None``, the default: none. Needs server 2.12."""
+    retry_attempts: int
+    """Number of retries while there are no responders; 0: none; -1: until the timeout; default 2."""
+    retry_wait: float | timedelta
+    """Delay before each retry, in seconds; default 0.25."""
+
+
+#: The names of the options of each call.
+FAST_PUBLISH_OPTIONS: Final = FastPublishOptions.__optional_keys__
+BATCH_OPTIONS: Final = BatchOptions.__optional_keys__
+PUBLISH_OPTIONS: Final = PublishOptions.__optional_keys__
+#: The API level that an option needs; older servers ignore it.
+OPTION_LEVELS: Final = {"cancels": 2, "msg_ttl": 1, "expected_last_subject": 1}
+
+
+class Retries(NamedTuple):
+    """How a publish is repeated while there are no responders (ADR-22)."""
+
+    attempts: int = 2
+    """Number of retries; -1: no limit."""
+
+    wait_s: float = 0.25
+    """Delay before each retry, in seconds."""
+
+    @classmethod
+    def of(cls, options: PublishOptions) -> Self:
+        """Return the retries that publish options ask for."""
+        attempts = options.get("retry_attempts", DEFAULT_RETRIES.attempts)
+        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < -1:
+            raise InvalidOptionError("retry_attempts", attempts, "must be an int of at least -1")
+        wait = duration(options.get("retry_wait", DEFAULT_RETRIES.wait_s), "retry_wait")
+        if wait < timedelta(0):
+            raise InvalidOptionError("retry_wait", options["retry_wait"], "must be 0 or above")
+        return cls(attempts, wait.total_seconds())
+
+
+DEFAULT_RETRIES: Final = Retries()
+
+
+def publish_headers(
+    headers: HeadersLike | None,
+    stream: str | None = None,
+    msg_id: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    names: frozenset[str] = PUBLISH_OPTIONS,
+) -> HeadersLike | None:
+    """
+    Return the headers of a message, with those for the publish options added.
+
+    The given headers are not modified; the other arguments take precedence over them. `names` are the
+    accepted options.
+    """
+    extra: dict[str, str] = {}
+    if msg_id is not None:
+        extra[MSG_ID] = _text(msg_id, "msg_id")
+    if stream is not None:
+        extra[EXPECTED_STREAM] = check_stream_name(stream)
+    if options:
+        _add_options(extra, options, names)
+    if not extra:
+        return headers
+    if not headers:
+        return extra
+    merged = Headers(headers)
+    merged.update(extra)
+    return merged
+
+
+def _add_options(extra: dict[str, str], options: Mapping[str, Any], names: frozenset[str]) -> None:
+    unknown = options.keys() - names
+    if unknown:
+        raise InvalidOptionError(min(unknown), "...", f"not one of {sorted(names)}")
+    for option, value in options.items():
+        if value is not None and option in _OPTION_HEADERS:
+            header, text = _OPTION_HEADERS[option]
+            extra[header] = text(value, option)
+    if options.get("cancels") is not None:
+        extra[SCHEDULE_NEXT] = "purge"
+    subject = options.get("expected_last_subject")
+    if subject is not None and options.get("expected_last_subject_sequence") is None:
+        reason = "needs expected_last_subject_sequence"
+        raise InvalidOptionError("expected_last_subject", subject, reason)
+
+
+def _text(value: str, option: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise InvalidOptionError(option, value, "must be a str that is not empty")
+    return value
+
+
+def _number(value: int, option: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LAST_SEQUENCE:
+        raise InvalidOptionError(option, value, f"must be an int from 0 to {_LAST_SEQUENCE}")
+    return str(value)
+
+
+def ttl_text(value: float | timedelta | Literal["never"], option: str = "msg_ttl") -> str:
+    """Return the header value of a time to live; raise `InvalidOptionError` if it is invalid."""
+    if isinstance(value, str):
+        if value != NEVER:
+            raise InvalidOptionError(option, value, "must be seconds, a timedelta or 'never'")
+        return NEVER
+    ns = duration_to_ns(duration(value, option))
+    if ns < _SECOND:
+        raise InvalidOptionError(option, value, "must be at least one second")
+    # Whole seconds or a Go duration (ADR-43).
+    return f"{ns}ns" if ns % _SECOND else str(ns // _SECOND)
+
+
+#: The header of an option, and the function that checks and formats its value.
+_OPTION_HEADERS: Final[Mapping[str, tuple[str, Callable[[Any, str], str]]]] = {
+    "expected_last_sequence": (EXPECTED_LAST_SEQ, _number),
+    "expected_last_subject_sequence": (EXPECTED_LAST_SUBJECT_SEQ, _number),
+    "expected_last_subject": (
+        EXPECTED_LAST_SUBJECT_SEQ_SUBJECT,
+        lambda subject, _: check_subject(subject),
+    ),
+    "expected_last_msg_id": (EXPECTED_LAST_MSG_ID, _text),
+    "cancels": (SCHEDULER, lambda subject, _: check_publish_subject(subject)),
+    "msg_ttl": (MSG_TTL, ttl_text),
+}
 
 
 class PubAck(NamedTuple):

@@ -15,9 +15,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
-from ..api.publish import PubAck, parse_pub_ack
+from ..api.publish import (
+    BATCH_OPTIONS,
+    DEFAULT_RETRIES,
+    BatchOptions,
+    PubAck,
+    parse_pub_ack,
+    publish_headers,
+)
 from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox
 from ..client.message import Msg
@@ -51,10 +58,9 @@ from ..net.clock import Deadline
 from ..protocol.parser import Delivery
 from ..subjects import check_stream_name
 from .api_requests import APIRequests, require_level
-from .publish import RETRY_ATTEMPTS, RETRY_WAIT, publish_headers
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
 #: Maximum number of messages in a batch.
 MAX_BATCH: Final = 1000
@@ -279,10 +285,7 @@ class Batch:
         payload: bytes = b"",
         headers: HeadersLike | None = None,
         msg_id: str | None = None,
-        expected_last_sequence: int | None = None,
-        expected_last_subject_sequence: int | None = None,
-        expected_last_subject: str | None = None,
-        msg_ttl: float | timedelta | Literal["never"] | None = None,
+        **options: Unpack[BatchOptions],
     ) -> None:
         """
         Add a message; nothing is sent yet.
@@ -292,12 +295,8 @@ class Batch:
             payload: the payload.
             headers: names and values; ``None``: only those of the other arguments.
             msg_id: the message id; ``None``: none.
-            expected_last_sequence: commit only if this is the last sequence of the stream before the
-                batch; for the first message only.
-            expected_last_subject_sequence: commit only if this is the last sequence of the subject before
-                the batch, 0 for a subject without messages.
-            expected_last_subject: the subject to which that applies; ``None``: the subject of the message.
-            msg_ttl: as in `JetStream.publish`.
+            **options: see `BatchOptions`; the expectations are checked by the commit, against the stream
+                before the batch.
 
         Raises:
             BatchTooLargeError: the batch has 1000 messages.
@@ -306,16 +305,7 @@ class Batch:
 
         """
         self._check_open()
-        merged = publish_headers(
-            headers,
-            None,
-            msg_id,
-            expected_last_sequence,
-            expected_last_subject_sequence,
-            None,
-            msg_ttl,
-            expected_last_subject,
-        )
+        merged = publish_headers(headers, None, msg_id, options, BATCH_OPTIONS)
         self._messages.add(subject, payload, merged)
 
     def commit(self, timeout: float | timedelta | None = None) -> PubAck:
@@ -373,7 +363,7 @@ def commit_batch(api: APIRequests, messages: _Messages, deadline: Deadline) -> P
     require_level(api, 2, "atomic batches", deadline)
     core = api.core
     subjects = frozenset(subject for subject, _, _ in messages.items)
-    wait, unanswered = RETRY_WAIT, 0
+    wait, unanswered = DEFAULT_RETRIES.wait_s, 0
     while True:
         sender = AtomicBatchSender(core)
         try:
@@ -384,7 +374,7 @@ def commit_batch(api: APIRequests, messages: _Messages, deadline: Deadline) -> P
             # Nothing was stored: the stream has no leader, or has too many open batches.
             unanswered += isinstance(error, NoStreamResponseError)
             left = deadline.left()
-            if unanswered > RETRY_ATTEMPTS or (left is not None and left <= wait):
+            if unanswered > DEFAULT_RETRIES.attempts or (left is not None and left <= wait):
                 raise
         except (ConnectionLostError, TimeoutError) as error:
             raise BatchUncertainError(batch.decode(), str(error)) from error

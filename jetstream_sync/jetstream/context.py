@@ -7,7 +7,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from ..api.account import AccountInfo
-from ..api.publish import PubAck
+from ..api.publish import (
+    DEFAULT_RETRIES,
+    OPTION_LEVELS,
+    PubAck,
+    PublishOptions,
+    Retries,
+    publish_headers,
+)
 from ..api.routes import Routes
 from ..api.snapshot import SnapshotInfo
 from ..api.stream import StreamConfig, StreamInfo
@@ -33,15 +40,7 @@ from .counters import Counters
 from .fast_publish import DEFAULT_FLOW, FastPublisher, GapCallback
 from .key_value_admin import KeyValueAdmin
 from .object_store_admin import ObjectStoreAdmin
-from .publish import (
-    DEFAULT_WINDOW,
-    RETRY_ATTEMPTS,
-    RETRY_WAIT,
-    Publisher,
-    PublishOptions,
-    check_publish_options,
-    publish_headers,
-)
+from .publish import DEFAULT_WINDOW, Publisher
 from .pull_subscription import PullSubscribeAPI
 from .schedules import ScheduleAPI
 from .snapshots import restore
@@ -422,10 +421,6 @@ class JetStream(
         stream: str | None = None,
         headers: HeadersLike | None = None,
         msg_id: str | None = None,
-        expected_last_sequence: int | None = None,
-        expected_last_subject_sequence: int | None = None,
-        expected_last_msg_id: str | None = None,
-        msg_ttl: float | timedelta | Literal["never"] | None = None,
         **options: Unpack[PublishOptions],
     ) -> PubAck:
         """
@@ -443,14 +438,6 @@ class JetStream(
             headers: names and values; ``None``: only those of the other arguments.
             msg_id: the message id for deduplication: within the stream's ``duplicate_window``, a second
                 message with the same id is not stored; ``None``: no id.
-            expected_last_sequence: store the message only if this is the sequence of the stream's last
-                message, 0 for an empty stream; ``None``: any.
-            expected_last_subject_sequence: the same for the last message with the subject.
-            expected_last_msg_id: store the message only if the stream's last message has this id;
-                ``None``: any.
-            msg_ttl: how long the stream keeps the message, in seconds, at least 1; ``"never"``: it does
-                not expire, regardless of the stream's ``max_age``; ``None``: the ``max_age`` of the
-                stream. Requires a stream with ``allow_msg_ttl``.
             **options: see `PublishOptions`.
 
         Raises:
@@ -476,34 +463,13 @@ class JetStream(
             True
 
         """
-        if (
-            not options
-            and stream is msg_id is msg_ttl is expected_last_msg_id is None
-            and expected_last_sequence is expected_last_subject_sequence is None
-        ):
-            return self._publisher.publish(subject, payload, headers, timeout)
-        headers = publish_headers(
-            headers,
-            stream,
-            msg_id,
-            expected_last_sequence,
-            expected_last_subject_sequence,
-            expected_last_msg_id,
-            msg_ttl,
-            options.get("expected_last_subject"),
-            options.get("cancels"),
-        )
-        if options:
-            check_publish_options(options)
-        timeout = self._check_level(msg_ttl, options, timeout)
-        return self._publisher.publish(
-            subject,
-            payload,
-            headers,
-            timeout,
-            options.get("retry_attempts", RETRY_ATTEMPTS),
-            options.get("retry_wait", RETRY_WAIT),
-        )
+        retries = DEFAULT_RETRIES
+        if options or stream is not None or msg_id is not None:
+            headers = publish_headers(headers, stream, msg_id, options)
+            if options:
+                retries = Retries.of(options)
+                timeout = self._check_level(options, timeout)
+        return self._publisher.publish(subject, payload, headers, timeout, retries)
 
     def publish_async(
         self,
@@ -513,10 +479,6 @@ class JetStream(
         stream: str | None = None,
         headers: HeadersLike | None = None,
         msg_id: str | None = None,
-        expected_last_sequence: int | None = None,
-        expected_last_subject_sequence: int | None = None,
-        expected_last_msg_id: str | None = None,
-        msg_ttl: float | timedelta | Literal["never"] | None = None,
         **options: Unpack[PublishOptions],
     ) -> Future[PubAck]:
         """
@@ -534,10 +496,6 @@ class JetStream(
             stream: as in `publish()`.
             headers: as in `publish()`.
             msg_id: as in `publish()`.
-            expected_last_sequence: as in `publish()`.
-            expected_last_subject_sequence: as in `publish()`.
-            expected_last_msg_id: as in `publish()`.
-            msg_ttl: as in `publish()`.
             **options: as in `publish()`.
 
         Raises:
@@ -556,34 +514,13 @@ class JetStream(
             1003
 
         """
-        if (
-            not options
-            and stream is msg_id is msg_ttl is expected_last_msg_id is None
-            and expected_last_sequence is expected_last_subject_sequence is None
-        ):
-            return self._publisher.publish_async(subject, payload, headers, timeout)
-        headers = publish_headers(
-            headers,
-            stream,
-            msg_id,
-            expected_last_sequence,
-            expected_last_subject_sequence,
-            expected_last_msg_id,
-            msg_ttl,
-            options.get("expected_last_subject"),
-            options.get("cancels"),
-        )
-        if options:
-            check_publish_options(options)
-        timeout = self._check_level(msg_ttl, options, timeout)
-        return self._publisher.publish_async(
-            subject,
-            payload,
-            headers,
-            timeout,
-            options.get("retry_attempts", RETRY_ATTEMPTS),
-            options.get("retry_wait", RETRY_WAIT),
-        )
+        retries = DEFAULT_RETRIES
+        if options or stream is not None or msg_id is not None:
+            headers = publish_headers(headers, stream, msg_id, options)
+            if options:
+                retries = Retries.of(options)
+                timeout = self._check_level(options, timeout)
+        return self._publisher.publish_async(subject, payload, headers, timeout, retries)
 
     def fast_publish(
         self,
@@ -617,20 +554,15 @@ class JetStream(
         return FastPublisher(self._api, gaps, flow, outstanding, gap_cb, timeout)
 
     def _check_level(
-        self, msg_ttl: object, options: PublishOptions, timeout: float | timedelta | None
+        self, options: PublishOptions, timeout: float | timedelta | None
     ) -> float | timedelta | None:
         """Raise if an older server would ignore an option; return the remaining timeout."""
-        if options.get("cancels") is not None:
-            level, feature = 2, "cancels"
-        elif msg_ttl is not None:
-            level, feature = 1, "msg_ttl"
-        elif options.get("expected_last_subject") is not None:
-            level, feature = 1, "expected_last_subject"
-        else:
-            return timeout
-        deadline = self._api.deadline(timeout)
-        require_level(self._api, level, feature, deadline)
-        return deadline.left()
+        for option, level in OPTION_LEVELS.items():
+            if options.get(option) is not None:
+                deadline = self._api.deadline(timeout)
+                require_level(self._api, level, option, deadline)
+                return deadline.left()
+        return timeout
 
     @property
     def publish_async_pending(self) -> int:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ..api.publish import PubAck
+from ..api.publish import FAST_PUBLISH_OPTIONS, FastPublishOptions, PubAck, publish_headers
 from ..client.core import ConnectionCore
 from ..client.receiver import MessageReceiver
 from ..client.threads import Waiters
@@ -41,10 +41,9 @@ from ..net.clock import Deadline, seconds
 from ..options import check_callback
 from ..protocol.parser import Delivery
 from .api_requests import APIRequests, require_level
-from .publish import publish_headers
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
 #: Called by the publishing thread with the batch sequences of messages that were lost.
 GapCallback = Callable[[range], object]
@@ -209,8 +208,7 @@ class FastPublisher:
         payload: bytes = b"",
         headers: HeadersLike | None = None,
         msg_id: str | None = None,
-        expected_last_subject_sequence: int | None = None,
-        msg_ttl: float | timedelta | Literal["never"] | None = None,
+        **options: Unpack[FastPublishOptions],
     ) -> int:
         """
         Publish a message; wait while the server does not accept more.
@@ -220,8 +218,7 @@ class FastPublisher:
             payload: the payload.
             headers: names and values; ``None``: only those of the other arguments.
             msg_id: as in `JetStream.publish`.
-            expected_last_subject_sequence: as in `JetStream.publish`.
-            msg_ttl: as in `JetStream.publish`.
+            **options: see `FastPublishOptions`.
 
         Returns:
             The number of the message, from 1 on.
@@ -237,10 +234,8 @@ class FastPublisher:
             ConnectionClosedError: the connection is closed.
 
         """
-        if msg_id is not None or msg_ttl is not None or expected_last_subject_sequence is not None:
-            headers = publish_headers(
-                headers, None, msg_id, None, expected_last_subject_sequence, None, msg_ttl
-            )
+        if options or msg_id is not None:
+            headers = publish_headers(headers, None, msg_id, options, FAST_PUBLISH_OPTIONS)
         flow = self._flow
         if flow.gaps or flow.ping_due or flow.result is not None or self._committed:
             self._check()

@@ -22,6 +22,7 @@ from ..api.key_value import (
     check_writable,
     merge_patterns,
 )
+from ..api.publish import publish_headers
 from ..api.routes import DEFAULT_PREFIX, Routes
 from ..errors import (
     APIError,
@@ -46,7 +47,7 @@ from ..protocol.parser import Delivery
 from .api_requests import APIRequests
 from .direct_get import StoredMsg, leader_get
 from .ordered_cursor import OrderedOptions
-from .publish import Publisher, publish_headers
+from .publish import Publisher
 from .watch import Markers, Watch, WatchHandle
 
 if TYPE_CHECKING:
@@ -604,7 +605,8 @@ class KeyValue(ForeignNames):
     ) -> int:
         """Publish a message with the expected last revision of its key, and return its revision."""
         subject = self._subjects.write + stored
-        sent = publish_headers(headers, None, None, None, last, None, ttl)
+        options = {"expected_last_subject_sequence": last, "msg_ttl": ttl}
+        sent = publish_headers(headers, options=options)
         while True:
             try:
                 return self._publisher.publish(subject, value, sent, deadline.left()).seq

@@ -11,7 +11,7 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any, Final, NoReturn
 
 from .. import speedups
-from ..api.publish import PubAck, parse_pub_ack
+from ..api.publish import DEFAULT_RETRIES, PubAck, parse_pub_ack
 from ..client.threads import Waiters, in_each_child, is_gevent, spawn
 from ..errors import Error, ForkedConnectionError, TimeoutError
 from ..net.clock import Deadline
@@ -56,8 +56,7 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
 
     message: tuple[bytes, int] | None
     #: Number of retries while there are no responders, and the delay before each, in seconds.
-    retries: int = 2
-    retry_wait: float = 0.25
+    retries, retry_wait = DEFAULT_RETRIES
 
     def __getattr__(self, name: str) -> Any:
         # Called for a missing attribute: it belongs to the standard part, or it does not exist.

@@ -28,14 +28,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
-from typing import Final, Literal, TypedDict
+from typing import Final
 
-from ..api.publish import PubAck, parse_pub_ack
+from ..api.publish import DEFAULT_RETRIES, PubAck, Retries, parse_pub_ack
 from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox
 from ..client.receiver import MessageReceiver
 from ..client.threads import Waiters, spawn
-from ..durations import duration, duration_to_ns
 from ..errors import (
     BadSubscriptionError,
     ConnectionDrainingError,
@@ -49,116 +48,13 @@ from ..errors import (
     TimeoutError,
     TooManyStalledMsgsError,
 )
-from ..headers import (
-    EXPECTED_LAST_MSG_ID,
-    EXPECTED_LAST_SEQ,
-    EXPECTED_LAST_SUBJECT_SEQ,
-    EXPECTED_LAST_SUBJECT_SEQ_SUBJECT,
-    EXPECTED_STREAM,
-    MSG_ID,
-    MSG_TTL,
-    SCHEDULE_NEXT,
-    SCHEDULER,
-    Headers,
-    HeadersLike,
-    parse_status,
-)
+from ..headers import HeadersLike, parse_status
 from ..net.clock import Deadline, monotonic, seconds
 from ..protocol.parser import Delivery
-from ..subjects import check_publish_subject, check_stream_name, check_subject
 from .pub_ack_future import PubAckFuture
-
-#: The TTL of a message that never expires, regardless of the stream's ``max_age`` (ADR-43).
-NEVER: Final = "never"
-
-_SECOND: Final = 1_000_000_000
-_LAST_SEQUENCE: Final = 2**64 - 1
-
-
-def publish_headers(
-    headers: HeadersLike | None,
-    stream: str | None,
-    msg_id: str | None,
-    expected_last_sequence: int | None,
-    expected_last_subject_sequence: int | None,
-    expected_last_msg_id: str | None,
-    msg_ttl: float | timedelta | Literal["never"] | None,
-    expected_last_subject: str | None = None,
-    cancels: str | None = None,
-) -> HeadersLike | None:
-    """
-    Return the headers of a message, with those for the publish options added.
-
-    The given headers are not modified; the other arguments take precedence over them. See
-    `JetStream.publish` for their meaning.
-    """
-    extra: dict[str, str] = {}
-    if msg_id is not None:
-        extra[MSG_ID] = _text(msg_id, "msg_id")
-    if stream is not None:
-        extra[EXPECTED_STREAM] = check_stream_name(stream)
-    if expected_last_sequence is not None:
-        extra[EXPECTED_LAST_SEQ] = _number(expected_last_sequence, "expected_last_sequence")
-    if expected_last_subject_sequence is not None:
-        extra[EXPECTED_LAST_SUBJECT_SEQ] = _number(
-            expected_last_subject_sequence, "expected_last_subject_sequence"
-        )
-    if expected_last_subject is not None:
-        if expected_last_subject_sequence is None:
-            raise InvalidOptionError(
-                "expected_last_subject",
-                expected_last_subject,
-                "needs expected_last_subject_sequence",
-            )
-        extra[EXPECTED_LAST_SUBJECT_SEQ_SUBJECT] = check_subject(expected_last_subject)
-    if expected_last_msg_id is not None:
-        extra[EXPECTED_LAST_MSG_ID] = _text(expected_last_msg_id, "expected_last_msg_id")
-    if cancels is not None:
-        extra[SCHEDULER] = check_publish_subject(cancels)
-        extra[SCHEDULE_NEXT] = "purge"
-    if msg_ttl is not None:
-        extra[MSG_TTL] = ttl_text(msg_ttl)
-    if not extra:
-        return headers
-    if not headers:
-        return extra
-    merged = Headers(headers)
-    merged.update(extra)
-    return merged
-
-
-def _text(value: str, option: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise InvalidOptionError(option, value, "must be a str that is not empty")
-    return value
-
-
-def _number(value: int, option: str) -> str:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LAST_SEQUENCE:
-        raise InvalidOptionError(option, value, f"must be an int from 0 to {_LAST_SEQUENCE}")
-    return str(value)
-
-
-def ttl_text(value: float | timedelta | Literal["never"]) -> str:
-    """Return the header value of a time to live; raise `InvalidOptionError` if it is invalid."""
-    if isinstance(value, str):
-        if value != NEVER:
-            raise InvalidOptionError("msg_ttl", value, "must be seconds, a timedelta or 'never'")
-        return NEVER
-    ns = duration_to_ns(duration(value, "msg_ttl"))
-    if ns < _SECOND:
-        raise InvalidOptionError("msg_ttl", value, "must be at least one second")
-    # Whole seconds or a Go duration (ADR-43).
-    return f"{ns}ns" if ns % _SECOND else str(ns // _SECOND)
-
 
 #: Maximum number of messages of `publish_async` that may await their acks.
 DEFAULT_WINDOW: Final = 4000
-#: Attempts after a "no responders" reply, and the seconds before each of them (ADR-22).
-RETRY_ATTEMPTS: Final = 2
-RETRY_WAIT: Final = 0.25
-#: Upper limit of the wait in seconds; locks and events accept no longer timeout.
-_MAX_RETRY_WAIT_S: Final = 9e9
 #: Minimum time in seconds that must be left for a reply; with less, there is no further attempt.
 _MIN_REPLY_TIME_S: Final = 0.05
 #: Seconds between two checks for overdue acks.
@@ -173,32 +69,6 @@ _DISCONNECTED: Final[Delivery] = (b"", b"", b"down", b"")
 _DENIED: Final[Delivery] = (b"", b"", b"denied", b"")
 #: Enqueued among the acks to wake the thread.
 _WAKE: Final[Delivery] = (b"", b"", b"wake", b"")
-
-
-class PublishOptions(TypedDict, total=False):
-    """Further keyword arguments of `JetStream.publish` and `JetStream.publish_async`."""
-
-    expected_last_subject: str | None
-    """The subject to which ``expected_last_subject_sequence`` applies; it may contain wildcards.
-    ``None``, the default: the subject of the message. Needs server 2.11; the first message with this
-    option after a connect requests the API level of the server."""
-    cancels: str | None
-    """The subject of a schedule that the message ends (ADR-51), another one than that of the message;
-    ``None``, the default: none. Needs server 2.12."""
-    retry_attempts: int
-    """Number of retries while there are no responders; 0: none; -1: until the timeout; default 2."""
-    retry_wait: float | timedelta
-    """Delay before each retry, in seconds; default 0.25."""
-
-
-_OPTIONS: Final = frozenset(PublishOptions.__annotations__)
-
-
-def check_publish_options(options: PublishOptions) -> None:
-    """Check the names of the options."""
-    unknown = set(options) - _OPTIONS
-    if unknown:
-        raise InvalidOptionError(min(unknown), "...", f"not one of {sorted(_OPTIONS)}")
 
 
 class Publisher(MessageReceiver):
@@ -244,25 +114,21 @@ class Publisher(MessageReceiver):
         payload: bytes,
         headers: HeadersLike | None,
         timeout: float | timedelta | None,
-        retry_attempts: int = RETRY_ATTEMPTS,
-        retry_wait: float | timedelta = RETRY_WAIT,
+        retries: Retries = DEFAULT_RETRIES,
     ) -> PubAck:
         """Publish and wait for the ack; see `JetStream.publish`."""
         deadline = Deadline(self._timeout if timeout is None else timeout)
         where = self._core.encode_subject(subject)
-        wait = RETRY_WAIT
-        if retry_attempts != RETRY_ATTEMPTS or retry_wait != RETRY_WAIT:
-            wait = _retry_wait(retry_attempts, retry_wait)
         # Counts down. A negative start never reaches 0, so only the timeout limits the attempts.
-        for retries_left in itertools.count(retry_attempts, -1):
+        for retries_left in itertools.count(retries.attempts, -1):
             try:
                 answer = self._core.request(where, payload, deadline, headers)
             except NoRespondersError:
                 # A stream without a leader looks like a missing stream. Without the time for another
                 # reply, a retry would only hide the error behind a timeout.
                 left = deadline.left()
-                if retries_left and (left is None or left > wait + _MIN_REPLY_TIME_S):
-                    self._core.wait_closed(wait)
+                if retries_left and (left is None or left > retries.wait_s + _MIN_REPLY_TIME_S):
+                    self._core.wait_closed(retries.wait_s)
                     continue
                 break
             return parse_pub_ack(answer[3])
@@ -276,8 +142,7 @@ class Publisher(MessageReceiver):
         payload: bytes,
         headers: HeadersLike | None,
         timeout: float | timedelta | None,
-        retry_attempts: int = RETRY_ATTEMPTS,
-        retry_wait: float | timedelta = RETRY_WAIT,
+        retries: Retries = DEFAULT_RETRIES,
     ) -> Future[PubAck]:
         """Publish and return a future of the ack; see `JetStream.publish_async`."""
         core = self._core
@@ -291,9 +156,8 @@ class Publisher(MessageReceiver):
             self._wait_for_room(Deadline(limit))
         due = None if limit is None else monotonic() + limit
         future = PubAckFuture(subject, message, due, core)
-        if retry_attempts != RETRY_ATTEMPTS or retry_wait != RETRY_WAIT:
-            future.retry_wait = _retry_wait(retry_attempts, retry_wait)
-            future.retries = retry_attempts
+        if retries is not DEFAULT_RETRIES:
+            future.retries, future.retry_wait = retries
         try:
             self._pending[token] = future
             # Checked after the entry is pending: if the inbox is not permitted, the reader first resets
@@ -557,13 +421,3 @@ class Publisher(MessageReceiver):
             if future is not None:
                 future.failed(error)
         self._make_room()
-
-
-def _retry_wait(attempts: int, wait: float | timedelta) -> float:
-    """Return the seconds between two attempts, after checking both options."""
-    if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < -1:
-        raise InvalidOptionError("retry_attempts", attempts, "must be an int of at least -1")
-    value = seconds(wait, "retry_wait")
-    if value < 0:
-        raise InvalidOptionError("retry_wait", wait, "must be 0 or above")
-    return min(value, _MAX_RETRY_WAIT_S)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..api.publish import PubAck
+from ..api.publish import PubAck, ttl_text
 from ..api.schedules import schedule_headers
 from ..headers import SCHEDULE_TTL, Headers, HeadersLike
 from ..subjects import check_publish_subject
 from .api_requests import APIRequests, require_level
-from .publish import ttl_text
 from .stream import Stream
 
 
@@ -61,8 +60,8 @@ class ScheduleAPI:
             time_zone: the time zone of ``cron``, such as ``Europe/Berlin``; ``None``: UTC.
             source: the subject whose last message is published instead of the payload; ``None``: the
                 payload. Needs server 2.14.
-            ttl: how long the stream keeps each message, as ``msg_ttl`` of `publish()`; ``None``: the
-                ``max_age`` of the stream. Requires a stream with ``allow_msg_ttl``.
+            ttl: how long the stream keeps each message, as `PublishOptions.msg_ttl`; ``None``: the
+                ``max_age`` of the stream.
             rollup: whether each message replaces the earlier ones of its subject. Needs server 2.14.
             headers: headers of the messages; ``None``: none.
             msg_id: the message id of the schedule; ``None``: none.

@@ -15,9 +15,9 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from ...api.key_value import check_key, check_writable
+from ...api.publish import publish_headers
 from ...errors import BadSubjectError, Error, InvalidOptionError
 from ...headers import EXPECTED_STREAM, MSG_TTL, encode_headers
-from ...jetstream.publish import publish_headers
 from ...subjects import MAX_CONTROL_LINE, check_publish_subject
 from ..retry import RowError
 from ..schema import READ_TYPES, SchemaError
@@ -431,15 +431,9 @@ class RowEncoder:
         """Return the header lines with the key and the conditions for storing a row."""
         ttl, key = given.pop("ttl", None), given.pop("key", None)
         try:
-            made = publish_headers(
-                None,
-                None,
-                None,
-                given.get("expected_last_sequence"),
-                given.get("expected_last_subject_sequence"),
-                given.get("expected_last_msg_id"),
-                ttl if isinstance(ttl, (int, float, timedelta)) else None,
-            )
+            if isinstance(ttl, (int, float, timedelta)):
+                given["msg_ttl"] = ttl
+            made = publish_headers(None, options=given)
             lines = dict(made or {})
             if isinstance(ttl, str):
                 if not _TTL_TEXT.fullmatch(ttl):

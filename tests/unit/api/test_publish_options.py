@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from jetstream_sync.api.publish import publish_headers
 from jetstream_sync.errors import (
     BadSubjectError,
     InvalidHeaderError,
@@ -14,7 +15,6 @@ from jetstream_sync.errors import (
     InvalidOptionError,
 )
 from jetstream_sync.headers import Headers, encode_headers
-from jetstream_sync.jetstream.publish import publish_headers
 
 # The arguments in order, and the header of each (ADR-22, ADR-43, nats-server/stream.go).
 MADE = {
@@ -29,11 +29,13 @@ MADE = {
     "expected_last_msg_id": ("a", "Nats-Expected-Last-Msg-Id", "a"),
     "msg_ttl": (60, "Nats-TTL", "60"),
 }
+OPTIONS = [name for name in MADE if name not in {"stream", "msg_id"}]
 SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
 
 
 def made(headers: Any = None, **arguments: Any) -> Any:
-    return publish_headers(headers, **{**dict.fromkeys(MADE), **arguments})
+    stream, msg_id = arguments.pop("stream", None), arguments.pop("msg_id", None)
+    return publish_headers(headers, stream, msg_id, {**dict.fromkeys(OPTIONS), **arguments})
 
 
 @pytest.mark.parametrize("argument", MADE)
