@@ -1,0 +1,242 @@
+"""The programs of the page ``docs/howto/spark-recipes.rst`` do what the page says."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fix_apps import APPS, Program
+from fix_django import postgres_server
+from fix_spark import batches, forget_commit, need_java, spark_environment
+from fix_threads import SCALE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from jetstream_sync import JetStream
+    from jetstream_sync.server import NatsServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(200)]
+full = pytest.mark.full
+
+PROGRAMS = APPS / "spark"
+#: The result of an order: its id, its country and its price in cents.
+ROWS = [(f"SO-{number}", ("de", "fr")[number % 2], 100 + number) for number in range(20)]
+
+
+class Recipes:
+    """The functions of ``recipes.py``, run until their query ends, with one checkpoint."""
+
+    def __init__(self, spark: SparkSession, checkpoint: Path) -> None:
+        self._spark = spark
+        self._checkpoint = checkpoint
+        self._functions = runpy.run_path(str(PROGRAMS / "recipes.py"))
+
+    def call(self, name: str, *arguments: object) -> Any:
+        """Call a function that has the session as its first argument."""
+        return self._functions[name](self._spark, *arguments)
+
+    def run(self, name: str, *arguments: object) -> StreamingQuery:
+        """Run a query to its end, and return it."""
+        query: StreamingQuery = self.call(name, self._checkpoint, *arguments)
+        assert query.awaitTermination(int(60 * SCALE)), "the query does not end"
+        return query
+
+    def repeat_last_batch(self, name: str, *arguments: object) -> None:
+        """Run a query again as if its driver had died before the last batch was committed."""
+        forget_commit(self._checkpoint, batches(self._checkpoint)[-1])
+        query = self.run(name, *arguments)
+        assert query.recentProgress[0]["numInputRows"] > 0
+
+    def saved(self, folder: Path) -> DataFrame:
+        """Return the rows of all Parquet files of a folder."""
+        return self._spark.read.parquet(str(folder))
+
+
+@pytest.fixture
+def recipes(
+    spark: SparkSession, nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Recipes:
+    """Return the recipes, for the shared server."""
+    monkeypatch.setenv("NATS_URL", nats_server.url)
+    return Recipes(spark, tmp_path / "checkpoint")
+
+
+@pytest.fixture(autouse=True)
+def orders(js: JetStream) -> None:
+    """The stream that all recipes read, empty."""
+    js.create_stream(name="ORDERS", subjects=["ORDERS.*"], storage="memory")
+
+
+def place(js: JetStream, rows: list[tuple[str, str, int]] = ROWS, minute: int = 0) -> None:
+    """Publish orders, all in one minute."""
+    for number, country, cents in rows:
+        at = f"2026-01-31T12:{minute:02}:00Z"
+        order = {"id": number, "country": country, "cents": cents, "ordered_at": at}
+        js.publish_async("ORDERS.received", json.dumps(order).encode())
+    js.publish_async_completed(20 * SCALE)
+
+
+def messages(js: JetStream, stream: str) -> list[tuple[str, Any, str | None]]:
+    """Return the subject, the JSON and the reason of each message of a stream."""
+    last = js.get_stream(stream).info().state.last_seq
+    found = [js.get_stream(stream).get_msg(seq) for seq in range(1, last + 1)]
+    return [
+        (msg.subject, msg.data, None if msg.headers is None else msg.headers.get("Reason"))
+        for msg in found
+    ]
+
+
+def values(js: JetStream, stream: str) -> list[dict[str, Any]]:
+    """Return the JSON of each message of a stream."""
+    return [json.loads(data) for _, data, _ in messages(js, stream)]
+
+
+@full
+def test_dead_letters(js: JetStream, recipes: Recipes) -> None:
+    """Each order that does not fit the schema is on the dead-letter subject, with the reason."""
+    js.create_stream(name="CHECKED", subjects=["checked.*"], duplicate_window=3600)
+    wrong = {
+        b"{": "no valid JSON",
+        b'{"id": "x", "cents": "many"}': "no valid JSON",
+        b'{"cents": 1}': "no id",
+        b'{"id": "x", "cents": 0}': "no positive price",
+    }
+    place(js)
+    for data in wrong:
+        js.publish("ORDERS.received", data)
+    recipes.run("dead_letters")
+    recipes.repeat_last_batch("dead_letters")
+    found = messages(js, "CHECKED")
+    assert len(found) == len(ROWS) + len(wrong)
+    dead = {data: reason for subject, data, reason in found if subject == "checked.dead"}
+    assert dead == wrong
+
+
+@full
+def test_windows(js: JetStream, recipes: Recipes) -> None:
+    """The total of a minute is published once, after the watermark has passed it."""
+    js.create_stream(name="TOTALS", subjects=["totals.*"], duplicate_window=3600)
+    place(js)
+    recipes.run("windows")
+    assert messages(js, "TOTALS") == []
+    place(js, [("late", "de", 1)])
+    place(js, [("later", "de", 5)], minute=10)
+    recipes.run("windows")
+    place(js, [("too late", "de", 1)])
+    recipes.run("windows")
+    totals = {(subject, json.loads(data)["cents"]) for subject, data, _ in messages(js, "TOTALS")}
+    cents = {name: sum(row[2] for row in ROWS if row[1] == name) for name in ("de", "fr")}
+    assert totals == {("totals.de", cents["de"] + 1), ("totals.fr", cents["fr"])}
+    assert len(messages(js, "TOTALS")) == 2
+
+
+@full
+def test_joined_streams(js: JetStream, recipes: Recipes) -> None:
+    """An order is published with its payment in time, whichever of them is read first."""
+    js.create_stream(name="PAID", subjects=["paid"], duplicate_window=3600)
+
+    def pay(number: str, minute: int) -> None:
+        paid = {"order_id": number, "paid_at": f"2026-01-31T12:{minute:02}:00Z"}
+        js.publish("ORDERS.paid", json.dumps(paid).encode())
+
+    pay("SO-0", 1)
+    pay("SO-1", 11)
+    recipes.run("joined_streams")
+    place(js)
+    recipes.run("joined_streams")
+    pay("SO-2", 10)
+    recipes.run("joined_streams")
+    found = sorted((value["id"], value["cents"]) for value in values(js, "PAID"))
+    assert found == [("SO-0", 100), ("SO-2", 102)]
+
+
+@full
+def test_joined_bucket(js: JetStream, recipes: Recipes) -> None:
+    """Each run sees the current values of the bucket."""
+    js.create_stream(name="NAMED", subjects=["named"], duplicate_window=3600)
+    countries = js.create_key_value(bucket="COUNTRIES")
+    countries.put("de", b"Germany")
+    place(js, ROWS[:2])
+    recipes.run("joined_bucket")
+    countries.put("fr", b"France")
+    place(js, ROWS[2:4])
+    recipes.run("joined_bucket")
+    found = {value["id"]: value.get("country") for value in values(js, "NAMED")}
+    assert found == {"SO-0": "Germany", "SO-1": None, "SO-2": "Germany", "SO-3": "France"}
+
+
+def test_parquet_and_changed_subjects(js: JetStream, recipes: Recipes, tmp_path: Path) -> None:
+    """
+    A repeated batch replaces its files.
+
+    With other subjects the query continues at its position; a batch reads what is older.
+    """
+    folder = tmp_path / "orders"
+    for number in range(1, 7):
+        js.publish(f"ORDERS.{'received' if number % 2 else 'cancelled'}", b"%d" % number)
+    query = recipes.run("parquet", folder, "ORDERS.received")
+    recipes.repeat_last_batch("parquet", folder, "ORDERS.received")
+    assert sorted(row.sequence for row in recipes.saved(folder).collect()) == [1, 3, 5]
+    js.publish("ORDERS.cancelled", b"7")
+    recipes.run("parquet", folder, "ORDERS.received,ORDERS.cancelled")
+    later = [row.sequence for row in recipes.saved(folder).collect()]
+    assert sorted(later)[:3] == [1, 3, 5]
+    assert 7 in later
+    earlier = [
+        row.sequence for row in recipes.call("catch_up", query, "ORDERS.cancelled").collect()
+    ]
+    assert 2 in earlier
+    assert sorted([*earlier, *later]) == list(range(1, 8))
+
+
+@full
+def test_postgresql(js: JetStream, recipes: Recipes) -> None:
+    """Every order is stored once, also after a failure between two partitions of a batch."""
+    import psycopg
+
+    with postgres_server() as settings:
+        database = "host={PGHOST} user={PGUSER} dbname={PGDATABASE}".format_map(settings)
+        rows = [(f"SO-{number}", "de", number + 1) for number in range(1_200)]
+        place(js, rows)
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute(
+                "CREATE TABLE orders (id text, country text, cents bigint CHECK (cents <> 1200))"
+            )
+            with pytest.raises(Exception, match="violates check constraint"):
+                recipes.run("postgresql", database)
+            stored = connection.execute("SELECT count(*) FROM orders").fetchone()
+            assert stored is not None
+            assert stored[0] < len(rows)
+            connection.execute("ALTER TABLE orders DROP CONSTRAINT orders_cents_check")
+            recipes.run("postgresql", database)
+            recipes.repeat_last_batch("postgresql", database)
+            found = connection.execute("SELECT * FROM orders ORDER BY cents").fetchall()
+    assert found == rows
+
+
+@full
+def test_backfill(js: JetStream, recipes: Recipes, tmp_path: Path) -> None:
+    """The batch and the query read each message once."""
+    place(js)
+    recipes.run("backfill", tmp_path / "orders", 11)
+    place(js)
+    recipes.run("backfill", tmp_path / "orders", 11)
+    saved = recipes.saved(tmp_path / "orders").collect()
+    assert sorted(row.sequence for row in saved) == list(range(1, 41))
+
+
+@full
+def test_nightly(js: JetStream, nats_server: NatsServer, tmp_path: Path) -> None:
+    """Each run of the program processes what was stored since the last one."""
+    need_java()
+    for count in (20, 3):
+        place(js, ROWS[:count])
+        command = [str(PROGRAMS / "nightly.py"), str(tmp_path / "orders")]
+        with Program(command, nats_server.url, tmp_path, variables=spark_environment()) as program:
+            assert program.ended(120) == 0, program.output
+            assert program.output.splitlines()[-1] == f"{count} new messages"
