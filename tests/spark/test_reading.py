@@ -410,7 +410,8 @@ def test_a_purge_in_the_middle_of_a_range(
                     for chunk in reading:
                         found += chunk.sequences
                 assert caught.value.end_seq == start + 4000
-                assert caught.value.start_seq == start + len(found)
+                # Messages of an incomplete chunk were received, but not returned.
+                assert start + len(found) <= caught.value.start_seq < start + 4000
             else:
                 for chunk in reading:
                     found += chunk.sequences
