@@ -1,4 +1,4 @@
-"""``jsm consumer ls``, ``info``, ``report``, ``pause``, ``resume``, ``unpin``, ``reset`` and ``rm``: consumers."""
+"""``jsm consumer ls``, ``find``, ``info``, ``report``, ``pause``, ``resume``, ``unpin``, ``reset`` and ``rm``: consumers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from .. import PriorityPolicy
 from ..errors import ConsumerNotFoundError, InvalidNameError, StreamNotFoundError
 from .consumer_config import UNTIL, show
 from .long_running import failover_options, write_reports
@@ -22,13 +23,13 @@ from .names import (
     no_stream,
     title,
 )
-from .output import count, counted, duration, emit, emit_text, limit, seconds_text, when
+from .output import count, counted, duration, emit, emit_names, emit_text, limit, seconds_text, when
 from .prompts import Asker
 from .render import Field, Mark, show_rows, warn, write_rows
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
-from .streams import servers_of
-from .values import PAUSE, force_option
+from .streams import matching, servers_of
+from .values import DURATION, PAUSE, force_option, with_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -251,6 +252,117 @@ _REPORT: Final = (
     Field("Servers", lambda info: servers_of(info.cluster), drop=5),
     Field("Last Delivery", _ago, right=True, drop=3),
 )
+
+
+#: The options that select consumers, for `find_consumers`.
+find_options: Final = with_options(
+    click.option("--pull", is_flag=True, help="Pull consumers."),
+    click.option("--push", is_flag=True, help="Push consumers."),
+    click.option(
+        "--bound", is_flag=True, help="Consumers with a bound subscription or waiting pulls."
+    ),
+    click.option(
+        "--waiting", type=click.IntRange(0), metavar="N", help="Consumers with at most N pulls."
+    ),
+    click.option(
+        "--ack-pending",
+        type=click.IntRange(0),
+        metavar="N",
+        help="Consumers with at most N messages that were delivered and not acknowledged.",
+    ),
+    click.option(
+        "--pending",
+        type=click.IntRange(0),
+        metavar="N",
+        help="Consumers with at most N messages to deliver.",
+    ),
+    click.option("--idle", type=DURATION, help="Consumers without deliveries for this time."),
+    click.option("--created", type=DURATION, help="Consumers that are older than this."),
+    click.option(
+        "--replicas", type=click.IntRange(1), metavar="N", help="Consumers with at most N replicas."
+    ),
+    click.option("--leader", metavar="SERVER", help="Consumers with this leader."),
+    click.option(
+        "--pinned", is_flag=True, help="Consumers that have a pinned client in each group."
+    ),
+    click.option(
+        "--stuck",
+        is_flag=True,
+        help="Consumers that have messages to deliver, and no reader or too many unacknowledged ones.",
+    ),
+    click.option("--invert", is_flag=True, help="Invert each of these conditions."),
+)
+
+
+@click.command()
+@click.argument("stream", required=False, shell_complete=complete_stream)
+@find_options
+@click.option(
+    "-n", "--names", "names_only", is_flag=True, help="Show only the names, one per line."
+)
+@common_options
+def find(settings: Settings, *, stream: str | None, names_only: bool, **options: Any) -> None:
+    """Find the consumers of a STREAM, or of all streams, that match all options."""
+    with settings.jetstream() as js:
+        found = find_consumers(js, stream, options)
+    if names_only:
+        emit_names(settings, [title(info) if stream is None else info.name for info in found])
+        return
+    fields = (_name_of(stream), *_LIST)
+    show_rows(settings, found, fields, title=_title(stream), none="No Consumers match")
+
+
+def find_consumers(
+    js: JetStream, stream: str | None, options: dict[str, Any]
+) -> list[ConsumerInfo]:
+    """Return the consumers of a stream or of all streams that match all of the `find_options`."""
+    return matching(js, infos_of(js, stream), _CONDITIONS, options)
+
+
+def _is_idle(info: ConsumerInfo, since: datetime) -> bool:
+    # A consumer that is younger than the time cannot have been idle for it.
+    return (info.delivered.last_active or info.created) <= since and info.created <= since
+
+
+def _is_pinned(info: ConsumerInfo) -> bool | None:
+    """Return whether each group has a pinned client; ``None`` if the consumer pins no clients."""
+    if info.config.priority_policy != PriorityPolicy.PINNED_CLIENT:
+        return None
+    pinned = [each for each in info.priority_groups or () if each.pinned_client_id]
+    return len(pinned) == len(info.config.priority_groups or ())
+
+
+def _is_bound(info: ConsumerInfo) -> bool:
+    return bool(info.push_bound or info.num_waiting)
+
+
+def _is_stuck(info: ConsumerInfo) -> bool:
+    if not info.num_pending or info.paused:
+        return False
+    most = info.config.max_ack_pending
+    if most is not None and 0 < most <= info.num_ack_pending:
+        return True
+    # A client that works on its messages may have no pull open.
+    return not _is_bound(info) and not info.num_ack_pending
+
+
+#: Whether a consumer meets the condition of an option with some value.
+_CONDITIONS: Final[dict[str, Callable[[JetStream, ConsumerInfo, Any], bool | None]]] = {
+    "pull": lambda _, info, __: not info.config.deliver_subject,
+    "push": lambda _, info, __: bool(info.config.deliver_subject),
+    "bound": lambda _, info, __: _is_bound(info),
+    "waiting": lambda _, info, most: info.num_waiting <= most,
+    "ack_pending": lambda _, info, most: info.num_ack_pending <= most,
+    "pending": lambda _, info, most: info.num_pending <= most,
+    "idle": lambda _, info, since: _is_idle(info, since),
+    "created": lambda _, info, before: info.created < before,
+    "replicas": lambda _, info, most: (
+        1 + len((info.cluster and info.cluster.replicas) or ()) <= most
+    ),
+    "leader": lambda _, info, name: info.cluster is not None and info.cluster.leader == name,
+    "pinned": lambda _, info, __: _is_pinned(info),
+    "stuck": lambda _, info, __: _is_stuck(info),
+}
 
 
 @click.command()

@@ -53,6 +53,19 @@ def _server(settings: Settings) -> dict[str, str] | None:
         return None
 
 
+_STREAM_CLUSTER: Final = {
+    "step-down": Entry(
+        "Elect another leader.", "cluster:stream_step_down", "stepdown sd elect down d"
+    ),
+    "peer-remove": Entry("Remove a server from the replicas.", "cluster:peer_remove", "pr"),
+    "balance": Entry("Spread leaders evenly over the servers.", "cluster:stream_balance"),
+}
+_CONSUMER_CLUSTER: Final = {
+    "step-down": Entry(
+        "Elect another leader.", "cluster:consumer_step_down", "stepdown sd elect down d"
+    ),
+    "balance": Entry("Spread leaders evenly over the servers.", "cluster:consumer_balance"),
+}
 _STREAM: Final = {
     "add": Entry("Create a stream.", "stream_config", "create new"),
     "ls": Entry("List streams.", "streams", "list l"),
@@ -75,6 +88,9 @@ _STREAM: Final = {
     "copy": Entry("Create a stream with the config of another one.", "stream_config", "cp"),
     "backup": Entry("Save a stream to a directory.", "backup", "snapshot"),
     "restore": Entry("Restore a stream from a backup.", "backup"),
+    "cluster": Entry(
+        "Manage the leader and the replicas of a stream.", aliases="c", commands=_STREAM_CLUSTER
+    ),
 }
 _CONSUMER: Final = {
     "add": Entry("Create a consumer.", "consumer_config", "create new"),
@@ -82,6 +98,7 @@ _CONSUMER: Final = {
     "info": Entry("Show a consumer's configuration and state.", "consumers", "nfo i"),
     "state": Entry("Show a consumer's state.", "consumers"),
     "report": Entry("Compare the consumers of a stream in a table.", "consumers"),
+    "find": Entry("Find consumers by config and state.", "consumers", "query"),
     "next": Entry("Fetch and acknowledge messages.", "consumer_messages", "n"),
     "sub": Entry("Show a consumer's messages as they arrive.", "consumer_messages"),
     "sample": Entry("Show acknowledgement samples as they arrive.", "events"),
@@ -93,6 +110,7 @@ _CONSUMER: Final = {
     "unpin": Entry("Unpin the client of a priority group.", "consumers"),
     "reset": Entry("Reset the position of a consumer.", "consumers"),
     "dlq": Entry("Find and republish dead letters.", "dlq"),
+    "cluster": Entry("Manage the leader of a consumer.", aliases="c", commands=_CONSUMER_CLUSTER),
 }
 _KV: Final = {
     "add": Entry("Create a bucket.", "kv", "new"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -18,7 +18,9 @@ from .prompts import Asker
 from .render import Field, Mark, bad, show_rows, warn, write_rows
 from .settings import Settings, common_options
 from .stream_config import write_state
-from .values import DURATION, PATTERN, PAUSE, STREAM_NAME, force_option
+from .values import DURATION, PATTERN, PAUSE, STREAM_NAME, force_option, with_options
+
+Info = TypeVar("Info")
 
 #: Name prefixes of the streams of key-value buckets, object stores and MQTT.
 _INTERNAL_PREFIXES = ("KV_", "OBJ_", "$MQTT_")
@@ -83,62 +85,88 @@ def _infos(js: JetStream, subject: str | None = None, *, everything: bool) -> li
     ]
 
 
+#: The options that select streams, for `find_streams`.
+find_options: Final = with_options(
+    click.option("--empty", is_flag=True, help="Streams without messages."),
+    click.option(
+        "--idle", type=DURATION, help="Streams without new messages and deliveries for this time."
+    ),
+    click.option("--created", type=DURATION, help="Streams that are older than this."),
+    click.option(
+        "--consumers", type=click.IntRange(0), metavar="N", help="Streams with at most N consumers."
+    ),
+    click.option(
+        "--messages", type=click.IntRange(0), metavar="N", help="Streams with at most N messages."
+    ),
+    click.option(
+        "--replicas", type=click.IntRange(1), metavar="N", help="Streams with at most N replicas."
+    ),
+    click.option("--subject", metavar="SUBJECT", help="Streams that store this subject."),
+    click.option("--sourced", is_flag=True, help="Streams that have sources."),
+    click.option("--mirrored", is_flag=True, help="Streams that are mirrors."),
+    click.option("--sealed", is_flag=True, help="Streams that are sealed."),
+    click.option("--leader", metavar="SERVER", help="Streams with this leader."),
+    click.option(
+        "--cluster",
+        type=PATTERN,
+        metavar="REGEX",
+        help="Streams in a cluster with a matching name.",
+    ),
+    click.option(
+        "--server-name",
+        type=PATTERN,
+        metavar="REGEX",
+        help="Streams on a server with a matching name.",
+    ),
+    click.option("--invert", is_flag=True, help="Invert each of these conditions."),
+)
+
+
 @click.command()
-@click.option("--empty", is_flag=True, help="Streams without messages.")
-@click.option(
-    "--idle", type=DURATION, help="Streams without new messages and deliveries for this time."
-)
-@click.option("--created", type=DURATION, help="Streams that are older than this.")
-@click.option(
-    "--consumers", type=click.IntRange(0), metavar="N", help="Streams with at most N consumers."
-)
-@click.option(
-    "--messages", type=click.IntRange(0), metavar="N", help="Streams with at most N messages."
-)
-@click.option(
-    "--replicas", type=click.IntRange(1), metavar="N", help="Streams with at most N replicas."
-)
-@click.option("--subject", metavar="SUBJECT", help="Streams that store this subject.")
-@click.option("--sourced", is_flag=True, help="Streams that have sources.")
-@click.option("--mirrored", is_flag=True, help="Streams that are mirrors.")
-@click.option("--sealed", is_flag=True, help="Streams that are sealed.")
-@click.option("--leader", metavar="SERVER", help="Streams with this leader.")
-@click.option(
-    "--cluster",
-    type=PATTERN,
-    metavar="REGEX",
-    help="Streams in a cluster with a matching name.",
-)
-@click.option(
-    "--server-name",
-    type=PATTERN,
-    metavar="REGEX",
-    help="Streams on a server with a matching name.",
-)
-@click.option("--invert", is_flag=True, help="Invert each of these conditions.")
+@find_options
 @_names_option
 @_all_option
 @common_options
-def find(settings: Settings, names: bool, everything: bool, invert: bool, **options: Any) -> None:
+def find(settings: Settings, names: bool, everything: bool, **options: Any) -> None:
     """Find streams that match all options; without options, list all streams."""
-    now = datetime.now(timezone.utc)
-    for name in ("idle", "created"):
-        if options[name] is not None:
-            options[name] = now - options[name]
-    given = {
-        name: value for name, value in options.items() if value is not None and value is not False
-    }
     with settings.jetstream() as js:
-        if "subject" in given:
-            given["subject"] = set(js.stream_names(given["subject"]))
-        found = [
-            info
-            for info in _infos(js, everything=everything)
-            if all(
-                _CONDITIONS[name](js, info, value) is not invert for name, value in given.items()
-            )
-        ]
-    _show_list(settings, found, names=names, none="match" if given else "defined")
+        found = find_streams(js, options, everything=everything)
+    none = "match" if any(value not in (None, False) for value in options.values()) else "defined"
+    _show_list(settings, found, names=names, none=none)
+
+
+def find_streams(js: JetStream, options: dict[str, Any], *, everything: bool) -> list[StreamInfo]:
+    """Return the streams that match all of the `find_options`."""
+    if options["subject"] is not None:
+        options["subject"] = set(js.stream_names(options["subject"]))
+    return matching(js, _infos(js, everything=everything), _CONDITIONS, options)
+
+
+def matching(
+    js: JetStream,
+    infos: list[Info],
+    conditions: Mapping[str, Callable[[JetStream, Info, Any], bool | None]],
+    options: dict[str, Any],
+) -> list[Info]:
+    """
+    Return the infos that meet the conditions of all options that were given.
+
+    The option ``invert`` inverts each condition. A condition of ``None`` does not apply to an info, which
+    does not match either way. A duration is passed to its condition as the time that long ago.
+    """
+    now = datetime.now(timezone.utc)
+    invert = options.pop("invert")
+    given = {
+        name: now - value if isinstance(value, timedelta) else value
+        for name, value in options.items()
+        if value is not None and value is not False
+    }
+    found = []
+    for info in infos:
+        met = (conditions[name](js, info, value) for name, value in given.items())
+        if all(each is not None and each is not invert for each in met):
+            found.append(info)
+    return found
 
 
 def _idle(js: JetStream, info: StreamInfo, since: datetime) -> bool:

@@ -41,6 +41,9 @@ LINES = {
     "consumer info": "ORDERS NEW",
     "consumer state": "ORDERS NEW",
     "consumer report": "ORDERS",
+    "consumer find": "ORDERS",
+    "consumer cluster balance": "ORDERS",
+    "stream cluster balance": "--dry-run",
     "consumer next": "ORDERS NEW --count 2",
     "consumer sub": "ORDERS NEW --count 2",
     "consumer edit": "ORDERS NEW --max-deliver 7 --force",
@@ -123,6 +126,8 @@ OTHERS = {
     *(f"service {name}" for name in ("ls", "info", "stats", "ping")),
     *(f"counter {name}" for name in ("ls", "get", "add", "reset")),
     "stream schedules",
+    *(f"stream cluster {name}" for name in ("step-down", "peer-remove")),
+    "consumer cluster step-down",
 }
 #: What ends in another status here, as nothing is there to be done.
 STATUSES = {

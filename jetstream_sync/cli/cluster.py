@@ -1,0 +1,280 @@
+"""``jsm stream cluster`` and ``jsm consumer cluster``: leaders and replicas of streams and consumers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from .. import ClusterInfo, ConsumerInfo, JetStream, StreamInfo
+from ..errors import APIError, NoStreamResponseError, TimeoutError
+from ..net.clock import Deadline
+from .consumers import find_consumers
+from .consumers import find_options as consumer_options
+from .long_running import pause
+from .names import (
+    complete_stream,
+    consumer_arguments,
+    find_consumer,
+    find_stream,
+    optional_stream_argument,
+    title,
+)
+from .output import emit_text, note
+from .prompts import Asker
+from .render import Field, bad, show_rows
+from .settings import Settings, common_options
+from .status import CommandError, ExitStatus
+from .streams import find_options as stream_options
+from .streams import find_streams
+from .values import force_option, with_options
+
+#: Seconds between two checks for a new leader.
+_CHECK_INTERVAL_S: Final = 0.2
+
+_step_down_options = with_options(
+    click.option("--preferred", metavar="SERVER", help="Elect this server. (2.11)"),
+    click.option("-f", "--force", is_flag=True, help="Step down even if no leader is known."),
+)
+_dry_run_option = click.option("--dry-run", is_flag=True, help="Only show the changes.")
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The replicas of a stream or consumer."""
+
+    name: str
+    cluster: ClusterInfo | None
+    #: Returns the present state.
+    refresh: Callable[[], ClusterInfo | None]
+    #: Has the leader step down in favour of a server; ``None``: of any.
+    step_down: Callable[[str | None], None]
+
+    @property
+    def replicas(self) -> list[str]:
+        """The names of the servers other than the leader."""
+        return [peer.name for peer in (self.cluster and self.cluster.replicas) or ()]
+
+    @property
+    def leader(self) -> str | None:
+        """The name of the leader, if there is one."""
+        return self.cluster.leader if self.cluster is not None else None
+
+    def check(self) -> None:
+        """Raise an error unless there are replicas that may become the leader."""
+        if not self.replicas:
+            text = f"{self.name} has one replica: there is no other server to lead it"
+            raise CommandError(text, ExitStatus.FAILED)
+
+    def wait_leader(self, timeout: float) -> str:
+        """Return the new leader; raise `CommandError` if the leader is the same after a timeout."""
+        deadline = Deadline(timeout)
+        while not deadline.expired():
+            pause(_CHECK_INTERVAL_S)
+            try:
+                now = self.refresh()
+            except (NoStreamResponseError, TimeoutError, APIError):
+                continue  # there is no leader during the election
+            if now is not None and now.leader and now.leader != self.leader:
+                return now.leader
+        text = f"{self.name}: no new leader was elected within {timeout:g} s"
+        raise CommandError(text, ExitStatus.TIMED_OUT)
+
+
+def _stream_group(js: JetStream, info: StreamInfo) -> _Group:
+    name = info.config.name
+    return _Group(
+        name,
+        info.cluster,
+        lambda: js.get_stream(name).cached_info.cluster,
+        lambda preferred: js.get_stream(name).step_down(preferred),
+    )
+
+
+def _consumer_group(js: JetStream, info: ConsumerInfo) -> _Group:
+    stream, name = info.stream_name, info.name
+    return _Group(
+        title(info),
+        info.cluster,
+        lambda: js.consumer_info(stream, name).cluster,
+        lambda preferred: js.get_stream(stream).step_down_consumer(name, preferred),
+    )
+
+
+def _step_down(settings: Settings, group: _Group, preferred: str | None, *, force: bool) -> None:
+    group.check()
+    if not group.leader and not force:
+        raise CommandError(
+            f"{group.name} has no leader",
+            ExitStatus.FAILED,
+            hint="an election may be in progress; --force steps down anyway",
+        )
+    if preferred is not None and preferred not in group.replicas:
+        text = f"--preferred {preferred!r}: the replicas are {', '.join(group.replicas)}"
+        raise CommandError(text, ExitStatus.USAGE)
+    group.step_down(preferred)
+    leader = group.wait_leader(settings.timeout)
+    emit_text(
+        settings,
+        {"name": group.name, "previous_leader": group.leader, "leader": leader},
+        f"{group.name}: the leader was {group.leader or 'unknown'} and is {leader}",
+    )
+    if preferred not in (None, leader):
+        note(settings, f"{leader} was elected instead of {preferred}")
+
+
+@click.command()
+@optional_stream_argument
+@_step_down_options
+@common_options
+def stream_step_down(
+    settings: Settings, *, name: str | None, preferred: str | None, force: bool
+) -> None:
+    """Have the leader of a stream step down, and wait for the new leader."""
+    with settings.jetstream() as js:
+        info = find_stream(js, name, Asker(settings)).cached_info
+        _step_down(settings, _stream_group(js, info), preferred, force=force)
+
+
+@click.command()
+@consumer_arguments
+@_step_down_options
+@common_options
+def consumer_step_down(
+    settings: Settings,
+    *,
+    stream: str | None,
+    consumer: str | None,
+    preferred: str | None,
+    force: bool,
+) -> None:
+    """Have the leader of a CONSUMER step down, and wait for the new leader."""
+    with settings.jetstream() as js:
+        info = find_consumer(settings, js, stream, consumer)
+        _step_down(settings, _consumer_group(js, info), preferred, force=force)
+
+
+@click.command()
+@optional_stream_argument
+@click.argument("peer", required=False)
+@force_option
+@common_options
+def peer_remove(settings: Settings, *, name: str | None, peer: str | None, force: bool) -> None:
+    """
+    Remove the server PEER from the replicas of a stream.
+
+    The cluster chooses another server for the replica. Without one, the server refuses.
+    """
+    ask = Asker(settings)
+    with settings.jetstream() as js:
+        stream = find_stream(js, name, ask)
+        group = _stream_group(js, stream.cached_info)
+        group.check()
+        servers = [*([group.leader] if group.leader else []), *group.replicas]
+        if peer is None:
+            peer = ask.select("Select a server", servers, "PEER")
+            ask.done()
+        if peer not in servers:
+            text = f"{peer!r} has no replica of {stream.name}; the servers are {', '.join(servers)}"
+            raise CommandError(text, ExitStatus.NOT_FOUND)
+        ask.confirm(f"Remove server {peer} from stream {stream.name}?", force=force)
+        stream.remove_peer(peer)
+    document = {"name": stream.name, "removed_peer": peer}
+    emit_text(settings, document, f"Removed server {peer} from stream {stream.name}")
+
+
+# --- balance --------------------------------------------------------------------------------------
+
+
+def _planned(groups: list[_Group]) -> dict[str, str]:
+    """
+    Return the new leader for each group whose leader is to change, by the name of the group.
+
+    A leader moves to a server that leads at least two groups fewer, until no move of this kind is left.
+    """
+    led = Counter(group.leader for group in groups)
+    moves: dict[str, str] = {}
+    before = -1
+    while len(moves) != before:
+        before = len(moves)
+        for group in groups:
+            peers = (group.cluster and group.cluster.replicas) or ()
+            usable = sorted(peer.name for peer in peers if peer.current and not peer.offline)
+            target = min(usable, key=led.__getitem__, default=None)
+            if group.name in moves or not group.leader or target is None:
+                continue
+            if led[group.leader] - led[target] >= 2:
+                moves[group.name] = target
+                led.subtract([group.leader])
+                led.update([target])
+    return moves
+
+
+_MOVES: Final = (
+    Field("Name", "name"),
+    Field("From", "from"),
+    Field("To", "to"),
+    Field("Leader", "leader", lambda name: name or bad("not changed")),
+)
+
+
+def _balance(settings: Settings, groups: list[_Group], noun: str, *, dry_run: bool) -> None:
+    moves = _planned(groups)
+    rows = []
+    for group in groups:
+        if group.name not in moves:
+            continue
+        target = moves[group.name]
+        row: dict[str, Any] = {"name": group.name, "from": group.leader, "to": target}
+        if not dry_run:
+            group.step_down(target)
+            try:
+                row["leader"] = group.wait_leader(settings.timeout)
+            except CommandError as error:
+                note(settings, error.message)
+                row["leader"] = None
+        rows.append(row)
+    show_rows(
+        settings,
+        rows,
+        _MOVES[:3] if dry_run else _MOVES,
+        title=f"{noun} leaders to move" if dry_run else f"Moved {noun.lower()} leaders",
+        none=f"{noun} leaders are balanced",
+    )
+
+
+@click.command()
+@stream_options
+@_dry_run_option
+@common_options
+def stream_balance(settings: Settings, *, dry_run: bool, **options: Any) -> None:
+    """
+    Spread the leaders of streams evenly over the servers of each cluster.
+
+    Without options, all streams are considered. It needs nats-server 2.11.
+    """
+    with settings.jetstream() as js:
+        found = find_streams(js, options, everything=True)
+        groups = [_stream_group(js, info) for info in found]
+        _balance(settings, groups, "Stream", dry_run=dry_run)
+
+
+@click.command()
+@click.argument("stream", required=False, shell_complete=complete_stream)
+@consumer_options
+@_dry_run_option
+@common_options
+def consumer_balance(
+    settings: Settings, *, stream: str | None, dry_run: bool, **options: Any
+) -> None:
+    """
+    Spread the leaders of consumers evenly over the servers of each cluster.
+
+    Without a STREAM, the consumers of all streams are considered. It needs nats-server 2.11.
+    """
+    with settings.jetstream() as js:
+        groups = [_consumer_group(js, info) for info in find_consumers(js, stream, options)]
+        _balance(settings, groups, "Consumer", dry_run=dry_run)
