@@ -19,8 +19,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
-from ..api.consumer import ConsumerInfo
-from ..api.enums import DeliverPolicy
+from ..api.consumer import ConsumerConfig, ConsumerInfo
+from ..api.enums import AckPolicy, DeliverPolicy
 from ..api.pull import ContinuousPull, PullRequest
 from ..client.mailbox import first_items
 from ..client.result_slot import copy_exception
@@ -58,7 +58,7 @@ from .pull import Fetch, PullInbox, PullRequester
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from ..api.gaps import DeliverySequence
+    from ..api.reply import DeliverySequence
 
 log: logging.Logger = logging.getLogger("jetstream_sync.ordered")
 
@@ -73,13 +73,15 @@ _MIN_CREATE_TIMEOUT_S: Final = 1.0
 _CHECK_TIMEOUT_S: Final = 2.0
 #: Minimum expiry of a pull request, in nanoseconds; it must be above 0.
 _MIN_EXPIRES_NS: Final = 1_000_000
+#: The part of an ordered consumer's config that its pulls depend on.
+_CONFIG: Final = ConsumerConfig(ack_policy=AckPolicy.NONE)
 
 
 class OrderedRequester(PullRequester):
     """Pulls for an ordered consumer, and checks that no message is missing."""
 
-    def __init__(self, api: APIRequests, info: ConsumerInfo, cursor: OrderedCursor) -> None:
-        super().__init__(api, info.stream_name, info.name, info.config)
+    def __init__(self, api: APIRequests, consumer: str, cursor: OrderedCursor) -> None:
+        super().__init__(api, cursor.stream, consumer, _CONFIG)
         self.cursor = cursor
         self.sequence: DeliverySequence | None = cursor.sequence
         self._single_replies = api.single_replies
@@ -205,8 +207,8 @@ class OrderedPuller:
         if self._api.single_replies:
             pull = pull.with_single_replies()
         self._messages = None
-        info = self._cursor.renew(deadline)
-        requester = self._requester_type(self._api, info, self._cursor)
+        name = self._cursor.renew(deadline).name
+        requester = self._requester_type(self._api, name, self._cursor)
         messages = self._messages = MessagePuller(requester, pull, fail_fast=True)
         if self._callback_finished is not None:
             messages.set_callback_waiter(self._callback_finished)
@@ -221,12 +223,12 @@ class OrderedPuller:
         Returns:
             The state; ``None``: it is unknown, or a message or status has arrived meanwhile.
         """
-        info, messages = self._cursor.info, self._messages
-        if info is None or messages is None:
+        consumer, messages = self._cursor.consumer, self._messages
+        if consumer is None or messages is None:
             return None
         try:
             limit = deadline.sooner(_CHECK_TIMEOUT_S)
-            state = consumer_info(self._api, info.stream_name, info.name, limit)
+            state = consumer_info(self._api, self._cursor.stream, consumer.name, limit)
         except Error:
             return None  # the next pull finds out
         return None if messages.has_arrived() else state
@@ -287,22 +289,6 @@ class OrderedPuller:
         return self._stopped is not None
 
 
-class _OrderedFetch:
-    """
-    One fetch of an ordered consumer: its messages, and the position before it.
-
-    If an exception ends the fetch before its caller has the messages, the position moves back. Python
-    3.10 handles a Ctrl-C also where a Python function returns to its caller. So each public method
-    holds this object, and calls nothing between the end of the fetch and its own return.
-    """
-
-    __slots__ = ("messages", "start")
-
-    def __init__(self) -> None:
-        self.messages: list[JetStreamMsg] = []
-        self.start = b""
-
-
 class OrderedConsumer:
     """
     Reads a stream in order and without gaps, without acknowledgements.
@@ -326,8 +312,8 @@ class OrderedConsumer:
         # Pulls from the server's consumer; None: the next pull creates one.
         self._requester: PullRequester | None = None
         self._reconnects = 0
-        # The fetch that moved the position last, or may do so now.
-        self._last_fetch: _OrderedFetch | None = None
+        # The messages of the fetch that moved the position last, or may do so now.
+        self._last_fetch: list[JetStreamMsg] = []
         # The reply inbox of a running fetch.
         self._inbox: PullInbox | None = None
         self._closed: IteratorClosedError | None = None
@@ -471,13 +457,7 @@ class OrderedConsumer:
 
         """
         request = _fetch_request(batch, timeout, max_bytes, heartbeat)
-        fetch = _OrderedFetch()
-        try:
-            self._fetch(fetch, request, Deadline(timeout))
-            return fetch.messages
-        except BaseException:
-            self._undo(fetch)
-            raise
+        return self._fetch(request, Deadline(timeout))
 
     def fetch_no_wait(
         self, batch: int | None = None, max_bytes: int | None = None
@@ -498,36 +478,51 @@ class OrderedConsumer:
 
         """
         request = no_wait_request(batch, max_bytes)
-        fetch = _OrderedFetch()
+        return self._fetch(request, Deadline(NO_WAIT_TIMEOUT_S))
+
+    def _fetch(self, request: PullRequest, deadline: Deadline) -> list[JetStreamMsg]:
+        """
+        Pull until there are messages, the server reports that there are none, or the deadline.
+
+        After an exception the next fetch returns the messages that this one has received.
+        """
+        self._check_open()
+        messages: list[JetStreamMsg] = []
+        start = b""
         try:
-            self._fetch(fetch, request, Deadline(NO_WAIT_TIMEOUT_S))
-            return fetch.messages
+            with self._lock:
+                self._last_used = self._cursor
+                start = self._cursor.sequence.reply
+                self._last_fetch = messages
+                self._pull_all(request, deadline, messages)
+            return messages
         except BaseException:
-            self._undo(fetch)
+            # Without the lock, whose acquisition could be interrupted; another thread that fetches by now
+            # has set its own list.
+            if self._last_fetch is messages and self._cursor.sequence.reply is not start:
+                self._cursor.sequence.reply = start
+                self._requester = None
             raise
 
-    def _fetch(self, fetch: _OrderedFetch, request: PullRequest, deadline: Deadline) -> None:
-        """Pull until there are messages, the server reports that there are none, or the deadline."""
-        self._check_open()
-        with self._lock:
-            self._last_used = self._cursor
-            fetch.start = self._cursor.sequence.reply
-            self._last_fetch = fetch
-            while True:
-                count = len(fetch.messages)
-                try:
-                    complete = self._pull(request, deadline, fetch)
-                except TimeoutError:
-                    return  # no connection or no leader
-                found = len(fetch.messages) > count
-                if self._api.single_replies and found and len(fetch.messages) < request.batch:
-                    complete = found = False  # the other messages are requested one by one
-                if found or complete or deadline.expired():
-                    return
+    def _pull_all(
+        self, request: PullRequest, deadline: Deadline, messages: list[JetStreamMsg]
+    ) -> None:
+        """Pull into the list; ``_lock`` is held."""
+        while True:
+            count = len(messages)
+            try:
+                complete = self._pull(request, deadline, messages)
+            except TimeoutError:
+                return  # no connection or no leader
+            found = len(messages) > count
+            if self._api.single_replies and found and len(messages) < request.batch:
+                complete = found = False  # the other messages are requested one by one
+            if found or complete or deadline.expired():
+                return
 
-    def _pull(self, request: PullRequest, deadline: Deadline, fetch: _OrderedFetch) -> bool:
+    def _pull(self, request: PullRequest, deadline: Deadline, messages: list[JetStreamMsg]) -> bool:
         """
-        Send one request, keep its messages in ``fetch``, and return whether its reply was complete.
+        Send one request, append its messages to the list, and return whether its reply was complete.
 
         The server's consumer is reused only after a complete reply. Otherwise (a timeout, a reconnect,
         an exception such as a Ctrl-C) it may have sent more messages than arrived, and without a later
@@ -560,9 +555,9 @@ class OrderedConsumer:
             for msg in received:
                 if not self._cursor.advance(msg.ack_subject):
                     break
-                fetch.messages.append(msg)
+                messages.append(msg)
             return False
-        fetch.messages += received
+        messages += received
         if pull.answered:
             self._requester = requester
         return pull.answered
@@ -570,27 +565,11 @@ class OrderedConsumer:
     def _renewed(self, deadline: Deadline) -> PullRequester:
         """Create a consumer that continues from the position; ``_lock`` is held."""
         self._reconnects = self._api.core.reconnects
-        info = self._cursor.renew(deadline)
+        name = self._cursor.renew(deadline).name
         if self._closed is not None:
             self._cursor.drop()
             raise copy_exception(self._closed)
-        return PullRequester(self._api, info.stream_name, info.name, info.config)
-
-    def _undo(self, fetch: _OrderedFetch) -> None:
-        """Move the position back before the messages that an exception kept from the caller."""
-        if self._last_fetch is not fetch:
-            return  # another thread is reading further
-        acquired: list[bool] = []
-        try:
-            call_and_record(acquired, self._lock.acquire, False)
-            if not acquired[0]:
-                return
-            if self._last_fetch is fetch and self._cursor.sequence.reply is not fetch.start:
-                self._cursor.sequence.reply = fetch.start
-                self._requester = None
-        finally:
-            if True in acquired:
-                self._lock.release()
+        return PullRequester(self._api, self._stream, name, _CONFIG)
 
     def next(
         self,
@@ -611,14 +590,9 @@ class OrderedConsumer:
 
         """
         request = _fetch_request(1, timeout, None, heartbeat)
-        fetch = _OrderedFetch()
-        try:
-            self._fetch(fetch, request, Deadline(timeout))
-            for message in fetch.messages:
-                return message
-        except BaseException:
-            self._undo(fetch)
-            raise
+        messages = self._fetch(request, Deadline(timeout))
+        if messages:
+            return messages[0]
         raise self._api.core.timed_out(f"no message from stream {self._stream!r} in time")
 
     def close(self) -> None:

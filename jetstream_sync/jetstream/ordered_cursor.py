@@ -11,20 +11,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final, TypedDict, TypeVar
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, TypedDict, TypeVar
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import AckPolicy, DeliverPolicy, ReplayPolicy
-from ..api.gaps import DeliverySequence
-from ..api.reply import ack_tokens
+from ..api.reply import DeliverySequence, ack_tokens
+from ..codec import decode, encode
 from ..errors import (
     BadRequestError,
     ConnectionClosedError,
     ConnectionLostError,
     Error,
     InvalidOptionError,
+    InvalidResponseError,
     IteratorClosedError,
     MessageNotFoundError,
     OrderedConsumerResetError,
@@ -32,8 +33,9 @@ from ..errors import (
     StreamNotFoundError,
 )
 from ..net.clock import Deadline, monotonic
-from .api_requests import APIRequests, info_of
-from .consumer_api import CREATE, add_consumer
+from ..subjects import check_consumer_name
+from .api_requests import APIRequests
+from .consumer_api import CREATE
 from .direct_get import leader_get
 
 #: Seconds after which the server deletes the consumer of a watch or a download that has no reader. One
@@ -90,13 +92,48 @@ class _LaggingServerError(Error):
     """The replica of the stream that a consumer reads ends before the position."""
 
 
+class ServerConsumer(NamedTuple):
+    """A consumer that was created on the server."""
+
+    name: str
+    """Its name."""
+
+    start: int
+    """The stream sequence just before its first message."""
+
+    pending: int
+    """Number of messages for it when it was created."""
+
+    answer: Mapping[str, Any]
+    """The answer of the server, in JSON."""
+
+    @classmethod
+    def of(cls, answer: dict[str, Any]) -> ServerConsumer:
+        """Read what every reader needs; the rest of the answer is decoded on demand."""
+        answer.pop("type", None)
+        delivered = answer.get("delivered")
+        start = delivered.get("stream_seq") if isinstance(delivered, dict) else None
+        name, pending = answer.get("name"), answer.get("num_pending", 0)
+        if type(name) is not str or type(start) is not int or type(pending) is not int:
+            raise InvalidResponseError(f"not the info of a consumer: {answer!r:.200}")
+        return cls(name, start, pending, answer)
+
+
 class OrderedCursor:
     """The position of an ordered consumer, and the server's consumer that continues from there."""
 
+    #: Whether the state of a new consumer always tells where it starts.
+    _start_is_known = False
+
     def __init__(
-        self, api: APIRequests, stream: str, prefix: str, first: ConsumerConfig, attempts: int = 0
+        self,
+        api: APIRequests,
+        stream: str,
+        prefix: str,
+        first: Mapping[str, Any],
+        attempts: int = 0,
     ) -> None:
-        """Start at the position that a config defines."""
+        """Start at the position that a config in JSON defines."""
         # A reply that is lost with the connection is not waited for: another attempt follows.
         self._api = api.failing_on_disconnect()
         self.stream = stream
@@ -109,7 +146,8 @@ class OrderedCursor:
         #: Whether other servers than the leader have the stream; known after `last_seq()`.
         self.replicated: bool = False
         self._delivered = 0  # messages from earlier consumers
-        self.info: ConsumerInfo | None = None  # the current consumer
+        #: The current consumer on the server.
+        self.consumer: ServerConsumer | None = None
         # When it was created, and the number of consumers in a row that ended at once without a message,
         # or whose creation was cut short by the deadline.
         self._created_at = 0.0
@@ -127,6 +165,11 @@ class OrderedCursor:
     def name(self) -> str:
         """The name of the current consumer, or of the one that is being created."""
         return f"{self._prefix}_{self._serial}"
+
+    @property
+    def info(self) -> ConsumerInfo | None:
+        """The info of the current consumer, in its state at creation."""
+        return None if self.consumer is None else decode(ConsumerInfo, self.consumer.answer)
 
     @property
     def consumer_seq(self) -> int:
@@ -151,20 +194,22 @@ class OrderedCursor:
         self.sequence.last = int(tokens[4]) - 1
         self.sequence.reply = b""
 
-    def _next_config(self, deliver_subject: str | None) -> ConsumerConfig:
+    def _next_config(self, deliver_subject: str | None) -> dict[str, Any]:
         """Return the config of a consumer that starts after the last message."""
         self._serial += 1
-        changes: dict[str, Any] = {"name": self.name, "deliver_subject": deliver_subject}
+        config = {**self._first, "name": self.name}
+        if deliver_subject is not None:
+            config["deliver_subject"] = deliver_subject
         last_seq = self.stream_seq
         if last_seq is not None:
-            changes["deliver_policy"] = DeliverPolicy.BY_START_SEQUENCE
-            changes["opt_start_seq"] = last_seq + 1
-            changes["opt_start_time"] = None
-        return replace(self._first, **changes)
+            config["deliver_policy"] = DeliverPolicy.BY_START_SEQUENCE.value
+            config["opt_start_seq"] = last_seq + 1
+            config.pop("opt_start_time", None)
+        return config
 
     def renew(
         self, deadline: Deadline, deliver_to: Callable[[], str] | None = None
-    ) -> ConsumerInfo:
+    ) -> ServerConsumer:
         """
         Create a consumer that continues from the position, and delete the old one.
 
@@ -172,7 +217,8 @@ class OrderedCursor:
         """
         self._count_short_lives()
         self.drop()
-        self._wait_to_create(deadline)
+        if self._create_at is not None:
+            self._wait_to_create(deadline, self._create_at)
         wait = _FIRST_RETRY_DELAY_S
         timeout = _FIRST_CREATE_TIMEOUT_S
         attempt = 0
@@ -184,9 +230,9 @@ class OrderedCursor:
             limit = deadline.sooner(timeout)
             timeout = min(2 * timeout, _MAX_CREATE_TIMEOUT_S)
             try:
-                info = self._create(config, limit)
-                if position is not None and self._starts_early(info, position, limit):
-                    raise _LaggingServerError(f"the server of consumer {info.name!r} lags behind")
+                consumer = self._create(config, limit)
+                if position is not None and self._starts_early(consumer, position, limit):
+                    raise _LaggingServerError(f"the server of {consumer.name!r} lags behind")
             except (StreamNotFoundError, BadRequestError, PermissionsError):
                 raise
             except Error as error:
@@ -194,7 +240,7 @@ class OrderedCursor:
                 closed = isinstance(error, ConnectionClosedError) and not lost
                 if closed or self._api.core.closed_reason is not None:
                     raise
-                self._drop(config)  # it may have been created
+                self._drop(config["name"])  # it may have been created
                 if deadline.expired():
                     self._cut_short = True
                     text = "the ordered consumer could not be created in time"
@@ -213,25 +259,36 @@ class OrderedCursor:
                     ) from error
                 wait = min(2 * wait, _MAX_RETRY_DELAY_S)
                 continue
-            self.info = info
+            self.consumer = consumer
             self._created_at = monotonic()
             if deliver_to is None:
                 self._delivered += self.consumer_seq
                 self.sequence.last = 0
-            if self.start is None and self._has_start(info):
-                self.start = info.delivered.stream_seq
-            return info
+            # The last messages of many subjects have no common start sequence.
+            if self.start is None and (
+                self._start_is_known
+                or self._first.get("deliver_policy") != DeliverPolicy.LAST_PER_SUBJECT.value
+            ):
+                self.start = consumer.start
+            return consumer
 
-    def _create(self, config: ConsumerConfig, deadline: Deadline) -> ConsumerInfo:
+    def _create(self, config: dict[str, Any], deadline: Deadline) -> ServerConsumer:
         """Create a consumer, once."""
-        return add_consumer(self._api, self.stream, config, CREATE, deadline)
+        routes, stream = self._api.routes, self.stream
+        route = routes.consumer_create(stream, config["name"], config.get("filter_subject"))
+        body = {"stream_name": stream, "config": config, "action": CREATE}
+        return ServerConsumer.of(self._api.ask(route, body, deadline))
 
     def last_seq(self, deadline: Deadline) -> int:
         """Request the last sequence of the stream."""
+        # Only two values of the answer are used, so it is not decoded as a whole.
         answer = self._api.ask(self._api.routes.stream_info(self.stream), None, deadline)
-        info = info_of(answer)
-        self.replicated = info.cluster is not None and bool(info.cluster.replicas)
-        return info.state.last_seq
+        state, cluster = answer.get("state"), answer.get("cluster")
+        last = state.get("last_seq") if isinstance(state, dict) else None
+        if type(last) is not int:
+            raise InvalidResponseError(f"a stream info with last_seq={last!r:.60}")
+        self.replicated = isinstance(cluster, dict) and bool(cluster.get("replicas"))
+        return last
 
     def last_match(self, deadline: Deadline) -> int:
         """
@@ -239,7 +296,8 @@ class OrderedCursor:
 
         0: there is none, or there are so many filters that a request for each would take too long.
         """
-        filters = self._first.filter_subjects or [self._first.filter_subject or ">"]
+        first = self._first
+        filters = first.get("filter_subjects") or [first.get("filter_subject", ">")]
         if len(filters) > _MAX_ASKED_FILTERS:
             return 0
         last = 0
@@ -251,7 +309,7 @@ class OrderedCursor:
 
     def _count_short_lives(self) -> None:
         """Delay the next consumer if the last ones ended at once and without a message."""
-        if self._create_at is not None or not (self._cut_short or self.info):
+        if self._create_at is not None or not (self._cut_short or self.consumer):
             return  # the deadline of an earlier call passed during the delay, or this is the first
         now = monotonic()
         was_cut_short, self._cut_short = self._cut_short, False
@@ -263,13 +321,11 @@ class OrderedCursor:
             delay = min(_FIRST_DELAY_S * 2 ** min(self._short_lives - 2, 16), _MAX_DELAY_S)
             self._create_at = now + delay
 
-    def _wait_to_create(self, deadline: Deadline) -> None:
+    def _wait_to_create(self, deadline: Deadline, create_at: float) -> None:
         """Wait until the next consumer may be created."""
-        if self._create_at is None:
-            return
-        self._wait(deadline.sooner(self._create_at - monotonic()))
+        self._wait(deadline.sooner(create_at - monotonic()))
         # Without this, calls would create a consumer after each deadline, however short.
-        if deadline.expired() and monotonic() < self._create_at and not self.stopping:
+        if deadline.expired() and monotonic() < create_at and not self.stopping:
             raise self._api.core.timed_out(
                 "the last consumers ended at once or were not created in time, and the next must wait"
             )
@@ -282,7 +338,7 @@ class OrderedCursor:
                 break  # the next attempt raises the reason
         return not self.stopping
 
-    def _starts_early(self, info: ConsumerInfo, position: int, deadline: Deadline) -> bool:
+    def _starts_early(self, consumer: ServerConsumer, position: int, deadline: Deadline) -> bool:
         """
         Return whether a new consumer starts before a position because its server lags.
 
@@ -290,12 +346,11 @@ class OrderedCursor:
         would deliver messages again. If the stream itself ends before the position (it was created
         again, or lost its last messages), the start of the consumer becomes the position.
         """
-        start = info.delivered.stream_seq
-        if start >= position:
+        if consumer.start >= position:
             return False
         if self.last_seq(deadline) >= position:
             return True
-        self.start = start
+        self.start = consumer.start
         self.sequence.reply = b""
         return False
 
@@ -304,20 +359,14 @@ class OrderedCursor:
         position = self.stream_seq
         return position is not None and int(ack_tokens(reply)[3]) <= position
 
-    def _has_start(self, info: ConsumerInfo) -> bool:
-        """Return whether the state of a new consumer defines its start position."""
-        # The last messages of many subjects have no common start sequence.
-        return info.config.deliver_policy != DeliverPolicy.LAST_PER_SUBJECT
-
     def drop(self) -> None:
         """Delete the current consumer without waiting for the reply."""
-        info, self.info = self.info, None
-        if info is not None:
-            self._drop(info.config)
+        consumer, self.consumer = self.consumer, None
+        if consumer is not None:
+            self._drop(consumer.name)
 
-    def _drop(self, config: ConsumerConfig) -> None:
-        assert config.name is not None
-        route = self._api.routes.consumer_delete(self.stream, config.name)
+    def _drop(self, name: str) -> None:
+        route = self._api.routes.consumer_delete(self.stream, name)
         try:
             core = self._api.core
             core.publish(*core.encode_message(route, b""))
@@ -341,43 +390,62 @@ def pull_cursor(
             min(unknown), "...", f"not one of {sorted(OrderedOptions.__annotations__)}"
         )
     prefix = options.get("name_prefix")
+    if prefix is not None:
+        check_consumer_name(prefix)
     # Never the prefix alone: another reader with the same prefix would use or delete the consumer.
     unique = os.urandom(11).hex()
     prefix = f"{prefix}_{unique}" if prefix else unique
     attempts = options.get("max_reset_attempts", 0)
     if attempts < 0:
         raise InvalidOptionError("max_reset_attempts", attempts, "must be 0 or above")
-    return cursor_type(api, stream, prefix, _pull_config(f"{prefix}_0", options), attempts)
-
-
-def _pull_config(name: str, options: OrderedOptions) -> ConsumerConfig:
-    """Check the options and return the config of the first consumer."""
-    filters = options.get("filter_subjects")
-    if isinstance(filters, str):
-        filters = [filters]
-    policy = options.get("deliver_policy", DeliverPolicy.ALL)
-    if "opt_start_seq" in options and "deliver_policy" not in options:
-        policy = DeliverPolicy.BY_START_SEQUENCE
-    elif "opt_start_time" in options and "deliver_policy" not in options:
-        policy = DeliverPolicy.BY_START_TIME
-    if policy == DeliverPolicy.LAST_PER_SUBJECT and not filters:
-        filters = [">"]  # the server requires a filter with this policy
-    fields: dict[str, Any] = {
-        "name": name,
-        "deliver_policy": policy,
-        "opt_start_seq": options.get("opt_start_seq"),
-        "opt_start_time": options.get("opt_start_time"),
-        "ack_policy": AckPolicy.NONE,
-        "replay_policy": options.get("replay_policy", ReplayPolicy.INSTANT),
-        "max_deliver": 1,
-        "mem_storage": True,
-        "num_replicas": 1,
-        "inactive_threshold": options.get("inactive_threshold", _INACTIVE_THRESHOLD),
-        "headers_only": options.get("headers_only") or None,
-        "metadata": options.get("metadata"),
+    filters = options.get("filter_subjects") or ()
+    metadata = options.get("metadata")
+    known: dict[str, Any] = {
+        **options,
+        "filter_subjects": (filters,) if isinstance(filters, str) else tuple(filters),
+        "metadata": None if metadata is None else tuple(metadata.items()),
     }
-    if filters:
-        fields["filter_subject" if len(filters) == 1 else "filter_subjects"] = (
-            filters[0] if len(filters) == 1 else list(filters)
-        )
-    return ConsumerConfig(**fields)
+    return cursor_type(api, stream, prefix, _pull_config(**known), attempts)
+
+
+@lru_cache(maxsize=32, typed=True)
+def _pull_config(
+    *,
+    filter_subjects: tuple[str, ...],
+    metadata: tuple[tuple[str, str], ...] | None,
+    deliver_policy: DeliverPolicy | str | None = None,
+    opt_start_seq: int | None = None,
+    opt_start_time: datetime | None = None,
+    replay_policy: ReplayPolicy | str = ReplayPolicy.INSTANT,
+    inactive_threshold: float | timedelta = _INACTIVE_THRESHOLD,
+    headers_only: bool = False,
+    **_: object,
+) -> dict[str, Any]:
+    """Check the options, and return the config of the first consumer; cached, as programs repeat them."""
+    policy = deliver_policy
+    if policy is None:
+        policy = DeliverPolicy.ALL
+        if opt_start_seq is not None:
+            policy = DeliverPolicy.BY_START_SEQUENCE
+        elif opt_start_time is not None:
+            policy = DeliverPolicy.BY_START_TIME
+    if policy == DeliverPolicy.LAST_PER_SUBJECT and not filter_subjects:
+        filter_subjects = (">",)  # the server requires a filter with this policy
+    single = len(filter_subjects) == 1
+    config = ConsumerConfig(
+        name="ordered",
+        deliver_policy=policy,
+        opt_start_seq=opt_start_seq,
+        opt_start_time=opt_start_time,
+        ack_policy=AckPolicy.NONE,
+        replay_policy=replay_policy,
+        max_deliver=1,
+        mem_storage=True,
+        num_replicas=1,
+        inactive_threshold=inactive_threshold,
+        headers_only=headers_only or None,
+        metadata=None if metadata is None else dict(metadata),
+        filter_subject=filter_subjects[0] if single else None,
+        filter_subjects=None if single or not filter_subjects else list(filter_subjects),
+    )
+    return encode(config)

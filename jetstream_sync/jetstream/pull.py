@@ -21,8 +21,8 @@ from weakref import ref
 from ..api.consumer import ConsumerConfig
 from ..api.echo import release
 from ..api.enums import AckPolicy, PriorityPolicy
-from ..api.gaps import DeliverySequence
 from ..api.pull import PullRequest
+from ..api.reply import DeliverySequence
 from ..api.status import PullStatus, PullStatusKind, parse_pull_status
 from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox, first_items

@@ -18,11 +18,12 @@ import os
 from dataclasses import replace
 from datetime import timedelta
 
-from ..api.gaps import DeliverySequence
+from ..api.reply import DeliverySequence
 from ..api.subscribing import SubscribeRequest, ordered_config
 from ..client.core import ConnectionCore
 from ..client.subscription import Subscription, SubscriptionReceiver
 from ..client.threads import spawn
+from ..codec import encode
 from ..errors import (
     BadSubscriptionError,
     ConnectionClosedError,
@@ -33,7 +34,7 @@ from ..errors import (
 )
 from ..net.clock import FOREVER, monotonic
 from ..protocol.parser import Delivery
-from .api_requests import APIRequests
+from .api_requests import APIRequests, EchoCheck
 from .heartbeat import HeartbeatTimeout
 from .ordered_cursor import OrderedCursor
 from .push import PushOptions, PushSubscription
@@ -69,7 +70,7 @@ class OrderedPushSubscription(PushSubscription):
         """Subscribe to a first inbox; call `_start()` next."""
         prefix = request.requested.get("name") or os.urandom(8).hex()
         first = ordered_config(request, f"{prefix}_0", api.core.new_inbox())
-        self._cursor = OrderedCursor(api, stream, prefix, first)
+        self._cursor = OrderedCursor(api, stream, prefix, encode(first))
         # --- under _receive_lock ---
         self._feed: _Feed  # set by `_new_receiver()`
         self._unused = True  # whether no consumer delivers to the first feed yet
@@ -88,7 +89,13 @@ class OrderedPushSubscription(PushSubscription):
 
     def _start(self) -> None:
         """Create the first consumer."""
+        check = EchoCheck(self._api, f"the consumer of stream {self._stream!r}", self._config)
         self._cursor.renew(self._api.deadline(), self._next_inbox)
+        info = self._cursor.info
+        assert info is not None
+        if fields := check.left_out(info.config):
+            outcome = check.removed(self._cursor.drop)
+            raise check.refuse(fields, info.config, outcome)
         self._created = True
         heartbeat = self._config.idle_heartbeat
         assert heartbeat is not None

@@ -8,7 +8,7 @@ Watch the messages of a bucket: first those that exist, then every change.
 2. The watch is current once, at the first of these events: the reply to CONSUMER.CREATE reports nothing
    pending; as many messages as it reported were received, and none of them is newer than the last
    sequence of the stream before the request; otherwise the values that were replaced before their
-   delivery have been received as well (see `Watch._catch_up`); CONSUMER.INFO reports that everything
+   delivery have been received as well (see `_Initial`); CONSUMER.INFO reports that everything
    was delivered, was received, and that nothing is pending. The last one covers messages that were
    removed before their delivery. Silence alone decides nothing. If the stream has replicas, each of
    these events counts only when the leader's last message of the filters was received, since the
@@ -28,12 +28,15 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 
-from ..api.consumer import ConsumerConfig, ConsumerInfo
+from ..api.consumer import ConsumerInfo
 from ..api.enums import DeliverPolicy
+from ..api.pull import ContinuousPull
 from ..api.reply import ack_tokens
 from ..client.result_slot import copy_exception
 from ..client.threads import Signal, after_fork
@@ -59,6 +62,7 @@ from .ordered_cursor import (
     INACTIVE_THRESHOLD_S,
     OrderedCursor,
     OrderedOptions,
+    ServerConsumer,
     pull_cursor,
 )
 
@@ -91,6 +95,23 @@ _MAX_REPLACED: Final = 4
 _CURRENT_POLL_S: Final = 0.05
 
 
+class _Outcome(Enum):
+    """Why a step of a watch returns no entry."""
+
+    BUSY = "another thread takes entries"
+    CURRENT = "the watch is current"
+
+
+# Not looked up in the class, which may run Python code; see `Watch._turn`.
+_BUSY: Final = _Outcome.BUSY
+_CURRENT: Final = _Outcome.CURRENT
+
+
+@lru_cache(maxsize=4)
+def _pull(max_messages: int, heartbeat_s: float) -> ContinuousPull:
+    return continuous_pull({"max_messages": max_messages, "heartbeat": heartbeat_s})
+
+
 class _WatchCursor(OrderedCursor):
     """The position of a watch."""
 
@@ -98,6 +119,8 @@ class _WatchCursor(OrderedCursor):
     from_scratch = False
     #: Whether the watch is not current yet.
     initial = True
+    # The start is used when nothing is pending, and is then known for the last messages of subjects, too.
+    _start_is_known = True
     #: The last sequence of the stream before the current consumer was created, while not current.
     end = 0
 
@@ -110,26 +133,22 @@ class _WatchCursor(OrderedCursor):
     def position(self) -> int:
         """The last sequence that was received, or the one before the start."""
         reply = self.sequence.reply
-        return max(_stream_seq(reply) if reply else 0, (self._first.opt_start_seq or 1) - 1)
+        start: int = self._first.get("opt_start_seq", 1)
+        return max(_stream_seq(reply) if reply else 0, start - 1)
 
     def renew(
         self, deadline: Deadline, deliver_to: Callable[[], str] | None = None
-    ) -> ConsumerInfo:
+    ) -> ServerConsumer:
         """Create a consumer that continues from the position, or starts from scratch."""
         if self.from_scratch:
             self._start = None
             self.sequence.reply = b""
         return super().renew(deadline, deliver_to)
 
-    def _create(self, config: ConsumerConfig, deadline: Deadline) -> ConsumerInfo:
+    def _create(self, config: dict[str, Any], deadline: Deadline) -> ServerConsumer:
         if self.initial:
             self.end = self.last_seq(deadline)
         return super()._create(config, deadline)
-
-    def _has_start(self, info: ConsumerInfo) -> bool:
-        # Used when nothing is pending, and then true for the last messages of subjects, too.
-        del info
-        return True
 
 
 class _DeliveryRequester(OrderedRequester):
@@ -149,6 +168,8 @@ class _WatchMessages(OrderedPuller):
     deadline = FOREVER
     #: Seconds after which the server removes markers of deletions; ``None``: it keeps them.
     marker_ttl: float | None = None
+    #: Whether `Watch.stop` was called.
+    stopped = False
     #: Whether markers may have been removed while there was no consumer.
     markers_lost = False
     # The monotonic time of the last delivery; 0: there was no consumer yet.
@@ -190,6 +211,215 @@ class Markers(NamedTuple):
 
     header: bytes
     """The header block of a marker."""
+
+
+def _stream_seq(reply: bytes) -> int:
+    return int(ack_tokens(reply)[3])
+
+
+def _is_last(reply: bytes) -> bool:
+    """Return whether a message reports that nothing is pending after it."""
+    return ack_tokens(reply)[6] == b"0"
+
+
+class _Initial:
+    """
+    The state of a watch until it is current, and the events that make it current (rule 2).
+
+    Guarded by the lock of the watch.
+    """
+
+    def __init__(self, cursor: _WatchCursor, messages: _WatchMessages) -> None:
+        self._cursor = cursor
+        self._messages = messages
+        # Subject -> last reply subject, to drop revisions that were handed out before a failure.
+        self._seen: dict[bytes, bytes] = {}
+        self._left = 0  # messages that are left of those that the current consumer announced
+        self._rounds = 0  # rounds after the announced messages; see _ends_round()
+        self._target = 0  # the stream sequence at which the round ends
+        # The consumer and the number of its messages at the last check.
+        self._quiet: tuple[str, int] = ("", 0)
+        self._check_at = 0.0
+        self._check_delay_s = _FIRST_CHECK_S
+        self._stalled = 0  # checks in a row that found the same messages undelivered
+        self._replaced = 0  # consumers in a row that were replaced because nothing arrived
+
+    def received(self, count: int) -> None:
+        """Count messages that have arrived and were not taken."""
+        self._replaced = 0
+        consumer = self._cursor.consumer
+        if consumer is not None:  # otherwise the watch was stopped
+            self._left = consumer.pending - self._cursor.consumer_seq + count
+
+    def is_new(self, delivery: Delivery) -> bool:
+        """Return whether no later revision of a message was handed out before."""
+        if not self._cursor.from_scratch:
+            return True
+        subject, reply, _, _ = delivery
+        before = self._seen.get(subject)
+        if before is not None and _stream_seq(before) >= _stream_seq(reply):
+            return False
+        self._seen[subject] = reply
+        return True
+
+    def restored(self, delivery: Delivery, *, is_removed: bool) -> None:
+        """Forget that a message was taken."""
+        self._left += is_removed
+        self._seen.pop(delivery[0], None)
+
+    def is_complete_after(self, reply: bytes) -> bool:
+        """Count a message that is taken; return whether the watch is current after it."""
+        self._left -= 1
+        if self._rounds:
+            return _stream_seq(reply) >= self._target and self._ends_round(reply)
+        # The last token alone is compared first, because this runs for each initial message.
+        if self._left <= 0 or (reply.endswith(b".0") and _is_last(reply)):
+            return self._ends_round(reply)
+        return False
+
+    def _ends_round(self, reply: bytes) -> bool:
+        """
+        Return whether messages that were replaced before their delivery have been received as well.
+
+        A message that is replaced before its delivery is delivered with its new sequence, behind the
+        others, and new subjects may take its place in the count. A message can report that nothing is
+        pending although there are such messages, because the server counts a stored message with a
+        delay. So the count is complete only with messages that existed before the consumer. Otherwise
+        the watch reads on up to the present end of the stream, again if values were replaced
+        meanwhile. The number of rounds is limited.
+        """
+        consumer = self._cursor.consumer
+        tokens = ack_tokens(reply)
+        position = int(tokens[3])
+        known = consumer is None or (
+            position <= self._cursor.end and int(tokens[4]) >= consumer.pending
+        )
+        if self._rounds == _MAX_CATCH_UPS or (known and not self._is_behind(position)):
+            return True
+        if not known:
+            try:
+                self._target = self._cursor.last_seq(Deadline(_CHECK_TIMEOUT_S))
+            except Error:
+                return False  # the connection is lost, or the check after a silence decides
+        self._rounds += 1
+        return not known and self._target <= position
+
+    def is_empty(self) -> bool:
+        """Return whether nothing was pending when the current consumer was created."""
+        consumer = self._cursor.consumer
+        return consumer is not None and not consumer.pending and not self._is_behind()
+
+    def _is_behind(self, position: int | None = None) -> bool:
+        """
+        Return whether the leader has matching messages behind a position, by default the last received.
+
+        The consumer counts what its own replica of the stream has, which can lag behind the leader. The
+        messages up to the last one of the leader are then the target of the next round.
+        """
+        cursor = self._cursor
+        position = cursor.position if position is None else position
+        if not cursor.replicated or position >= cursor.end:
+            return False
+        try:
+            self._target = cursor.last_match(Deadline(_CHECK_TIMEOUT_S))
+        except (PermissionsError, NoRespondersError):
+            return False  # the user may not ask
+        except Error:
+            return True  # the connection or the leader is lost: the next check decides
+        return self._target > position
+
+    def check(self) -> bool:
+        """
+        Return whether the watch is current after a silence; request the consumer's state if that is due.
+
+        Raises:
+            PullError: new consumers have not helped.
+        """
+        consumer = self._cursor.consumer
+        if consumer is None:
+            return False
+        if self.is_empty():
+            return True
+        received = self._cursor.consumer_seq
+        now = monotonic()
+        if self._quiet != (consumer.name, received):
+            self._quiet = consumer.name, received
+            self._check_delay_s = _FIRST_CHECK_S
+            self._check_at = now  # a wait has just ended
+            self._stalled = 0
+        if now < self._check_at:
+            return False
+        self._check_at = now + self._check_delay_s
+        self._check_delay_s = min(2 * self._check_delay_s, _MAX_CHECK_S)
+        state = self._messages.silent_state(FOREVER)
+        if state is None:
+            return False
+        everything = state.delivered.consumer_seq == received and not state.num_pending
+        if everything and not self._is_behind():
+            return True
+        self._stalled += 1
+        if self._stalled == _STALLED_CHECKS:
+            self._replace(state)
+        return False
+
+    def _replace(self, state: ConsumerInfo) -> None:
+        """Replace a consumer whose pending messages the server does not deliver, or do not arrive."""
+        received = self._cursor.consumer_seq
+        self._messages.find_lost_replies(FOREVER)
+        self._messages.restart("the consumer delivers nothing")
+        self._replaced += 1
+        if self._replaced == _MAX_REPLACED:
+            self._replaced = 0
+            raise PullError(
+                409,
+                f"stream {self._cursor.stream!r} has messages for the watch that do not arrive: "
+                f"{state.delivered.consumer_seq} were sent, {received} arrived, "
+                f"{state.num_pending} are pending",
+            )
+
+
+class _LiveKeys:
+    """The subjects with a value, in a bucket that removes the markers of deletions."""
+
+    def __init__(
+        self, api: APIRequests, cursor: _WatchCursor, markers: Markers, filters: str | Sequence[str]
+    ) -> None:
+        self._api = api
+        self._cursor = cursor
+        self._markers = markers
+        self._filters = [filters] if isinstance(filters, str) else filters
+        self._subjects: set[bytes] = set()
+
+    def record(self, delivery: Delivery) -> None:
+        """Record a value or a marker."""
+        if self._markers.has_value(delivery):
+            self._subjects.add(delivery[0])
+        else:
+            self._subjects.discard(delivery[0])
+
+    def lost(self) -> list[Delivery] | None:
+        """
+        Return a marker for each key that had a value, and is not in the bucket any more.
+
+        Its marker was stored while the watch had no consumer, and was removed before there was another.
+        ``None``: the stream cannot be asked now.
+        """
+        stored: set[str] = set()
+        try:
+            for pattern in self._filters:
+                info = stream_info(self._api, self._cursor.stream, pattern)
+                stored.update(info.state.subjects or ())
+        except Error:
+            return None
+        # The reply subject that the marker of the last sequence would have.
+        created = time_to_ns(info.ts or info.created)
+        parts = self._cursor.stream, self._cursor.name, 1, info.state.last_seq, 0, created, 0
+        reply = f"$JS.ACK.{'.'.join(map(str, parts))}".encode()
+        return [
+            (subject, reply, self._markers.header, b"")
+            for subject in sorted(self._subjects)
+            if subject.decode("utf-8", "surrogateescape") not in stored
+        ]
 
 
 class Watch(Generic[E]):
@@ -244,41 +474,29 @@ class Watch(Generic[E]):
         self._not_found = not_found
         options.setdefault("inactive_threshold", INACTIVE_THRESHOLD_S)
         self._cursor = cursor = pull_cursor(api, stream, options, _WatchCursor)
-        cursor.from_scratch = options.get("deliver_policy") == DeliverPolicy.LAST_PER_SUBJECT
-        pull = continuous_pull({"max_messages": _MAX_BUFFERED, "heartbeat": _HEARTBEAT_S})
-        self._messages = _WatchMessages(api, cursor, pull)
+        policy = options.get("deliver_policy")
+        cursor.from_scratch = policy == DeliverPolicy.LAST_PER_SUBJECT
+        self._messages = _WatchMessages(api, cursor, _pull(_MAX_BUFFERED, _HEARTBEAT_S))
         # Reentrant: a Ctrl-C just after it was acquired must not lock out the main thread itself.
         self._lock = threading.RLock()
-        self._stopped = False
         # --- under _lock ---
-        self._current = False
-        self._buffer: deque[E] = deque()  # entries that wait_current() has read
-        self._seen: dict[bytes, bytes] = {}  # subject -> last reply subject, until it is current
-        self._taken: Delivery | None = None  # the message of the entry that is being returned
-        self._left = 0  # messages that are left of those that the current consumer announced
-        self._catch_ups = 0  # rounds after the initial messages; see _catch_up()
-        self._target = 0  # the stream sequence at which the round ends
+        self._initial: _Initial | None = _Initial(cursor, self._messages)  # until it is current
         self._received: deque[Delivery] = deque()  # received messages in order
-        # The consumer and the number of its messages at the last check.
-        self._quiet: tuple[str, int] = ("", 0)
-        self._check_at = 0.0
-        self._check_delay = _FIRST_CHECK_S
-        self._stalled = 0
-        self._replaced = 0  # consumers in a row that were replaced because nothing arrived
-        self._live: set[bytes] = set()  # subjects with a value, if the server removes markers
-        self._markers = markers
-        self._filters = options["filter_subjects"]
+        self._taken: Delivery | None = None  # the message of the entry that is being returned
+        self._buffer: deque[E] = deque()  # entries that wait_current() has read
+        self._live: _LiveKeys | None = None
         if markers is not None:
+            self._live = _LiveKeys(api, cursor, markers, options["filter_subjects"])
             self._messages.marker_ttl = markers.ttl_s
         self._fork_reset = _ForkReset(self)
-        if options.get("deliver_policy") == DeliverPolicy.NEW:
+        if policy == DeliverPolicy.NEW:
             self._set_current()
         deadline = self._messages.deadline = api.deadline()
         try:
             self._messages.start(deadline)
         except StreamNotFoundError as error:
             raise not_found() from error
-        if self._is_empty() and not self._is_behind():
+        if self._initial is not None and self._initial.is_empty():
             self._set_current()
 
     # --- taking entries -------------------------------------------------------------------------
@@ -324,25 +542,15 @@ class Watch(Generic[E]):
         deadline = Deadline(timeout)
         received = 0
         while True:
-            self._taken = None
-            if not self._lock.acquire(timeout=_CURRENT_POLL_S):
-                if self._current:
+            entry = self._turn(_CURRENT_POLL_S, self._next_initial, deadline)
+            if entry is _BUSY:
+                if self._initial is None:
                     return
                 if deadline.expired():
                     raise TimeoutError("another thread is still waiting for an entry")
-                continue  # another thread takes entries
-            try:
-                try:
-                    if self._current and not self._buffer:
-                        return
-                    entry = self._next_entry(deadline)
-                finally:
-                    self._lock.release()
-            except Error:
-                raise
-            except BaseException:
-                self._restore()
-                raise
+                continue
+            if entry is _CURRENT:
+                return
             if entry is not None:
                 yield entry
             if timeout is not None and (entry is not None or received != self._cursor.consumer_seq):
@@ -351,15 +559,28 @@ class Watch(Generic[E]):
 
     def _take(self, deadline: Deadline) -> E:
         """Return the next entry, as `next()` does, before the deadline."""
+        while True:
+            entry = self._turn(deadline.lock_timeout(), self._next_entry, deadline)
+            if entry is _BUSY:
+                raise TimeoutError("another thread is still waiting for an entry")
+            if entry is not None:
+                taken: E = entry  # cast() would be a call, at which a Ctrl-C could lose the entry
+                return taken
+
+    def _turn(
+        self, lock_timeout_s: float, step: Callable[[Deadline], Any], deadline: Deadline
+    ) -> Any:
+        """
+        Take a step while no other thread does, and return its result; `_BUSY`: another thread does.
+
+        After an exception such as a Ctrl-C, the entry that the step was about to return is the next one.
+        """
         self._taken = None
-        if not self._lock.acquire(timeout=deadline.lock_timeout()):
-            raise TimeoutError("another thread is still waiting for an entry")
+        if not self._lock.acquire(timeout=lock_timeout_s):
+            return _BUSY
         try:
             try:
-                while True:
-                    entry = self._next_entry(deadline)
-                    if entry is not None:
-                        return entry
+                return step(deadline)
             finally:
                 self._lock.release()
         except Error:
@@ -368,17 +589,31 @@ class Watch(Generic[E]):
             self._restore()
             raise
 
-    def _take_or_current(self) -> E | None:
-        """Return the next entry; ``None``: it was dropped, or the watch has just become current."""
-        with self._lock:
-            return self._next_entry(FOREVER)
+    def _next_entry(self, deadline: Deadline) -> E | None:
+        """Return the next buffered entry, or that of the next message; ``None``: it has none."""
+        if self._buffer and not self._messages.stopped:
+            return self._buffer.popleft()
+        return self._advance(deadline)
+
+    def _next_initial(self, deadline: Deadline) -> E | _Outcome | None:
+        """Return the next entry; `_CURRENT`: it is not one of the initial entries."""
+        if self._initial is None and not self._buffer:
+            return _CURRENT
+        return self._next_entry(deadline)
+
+    def _read_ahead(self, deadline: Deadline) -> None:
+        """Put the next initial entry into the buffer."""
+        if self._initial is not None:
+            entry = self._advance(deadline)
+            if entry is not None:
+                self._buffer.append(entry)
 
     # --- the initial entries --------------------------------------------------------------------
 
     @property
     def is_current(self) -> bool:
         """Whether all entries that existed at the start were received; it never becomes false again."""
-        return self._current
+        return self._initial is None
 
     def wait_current(self, timeout: float | timedelta | None = None) -> None:
         """
@@ -396,120 +631,72 @@ class Watch(Generic[E]):
         """
         self._api.core.check_not_forked()
         deadline = Deadline(timeout)
-        while not self._current:
-            if not self._lock.acquire(timeout=deadline.sooner(_CURRENT_POLL_S).lock_timeout()):
-                if deadline.expired():
-                    raise TimeoutError("the watch was not current in time")
-                continue
-            try:
-                if not self._current:
-                    entry = self._advance(deadline)
-                    if entry is not None:
-                        self._buffer.append(entry)
-            finally:
-                self._lock.release()
-
-    def _next_entry(self, deadline: Deadline) -> E | None:
-        """Return the next buffered entry, or that of the next message; ``_lock`` is held."""
-        if self._buffer and not self._stopped:
-            return self._buffer.popleft()
-        return self._advance(deadline)
+        while self._initial is not None:
+            wait = deadline.sooner(_CURRENT_POLL_S).lock_timeout()
+            if self._turn(wait, self._read_ahead, deadline) is _BUSY and deadline.expired():
+                raise TimeoutError("the watch was not current in time")
 
     def _advance(self, deadline: Deadline) -> E | None:
-        """Return the entry of the next message; ``_lock`` is held."""
+        """Return the entry of the next message; ``None``: it has none, or the state has changed."""
         received = self._received
-        if self._stopped:
+        if self._messages.stopped:
             raise IteratorClosedError("the watch was stopped")
         if not received and not self._receive(deadline):
             return None
         delivery = received[0]
         entry = self._make(delivery)
-        if self._markers is not None:
-            change = self._live.add if self._markers.has_value(delivery) else self._live.discard
-            change(delivery[0])
+        if self._live is not None:
+            self._live.record(delivery)
         self._taken = delivery
-        if self._current:
+        initial = self._initial
+        if initial is None:
             received.popleft()
             return entry
-        if self._cursor.from_scratch:
-            subject, reply, _, _ = delivery
-            before = self._seen.get(subject)
-            if before is not None and _stream_seq(before) >= _stream_seq(reply):
-                entry = None
-            else:
-                self._seen[subject] = reply
-        self._left -= 1
+        is_new = initial.is_new(delivery)
         received.popleft()
-        if self._catch_ups:
-            if _stream_seq(delivery[1]) >= self._target:
-                self._catch_up(delivery[1])
-        # The last token alone is compared first, because this runs for each initial message.
-        elif self._left <= 0 or (delivery[1].endswith(b".0") and _is_last(delivery[1])):
-            self._catch_up(delivery[1])
-        return entry
-
-    def _catch_up(self, reply: bytes) -> None:
-        """
-        Become current when messages that were replaced before their delivery have been received.
-
-        A message that is replaced before its delivery is delivered with its new sequence, behind the
-        others, and new subjects may take its place in the count. A message can report that nothing is
-        pending although there are such messages, because the server counts a stored message with a
-        delay. So the count is complete only with messages that existed before the consumer. Otherwise
-        the watch reads on up to the present end of the stream, again if values were replaced
-        meanwhile. The number of rounds is limited.
-        """
-        info = self._cursor.info
-        tokens = ack_tokens(reply)
-        position = int(tokens[3])
-        known = info is None or (
-            position <= self._cursor.end and int(tokens[4]) >= info.num_pending
-        )
-        if self._catch_ups == _MAX_CATCH_UPS or (known and not self._is_behind(position)):
+        if initial.is_complete_after(delivery[1]):
             self._set_current()
-            return
-        if known:
-            self._catch_ups += 1
-            return
-        try:
-            self._target = self._cursor.last_seq(Deadline(_CHECK_TIMEOUT_S))
-        except Error:
-            return  # the connection is lost, or the check after a silence decides
-        self._catch_ups += 1
-        if self._target <= position:
-            self._set_current()
+        return entry if is_new else None
+
+    def _set_current(self) -> None:
+        self._initial = None
+        self._cursor.initial = False
+        self._cursor.from_scratch = False
 
     def _restore(self) -> None:
         """Put the message back that an exception, such as a Ctrl-C, kept from the caller."""
         taken, self._taken = self._taken, None
         if taken is None:
             return
-        if not self._received or self._received[0] is not taken:
+        is_removed = not self._received or self._received[0] is not taken
+        if is_removed:
             self._received.appendleft(taken)
-            self._left += 1
-        self._seen.pop(taken[0], None)
+        if self._initial is not None:
+            self._initial.restored(taken, is_removed=is_removed)
 
     def _receive(self, deadline: Deadline) -> bool:
         """Wait for messages and return whether there are any; ``_lock`` is held."""
         messages = self._messages
         messages.deadline = deadline
-        position = self._cursor.sequence.reply
+        initial, position = self._initial, self._cursor.sequence.reply
         wait = deadline
-        if not self._current:
+        if initial is not None:
             wait = deadline.sooner(_FIRST_CHECK_S)
-        elif messages.markers_lost:
-            self._find_lost_markers()
-            if self._received:
+        elif messages.markers_lost and self._live is not None:
+            lost = self._live.lost()
+            if lost is None:
+                wait = deadline.sooner(_MAX_CHECK_S)  # tried again later
+            else:
+                messages.markers_lost = False
+                self._received += lost
+            if lost:
                 return True
-            if messages.markers_lost:
-                wait = deadline.sooner(_MAX_CHECK_S)
         try:
             self._received += messages.take_many(wait)
         except TimeoutError:
-            if not self._current:
-                self._check_current()
-                if self._current:
-                    return False
+            if initial is not None and initial.check():
+                self._set_current()
+                return False
             if not deadline.expired():
                 return False
             raise
@@ -523,112 +710,9 @@ class Watch(Generic[E]):
             self._cursor.sequence.reply = position
             messages.restart("a call was interrupted")
             raise
-        if not self._current:
-            self._replaced = 0
-            self._count_initial(len(self._received))
+        if initial is not None:
+            initial.received(len(self._received))
         return True
-
-    def _find_lost_markers(self) -> None:
-        """
-        Add a marker for each key that had a value, and is not in the bucket any more.
-
-        Its marker was stored while the watch had no consumer, and was removed before there was another.
-        """
-        assert self._markers is not None
-        filters = [self._filters] if isinstance(self._filters, str) else self._filters
-        stored: set[str] = set()
-        try:
-            for pattern in filters:
-                info = stream_info(self._api, self._cursor.stream, pattern)
-                stored.update(info.state.subjects or ())
-        except Error:
-            return  # tried again later
-        self._messages.markers_lost = False
-        # The reply subject that the marker of the last sequence would have.
-        created = time_to_ns(info.ts or info.created)
-        parts = self._cursor.stream, self._cursor.name, 1, info.state.last_seq, 0, created, 0
-        reply = f"$JS.ACK.{'.'.join(map(str, parts))}".encode()
-        for subject in sorted(self._live):
-            if subject.decode("utf-8", "surrogateescape") not in stored:
-                self._received.append((subject, reply, self._markers.header, b""))
-
-    def _count_initial(self, received: int) -> None:
-        """Compute how many messages are left, including those that were just received."""
-        info = self._cursor.info
-        if info is not None:  # otherwise the watch was stopped
-            self._left = info.num_pending - self._cursor.consumer_seq + received
-
-    def _is_empty(self) -> bool:
-        """Return whether nothing was pending when the current consumer was created."""
-        info = self._cursor.info
-        return info is not None and not info.num_pending
-
-    def _is_behind(self, position: int | None = None) -> bool:
-        """
-        Return whether the leader has matching messages behind a position, by default the last received.
-
-        The consumer counts what its own replica of the stream has, which can lag behind the leader. The
-        messages up to the last one of the leader are then the target of the next round.
-        """
-        cursor = self._cursor
-        position = cursor.position if position is None else position
-        if not cursor.replicated or position >= cursor.end:
-            return False
-        try:
-            self._target = cursor.last_match(Deadline(_CHECK_TIMEOUT_S))
-        except (PermissionsError, NoRespondersError):
-            return False  # the user may not ask
-        except Error:
-            return True  # the connection or the leader is lost: the next check decides
-        return self._target > position
-
-    def _set_current(self) -> None:
-        self._current = True
-        self._cursor.initial = False
-        self._cursor.from_scratch = False
-        self._seen = {}
-
-    def _check_current(self) -> None:
-        """Request the consumer's state if no message has arrived for a while; ``_lock`` is held."""
-        info = self._cursor.info
-        if info is None:
-            return
-        received = self._cursor.consumer_seq
-        if self._is_empty() and not self._is_behind():
-            self._set_current()
-            return
-        now = monotonic()
-        if self._quiet != (info.name, received):
-            self._quiet = info.name, received
-            self._check_delay = _FIRST_CHECK_S
-            self._check_at = now  # a wait has just ended
-            self._stalled = 0
-        if now < self._check_at:
-            return
-        self._check_at = now + self._check_delay
-        self._check_delay = min(2 * self._check_delay, _MAX_CHECK_S)
-        state = self._messages.silent_state(FOREVER)
-        if state is None:
-            return
-        everything = state.delivered.consumer_seq == received and not state.num_pending
-        if everything and not self._is_behind():
-            self._set_current()
-            return
-        self._stalled += 1
-        if self._stalled < _STALLED_CHECKS:
-            return
-        # The server counts messages as pending that it does not deliver, or they do not arrive.
-        self._messages.find_lost_replies(FOREVER)
-        self._messages.restart("the consumer delivers nothing")
-        self._replaced += 1
-        if self._replaced == _MAX_REPLACED:
-            self._replaced = 0
-            raise PullError(
-                409,
-                f"stream {info.stream_name!r} has messages for the watch that do not arrive: "
-                f"{state.delivered.consumer_seq} were sent, {received} arrived, "
-                f"{state.num_pending} are pending",
-            )
 
     # --- ending ---------------------------------------------------------------------------------
 
@@ -639,7 +723,7 @@ class Watch(Generic[E]):
         Threads that wait for an entry get `IteratorClosedError`, and iterations end. The call does not
         wait for the server. A second call does nothing.
         """
-        self._stopped = True
+        self._messages.stopped = True
         self._messages.stop()
 
     @property
@@ -665,15 +749,6 @@ class Watch(Generic[E]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {self._cursor.stream!r}>"
-
-
-def _stream_seq(reply: bytes) -> int:
-    return int(ack_tokens(reply)[3])
-
-
-def _is_last(reply: bytes) -> bool:
-    """Return whether a message reports that nothing is pending after it."""
-    return ack_tokens(reply)[6] == b"0"
 
 
 class _ForkReset:
@@ -712,7 +787,8 @@ class _WatchSource(Generic[E]):
             if self._on_current is not None and self._watch.is_current:
                 on_current, self._on_current = self._on_current, None
                 on_current()
-            entry = self._watch._take_or_current()  # noqa: SLF001 - one module
+            watch = self._watch
+            entry = watch._turn(-1, watch._next_entry, FOREVER)  # noqa: SLF001 - one module
             if entry is not None:
                 return cast("JetStreamMsg", entry)
 
