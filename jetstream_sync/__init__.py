@@ -37,6 +37,7 @@ The public names by topic:
 from __future__ import annotations
 
 from . import errors
+from .address import Server
 from .api.account import AccountInfo, AccountLimits, APIStats, Tier
 from .api.cluster import ClusterInfo, PeerInfo, Placement
 from .api.consumer import (
@@ -88,12 +89,12 @@ from .api.stream import (
     SubjectTransform,
 )
 from .client.message import Msg
-from .client.pool import Server
 from .client.replies import ReplyIterator
 from .client.subscription import Subscription
 from .errors import *  # noqa: F403 - every error of the tree, by its own __all__
 from .events import ConnectionEvent, EventKind
 from .headers import Headers, Status
+from .jetstream.api_requests import APICall
 from .jetstream.batches import Batch
 from .jetstream.connection import Connection, connect, shared_connection
 from .jetstream.consume import ConsumeHandle
@@ -122,6 +123,7 @@ from .protocol.state import ConnectionStatus
 from .version import __version__
 
 __all__ = [
+    "APICall",
     "APIStats",
     "AccountInfo",
     "AccountLimits",

@@ -39,6 +39,18 @@ _PUBLIC_PART = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)?(\[[^]/]*\]?|[^:/?#\s]*
 
 
 @dataclass(frozen=True, slots=True)
+class Server:
+    """A server that a connection may use, as in `Connection.server_pool`."""
+
+    uri: str
+    """Its URL, without a login."""
+    reconnects: int = 0
+    """Number of failed attempts in a row."""
+    discovered: bool = False
+    """Whether it was discovered from the cluster; the others were given by the user."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerAddress:
     """The address of one server; ``repr`` omits the credentials of its URL."""
 

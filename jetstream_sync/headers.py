@@ -72,6 +72,8 @@ LAST_STREAM: Final = "Nats-Last-Stream"
 CONSUMER_STALLED: Final = "Nats-Consumer-Stalled"
 #: The pin id of this client in a priority group (ADR-42).
 PIN_ID: Final = "Nats-Pin-Id"
+#: The API level that a request demands (ADR-44).
+REQUIRED_API_LEVEL: Final = "Nats-Required-Api-Level"
 
 _VERSION: Final = b"NATS/1.0"
 # Printable ASCII without the colon, as in nats-server and RFC 7230.

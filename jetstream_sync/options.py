@@ -15,7 +15,7 @@ from datetime import timedelta
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from .address import Secret, ServerAddress, left_out, missing_secret
+from .address import Secret, Server, ServerAddress, left_out, missing_secret
 from .errors import BadSubjectError, InvalidOptionError
 from .events import ConnectionEvent
 from .subjects import check_publish_subject
@@ -32,6 +32,8 @@ EventCallback = Callable[[], object] | Callable[[ConnectionEvent], object]
 FilePath = str | os.PathLike[str]
 #: Called with the host, the port and a timeout in seconds; returns a connected socket.
 Dialer = Callable[[str, int, float], "socket"]
+#: Called with the servers; returns one and the wait in seconds, or ``None``.
+ReconnectTo = Callable[[list[Server]], tuple[Server, float | timedelta] | None]
 
 DEFAULT_PENDING_MSGS_LIMIT: Final = 512 * 1024
 DEFAULT_PENDING_BYTES_LIMIT: Final = 128 * 1024 * 1024
@@ -68,6 +70,7 @@ _CALLBACKS: Final = (
     "user_jwt_cb",
     "signature_cb",
     "reconnect_delay_cb",
+    "reconnect_to_cb",
     "dialer",
     "trace_cb",
     "error_cb",
@@ -180,6 +183,10 @@ class ConnectOptions(TypedDict, total=False):
     reconnect_delay_cb: Callable[[int], float | timedelta] | None
     """Returns the wait before the next round, instead of ``reconnect_time_wait`` and its jitter. Called
     with the number of rounds since the connection was lost."""
+    reconnect_to_cb: ReconnectTo | None
+    """Chooses the server of each attempt to reconnect: called with the servers of `Connection.server_pool`,
+    it returns one of them and the wait before the attempt, in seconds. ``None``, an error or another
+    server: the next one of the pool at once, as without this option."""
     ignore_auth_error_abort: bool
     """Keep trying a server that refused the login twice with the same error; default false."""
     ignore_discovered_servers: bool
@@ -261,6 +268,7 @@ class ConnectionOptions:
     reconnect_time_wait: float = 2.0
     reconnect_jitter: float | None = None
     reconnect_delay_cb: Callable[[int], float | timedelta] | None = field(default=None, repr=False)
+    reconnect_to_cb: ReconnectTo | None = field(default=None, repr=False)
     ignore_auth_error_abort: bool = False
     ignore_discovered_servers: bool = False
     fail_requests_on_disconnect: bool = False

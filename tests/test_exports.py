@@ -213,6 +213,7 @@ CLASSES = {
     },
     "PullConsumer": {
         "": "cached_info name stream_name",
+        "reset": "seq",
         "info": "",
         "fetch": "timeout max_bytes heartbeat",
         "fetch_no_wait": "",

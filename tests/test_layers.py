@@ -81,7 +81,7 @@ MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
 ONLY_IN: dict[str, set[str]] = {
     "asyncio": set(),
     "concurrent": {"client", "jetstream", "cli", "spark"},
-    "json": {"codec.py", "cli", "spark", "workers", "django/tasks.py"},
+    "json": {"codec.py", "contexts.py", "cli", "spark", "workers", "django/tasks.py"},
     "logging": {"client", "jetstream", "cli", "spark", "workers", "django"},
     # Handlers run in processes: pipes, and the import of the main module.
     "multiprocessing": {"workers/processes.py", "workers/child.py"},
@@ -155,9 +155,11 @@ BROAD_HANDLERS: dict[tuple[str, str], str] = {
     ("client/reader.py", "_dispatch"): "a fault of one receiver ends that receiver only",
     ("client/reader.py", "_dispatch_permission_error"): "the same",
     ("client/connector.py", "_delay"): "the user's reconnect delay callback may raise anything",
+    ("client/connector.py", "_chosen"): "the user's choice of a server may raise anything",
     ("client/subscription.py", "_run"): "a user's callback for messages may raise anything",
     ("client/threads.py", "run"): "the top of every thread: it reports the error that ended it",
     ("client/tracing.py", "_call"): "a user's callback for the trace may raise anything",
+    ("jetstream/api_requests.py", "_tell"): "a user's function for requests may raise anything",
     ("jetstream/consume.py", "_run"): "a user's callback for messages may raise anything",
     ("services/endpoint.py", "_handle"): "a user's handler may raise anything",
     ("services/service.py", "_with_data"): "a user's function for statistics may raise anything",

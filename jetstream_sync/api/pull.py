@@ -136,7 +136,7 @@ class ContinuousPull:
     threshold_messages: int
     """Send another request when fewer messages than this are pending."""
     threshold_bytes: int
-    """The threshold in bytes; 0 without a limit in bytes."""
+    """The threshold in bytes; 0: the buffer has no limit in bytes."""
     stop_after: int = 0
     """Number of messages after which the pull ends; 0: no limit."""
     on_demand: bool = False
@@ -158,8 +158,6 @@ class ContinuousPull:
         largest_batch: int = UNLIMITED_BATCH,
     ) -> ContinuousPull:
         """Compute the limits from the user's options; ``None`` means *not set*."""
-        if max_messages is not None and max_bytes is not None:
-            raise InvalidOptionError("max_bytes", max_bytes, "cannot be combined with max_messages")
         if on_demand:
             _exclude_on_demand(
                 max_messages=max_messages,
@@ -172,8 +170,11 @@ class ContinuousPull:
         _positive("max_messages", max_messages)
         _positive("max_bytes", max_bytes)
         _positive("stop_after", stop_after)
-        if threshold_bytes is not None and max_bytes is None:
-            raise InvalidOptionError("threshold_bytes", threshold_bytes, "requires max_bytes")
+        # Beside a number of messages, the bytes limit each request, not the buffer.
+        buffered_bytes = 0 if max_messages else max_bytes or 0
+        if threshold_bytes is not None and not buffered_bytes:
+            reason = "requires max_bytes without max_messages"
+            raise InvalidOptionError("threshold_bytes", threshold_bytes, reason)
         expires = DEFAULT_EXPIRES_NS if expires_ns is None else expires_ns
         if expires < MIN_EXPIRES_NS:
             raise InvalidOptionError("expires", expires / _NS_PER_S, "must be at least 1 second")
@@ -195,7 +196,7 @@ class ContinuousPull:
         return cls(
             request=request,
             threshold_messages=_threshold("threshold_messages", threshold_messages, batch),
-            threshold_bytes=_threshold("threshold_bytes", threshold_bytes, max_bytes or 0),
+            threshold_bytes=_threshold("threshold_bytes", threshold_bytes, buffered_bytes),
             stop_after=stop_after or 0,
             on_demand=on_demand,
         )
@@ -273,7 +274,7 @@ class PullLedger:
         `allow()` permit.
         """
         pull = self._pull
-        limit = pull.request.max_bytes
+        limit = pull.request.max_bytes if pull.threshold_bytes else 0
         if self.pending_messages >= pull.threshold_messages and (
             not limit or self.pending_bytes >= pull.threshold_bytes
         ):

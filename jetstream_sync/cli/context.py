@@ -11,8 +11,9 @@ from typing import Any, Final
 import click
 
 from ..address import parse_servers
+from ..contexts import KEYS, fault_in
 from ..errors import Error, InvalidOptionError
-from .context_store import KEYS, SECRETS, Contexts, complete_context, fault_in, redacted
+from .context_store import SECRETS, Contexts, complete_context, redacted
 from .groups import NounGroup
 from .login import Login, chosen_context, read_password
 from .output import emit, emit_names, note, say

@@ -16,37 +16,11 @@ from typing import Any, Final
 
 import click
 
+from ..contexts import KEYS, contexts_root, fault_in, is_context_name
 from .env import CommonOptions
 from .names import did_you_mean
 from .status import CommandError, ExitStatus
 
-#: The keys of a context with their defaults.
-KEYS: Final[Mapping[str, Any]] = {
-    "description": "",
-    "url": "",
-    "socks_proxy": "",
-    "token": "",
-    "user": "",
-    "password": "",
-    "creds": "",
-    "nkey": "",
-    "cert": "",
-    "key": "",
-    "ca": "",
-    "nsc": "",
-    "jetstream_domain": "",
-    "jetstream_api_prefix": "",
-    "jetstream_event_prefix": "",
-    "inbox_prefix": "",
-    "user_jwt": "",
-    "user_seed": "",
-    "color_scheme": "",
-    "tls_first": False,
-    "windows_cert_store": "",
-    "windows_cert_match_by": "",
-    "windows_cert_match": "",
-    "windows_ca_certs_match": None,
-}
 #: Keys whose values are masked in output.
 SECRETS: Final = frozenset({"token", "password", "user_jwt", "user_seed"})
 _MASK: Final = "*********"
@@ -56,12 +30,11 @@ class Contexts:
     """The contexts of a user."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
-        home = variables.get("XDG_CONFIG_HOME")
-        self.root: Path = (Path(home) if home else home_of(variables) / ".config") / "nats"
+        self.root: Path = contexts_root(variables)
 
     def path(self, name: str) -> Path:
         """Return the path of a context, which may not exist."""
-        if not name or name.startswith(".") or not name.isprintable() or set(name) & set("/\\ "):
+        if not is_context_name(name):
             raise CommandError(
                 f"context name {name!r} is invalid: use letters, digits, '-' and '_'",
                 ExitStatus.USAGE,
@@ -164,26 +137,6 @@ class Contexts:
                 raise
         except OSError as error:
             raise CommandError(f"{path}: {error.strerror}", ExitStatus.FAILED) from error
-
-
-def home_of(variables: Mapping[str, str]) -> Path:
-    """Return the user's home directory, or the null device in containers without one."""
-    try:
-        return Path(variables.get("HOME") or Path.home())
-    except RuntimeError:
-        return Path(os.devnull)
-
-
-def fault_in(fields: object) -> str:
-    """Return why the fields are not a valid context; empty when they are."""
-    if not isinstance(fields, dict):
-        return "expected a JSON object"
-    for key, usual in KEYS.items():
-        value = fields.get(key)
-        # Boolean keys may be text as well.
-        if isinstance(usual, str | bool) and not isinstance(value, str | type(usual) | None):
-            return f"{key}: expected {'text' if isinstance(usual, str) else 'true or false'}, not {value!r}"
-    return ""
 
 
 def redacted(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ variables are those of the ``nats`` command.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from ..contexts import OPTIONS, TLS_OPTIONS, connect_options, unsupported_key
 from ..errors import InvalidOptionError, SubscriptionError
 from .context_store import Contexts
 from .env import SafeText, unescaped
@@ -100,21 +100,18 @@ _PARTS: Final = {
 }
 
 
-#: The parts that are options of `connect()`, of its ``tls``, and all options of the library by part.
-_CONNECT: Final = ("user", "password", "token", "creds", "nkey", "inbox_prefix", "name")
-_TLS: Final = ("tlsca", "tlscert", "tlskey")
+#: The options of the library, by part.
 _LIBRARY: Final = {
-    **{part: part for part in (*_CONNECT, "domain")},
+    **{
+        part: (OPTIONS | TLS_OPTIONS)[each.key]
+        for part, each in _PARTS.items()
+        if each.key in OPTIONS | TLS_OPTIONS
+    },
+    "name": "name",
     "url": "servers",
-    "creds": "user_credentials",
-    "nkey": "nkeys_seed",
-    "tlsca": "ca_file",
-    "tlscert": "cert_file",
-    "tlskey": "key_file",
+    "domain": "domain",
     "api_prefix": "prefix",
 }
-#: Context keys that are not supported. Ignoring them would change the connection.
-_UNSUPPORTED: Final = ("nsc", "socks_proxy", "windows_cert_store", "windows_cert_match")
 _PATHS: Final = tuple(name for name, part in _PARTS.items() if part.metavar == "FILE")
 
 
@@ -135,8 +132,8 @@ class Login:
         variables = settings.env.variables
         context = chosen_context(settings)
         fields = Contexts(variables).load(context) if context else {}
-        if any(fields.get(key) for key in _UNSUPPORTED):
-            wanted = next(key for key in _UNSUPPORTED if fields.get(key))
+        wanted = unsupported_key(fields)
+        if wanted is not None:
             raise CommandError(
                 f"context {context}: jsm does not support {wanted!r}", ExitStatus.USAGE
             )
@@ -201,21 +198,12 @@ class Login:
 
     def options(self) -> dict[str, Any]:
         """Return the options of `connect()` for this login."""
-        from .. import TLSOptions  # noqa: PLC0415 - only for connections
-
         values = self.values
-        options = {_LIBRARY[part]: values[part] for part in _CONNECT if part in values}
-        files = {_LIBRARY[part]: values[part] for part in _TLS if part in values}
-        if files:
-            options["tls"] = TLSOptions(**files)
-        if str(values.get("tlsfirst", "")).lower() not in ("", "0", "false", "no"):
-            options["tls_handshake_first"] = True
-        if "jwt" in values and "seed" in values:
-            options["user_credentials"] = functools.partial(
-                _credentials, values["jwt"], values["seed"]
-            )
-        elif "jwt" in values:
-            options["user_jwt_cb"] = functools.partial(str, values["jwt"])
+        options = connect_options(
+            {each.key: values[part] for part, each in _PARTS.items() if part in values}
+        )
+        if "name" in values:
+            options["name"] = values["name"]
         return options
 
 
@@ -254,14 +242,6 @@ def _file(text: str) -> Path:
 def _addresses(value: Any) -> list[str]:
     texts = value.split(",") if isinstance(value, str) else value
     return [text.strip() for text in texts if text.strip()]
-
-
-def _credentials(jwt: str, seed: str) -> str:
-    """Return a JWT and a seed in the format of a credentials file."""
-    return (
-        f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n"
-        f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
-    )
 
 
 def read_password(settings: CommonOptions) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, NoReturn
 
-from ..address import parse_servers
+from ..address import Server, parse_servers
 from ..errors import BadSubscriptionError, DrainTimeoutError, TimeoutError
 from ..foreign_names import ForeignNames
 from ..headers import HeadersLike
@@ -21,7 +21,6 @@ from ..protocol.state import ConnectionStatus
 from ..subjects import check_queue, check_subject
 from .core import ConnectionCore
 from .message import Msg
-from .pool import Server
 from .replies import ReplyIterator, Sentinel
 from .subscription import MsgCallback, Subscription
 from .threads import in_callback

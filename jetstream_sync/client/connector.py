@@ -24,6 +24,7 @@ from ..errors import (
     ConnectionLostError,
     Error,
     InvalidArgumentError,
+    InvalidOptionError,
     NoServersError,
     ProtocolError,
 )
@@ -109,7 +110,8 @@ class Connector:
             rounds = 1
             self._wait(rounds)
         while not self._stopped.is_set():
-            for address in self._pool.addresses():
+            for following in self._pool.addresses():
+                address = self._chosen() or following
                 if self._stopped.is_set():
                     return None
                 if not self._pool.has(address):
@@ -205,6 +207,36 @@ class Connector:
         self._skip_wait.wait(min(max(self._delay(rounds), least), _MAX_DELAY_S))
         # `stop()` sets both signals, and the caller checks the other one after this.
         self._skip_wait.clear()
+
+    def _chosen(self) -> ServerAddress | None:
+        """Wait as ``reconnect_to_cb`` wants, and return the server that it chose; ``None``: the next one."""
+        choose = self._options.reconnect_to_cb
+        if choose is None:
+            return None
+        addresses = self._pool.addresses()
+        servers = self._pool.servers()
+        try:
+            choice = choose(servers)
+            if choice is None:
+                return None
+            server, delay = choice
+            wait = seconds(delay, "reconnect_to_cb")
+            address = next(each for each in addresses if each.url == server.uri)
+        except StopIteration:
+            self._events.error(
+                InvalidOptionError(
+                    "reconnect_to_cb", server.uri, "returned a server outside the pool"
+                )
+            )
+            return None
+        except Exception as error:
+            log.exception("%s: reconnect_to_cb raised", self._name)
+            self._events.error(error)
+            return None
+        if wait > 0:
+            self._skip_wait.wait(min(wait, _MAX_DELAY_S))
+            self._skip_wait.clear()
+        return address
 
     def _delay(self, rounds: int) -> float:
         """Return the delay in seconds after a number of rounds."""

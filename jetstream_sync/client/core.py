@@ -24,7 +24,7 @@ from datetime import datetime, timedelta, timezone
 from types import FrameType
 from typing import NoReturn
 
-from ..address import ServerAddress
+from ..address import Server, ServerAddress
 from ..errors import (
     BadSubjectError,
     BadSubscriptionError,
@@ -51,7 +51,6 @@ from .direct_reads import DirectReads
 from .encoder import EncodeFunction, MessageEncoder
 from .events import Events, closed_error_for, is_deliberate_close
 from .keepalive import KeepAlive
-from .pool import Server
 from .reader import Reader
 from .receiver import MessageReceiver
 from .request import RequestFunction, RequestMux

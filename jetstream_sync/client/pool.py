@@ -7,21 +7,8 @@ import random
 import threading
 from dataclasses import dataclass, replace
 
-from ..address import ServerAddress
+from ..address import Server, ServerAddress
 from ..errors import InvalidOptionError
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A server that a connection may use, as in `Connection.server_pool`."""
-
-    uri: str
-    """Its URL, without a login."""
-    reconnects: int = 0
-    """Number of failed attempts in a row."""
-    discovered: bool = False
-    """Whether it was discovered from the cluster; the others were given by the user."""
-
 
 #: Maximum number of servers used from one INFO, and of endpoints remembered as known.
 _MAX_DISCOVERED = 1000

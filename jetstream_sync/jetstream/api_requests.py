@@ -9,8 +9,10 @@ per transport, because a reconnect may lead to another server.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING
+from copy import copy
+from dataclasses import MISSING, dataclass
 from dataclasses import fields as fields_of
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
@@ -31,24 +33,55 @@ from ..errors import (
     PermissionsError,
     ServerTooOldError,
 )
+from ..headers import REQUIRED_API_LEVEL
 from ..net.clock import Deadline, monotonic
+from ..options import check_callback
+from ..protocol.parser import Delivery
 from ..subjects import check_subject
 from ..suggestions import closest_match
 
+log: logging.Logger = logging.getLogger("jetstream_sync.connection")
+
 R = TypeVar("R", bound=Record)
+T = TypeVar("T")
 
 # The error of nats-server if JetStream is disabled; raised for "no responders".
 _NOT_ENABLED: Final = JetStreamNotEnabledError(503, 10076, "JetStream is not enabled here")
 #: The error of nats-server while there is no leader, and the delay before a request is repeated.
 _UNAVAILABLE: Final = 10008
 _UNAVAILABLE_DELAY_S: Final = 0.25
+#: The error of nats-server if it has not the API level that a request demands.
+_LEVEL_TOO_LOW: Final = 10185
 #: Seconds without a reply after which a request is repeated: its server or the leader may be gone.
 _REPEAT_AFTER_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class APICall:
+    """A request to the JetStream API and its end; the argument of ``api_cb`` of `Connection.jetstream`."""
+
+    subject: str
+    """The subject of the request."""
+    request_size: int
+    """The size of its payload in bytes."""
+    response_size: int
+    """The size of the payload of the reply in bytes; 0 without a reply."""
+    duration: float
+    """The time until the reply or the error, in seconds."""
+    error: Exception | None
+    """The error that the caller gets for this request; ``None``: there is none."""
+
+
+#: Called in the thread of the request.
+APICallback = Callable[[APICall], object]
 
 
 class APIRequests:
     """
     Requests to the JetStream API.
+
+    `required_level`: the API level that every request demands of the server; ``None``: none.
+    `callback`: called after each request.
 
     Any thread may call its methods.
     """
@@ -59,11 +92,21 @@ class APIRequests:
         routes: Routes,
         timeout: float | timedelta | None,
         *,
+        required_level: int | None = None,
+        callback: APICallback | None = None,
         fail_on_disconnect: bool = False,
     ) -> None:
         self.core = core
         self.routes = routes
         self.timeout = timeout
+        self._headers: dict[str, str] | None = None
+        if required_level is not None:
+            if isinstance(required_level, bool) or not isinstance(required_level, int):
+                raise InvalidOptionError("required_api_level", required_level, "expected an int")
+            self._headers = {REQUIRED_API_LEVEL: str(required_level)}
+        if callback is not None:
+            check_callback("api_cb", callback)
+        self._callback = callback
         #: Whether only the first reply to a request may arrive. A service import forwards one, unless
         #: it is configured for more.
         self.single_replies: bool = routes.imported
@@ -71,7 +114,16 @@ class APIRequests:
 
     def failing_on_disconnect(self) -> APIRequests:
         """Return the same API with requests that fail when the connection is lost."""
-        return APIRequests(self.core, self.routes, self.timeout, fail_on_disconnect=True)
+        api = copy(self)
+        api._fail_on_disconnect = True  # noqa: SLF001 - of this class
+        return api
+
+    def at(self, routes: Routes) -> APIRequests:
+        """Return the API of another account or domain, with the same options."""
+        api = copy(self)
+        api.routes = routes
+        api.single_replies = routes.imported
+        return api
 
     def deadline(self, timeout: float | timedelta | None = None) -> Deadline:
         """Return the deadline of a call that starts now; ``None``: the default timeout."""
@@ -99,30 +151,69 @@ class APIRequests:
                     raise
             self.core.wait_closed(_UNAVAILABLE_DELAY_S)
 
-    def _ask(
-        self, route: str, payload: bytes, deadline: Deadline, repeat_after: float
-    ) -> dict[str, Any]:
+    def call(
+        self,
+        subject: bytes,
+        payload: bytes,
+        deadline: Deadline,
+        read: Callable[[Delivery], T],
+        repeat_after: float = 0.0,
+    ) -> T:
+        """
+        Send a request, and return what ``read`` makes of the reply.
+
+        As bytes the subject is not checked: the filter in a consumer's route may have wildcards.
+        """
+        began = monotonic()
+        size = 0
         try:
-            # As bytes it is not checked as a subject to publish to: the filter in a consumer's route
-            # may have wildcards. What goes into a route was checked before.
             delivery = self.core.request(
-                route.encode(),
+                subject,
                 payload,
                 deadline,
+                self._headers,
                 fail_on_disconnect=self._fail_on_disconnect,
                 repeat_after=repeat_after,
             )
+            size = len(delivery[3])
+            result = read(delivery)
+        except Exception as error:
+            self._tell(subject, payload, size, began, error)
+            raise
+        self._tell(subject, payload, size, began, None)
+        return result
+
+    def _tell(
+        self, subject: bytes, payload: bytes, size: int, began: float, error: Exception | None
+    ) -> None:
+        """Call the user's function; what it raises is reported."""
+        if self._callback is None:
+            return
+        took = monotonic() - began
+        try:
+            self._callback(APICall(subject.decode(), len(payload), size, took, error))
+        except Exception as fault:
+            log.exception("api_cb raised")
+            self.core.report_error(fault)
+
+    def _ask(
+        self, route: str, payload: bytes, deadline: Deadline, repeat_after: float
+    ) -> dict[str, Any]:
+        def read(delivery: Delivery) -> dict[str, Any]:
+            return _answer(route, delivery[3])
+
+        try:
+            return self.call(route.encode(), payload, deadline, read, repeat_after)
         except NoRespondersError as error:
             raise JetStreamNotEnabledError(*_NOT_ENABLED.args) from error
-        answer = loads(delivery[3])
-        if not isinstance(answer, dict):
-            raise InvalidResponseError(f"{route} replied with something other than a JSON object")
-        refusal = answer.get("error")
-        if isinstance(refusal, dict):
-            raise APIError.from_response(refusal)
-        if refusal is not None:
-            raise InvalidResponseError(f"{route} answered with error={refusal!r:.60}")
-        return answer
+        except APIError as error:
+            if error.err_code != _LEVEL_TOO_LOW or self._headers is None:
+                raise
+            level = int(self._headers[REQUIRED_API_LEVEL])
+            first = _LEVELS.get(level)
+            needs = f"{first[0]}.{first[1]}" if first else f"with API level {level}"
+            version = self.core.info.version
+            raise ServerTooOldError(f"API level {level}", needs, version) from error
 
     def command(
         self, route: str, body: Mapping[str, Any] | None = None, deadline: Deadline | None = None
@@ -181,6 +272,19 @@ class APIRequests:
             # The total may change or be wrong: a page without new items ends the list.
             if len(known) == before or offset >= total:
                 return
+
+
+def _answer(route: str, reply: bytes) -> dict[str, Any]:
+    """Return the decoded answer; raise the error that it has."""
+    answer = loads(reply)
+    if not isinstance(answer, dict):
+        raise InvalidResponseError(f"{route} replied with something other than a JSON object")
+    refusal = answer.get("error")
+    if isinstance(refusal, dict):
+        raise APIError.from_response(refusal)
+    if refusal is not None:
+        raise InvalidResponseError(f"{route} answered with error={refusal!r:.60}")
+    return answer
 
 
 def listed(answer: Mapping[str, Any], items: str, route: str) -> list[Any]:

@@ -31,6 +31,7 @@ from ..options import ConnectionOptions, ConnectOptions
 from ..services.service import Service, StatsHandler, StopCallback
 from ..services.wire import DEFAULT_PREFIX, ServiceInfo, ServicePing, ServiceStats, discover
 from ..version import __version__
+from .api_requests import APICallback
 from .context import JetStream
 from .publish import DEFAULT_WINDOW
 
@@ -47,6 +48,8 @@ class Connection(CoreConnection):
         prefix: str | None = None,
         timeout: float | timedelta | None = 5.0,
         publish_async_max_pending: int = DEFAULT_WINDOW,
+        required_api_level: int | None = None,
+        api_cb: APICallback | None = None,
     ) -> JetStream:
         """
         Return a JetStream context of this connection, without a request to the server.
@@ -58,6 +61,11 @@ class Connection(CoreConnection):
             timeout: how long calls wait for a reply, in seconds; ``None``: no limit.
             publish_async_max_pending: maximum number of unacknowledged messages of
                 `JetStream.publish_async`; at the limit the call waits.
+            required_api_level: the API level that the server must have for each request (ADR-44); servers
+                before 2.12 ignore it. ``None``: any level.
+            api_cb: called with an `APICall` after each request to the API, in the thread of the request;
+                what it raises is reported to ``error_cb``. Publishing and pulling are not requests to the
+                API. ``None``: none.
 
         Raises:
             InvalidOptionError: domain and prefix are both given, or one is invalid, or a
@@ -75,6 +83,8 @@ class Connection(CoreConnection):
             prefix=prefix,
             timeout=timeout,
             publish_async_max_pending=publish_async_max_pending,
+            required_api_level=required_api_level,
+            api_cb=api_cb,
         )
 
     # --- services -------------------------------------------------------------------------------
@@ -175,7 +185,10 @@ class Connection(CoreConnection):
 
 
 def connect(
-    servers: str | Sequence[str] = DEFAULT_SERVER, **options: Unpack[ConnectOptions]
+    servers: str | Sequence[str] | None = None,
+    *,
+    context: str | None = None,
+    **options: Unpack[ConnectOptions],
 ) -> Connection:
     """
     Connect to a NATS server.
@@ -199,7 +212,11 @@ def connect(
         error_cb: callable = None              receives asynchronous errors; None: they are logged
 
     Args:
-        servers: a URL (``nats://127.0.0.1:4222``), comma-separated URLs, or a list of URLs.
+        servers: a URL (``nats://127.0.0.1:4222``), comma-separated URLs, or a list of URLs; ``None``: those
+            of the context, else ``nats://127.0.0.1:4222``.
+        context: the name of a context of the ``nats`` and ``jsm`` commands, a file with servers and login
+            (ADR-21); options that are given replace those of the context. Its JetStream domain and prefix
+            are not used: see `Connection.jetstream`. ``None``: no context.
         **options: all options are documented in `ConnectOptions`.
 
     Returns:
@@ -220,11 +237,26 @@ def connect(
         >>> nc.close()
 
     """
-    core = ConnectionCore(ConnectionOptions.of(parse_servers(servers), options), __version__)
+    chosen, given = _with_context(servers, context, options)
+    core = ConnectionCore(ConnectionOptions.of(parse_servers(chosen), given), __version__)
     # In this order, so that a Ctrl-C after the opening cannot lose the connection.
     connection = Connection(core)
     core.open()
     return connection
+
+
+def _with_context(
+    servers: str | Sequence[str] | None, context: str | None, options: ConnectOptions
+) -> tuple[str | Sequence[str], Mapping[str, Any]]:
+    """Return the servers and options with those of a context that are not given."""
+    given: Mapping[str, Any] = options
+    if context is not None:
+        from ..contexts import read_context  # noqa: PLC0415 - most programs have no context
+
+        urls, login = read_context(context)
+        servers = urls if servers is None else servers
+        given = {**login, **options}
+    return DEFAULT_SERVER if servers is None else servers, given
 
 
 log: logging.Logger = logging.getLogger("jetstream_sync.connection")
@@ -236,7 +268,10 @@ _CACHE_SIZE: Final = 128
 
 
 def shared_connection(
-    servers: str | Sequence[str] = DEFAULT_SERVER, **options: Unpack[ConnectOptions]
+    servers: str | Sequence[str] | None = None,
+    *,
+    context: str | None = None,
+    **options: Unpack[ConnectOptions],
 ) -> Connection:
     """
     Return the connection that this process has for these servers and options; open it if there is none.
@@ -258,6 +293,7 @@ def shared_connection(
 
     Args:
         servers: as for `connect()`.
+        context: as for `connect()`; its file is read in each call.
         **options: as for `connect()`; a `ConnectOptions` dict can be sent to other processes.
 
     Raises:
@@ -269,13 +305,14 @@ def shared_connection(
         True
 
     """
+    chosen, given = _with_context(servers, context, options)
     try:
         key, checked = _check_options_cached(
-            servers if isinstance(servers, str) else tuple(servers), tuple(options.items())
+            chosen if isinstance(chosen, str) else tuple(chosen), tuple(given.items())
         )
     except TypeError:
         # A value cannot be hashed, or is invalid, which raises here.
-        key, checked = _check_options(servers, options)
+        key, checked = _check_options(chosen, given)
     return _shared.get(key, checked)
 
 

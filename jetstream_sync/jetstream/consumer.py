@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypedDict
 
-from ..api.consumer import ConsumerConfig, ConsumerInfo
+from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerReset
 from ..api.pull import (
     DEFAULT_EXPIRES_NS,
     DEFAULT_MESSAGES,
@@ -22,7 +22,7 @@ from ..errors import ConsumerIsPushBasedError, InvalidOptionError
 from ..options import check_callback
 from .api_requests import APIRequests
 from .consume import ConsumeHandle, JetStreamCallback
-from .consumer_api import add_consumer, consumer_info
+from .consumer_api import add_consumer, consumer_info, reset_consumer
 from .message import JetStreamMsg
 from .messages import MessageIterator, MessagePuller
 from .pull import Fetch, PullRequester
@@ -53,9 +53,10 @@ class ContinuousOptions(PriorityOptions, total=False):
     """Options of `PullConsumer.messages` and `PullConsumer.consume`; all are optional."""
 
     max_messages: int
-    """Maximum number of buffered messages; default 500, or the consumer's ``max_batch`` if that is less."""
+    """Maximum number of buffered messages; default 500, or the consumer's ``max_batch`` if that is less.
+    With ``max_bytes`` the default is no limit."""
     max_bytes: int
-    """Maximum number of buffered bytes, instead of ``max_messages``."""
+    """Maximum number of buffered bytes; beside ``max_messages``, of the bytes of one request."""
     threshold_messages: int
     """Request more below this number of buffered messages; default half of ``max_messages``."""
     threshold_bytes: int
@@ -126,6 +127,27 @@ class PullConsumer:
         deadline = self._api.deadline(timeout)
         self._info = consumer_info(self._api, self.stream_name, self.name, deadline)
         return self._info
+
+    def reset(self, seq: int | None = None) -> ConsumerReset:
+        """
+        Reset the consumer; needs server 2.14 (ADR-60). See `Stream.reset_consumer`.
+
+        Requests that wait continue, and `fetch()`, `messages()` and `consume()` stay usable.
+
+        Args:
+            seq: the stream sequence to continue at, at least 1; ``None``: after the ack floor.
+
+        Raises:
+            Error: as `Stream.reset_consumer`.
+
+        Example:
+            >>> [msg.metadata.stream_seq for msg in consumer.fetch(2)]
+            [1, 2]
+            >>> consumer.reset().reset_seq
+            1
+
+        """
+        return reset_consumer(self._api, self.stream_name, self.name, seq)
 
     # --- one pull -------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from ..headers import HeadersLike
 from ..net.clock import Deadline, seconds
 from ..subjects import check_stream_name, check_subject
 from .api_requests import (
+    APICallback,
     APIRequests,
     EchoCheck,
     info_of,
@@ -81,6 +82,8 @@ class JetStream(
         prefix: str | None = None,
         timeout: float | timedelta | None = 5.0,
         publish_async_max_pending: int = DEFAULT_WINDOW,
+        required_api_level: int | None = None,
+        api_cb: APICallback | None = None,
     ) -> None:
         """
         Initialise; see `Connection.jetstream`.
@@ -92,7 +95,13 @@ class JetStream(
         """
         if timeout is not None:
             seconds(timeout)
-        self._api = APIRequests(core, Routes.of(domain, prefix), timeout)
+        self._api = APIRequests(
+            core,
+            Routes.of(domain, prefix),
+            timeout,
+            required_level=required_api_level,
+            callback=api_cb,
+        )
         self._publisher = Publisher(core, timeout, publish_async_max_pending)
 
     # --- the account ----------------------------------------------------------------------------

@@ -93,9 +93,8 @@ def direct_get(
         route = api.routes.direct_get_last(stream, subject)
     if route is None:
         route, payload = api.routes.direct_get(stream), dumps(request)
-    core = api.core
-    _, _, block, data = core.request(core.encode_subject(route), payload, deadline)
-    return read_direct(block, data)
+    subject_of_request = api.core.encode_subject(route)
+    return api.call(subject_of_request, payload, deadline, lambda reply: read_direct(*reply[2:]))
 
 
 def read_direct(block: bytes, data: bytes, also_added: Sequence[str] = ()) -> StoredMsg:

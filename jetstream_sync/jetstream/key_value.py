@@ -230,7 +230,7 @@ class KeyValue(ForeignNames):
             # A mirror may be behind. Its messages have the sequences of the origin, where writes go.
             stream, prefix = mirror.name, f"{KEY_PREFIX}{bucket_of(mirror.name)}."
             if mirror.external is not None:
-                api = APIRequests(api.core, Routes(mirror.external.api), api.timeout)
+                api = api.at(Routes(mirror.external.api))
         request = {"last_by_subj": prefix + stored} if revision is None else {"seq": revision}
         msg = leader_get(api, stream, request, self._api.deadline())
         return msg._replace(subject=self._subjects.read + msg.subject.removeprefix(prefix))
@@ -627,6 +627,7 @@ class KeyValue(ForeignNames):
         meta_only: bool = ...,
         updates_only: bool = ...,
         resume_from_revision: int | None = ...,
+        inactive_threshold: float | timedelta | None = ...,
         cb: None = ...,
         current_cb: None = ...,
     ) -> Watch[KeyValueEntry]: ...
@@ -641,6 +642,7 @@ class KeyValue(ForeignNames):
         meta_only: bool = ...,
         updates_only: bool = ...,
         resume_from_revision: int | None = ...,
+        inactive_threshold: float | timedelta | None = ...,
         cb: Callable[[KeyValueEntry], object],
         current_cb: Callable[[], object] | None = ...,
     ) -> WatchHandle: ...
@@ -654,6 +656,7 @@ class KeyValue(ForeignNames):
         meta_only: bool = False,
         updates_only: bool = False,
         resume_from_revision: int | None = None,
+        inactive_threshold: float | timedelta | None = None,
         cb: Callable[[KeyValueEntry], object] | None = None,
         current_cb: Callable[[], object] | None = None,
     ) -> Watch[KeyValueEntry] | WatchHandle:
@@ -673,6 +676,8 @@ class KeyValue(ForeignNames):
             updates_only: start with the next change; the watch is current at once.
             resume_from_revision: start with this revision of the bucket; all stored revisions from there on
                 are returned.
+            inactive_threshold: the server deletes the consumer of the watch if its client is gone for as
+                long, in seconds; a watch that was cut off for longer makes a new one. ``None``: 30.
             cb: called with each entry on a thread of its own; ``None``: the entries are read from the
                 returned watch.
             current_cb: called once when ``cb`` has handled the entries that existed at the start.
@@ -696,6 +701,8 @@ class KeyValue(ForeignNames):
                 check_callback(name, callback)
         options = _start_options(history, updates_only, resume_from_revision)
         options["headers_only"] = meta_only
+        if inactive_threshold is not None:
+            options["inactive_threshold"] = inactive_threshold
         stored = [self._subjects.pattern(pattern) for pattern in _patterns(keys)]
         watch = self._watch(stored, options, ignore_deletes)
         return watch if cb is None else WatchHandle(self._api, watch, cb, current_cb)

@@ -276,7 +276,7 @@ class MessagePuller:
     ) -> None:
         self._requester = requester
         self._fail_fast = fail_fast
-        self._by_bytes = bool(pull.request.max_bytes)
+        self._by_bytes = bool(pull.threshold_bytes)
         # A limit in bytes needs the size of each message, and a pinned client its headers.
         self._runs = not self._by_bytes and not requester.pinned
         self._heartbeats = pull_heartbeat_timeout(pull.request.heartbeat_ns)

@@ -65,6 +65,8 @@ class ServerInfo:
     """Whether it requires TLS."""
     tls_available: bool = False
     """Whether it offers TLS."""
+    tls_verify: bool = False
+    """Whether it requires a client certificate."""
     ldm: bool = False
     """Whether it is in lame-duck mode: it will stop soon."""
     client_id: int = 0

@@ -11,16 +11,20 @@ import pytest
 
 import jetstream_sync
 from jetstream_sync import (
+    APICall,
     Connection,
     ConnectionClosedError,
+    ConsumerNotFoundError,
     InvalidOptionError,
     InvalidResponseError,
     JetStream,
     JetStreamNotEnabledError,
     JetStreamNotEnabledForAccountError,
     Msg,
+    ServerTooOldError,
 )
 from jetstream_sync.server import NatsServer
+from tests.fix_threads import wait_until
 
 #: Longest duration of a refusal, far below any timeout.
 AT_ONCE = 1.0
@@ -140,3 +144,60 @@ def test_a_closed_connection_is_an_error_at_once(nats_server: NatsServer) -> Non
     nc.close()
     with at_once(), pytest.raises(ConnectionClosedError):
         js.account_info()
+
+
+# --- the hook, and the required level ---------------------------------------------------------------
+
+
+def test_a_function_gets_each_request_to_the_api(nc: Connection, stream_name: str) -> None:
+    """It gets subject, sizes, duration and error of requests, and of direct gets."""
+    calls: list[APICall] = []
+    js = nc.jetstream(api_cb=calls.append)
+    stream = js.create_stream(name=stream_name, subjects=[stream_name], allow_direct=True)
+    js.publish(stream_name, b"12345")
+    stream.get_msg(1)
+    with pytest.raises(ConsumerNotFoundError) as caught:
+        stream.consumer_info("none")
+    create, get, info = calls
+    assert create.subject == f"$JS.API.STREAM.CREATE.{stream_name}"
+    assert create.error is None
+    assert create.request_size > 20
+    assert create.response_size > 100
+    assert 0 < create.duration < AT_ONCE
+    assert get.subject.startswith(f"$JS.API.DIRECT.GET.{stream_name}")
+    assert (get.response_size, get.error) == (5, None)
+    assert info.subject == f"$JS.API.CONSUMER.INFO.{stream_name}.none"
+    assert info.error is caught.value
+
+
+def test_a_function_for_requests_that_raises(
+    nats_server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its error is logged and reported; the request has its result."""
+    errors: list[Exception] = []
+
+    def fail(call: APICall) -> None:
+        raise ZeroDivisionError(call.subject)
+
+    with jetstream_sync.connect(nats_server.url, error_cb=errors.append) as nc:
+        assert nc.jetstream(api_cb=fail).account_info()
+        wait_until(lambda: len(errors) == 1)
+    assert isinstance(errors[0], ZeroDivisionError)
+    assert "api_cb raised" in caplog.text
+
+
+@pytest.mark.server(">=2.12")
+def test_a_server_below_the_required_level(nc: Connection) -> None:
+    """It refuses the requests that demand a higher level than it has."""
+    assert nc.jetstream(required_api_level=1).account_info()
+    with pytest.raises(ServerTooOldError, match="API level 9999 needs"):
+        nc.jetstream(required_api_level=9999).account_info()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("required_api_level", "1"), ("required_api_level", True), ("api_cb", 1)]
+)
+def test_an_invalid_option_of_the_api(nc: Connection, option: str, value: object) -> None:
+    """It is refused before any request."""
+    with pytest.raises(InvalidOptionError, match=option):
+        nc.jetstream(**{option: value})  # type: ignore[arg-type]

@@ -107,6 +107,16 @@ def test_a_reset_goes_back_to_the_ack_floor(ten: Stream) -> None:
 
 
 @pytest.mark.server(">=2.14")
+def test_a_consumer_is_reset_while_messages_are_read(ten: Stream) -> None:
+    """The requests of its iterator continue after the reset."""
+    consumer = ten.create_consumer(durable_name="a")
+    with consumer.messages(max_messages=20) as messages:
+        assert [messages.next(5).data for _ in range(10)] == [b"%d" % n for n in range(1, 11)]
+        assert consumer.reset().reset_seq == 1
+        assert messages.next(5).metadata.stream_seq == 1
+
+
+@pytest.mark.server(">=2.14")
 @pytest.mark.parametrize(("seq", "left"), [(1, 10), (4, 7), (9, 2), (11, 0)])
 def test_a_reset_goes_to_a_sequence(
     js: JetStream, ten: Stream, nats_server: NatsServer, seq: int, left: int

@@ -235,6 +235,7 @@ REFUSED: dict[str, Callable[[Inherited], object]] = {
     "PullConsumer.info": lambda it: it.consumer.info(),
     "PullConsumer.fetch": lambda it: it.consumer.fetch(1, timeout=None),
     "PullConsumer.fetch_no_wait": lambda it: it.consumer.fetch_no_wait(1),
+    "PullConsumer.reset": lambda it: it.consumer.reset(),
     "PullConsumer.next": lambda it: it.consumer.next(timeout=None),
     "PullConsumer.messages": lambda it: it.consumer.messages(),
     "PullConsumer.consume": lambda it: it.consumer.consume(print),

@@ -423,7 +423,10 @@ def test_killed_server_afterwards(server: NatsServer, alone: Connection) -> None
     seen: list[bytes] = []
     current: list[int] = []
     handle = kv.watch(
-        cb=lambda entry: seen.append(entry.value), current_cb=lambda: current.append(len(seen))
+        # A consumer whose deletion was lost with the server is deleted after this time.
+        inactive_threshold=2,
+        cb=lambda entry: seen.append(entry.value),
+        current_cb=lambda: current.append(len(seen)),
     )
     handle.wait_current(5 * SCALE)
     expected = []
@@ -436,7 +439,7 @@ def test_killed_server_afterwards(server: NatsServer, alone: Connection) -> None
         kill(server, alone)
     wait_until(lambda: seen == expected, 20)
     assert current == [0]
-    wait_until(lambda: len(consumers(js, kv)) == 1)
+    wait_until(lambda: len(consumers(js, kv)) == 1, 10)
     handle.stop()
     handle.wait_closed(5 * SCALE)
     assert handle.error is None

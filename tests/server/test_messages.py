@@ -305,6 +305,17 @@ def test_max_bytes_limits_the_buffer(js: JetStream, stream: Stream, consumer: Pu
     assert got == [10 + index * 7 % 400 for index in range(300)]
 
 
+def test_bytes_limit_each_request_for_messages(
+    js: JetStream, stream: Stream, consumer: PullConsumer
+) -> None:
+    """With ``max_messages``, ``max_bytes`` limits each request; the messages that are left follow."""
+    fill(js, stream.name, 100, size=1000)
+    with between(0, 5), consumer.messages(max_messages=10, max_bytes=3500) as messages:
+        wait_until(lambda: consumer.info().num_ack_pending)
+        assert consumer.info().num_ack_pending <= 3 + 3
+        assert take(messages, 100) == list(range(100))
+
+
 @pytest.mark.parametrize("size", [100, 500, 1000])
 def test_sizes_that_fill_the_limit_in_bytes_do_not_stall(
     js: JetStream, stream: Stream, consumer: PullConsumer, size: int
@@ -391,7 +402,6 @@ def test_invalid_options_are_refused(consumer: PullConsumer, nc: Connection) -> 
         ({"max_messages": 0}, "max_messages"),
         ({"max_messages": True}, "max_messages"),
         ({"max_bytes": -1}, "max_bytes"),
-        ({"max_messages": 10, "max_bytes": 10}, "max_bytes"),
         ({"max_messages": 10, "threshold_messages": 11}, "threshold_messages"),
         ({"threshold_messages": 0}, "threshold_messages"),
         ({"threshold_bytes": 10}, "threshold_bytes"),

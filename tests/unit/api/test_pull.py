@@ -115,6 +115,7 @@ def limits(**said):
         ({"max_messages": 1}, (1, 0, 1, 0, 30, 15.0, 0)),
         ({"max_messages": 10, "threshold_messages": 1}, (10, 0, 1, 0, 30, 15.0, 0)),
         ({"max_messages": 10, "threshold_messages": 10}, (10, 0, 10, 0, 30, 15.0, 0)),
+        ({"max_messages": 10, "max_bytes": 1001}, (10, 1001, 5, 0, 30, 15.0, 0)),
         ({"max_bytes": 1001}, (1_000_000, 1001, 500_000, 501, 30, 15.0, 0)),
         ({"max_bytes": 10, "threshold_bytes": 3}, (1_000_000, 10, 500_000, 3, 30, 15.0, 0)),
         ({"expires_ns": S}, (500, 0, 250, 0, 1, 0.5, 0)),
@@ -133,7 +134,6 @@ def test_what_depends_on_what(said, worked_out):
 @pytest.mark.parametrize(
     ("blamed", "said"),
     [
-        ("max_bytes", {"max_messages": 1, "max_bytes": 1}),
         *((name, {name: 0}) for name in ("max_messages", "max_bytes", "stop_after")),
         *((name, {name: True}) for name in ("max_messages", "max_bytes", "stop_after")),
         *((name, {name: 1.5}) for name in ("max_messages", "max_bytes", "stop_after")),
@@ -142,6 +142,7 @@ def test_what_depends_on_what(said, worked_out):
         ("threshold_messages", {"threshold_messages": 0}),
         ("threshold_messages", {"threshold_messages": True}),
         ("threshold_bytes", {"max_bytes": 10, "threshold_bytes": 11}),
+        ("threshold_bytes", {"max_messages": 1, "max_bytes": 10, "threshold_bytes": 5}),
         ("threshold_bytes", {"max_bytes": 10, "threshold_bytes": 0}),
         ("threshold_bytes", {"threshold_bytes": 1}),
         ("threshold_bytes", {"max_messages": 5, "threshold_bytes": 1}),

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jetstream_sync.address import parse_servers
+from jetstream_sync.address import Server, parse_servers
 from jetstream_sync.client import connector
 from jetstream_sync.client.connector import Connector
 from jetstream_sync.errors import (
@@ -206,6 +206,36 @@ def test_a_delay_function_sets_the_wait(world):
         it.reconnect()
     assert walks == [1, 2, 3, 4]
     assert it.waits == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_a_function_chooses_the_server(world):
+    """It gets the servers with their failures, and each attempt waits as long as it says."""
+    seen = []
+
+    def choose(servers):
+        seen.append([(server.uri, server.reconnects) for server in servers])
+        wanted = "nats://c:1" if len(seen) < 3 else "nats://b:1"
+        return next(server for server in servers if server.uri == wanted), len(seen)
+
+    it = world((A, B, C), reconnect_to_cb=choose)
+    it.answers = {"c": [DOWN]}
+    assert it.reconnect(A).address is B
+    assert it.asked == ["c", "c", "b"]
+    assert it.waits == [1, 2, 3]
+    assert [sorted(each) for each in seen] == [
+        [("nats://a:1", 0), ("nats://b:1", 0), ("nats://c:1", failed)] for failed in range(3)
+    ]
+
+
+@pytest.mark.parametrize(
+    "choice", [None, 7, (Server("nats://z:1"), 0), (Server("nats://b:1"), None)]
+)
+def test_a_function_that_chooses_no_server(world, choice):
+    """The next server of the pool is used; anything but ``None`` is reported."""
+    it = world((A, B, C), reconnect_to_cb=lambda _: choice)
+    assert it.reconnect(A).address is B
+    assert it.waits == []
+    assert len(it.reports) == (choice is not None)
 
 
 @pytest.mark.parametrize("nonsense", [None, "soon", float("nan"), True])
