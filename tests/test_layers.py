@@ -124,6 +124,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     # questionary draws with it, and takes its output object.
     "prompt_toolkit": {"cli"},
     "rich": {"cli"},
+    "textual": {"cli/top_app.py"},
     "pyarrow": {"spark"},
     "pyspark": {"spark", "top_level"},
     "pytest": {"pytest_plugin"},

@@ -49,11 +49,17 @@ if TYPE_CHECKING:
     from .settings import Settings
 
 
+def info_blocks(settings: Settings, info: ConsumerInfo) -> list[Block]:
+    """Return the config and state of a consumer."""
+    state = Block("State", _state(settings), info)
+    return [config_block(info.config), Block("Cluster", CLUSTER, info), state]
+
+
 def show(settings: Settings, info: ConsumerInfo, *, state_only: bool = False) -> None:
     """Write the info of a consumer to ``stdout``."""
-    blocks = [] if state_only else [config_block(info.config), Block("Cluster", CLUSTER, info)]
+    blocks = info_blocks(settings, info)
     heading = f"Information for consumer {title(info)}"
-    write_blocks(settings, *blocks, Block("State", _state(settings), info), heading=heading)
+    write_blocks(settings, *(blocks[-1:] if state_only else blocks), heading=heading)
 
 
 def filters_of(config: ConsumerConfig) -> list[str]:

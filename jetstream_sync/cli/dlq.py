@@ -137,16 +137,17 @@ def _letter_document(letter: DeadLetter, msg: StoredMsg | None) -> dict[str, Any
     return fields
 
 
-def _why(letter: DeadLetter) -> str:
-    kind = {"max_deliver": "max deliver", "copy": "worker"}.get(letter.kind, letter.kind)
-    return f"{kind}: {letter.reason}" if letter.reason else kind
+def why_dead(kind: str, reason: str) -> str:
+    """Return why a message became a dead letter, in a few words."""
+    shown = {"max_deliver": "max deliver", "copy": "worker"}.get(kind, kind)
+    return f"{shown}: {reason}" if reason else shown
 
 
 _CONSUMER: Final = Field("Consumer", lambda row: row[0].consumer)
 _STREAM_AND_CONSUMER: Final = Field("Consumer", lambda row: f"{row[0].stream} > {row[0].consumer}")
 _LIST: Final = (
     Field("Subject", lambda row: bad("gone") if row[1] is None else row[1].subject),
-    Field("Why", lambda row: _why(row[0])),
+    Field("Why", lambda row: why_dead(row[0].kind, row[0].reason)),
     Field("When", lambda row: row[0].time, drop=2),
     Field("Sequence", lambda row: row[0].seq),
     Field("Deliveries", lambda row: row[0].deliveries, drop=1),
@@ -280,7 +281,7 @@ _ONE: Final = (
     Field("Subject", lambda row: row[1].subject),
     Field("Sequence", lambda row: row[0].seq),
     Field("Stored", lambda row: row[1].time),
-    Field("Dead Since", lambda row: [row[0].time, _why(row[0])]),
+    Field("Dead Since", lambda row: [row[0].time, why_dead(row[0].kind, row[0].reason)]),
     Field("Deliveries", lambda row: row[0].deliveries),
     Field("Size", lambda row: len(row[1].data), size),
 )

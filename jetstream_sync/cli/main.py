@@ -207,7 +207,7 @@ COMMANDS: Final = {
     "apply": Entry("Create or update streams and consumers from a file.", "apply"),
     "context": Entry("Manage named logins, shared with the nats command.", "context", "ctx"),
     "events": Entry("Show JetStream advisories and metrics.", "events", "event e"),
-    "top": Entry("Watch streams and consumers.", "top"),
+    "top": Entry("Watch streams, consumers, workers and dead letters.", "top"),
     "worker": Entry("Run functions that handle messages.", "worker"),
     "bench": Entry("Measure message throughput and latency.", "bench.group"),
     "rtt": Entry("Measure the round-trip time to servers.", "server"),

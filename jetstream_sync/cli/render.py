@@ -118,6 +118,11 @@ def _text(settings: Settings, value: Any, *, short: bool, line: bool = True) -> 
     return Text(single_line(shown) if line else readable(shown))
 
 
+def cell(settings: Settings, field: Field, record: Any) -> Text:
+    """Return the text of a field of a record, as in a table."""
+    return _text(settings, field.display(field.of(record)), short=True)
+
+
 # --- tables -------------------------------------------------------------------------------------
 
 

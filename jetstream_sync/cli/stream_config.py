@@ -103,16 +103,20 @@ def _state(settings: Settings) -> list[Field]:
     ]
 
 
-def write_info(settings: Settings, info: StreamInfo) -> None:
-    """Write the config and state of a stream to ``stdout``, as ``jsm stream info`` does."""
-    write_blocks(
-        settings,
+def info_blocks(settings: Settings, info: StreamInfo) -> list[Block]:
+    """Return the config and state of a stream."""
+    return [
         Block("Configuration", display_fields(StreamConfig, without="name"), info.config),
         Block("Cluster", CLUSTER, info),
         Block("Replication", REPLICATION, info),
         Block("State", _state(settings), info),
-        heading=f"Information for stream {info.config.name}",
-    )
+    ]
+
+
+def write_info(settings: Settings, info: StreamInfo) -> None:
+    """Write the config and state of a stream to ``stdout``, as ``jsm stream info`` does."""
+    heading = f"Information for stream {info.config.name}"
+    write_blocks(settings, *info_blocks(settings, info), heading=heading)
 
 
 def write_state(settings: Settings, info: StreamInfo) -> None:

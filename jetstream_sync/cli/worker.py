@@ -110,7 +110,7 @@ def run(ctx: click.Context, /, settings: Settings, *, target: str, **given: Any)
     type=click.IntRange(min=1),
     default=1,
     metavar="N",
-    envvar="JETSTREAM_WORKER_PROCESSES",
+    envvar="JETSTREAM_WORKERPROCESSES",
     help="Number of processes that will run the worker.  [default: 1]",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Show all options of the handlers.")
@@ -213,7 +213,8 @@ def _state(report: ProcessReport) -> Any:
     return bad(report["not_ready"]) if report["not_ready"] else "ready"
 
 
-_PROCESSES: Final = (
+#: The columns of worker processes.
+PROCESSES: Final = (
     Field("Worker", "worker"),
     Field("Process", _place),
     Field("State", _state),
@@ -236,7 +237,7 @@ def ls(settings: Settings, *, name: str | None) -> None:
     jetstream-worker.>.
     """
     found = _reports(settings, name)
-    show_rows(settings, found, _PROCESSES, title="Workers", none="No workers")
+    show_rows(settings, found, PROCESSES, title="Workers", none="No workers")
 
 
 def _remark(message: RunningMessage) -> Any:
@@ -245,7 +246,8 @@ def _remark(message: RunningMessage) -> Any:
     return warn("over the timeout") if message["over_timeout"] else None
 
 
-_MESSAGES: Final = (
+#: The columns of running messages: pairs of a report and one of its messages.
+MESSAGES: Final = (
     Field("Worker", lambda row: row[0]["worker"]),
     Field("Handler", lambda row: row[1]["handler"]),
     Field("Subject", lambda row: row[1]["subject"]),
@@ -271,7 +273,7 @@ def running(settings: Settings, *, name: str | None) -> None:
     show_rows(
         settings,
         rows,
-        _MESSAGES,
+        MESSAGES,
         title="Running messages",
         none="No message is handled now",
         document=found,
@@ -300,7 +302,7 @@ def stacks(settings: Settings, *, name: str | None) -> None:
     blocks = [
         Block(
             f"Thread {single_line(message['thread'])} of {single_line(report['worker'])}",
-            _STACK,
+            STACK,
             (report, message),
         )
         for report in found
@@ -316,8 +318,9 @@ def stacks(settings: Settings, *, name: str | None) -> None:
     _note_omitted(settings, found)
 
 
-_STACK: Final = (
-    *_MESSAGES[1:],
+#: The lines of a running message with its stack.
+STACK: Final = (
+    *MESSAGES[1:],
     Field("Stack", lambda row: (row[1]["stack"] or "in another process").rstrip()),
 )
 

@@ -136,7 +136,7 @@ def test_scripts(shell: str) -> None:
         ("jsm consumer add S C --ack e", ["explicit"]),
         ("jsm consumer edit S C --replay ", ["instant", "original"]),
         ("jsm --color a", ["auto", "always"]),
-        ("jsm top --view s", ["streams"]),
+        ("jsm top --view s", ["streams", "servers"]),
     ],
 )
 def test_words_of_options(complete, line: str, words: list[str]) -> None:

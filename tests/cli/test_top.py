@@ -1,37 +1,43 @@
-"""``jsm top``: rates, tables, keys, and the restoration of the terminal."""
+"""``jsm top``: rates, tables, the application with its keys, and the restoration of the terminal."""
 
 from __future__ import annotations
 
-import fcntl
+import asyncio
 import json
 import re
 import signal
-import struct
+import sys
 import termios
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from fix_jsm import Jsm, Terminal
-from fix_threads import wait_until
+from fix_jsm import Jsm, Terminal, run_jsm
+from fix_threads import SCALE, wait_until
+from fix_worker import RunningWorker, running
 from rawnats import RawClient
+from textual.pilot import Pilot
+from textual.widgets import Button, Static
 
+from jetstream_sync import Connection, JetStream, Stream
 from jetstream_sync.api.consumer import ConsumerInfo
 from jetstream_sync.api.stream import StreamInfo
-from jetstream_sync.cli.top import apply_key
-from jetstream_sync.cli.top_tables import (
+from jetstream_sync.cli.env import Environment
+from jetstream_sync.cli.settings import Settings
+from jetstream_sync.cli.top_app import TopApp, ViewTable
+from jetstream_sync.cli.top_data import (
+    CONSUMERS,
+    STREAMS,
+    Collector,
     Frame,
     History,
-    Layout,
     Snapshot,
-    chart,
-    screen,
-    short_number,
-    sorted_frame,
+    number,
     sparkline,
 )
 from jetstream_sync.codec import decode
-from jetstream_sync.server import NatsServer
+from jetstream_sync.server import NatsCluster, NatsServer
+from jetstream_sync.workers import Reject, Worker
 
 CREATED = "2026-01-02T03:04:05Z"
 
@@ -75,19 +81,26 @@ def snapshot(taken: float, streams: list[StreamInfo], *consumers: ConsumerInfo) 
     )
 
 
+def core(frame: Frame) -> tuple[list[Any], list[Any]]:
+    """Return the fields of the streams and consumers of a frame."""
+    found = [[row.fields for row in frame.rows[view.name]] for view in (STREAMS, CONSUMERS)]
+    return found[0], found[1]
+
+
 def test_rates_are_differences_between_snapshots() -> None:
     """A rate is the difference of two sequences, divided by the seconds between the snapshots."""
     history = History()
     first = history.add(snapshot(10.0, [stream("S", 100)], consumer("C", 50, 40, lag=7)))
-    assert (first.seconds, first.streams[0].rate, first.consumers[0].rate) == (0, 0, 0)
+    (row,), (reader,) = core(first)
+    assert (first.seconds, row["messages_per_second"], reader["deliveries_per_second"]) == (0, 0, 0)
     second = history.add(snapshot(12.0, [stream("S", 300)], consumer("C", 80, 60, lag=3)))
-    (row,), (reader,) = second.streams, second.consumers
-    assert (second.seconds, row.rate, row.messages, row.bytes) == (2, 100, 300, 3000)
-    assert (reader.rate, reader.ack_rate, reader.lag, reader.ack_pending) == (15, 10, 3, 20)
-    assert (reader.redelivered, reader.waiting) == (1, 2)
+    (row,), (reader,) = core(second)
+    assert (second.seconds, row["messages_per_second"], row["messages"]) == (2, 100, 300)
+    assert (reader["deliveries_per_second"], reader["acks_per_second"]) == (15, 10)
+    assert (reader["lag"], reader["ack_pending"]) == (3, 20)
     third = history.add(snapshot(13.0, [stream("S", 300)], consumer("C", 80, 80)))
-    assert third.streams[0].rates == (100, 0)
-    assert third.consumers[0].lags == (7, 3, 0)
+    assert third.rows["streams"][0].history == (100, 0)
+    assert third.rows["consumers"][0].history == (7, 3, 0)
     assert (third.in_rates, third.out_rates) == ((100, 0), (15, 0))
 
 
@@ -96,8 +109,8 @@ def test_a_recreated_stream_has_no_rate() -> None:
     history = History()
     history.add(snapshot(1.0, [stream("S", 100)], consumer("C", 50, 50)))
     later = [stream("S", 500, created="2026-01-02T03:04:06Z")]
-    frame = history.add(snapshot(2.0, later, consumer("C", 0, 0)))
-    assert (frame.streams[0].rate, frame.consumers[0].rate) == (0, 0)
+    (row,), (reader,) = core(history.add(snapshot(2.0, later, consumer("C", 0, 0))))
+    assert (row["messages_per_second"], reader["deliveries_per_second"]) == (0, 0)
 
 
 def test_the_history_of_a_deleted_stream_is_dropped() -> None:
@@ -105,158 +118,31 @@ def test_the_history_of_a_deleted_stream_is_dropped() -> None:
     history = History()
     for moment, streams in enumerate(([stream("S", 1)], [stream("S", 9)], [], [stream("S", 9)])):
         frame = history.add(snapshot(float(moment), streams))
-    assert frame.streams[0].rates == (0,)
-
-
-# --- graphs -------------------------------------------------------------------------------------
+    assert frame.rows["streams"][0].history == (0,)
 
 
 def test_sparkline() -> None:
     """The newest value is at the right, the largest has a full bar, and zero is a space."""
-    assert sparkline([0, 1, 4, 8], 6, blocks=True) == "   ▁▄█"
-    assert sparkline([8, 0, 8], 2, blocks=True) == " █"
-    assert sparkline([], 3, blocks=True) == "   "
-    assert sparkline([0, 0], 2, blocks=True) == "  "
-    assert sparkline([1, 8], 2, blocks=False).isascii()
-
-
-def test_chart() -> None:
-    """The tallest bar reaches the top, and the scale is at the left."""
-    lines = chart([0, 50, 100], 20, 4, blocks=True)
-    assert [len(line) for line in lines] == [20] * 4
-    assert [line[-3:] for line in lines] == ["  █", "  █", " ██", " ██"]
-    assert lines[0].split("|")[0].strip() == "100"
-    assert all(line.isascii() for line in chart([1, 2], 20, 3, blocks=False))
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"),
-        (0.25, "0.2"),
-        (9.96, "10"),
-        (999, "999"),
-        (1000, "1.0K"),
-        (123_456, "123K"),
-        (1_500_000, "1.5M"),
-        (999_999, "1.0M"),
-        (2e12, "2.0T"),
-    ],
-)
-def test_numbers_are_short(value: float, text: str) -> None:
-    """A number on an axis has at most five characters."""
-    assert short_number(value) == text
-
-
-def busy_frame(rows: int) -> Frame:
-    history = History()
-    for moment in range(3):
-        infos = [stream(f"S{number}", 100 * number * moment + 1) for number in range(rows)]
-        readers = [
-            consumer(f"C{number}", 1000 + number * moment, 900, lag=10**number % 1_000_003)
-            for number in range(rows)
-        ]
-        frame = history.add(snapshot(float(moment), infos, *readers))
-    return frame
-
-
-@pytest.mark.parametrize("view", ["both", "streams", "consumers"])
-@pytest.mark.parametrize("rows", [0, 1, 5, 40])
-@pytest.mark.parametrize("columns", [20, 80, 200])
-@pytest.mark.parametrize("lines", [3, 10, 24, 60])
-@pytest.mark.parametrize("graphs", [True, False])
-def test_a_screen_fits_every_terminal(
-    view: str, rows: int, columns: int, lines: int, graphs: bool
-) -> None:
-    """No line is longer than the terminal, and there are no more lines than it has."""
-    for layout in (Layout(view=view, graphs=graphs), Layout(filter="1", typing=True, help=True)):
-        shown = screen(
-            busy_frame(rows),
-            layout,
-            columns=columns,
-            lines=lines,
-            title="t" * 300,
-            problem="x" * 300 if graphs else "",
-            colour=False,
-            blocks=True,
-        )
-        assert len(shown) <= lines
-        assert all(len(line) <= columns for line in shown)
-
-
-def test_hidden_rows_are_counted() -> None:
-    """The first rows of the sort order are shown, and the rows that do not fit are counted."""
-    shown = screen(
-        busy_frame(40),
-        Layout(view="streams"),
-        columns=100,
-        lines=12,
-        title="",
-        problem="",
-        colour=False,
-        blocks=True,
-    )
-    assert any(line.startswith("S39 ") for line in shown)
-    (more,) = [line for line in shown if "more" in line]
-    names = [line for line in shown if re.match(r"S\d+ ", line)]
-    assert more == f"... {40 - len(names)} more"
+    assert sparkline([0, 1, 4, 8], 6) == "   ▁▄█"
+    assert sparkline([8, 0, 8], 2) == " █"
+    assert sparkline([], 3) == "   "
+    assert sparkline([0, 0], 2) == "  "
+    assert [number(value) for value in (0, 0.25, 9.96, 1234.5)] == ["0", "0.2", "10", "1,234"]
 
 
 def test_rows_are_sorted_by_a_column() -> None:
-    """Rows are sorted by a column, ascending or descending; equal values by name."""
-    frame = busy_frame(3)
-    names = [row.name for row in sorted_frame(frame, Layout()).streams]
-    assert names == ["S2", "S1", "S0"]
-    layout = Layout(stream_sort=4, consumer_sort=0, consumer_down=False)
-    assert [row.name for row in sorted_frame(frame, layout).streams] == ["S0", "S1", "S2"]
-    assert [row.name for row in sorted_frame(frame, layout).consumers] == ["C0", "C1", "C2"]
+    """Rows are sorted by a column, numbers descending; equal values by name."""
+    infos = [stream("b", 5), stream("A", 9, consumers=1), stream("c", 5)]
+    rows = History().add(snapshot(1.0, infos)).rows["streams"]
 
+    def names(column: int, **options: Any) -> list[str]:
+        return [row.key for row in STREAMS.sorted(rows, column, **options)]
 
-# --- keys -----------------------------------------------------------------------------------------
-
-
-def pressed(*keys: str) -> Layout:
-    layout = Layout()
-    for key in keys:
-        found = apply_key(layout, key)
-        assert found is not None
-        layout = found
-    return layout
-
-
-def test_each_key_has_the_effect_in_the_help() -> None:
-    """Each key has the effect that the help describes."""
-    assert apply_key(Layout(), "q") is None
-    assert pressed("s").stream_sort == 4
-    assert pressed("s", "s").stream_sort == 0
-    assert not pressed("s", "s").stream_down
-    assert not pressed("r").stream_down
-    assert pressed("\t", "s").consumer_sort == 2
-    assert not pressed("\t", "r").consumer_down
-    assert [pressed(*"v" * times).view for times in range(4)] == [
-        "both",
-        "streams",
-        "consumers",
-        "both",
-    ]
-    assert pressed("v", "v", "s").consumer_sort == 2
-    assert pressed("g").graphs
-    assert pressed("p").paused
-    assert (pressed("+").interval, pressed("-").interval) == (0.5, 2.0)
-    assert pressed(*"+" * 20).interval == 0.2
-    assert (pressed("?").help, pressed("?", "x").help) == (True, False)
-    assert pressed("x", "\x1b[A") == Layout()
-
-
-def test_typing_a_filter() -> None:
-    """While a filter is typed, every key is added to it until Enter; Esc clears it."""
-    assert (pressed("/", "q", "s").filter, pressed("/", "q").typing) == ("qs", True)
-    done = pressed("/", "ab\x7fc\r", "s")
-    assert (done.filter, done.typing, done.stream_sort) == ("ac", False, 4)
-    assert pressed("/", "abc", "\x15", "d").filter == "d"
-    assert pressed("/", "abc", "\x1b").filter == ""
-    frame = sorted_frame(busy_frame(12), pressed("/", "s1\r"))
-    assert {row.name for row in frame.streams} == {"S1", "S10", "S11"}
+    assert names(1) == ["A", "b", "c"]
+    assert names(1, down=False) == ["b", "c", "A"]
+    assert names(0) == ["A", "b", "c"]
+    assert names(0, down=True) == ["c", "b", "A"]
+    assert names(0, text="a") == ["A"]
 
 
 # --- without a terminal ---------------------------------------------------------------------------
@@ -303,11 +189,11 @@ def test_once_as_text(jsm: Jsm) -> None:
 
 def test_many_streams_are_listed_completely(jsm: Jsm, raw: RawClient) -> None:
     """All pages of a long list are read, and the filter finds every consumer."""
-    for number in range(260):
-        name = f"S{number:03}"
+    for serial in range(260):
+        name = f"S{serial:03}"
         raw.api(f"STREAM.CREATE.{name}", name=name, subjects=[name], storage="memory")
-        config = {"durable_name": f"C{number:03}", "mem_storage": True}
-        raw.api(f"CONSUMER.CREATE.{name}.C{number:03}", stream_name=name, config=config)
+        config = {"durable_name": f"C{serial:03}", "mem_storage": True}
+        raw.api(f"CONSUMER.CREATE.{name}.C{serial:03}", stream_name=name, config=config)
     args = ("top", "--once", "--interval", "10ms")
     found = jsm(*args, "-j", "--filter", "c259").ok().json
     assert [(row["stream"], row["name"]) for row in found["consumers"]] == [("S259", "C259")]
@@ -352,119 +238,329 @@ def test_tables_continue_after_a_server_restart(fresh_server: NatsServer) -> Non
     assert child.returncode == 130
 
 
+@pytest.fixture
+def shop(js: JetStream, stream: Stream, nats_server: NatsServer) -> Iterator[RunningWorker]:
+    """A worker that runs one message, and has given up another one."""
+    js.create_stream(name="DEAD", subjects=["dead.>"], storage="memory")
+    release = []
+    worker = Worker(nats_server.url, name="shop", dead_letters="DEAD", report="stacks")
+
+    @worker.handler(stream=stream.name, consumer="BILLING", concurrency=2)
+    def bill(data: bytes) -> None:
+        if data == b"bad":
+            raise Reject("nothing to bill")
+        wait_until(lambda: release, 60)
+
+    with running(worker) as run:
+        js.publish(f"{stream.name}.a", b"bad")
+        js.publish(f"{stream.name}.a", b"good")
+        wait_until(lambda: js.get_stream("DEAD").info().state.messages, 20)
+        yield run
+        release.append(True)
+
+
+@pytest.mark.usefixtures("shop")
+def test_other_views(jsm: Jsm, js: JetStream, stream: Stream) -> None:
+    """Each view of --view is read from the server."""
+
+    def rows(view: str, *options: str) -> list[Any]:
+        args = ("top", "--once", "--interval", "10ms", "-j", "--view", view, *options)
+        document = jsm(*args).ok().json
+        assert document.keys() == {"seconds", view}
+        return list(document[view])
+
+    (process,) = rows("workers")
+    assert (process["worker"], process["not_ready"]) == ("shop", [])
+    assert [each["stream_seq"] for each in process["running"]] == [2]
+    (letter,) = rows("dead-letters")
+    assert (letter["stream"], letter["consumer"]) == (stream.name, "BILLING")
+    assert (letter["stream_seq"], letter["reason"]) == (1, "nothing to bill")
+    js.create_key_value(bucket="CONFIG", history=3)
+    js.create_object_store(bucket="FILES")
+    buckets = {each["name"]: each for each in rows("buckets")}
+    assert (buckets["CONFIG"]["kind"], buckets["CONFIG"]["history"]) == ("key-value", 3)
+    assert buckets["FILES"]["kind"] == "object"
+    (server,) = rows("servers")
+    assert (server["stream_leader"], server["consumer_leader"], server["offline"]) == (4, 1, False)
+    state = {"pending": 7, "pending_bytes": 70, "lag_seconds": 1.5, "last": 9}
+    progress = {"streams": {"ORDERS": state}}
+    js.key_value("CONFIG").put("totals", json.dumps(progress).encode())
+    js.key_value("CONFIG").put("other", b"not a progress")
+    (query,) = rows("queries", "--progress", "CONFIG")
+    assert query == {"query": "totals", "stream": "ORDERS", **state}
+    assert rows("queries") == []
+    missing = jsm("top", "--once", "--interval", "10ms", "--view", "queries", "--progress", "NONE")
+    assert missing.status == 3
+
+
+@pytest.mark.matrix
+def test_servers_of_a_cluster() -> None:
+    """The view of servers counts the leaders and replicas on each, without a system account."""
+    with NatsCluster(3) as cluster:
+        jsm = Jsm(cluster.servers[0])
+        jsm("stream", "add", "S", "--subjects", "s", "--replicas", "3", "--defaults").ok()
+
+        def servers() -> Any:
+            args = ("top", "--once", "-j", "--interval", "100ms", "--view", "servers")
+            return jsm(*args).ok().json["servers"]
+
+        found = wait_until(lambda: len(rows := servers()) == 3 and rows, 20)
+        assert sum(each["stream_leader"] for each in found) == 1
+        assert sum(each["stream_replica"] for each in found) == 2
+
+
+# --- the application ------------------------------------------------------------------------------
+
+
+class Screen:
+    """The application under test, with its keys; `run` runs it."""
+
+    def __init__(self, app: TopApp, pilot: Pilot[None]) -> None:
+        self.app = app
+        self.pilot = pilot
+
+    @property
+    def table(self) -> ViewTable:
+        return self.app.table
+
+    @property
+    def names(self) -> list[str]:
+        """The first column of the table with the focus."""
+        return [str(self.table.get_row_at(n)[0]) for n in range(self.table.row_count)]
+
+    @property
+    def text(self) -> str:
+        """The text of an open dialog, the state line and notifications."""
+        texts = [str(each.render()) for each in self.app.screen.query(Static)]
+        return "\n".join([*texts, *(each.message for each in self.app._notifications)])
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+        await self.pilot.pause()
+
+    async def until(self, condition: Callable[[], Any], limit: float = 10) -> Any:
+        for _ in range(int(limit * SCALE / 0.05)):
+            if found := condition():
+                return found
+            await self.pilot.pause(0.05)
+        pytest.fail(
+            f"still false: {condition}; {self.app.query_one('TabbedContent').active} {self.names} {self.text}"
+        )
+
+
+Play = Callable[[Screen], Awaitable[None]]
+
+
+@pytest.fixture
+def play(nc: Connection, js: JetStream) -> Callable[..., None]:
+    """Return a function that runs the application for an asynchronous function."""
+
+    def start(act: Play, **options: Any) -> None:
+        settings = Settings(env=Environment.of_process(), words=[])
+        app = TopApp(settings, nc, js, Collector(nc, js), interval=0.1, **options)
+
+        async def main() -> None:
+            with app.poller:
+                async with app.run_test(size=(140, 40)) as pilot:
+                    await act(Screen(app, pilot))
+
+        asyncio.run(main())
+
+    return start
+
+
+@pytest.mark.usefixtures("orders")
+def test_the_lag_of_a_consumer(play: Callable[..., None], raw: RawClient) -> None:
+    """The lag is shown over time; sort, filter and details work with keys and mouse."""
+    raw.api("STREAM.CREATE.OTHER", name="OTHER", subjects=["OTHER.*"], storage="memory")
+    config = {"durable_name": "MORE", "ack_policy": "explicit"}
+    raw.api("CONSUMER.CREATE.OTHER.MORE", stream_name="OTHER", config=config)
+
+    async def act(screen: Screen) -> None:
+        await screen.until(lambda: screen.names == ["ORDERS", "OTHER"])
+        await screen.press("3")
+        await screen.until(lambda: screen.names == ["ORDERS > NEW", "OTHER > MORE"])
+        for _ in range(50):
+            raw.request("OTHER.a", b"x")
+        await screen.until(lambda: screen.names == ["OTHER > MORE", "ORDERS > NEW"])
+        await screen.until(lambda: str(screen.table.get_row_at(0)[1]) == "50")
+        first = screen.table.get_row_at(0)
+        # The graph begins with the time without lag.
+        assert "█" in str(first[-1])
+        assert screen.table.shown[0].history[0] == 0
+
+        # The cursor follows its row when the order changes.
+        await screen.press("down", "r")
+        assert screen.names == ["ORDERS > NEW", "OTHER > MORE"]
+        assert screen.table.cursor_row == 0
+        await screen.press("s")
+        assert screen.table.sort_column == 2
+        assert screen.names == ["ORDERS > NEW", "OTHER > MORE"]
+        await screen.pilot.click(screen.table, offset=(3, 0))
+        await screen.until(lambda: screen.table.sort_column == 0)
+
+        await screen.press("slash", *"more", "enter")
+        assert screen.names == ["OTHER > MORE"]
+        await screen.press("enter")
+        await screen.until(lambda: "Durable Name: MORE" in screen.text)
+        await screen.press("escape", "escape")
+        await screen.until(lambda: len(screen.names) == 2)
+
+    play(act, view="both")
+
+
+@pytest.mark.usefixtures("orders")
+def test_keys_of_the_application(play: Callable[..., None]) -> None:
+    """Each key has the effect that the help describes."""
+
+    async def act(screen: Screen) -> None:
+        app = screen.app
+        await screen.press("question_mark")
+        await screen.until(lambda: "quit" in screen.text)
+        await screen.press("q", "g")
+        assert app.query_one("#graphs").display
+        await screen.press("plus", "plus")
+        assert app.poller.interval == 0.1  # no shorter one
+        await screen.press("minus")
+        assert app.poller.interval == 0.2
+        await screen.press("p")
+        await screen.until(lambda: "PAUSED" in screen.text)
+        count = app.poller.refreshes
+        await screen.pilot.pause(0.5)
+        assert app.poller.refreshes == count
+        await screen.press("v")
+        await screen.until(lambda: screen.table.view is STREAMS and screen.names == ["ORDERS"])
+        await screen.press("6")
+        await screen.until(lambda: "No buckets" in screen.text)
+        await screen.press("q")
+
+    play(act)
+
+
+@pytest.mark.usefixtures("shop")
+def test_dead_letters_are_changed(play: Callable[..., None], js: JetStream, stream: Stream) -> None:
+    """A dead letter is requeued after a confirmation; the details have its data."""
+
+    async def act(screen: Screen) -> None:
+        await screen.press("4")
+        await screen.until(lambda: screen.names == ["shop"])
+        await screen.press("enter")
+        await screen.until(lambda: "in wait_until" in screen.text)
+        await screen.press("escape", "5")
+        await screen.until(lambda: screen.names == [f"{stream.name} > BILLING"])
+        await screen.press("enter")
+        await screen.until(lambda: screen.text.endswith("bad\n") or "\nbad" in screen.text)
+        await screen.press("escape", "R", "escape")
+        assert stream.info().state.messages == 2
+        await screen.press("R", "y")
+        # The worker gives the same message up again: it has another sequence.
+        await screen.until(lambda: stream.info().state.messages == 3)
+        await screen.until(lambda: [str(screen.table.get_row_at(0)[1])] == ["3"])
+        assert "was published again" in screen.text
+
+        await screen.press("enter")
+        await screen.until(lambda: screen.app.screen.query("#discard"))
+        await screen.pilot.click("#discard")
+        await screen.until(lambda: "Remove the message" in screen.text)
+        await screen.pilot.click(Button)
+        await screen.until(lambda: screen.names == [])
+        assert js.get_stream("DEAD").info().state.messages == 0
+        assert stream.info().state.messages == 3
+
+    play(act, may_change=True)
+
+
+@pytest.mark.usefixtures("shop")
+def test_read_only(play: Callable[..., None], js: JetStream) -> None:
+    """Without the permission there are no buttons, and keys change nothing."""
+
+    async def act(screen: Screen) -> None:
+        await screen.press("5")
+        await screen.until(lambda: len(screen.names) == 1)
+        await screen.press("R", "y", "D", "y", "enter")
+        await screen.until(lambda: "bad" in screen.text)
+        assert [str(each.label) for each in screen.app.screen.query(Button)] == ["Close"]
+        await screen.press("y")
+        assert js.get_stream("DEAD").info().state.messages == 1
+
+    play(act)
+
+
+@pytest.mark.usefixtures("shop")
+def test_errors_of_one_view(
+    play: Callable[..., None], js: JetStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A view that cannot be read shows the error, and a failed change is reported."""
+
+    async def act(screen: Screen) -> None:
+        await screen.press("5")
+        await screen.until(lambda: len(screen.names) == 1)
+        screen.app.poller.paused = True
+        js.delete_stream("DEAD")
+        await screen.press("R", "y")
+        await screen.until(lambda: "no longer stored" in screen.text)
+        monkeypatch.setattr(screen.app.poller._collector, "_progress", "MISSING")
+        await screen.press("7")
+        await screen.until(lambda: "MISSING" in screen.text)
+
+    play(act, may_change=True)
+
+
 # --- on a terminal --------------------------------------------------------------------------------
-
-
-def drawn(terminal: Terminal) -> list[str]:
-    """Return the lines of the last complete screen."""
-    screens = terminal.raw.split("\x1b[H")
-    whole = [each for each in screens[1:] if each.rstrip().endswith("\x1b[J")]
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", whole[-1]) if whole else ""
-    return text.split("\r\n")
-
-
-def until(terminal: Terminal, shown: Callable[[list[str]], Any], limit: float = 10) -> list[str]:
-    """Wait until the screen fulfils a condition, and return its lines."""
-
-    def lines() -> list[str]:
-        now = drawn(terminal)
-        return now if shown(now) else []
-
-    return wait_until(lines, limit)
-
-
-def has(text: str) -> Callable[[list[str]], bool]:
-    return lambda lines: any(text in line for line in lines)
 
 
 def assert_restored(terminal: Terminal) -> None:
     """The terminal echoes, edits lines, shows its cursor, and left the alternate screen."""
-    assert terminal.raw.rstrip("\r\n").endswith("\x1b[?25h\x1b[?1049l") or (
-        "\x1b[?25h\x1b[?1049l" in terminal.raw.rsplit("\x1b[?1049h", 1)[1]
-    )
+    assert terminal.raw.rfind("\x1b[?1049l") > terminal.raw.rfind("\x1b[?1049h") >= 0
+    assert terminal.raw.rfind("\x1b[?25h") > terminal.raw.rfind("\x1b[?25l")
     mode = termios.tcgetattr(terminal._fd)
     assert mode[3] & termios.ECHO
     assert mode[3] & termios.ICANON
-    assert mode[6][termios.VMIN] == b"\x01"
 
 
 @pytest.mark.usefixtures("orders", "jsm")
-def test_live_screen(terminal: Callable[..., Terminal], raw: RawClient) -> None:
-    """The screen shows changes of streams and consumers, and keys work; q restores the terminal."""
+@pytest.mark.parametrize(("key", "status"), [("q", 0), ("\x03", 130), (signal.SIGTERM, 143)])
+def test_the_terminal_is_restored(
+    terminal: Callable[..., Terminal], key: str | signal.Signals, status: int
+) -> None:
+    """q, Ctrl-C and SIGTERM end the application with their status, and restore the terminal."""
     top = terminal("top", "--interval", "200ms")
-    lines = until(top, has("ORDERS > NEW"))
-    assert lines[0].startswith("jsm top   nats://")
-    assert any(line.startswith("> Streams (1)") for line in lines)
-    assert "every 0.2 s" in lines[-1]
-    for _ in range(50):
-        raw.request("ORDERS.b", b"x")
-    lines = until(top, has("53 messages"))
-    until(top, lambda lines: any(re.match(r"ORDERS +53 .*[▁-█]", line) for line in lines))
-    top.send("\t")
-    until(top, has("> Consumers (1)"))
-    top.send("/zzz")
-    until(top, lambda lines: "Filter: zzz_" in lines and has("Streams (0)")(lines))
-    top.send("\x1b")
-    until(top, lambda lines: not has("Filter")(lines) and has("Streams (1)")(lines))
-    top.send("?")
-    until(top, has("quit, as Ctrl-C does"))
-    top.send("?g")
-    until(top, has("|"))
-    top.send("p")
-    until(top, has("PAUSED"))
-    top.send("q")
-    assert top.wait() == 0
-    assert_restored(top)
-
-
-@pytest.mark.usefixtures("orders", "jsm")
-def test_ctrl_c_restores_the_terminal(terminal: Callable[..., Terminal]) -> None:
-    """Ctrl-C exits with status 130 and restores the terminal."""
-    top = terminal("top")
-    until(top, has("ORDERS > NEW"))
+    top.expect("ORDERS > NEW")
     assert not termios.tcgetattr(top._fd)[3] & termios.ECHO
-    top.send("\x03")
-    assert top.wait() == 130
+    if isinstance(key, str):
+        top.send(key)
+    else:
+        top._child.send_signal(key)
+    assert top.wait() == status
     assert_restored(top)
-
-
-@pytest.mark.usefixtures("orders", "jsm")
-def test_a_terminal_that_is_resized(terminal: Callable[..., Terminal]) -> None:
-    """The next screen has the new size."""
-    top = terminal("top", columns=120, lines=40)
-    until(top, has("ORDERS > NEW"))
-    fcntl.ioctl(top._fd, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 50, 0, 0))
-    lines = until(top, lambda lines: bool(lines) and max(map(len, lines)) <= 50)
-    assert len(lines) <= 12
-    top.send("q")
-    assert top.wait() == 0
 
 
 @pytest.mark.usefixtures("jsm")
-def test_no_color_disables_escape_codes(terminal: Callable[..., Terminal]) -> None:
-    """With NO_COLOR there are no colours, bold or reverse text."""
-    top = terminal("top", NO_COLOR="1")
-    until(top, has("Streams (0)"))
+@pytest.mark.parametrize("how", [{"NO_COLOR": "1"}, {"JSM_COLOR": "never"}], ids=str)
+def test_no_color_is_grey(terminal: Callable[..., Terminal], how: dict[str, str]) -> None:
+    """Without colours there are shades of grey."""
+    top = terminal("top", COLORTERM="truecolor", **how)
+    top.expect("No consumers")
     top.send("q")
     assert top.wait() == 0
-    assert not re.search(r"\x1b\[\d*m", top.raw)
+    colours = re.findall(r"[34]8;2;(\d+);(\d+);(\d+)", top.raw)
+    assert colours
+    assert all(len(set(each)) == 1 for each in colours)
 
 
 def test_the_screen_during_an_outage(terminal: Callable[..., Terminal]) -> None:
-    """During an outage the screen shows it and keys work; afterwards the screen is updated again."""
+    """During an outage the screen shows it; afterwards it is updated again."""
     with NatsServer(name="away") as server:
         with RawClient(server.port) as raw:
             raw.api("STREAM.CREATE.KEPT", name="KEPT", subjects=["kept"], storage="file")
         top = terminal("top", "--interval", "200ms", "--timeout", "500ms", NATS_URL=server.url)
-        until(top, has("KEPT"))
+        top.expect("KEPT")
         server.kill()
-        until(top, has("no connection for "))
-        top.send("g")
-        until(top, lambda lines: has("|")(lines) and has("trying again")(lines))
+        top.expect("no connection for ", 20)
         server.restart()
         with RawClient(server.port) as raw:
             raw.request("kept", b"x")
-            until(top, lambda lines: has("1 message,")(lines) and not has("trying")(lines), 20)
+        top.expect("1 message,", 20)
         top.send("q")
         assert top.wait() == 0
         assert_restored(top)
@@ -475,3 +571,13 @@ def test_no_server(terminal: Callable[..., Terminal]) -> None:
     top = terminal("top", NATS_URL="nats://127.0.0.1:1")
     assert top.wait() == 5
     assert "\x1b[?1049h" not in top.raw
+
+
+def test_without_the_extra(jsm: Jsm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal, the command names the extra to install; tables do not need it."""
+    monkeypatch.setitem(sys.modules, "textual", None)
+    monkeypatch.delitem(sys.modules, "jetstream_sync.cli.top_app")
+    result = run_jsm("top", tty=True, TERM="xterm", NATS_URL=jsm.url)
+    assert result.status == 1
+    assert "pip install 'jetstream-sync[top]'" in result.err
+    assert jsm("top", "--once", "--interval", "10ms").ok().out

@@ -1,0 +1,617 @@
+"""
+What ``jsm top`` shows: the rows of its views, their rates and histories, and the thread that reads them.
+
+Rules:
+
+1. A refresh sends one request for all streams and one for each stream with consumers, and the requests
+   of one further view: the one that is shown.
+2. The thread waits at least four times as long as its last refresh took.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from typing_extensions import Self
+
+from ..errors import Error, InvalidNameError, StreamNotFoundError
+from ..net.clock import monotonic
+from ..workers import DeadLetters
+from ..workers.running import request_reports
+from .dlq import why_dead
+from .output import counted, size
+from .render import Field, Mark, bad, warn
+from .status import one_line
+from .worker import PROCESSES
+
+if TYPE_CHECKING:
+    from .. import ClusterInfo, Connection, ConsumerInfo, JetStream, StreamInfo
+
+#: Number of values that are kept for a graph.
+_MAX_POINTS: Final = 240
+#: Pause between two refreshes, in durations of the first one.
+_PAUSE_FACTOR: Final = 4
+#: Prefixes of the streams of buckets, and their kinds.
+_BUCKETS: Final = {"KV_": "key-value", "OBJ_": "object"}
+
+# --- views --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row of a view."""
+
+    key: str
+    """The identity of the row, in which the filter searches."""
+    fields: Mapping[str, Any]
+    """The values, as in JSON."""
+    history: Sequence[float] = ()
+    """The values of the graph, the oldest first."""
+    record: Any = None
+    """What the row was made of, for the detail view."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """A table: its columns, of which the first is the name, and its graph."""
+
+    name: str
+    title: str
+    columns: tuple[Field, ...]
+    sort: int = 0
+    """The column by which the rows are sorted at first."""
+    graph: str = ""
+    """The title of the graph; empty: there is none."""
+    none: str = ""
+    """What is shown instead of an empty table."""
+
+    def sorted(
+        self, rows: Sequence[Row], column: int, text: str = "", *, down: bool | None = None
+    ) -> list[Row]:
+        """Return the rows that contain a text, ignoring case, in the order of a column."""
+        folded = text.lower()
+        found = sorted(
+            (row for row in rows if folded in row.key.lower()), key=lambda row: row.key.lower()
+        )
+        value = self.columns[column].of
+        down = self.is_down(rows, column) if down is None else down
+        # Rows with equal values keep the order of their names.
+        return sorted(found, key=lambda row: _comparable(value(row.fields)), reverse=down)
+
+    def is_down(self, rows: Sequence[Row], column: int) -> bool:
+        """Return whether the default order of a column is descending: that of numbers is."""
+        values = [_comparable(self.columns[column].of(row.fields)) for row in rows]
+        return any(kind == 0 for kind, _ in values)
+
+
+def _comparable(value: Any) -> tuple[int, Any]:
+    """Return a sort key for values of several types: numbers, then texts, then nothing."""
+    value = value.value if isinstance(value, Mark) else value
+    if value is None:
+        return (-1, 0)
+    if isinstance(value, timedelta):
+        return (0, value.total_seconds())
+    return (0, value) if isinstance(value, (int, float)) else (1, str(value).lower())
+
+
+def number(value: float | None) -> str:
+    """Return a rate or an amount with at most one decimal."""
+    if value is None:
+        return ""
+    return f"{value:.1f}" if 0 < value < 9.95 else f"{value:,.0f}"
+
+
+def _consumer_name(fields: Mapping[str, Any]) -> Any:
+    name = f"{fields['stream']} > {fields['name']}"
+    return warn(f"{name} (paused)") if fields["paused"] else name
+
+
+def _longest(fields: Mapping[str, Any]) -> float | None:
+    return max((each["seconds"] for each in fields["running"]), default=None)
+
+
+def _outbox(fields: Mapping[str, Any]) -> float | None:
+    ages = [each["value"] for each in fields["gauges"] if each["name"] == "outbox_age_seconds"]
+    return max(ages, default=None)
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:,.1f} s"
+
+
+STREAMS: Final = View(
+    name="streams",
+    title="Streams",
+    columns=(
+        Field("Stream", "name"),
+        Field("Messages", "messages"),
+        Field("Size", "bytes", size, right=True),
+        Field("In/s", "messages_per_second", number, right=True),
+        Field("Consumers", "consumers"),
+    ),
+    sort=3,
+    graph="In/s over time",
+    none="No streams",
+)
+CONSUMERS: Final = View(
+    name="consumers",
+    title="Consumers",
+    columns=(
+        Field("Consumer", _consumer_name),
+        Field("Lag", "lag"),
+        Field("Unacked", "ack_pending"),
+        Field("Redelivered", "redelivered"),
+        Field("Waiting", "waiting"),
+        Field("Out/s", "deliveries_per_second", number, right=True),
+        Field("Acked/s", "acks_per_second", number, right=True),
+    ),
+    sort=1,
+    graph="Lag over time",
+    none="No consumers",
+)
+WORKERS: Final = View(
+    name="workers",
+    title="Workers",
+    columns=(
+        *PROCESSES,
+        Field("Longest", _longest, _seconds, right=True),
+        Field("Outbox Age", _outbox, _seconds, right=True),
+    ),
+    none="No workers",
+)
+DEAD_LETTERS: Final = View(
+    name="dead-letters",
+    title="Dead letters",
+    columns=(
+        Field("Consumer", lambda row: f"{row['stream']} > {row['consumer']}"),
+        Field("Sequence", "stream_seq"),
+        Field("Why", lambda row: why_dead(row["kind"], row["reason"])),
+        Field("When", lambda row: datetime.fromisoformat(row["time"])),
+        Field("Deliveries", "deliveries"),
+        Field("Subject", "subject"),
+    ),
+    sort=3,
+    none="No dead letters",
+)
+BUCKETS: Final = View(
+    name="buckets",
+    title="Buckets",
+    columns=(
+        Field("Bucket", "name"),
+        Field("Kind", "kind"),
+        Field("Messages", "messages"),
+        Field("Size", "bytes", size, right=True),
+        Field("History", "history"),
+        Field("TTL", lambda row: timedelta(seconds=row["ttl"]) if row["ttl"] else None),
+        Field("Replicas", "replicas"),
+    ),
+    sort=3,
+    none="No buckets",
+)
+QUERIES: Final = View(
+    name="queries",
+    title="Spark queries",
+    columns=(
+        Field("Query", "query"),
+        Field("Stream", "stream"),
+        Field("Pending", "pending"),
+        Field("Size", "pending_bytes", size, right=True),
+        Field("Lag", "lag_seconds", _seconds, right=True),
+        Field("Last Sequence", "last"),
+    ),
+    sort=4,
+    graph="Pending over time",
+    none="No queries; --progress names the bucket of the option progressBucket",
+)
+SERVERS: Final = View(
+    name="servers",
+    title="Servers",
+    columns=(
+        Field("Server", "server"),
+        Field("State", lambda row: bad("offline") if row["offline"] else "online"),
+        Field("Stream Leader", "stream_leader"),
+        Field("Stream Replica", "stream_replica"),
+        Field("Consumer Leader", "consumer_leader"),
+        Field("Consumer Replica", "consumer_replica"),
+        Field("Not Current", lambda row: warn(row["not_current"]) if row["not_current"] else 0),
+    ),
+    none="No servers",
+)
+#: All views by name.
+VIEWS: Final = {
+    view.name: view
+    for view in (
+        STREAMS,
+        CONSUMERS,
+        WORKERS,
+        DEAD_LETTERS,
+        BUCKETS,
+        QUERIES,
+        SERVERS,
+    )
+}
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """The state of all streams and consumers at one time."""
+
+    taken: float
+    """Time of the monotonic clock, in seconds."""
+    streams: Mapping[str, StreamInfo]
+    consumers: Mapping[tuple[str, str], ConsumerInfo]
+    """By stream name and consumer name."""
+
+
+def take_snapshot(js: JetStream) -> Snapshot:
+    """Return the state of all streams and consumers, with one request per stream that has consumers."""
+    infos = js.list_streams()
+    consumers: dict[tuple[str, str], ConsumerInfo] = {}
+    busy = [info.config.name for info in infos if info.state.consumer_count]
+    for name in busy:
+        # The stream may be deleted meanwhile, or have a name that this client rejects.
+        with contextlib.suppress(StreamNotFoundError, InvalidNameError):
+            for consumer in js.list_consumers(name):
+                consumers[name, consumer.name] = consumer
+    return Snapshot(
+        taken=monotonic(),
+        streams={info.config.name: info for info in infos},
+        consumers=consumers,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """Everything that one screen or table shows."""
+
+    rows: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+    """The rows by the name of their view."""
+    errors: Mapping[str, Error] = field(default_factory=dict)
+    """Why a view could not be read, by its name."""
+    seconds: float = 0.0
+    """Time between the last two snapshots; 0 after the first one."""
+    in_rates: Sequence[float] = ()
+    """Stored messages per second in all streams, the oldest first."""
+    out_rates: Sequence[float] = ()
+    """Deliveries per second of all consumers, the oldest first."""
+
+    def totals(self) -> str:
+        """Return the sums of all streams and consumers in one line."""
+        streams, consumers = ([row.fields for row in self.rows.get(view, ())] for view in _CORE)
+        messages = sum(each["messages"] for each in streams)
+        return (
+            f"{counted(len(streams), 'stream')}, {counted(messages, 'message')}, "
+            f"{size(sum(each['bytes'] for each in streams))}, "
+            f"{number(self.in_rates[-1] if self.in_rates else 0)} in/s   "
+            f"{counted(len(consumers), 'consumer')}, lag {sum(e['lag'] for e in consumers):,}, "
+            f"unacked {sum(each['ack_pending'] for each in consumers):,}, "
+            f"{number(self.out_rates[-1] if self.out_rates else 0)} out/s"
+        )
+
+
+#: The views that every refresh reads, for their rates and graphs.
+_CORE: Final = (STREAMS.name, CONSUMERS.name)
+
+
+class Collector:
+    """Reads the rows of the views, and keeps the values of their graphs."""
+
+    def __init__(self, nc: Connection, js: JetStream, progress: str | None = None) -> None:
+        self._nc = nc
+        self._js = js
+        self._progress = progress
+        self._history = History()
+        self._frame = Frame()
+        self._sources: dict[str, Callable[[Snapshot], list[Row]]] = {
+            WORKERS.name: lambda _: self._workers(),
+            DEAD_LETTERS.name: lambda _: self._dead_letters(),
+            BUCKETS.name: lambda snapshot: _buckets(snapshot.streams.values()),
+            QUERIES.name: lambda _: self._queries(),
+            SERVERS.name: self._servers,
+        }
+
+    def collect(self, view: str) -> Frame:
+        """Read the streams, the consumers and one further view; the others have their former rows."""
+        snapshot = take_snapshot(self._js)
+        found = self._history.add(snapshot)
+        rows = {**self._frame.rows, **found.rows}
+        errors = dict(self._frame.errors)
+        errors.pop(view, None)
+        if view in self._sources:
+            try:
+                rows[view] = self._sources[view](snapshot)
+            except Error as error:
+                # The other views go on: the user may lack a permission, or a bucket was deleted.
+                errors[view] = error
+        self._frame = Frame(
+            rows=rows,
+            errors=errors,
+            seconds=found.seconds,
+            in_rates=found.in_rates,
+            out_rates=found.out_rates,
+        )
+        return self._frame
+
+    def _workers(self) -> list[Row]:
+        reports = request_reports(self._nc, stacks=True)
+        return [
+            Row(key=f"{each['worker']} {each['host']}:{each['pid']}", fields=each, record=each)
+            for each in reports
+        ]
+
+    def _dead_letters(self) -> list[Row]:
+        return [
+            Row(
+                key=f"{each.stream} > {each.consumer} {each.seq}",
+                fields={
+                    "stream": each.stream,
+                    "consumer": each.consumer,
+                    "stream_seq": each.seq,
+                    "kind": each.kind,
+                    "reason": each.reason,
+                    "time": each.time.isoformat(),
+                    "deliveries": each.deliveries,
+                    "subject": each.subject or None,
+                },
+                record=each,
+            )
+            for each in DeadLetters(self._js).find()
+        ]
+
+    def _queries(self) -> list[Row]:
+        if self._progress is None:
+            return []
+        bucket = self._js.key_value(self._progress)
+        rows = []
+        for entry in bucket.get_many(">").values():
+            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+                for stream, state in json.loads(entry.value)["streams"].items():
+                    key = f"{entry.key} {stream}"
+                    fields = {"query": entry.key, "stream": stream, **state}
+                    history = self._history.points(QUERIES.name, key, float(state["pending"]))
+                    rows.append(Row(key=key, fields=fields, history=history, record=entry))
+        return rows
+
+    def _servers(self, snapshot: Snapshot) -> list[Row]:
+        servers: dict[str, dict[str, Any]] = {}
+        own = self._nc.server_info.server_name
+        kinds: tuple[tuple[str, Sequence[ClusterInfo | None]], ...] = (
+            ("stream", [each.cluster for each in snapshot.streams.values()]),
+            ("consumer", [each.cluster for each in snapshot.consumers.values()]),
+        )
+
+        def at(name: str) -> dict[str, Any]:
+            return servers.setdefault(
+                name, {"server": name, **dict.fromkeys(_SERVER_COUNTS, 0), "offline": False}
+            )
+
+        at(own)
+        for kind, clusters in kinds:
+            for cluster in clusters:
+                # A server without a cluster names none.
+                at((cluster and cluster.leader) or own)[f"{kind}_leader"] += 1
+                for peer in (cluster and cluster.replicas) or ():
+                    server = at(peer.name)
+                    server[f"{kind}_replica"] += 1
+                    server["not_current"] += not peer.current
+                    server["offline"] = server["offline"] or bool(peer.offline)
+        return [Row(key=name, fields=fields) for name, fields in servers.items()]
+
+
+_SERVER_COUNTS: Final = (
+    *("stream_leader", "stream_replica", "consumer_leader", "consumer_replica"),
+    "not_current",
+)
+
+
+def _buckets(infos: Iterable[StreamInfo]) -> list[Row]:
+    rows = []
+    for info in infos:
+        config = info.config
+        for prefix, kind in _BUCKETS.items():
+            if config.name.startswith(prefix):
+                name = config.name.removeprefix(prefix)
+                fields = {
+                    "name": name,
+                    "kind": kind,
+                    "messages": info.state.messages,
+                    "bytes": info.state.bytes,
+                    "history": config.max_msgs_per_subject if prefix == "KV_" else None,
+                    "ttl": config.max_age.total_seconds() if config.max_age else 0,
+                    "replicas": config.num_replicas,
+                }
+                rows.append(Row(key=f"{name} {kind}", fields=fields, record=info))
+    return rows
+
+
+class History:
+    """The values for the graphs, of the streams and consumers that still exist."""
+
+    def __init__(self) -> None:
+        self._last: Snapshot | None = None
+        self._points: dict[tuple[str, str], deque[float]] = {}
+
+    def points(self, view: str, key: str, value: float | None) -> tuple[float, ...]:
+        """Add a value of a row, unless it is ``None``; return all of them."""
+        points = self._points.setdefault((view, key), deque(maxlen=_MAX_POINTS))
+        if value is not None:
+            points.append(value)
+        return tuple(points)
+
+    def add(self, now: Snapshot) -> Frame:
+        """Add a snapshot, and return the frame of its differences from the previous one."""
+        before, self._last = self._last, now
+        seconds = now.taken - before.taken if before is not None else 0.0
+        known = before or Snapshot(taken=0.0, streams={}, consumers={})
+        streams = [
+            self._stream(name, info, known.streams.get(name), seconds)
+            for name, info in now.streams.items()
+        ]
+        consumers = [
+            self._consumer(key, info, known.consumers.get(key), seconds)
+            for key, info in now.consumers.items()
+        ]
+        there = {(STREAMS.name, row.key) for row in streams}
+        there |= {(CONSUMERS.name, row.key) for row in consumers}
+        for gone in {each for each in self._points if each[0] in _CORE and each[1]} - there:
+            del self._points[gone]
+        incoming = sum(row.fields["messages_per_second"] for row in streams)
+        outgoing = sum(row.fields["deliveries_per_second"] for row in consumers)
+        return Frame(
+            rows={STREAMS.name: streams, CONSUMERS.name: consumers},
+            seconds=seconds,
+            # The key of a sum is empty.
+            in_rates=self.points(STREAMS.name, "", incoming if seconds else None),
+            out_rates=self.points(CONSUMERS.name, "", outgoing if seconds else None),
+        )
+
+    def _stream(
+        self, name: str, info: StreamInfo, before: StreamInfo | None, seconds: float
+    ) -> Row:
+        state = info.state
+        rate = 0.0
+        # A stream that was deleted and created again has a new creation time and no rate yet.
+        if before is not None and before.created == info.created:
+            rate = _rate(state.last_seq, before.state.last_seq, seconds)
+        last = state.last_ts if state.last_ts is not None and state.last_ts.year > 1 else None
+        fields = {
+            "name": name,
+            "messages": state.messages,
+            "bytes": state.bytes,
+            "consumers": state.consumer_count,
+            "messages_per_second": rate,
+            "last": last.isoformat() if last is not None else None,
+        }
+        history = self.points(STREAMS.name, name, rate if seconds else None)
+        return Row(key=name, fields=fields, history=history, record=info)
+
+    def _consumer(
+        self,
+        names: tuple[str, str],
+        info: ConsumerInfo,
+        before: ConsumerInfo | None,
+        seconds: float,
+    ) -> Row:
+        rate = ack_rate = 0.0
+        if before is not None and before.created == info.created:
+            rate = _rate(info.delivered.consumer_seq, before.delivered.consumer_seq, seconds)
+            ack_rate = _rate(info.ack_floor.consumer_seq, before.ack_floor.consumer_seq, seconds)
+        fields = {
+            "stream": names[0],
+            "name": names[1],
+            "lag": info.num_pending,
+            "ack_pending": info.num_ack_pending,
+            "redelivered": info.num_redelivered,
+            "waiting": info.num_waiting,
+            "deliveries_per_second": rate,
+            "acks_per_second": ack_rate,
+            "paused": bool(info.paused),
+        }
+        key = f"{names[0]} > {names[1]}"
+        history = self.points(CONSUMERS.name, key, float(info.num_pending))
+        return Row(key=key, fields=fields, history=history, record=info)
+
+
+def _rate(now: int, before: int, seconds: float) -> float:
+    # The sequences go back when a consumer is reset; that is not a negative rate.
+    return max(0, now - before) / seconds if seconds > 0 else 0.0
+
+
+class Poller:
+    """Reads frames on a thread, so that requests do not delay the handling of keys."""
+
+    def __init__(self, nc: Connection, collector: Collector, interval: float, view: str) -> None:
+        self.frame = Frame()
+        self.refreshes = 0
+        self.interval = interval
+        self.paused = False
+        self.failure: Error | None = None
+        self._view = view
+        self._problem = ""
+        self._nc = nc
+        self._collector = collector
+        self._since = 0.0
+        self._wake = threading.Event()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="jsm-top", daemon=True)
+
+    def __enter__(self) -> Self:
+        # Take the first frame here: without JetStream the command fails before it draws a screen.
+        self._collect()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the thread; closing the connection ends a request that is still in progress."""
+        self._ended = True
+        self._wake.set()
+
+    def show(self, view: str) -> None:
+        """Read this view from now on, for the first time at once."""
+        self._view = view
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read a frame now."""
+        self._wake.set()
+
+    def _collect(self) -> None:
+        self.frame = self._collector.collect(self._view)
+        self.refreshes += 1
+
+    def _run(self) -> None:
+        took = 0.0
+        while not self._ended:
+            asked = self._wake.wait(max(self.interval, _PAUSE_FACTOR * took))
+            self._wake.clear()
+            if self._ended or (self.paused and not asked):
+                continue
+            began = monotonic()
+            try:
+                self._collect()
+                self._problem = ""
+            except Error as error:
+                self._record(error)
+            took = monotonic() - began
+
+    def _record(self, error: Error) -> None:
+        if self._nc.is_closed:
+            self.failure = error
+            return
+        if not self._problem:
+            self._since = monotonic()
+        self._problem = one_line(error)
+
+    def problem(self) -> str:
+        """Return the current problem and its duration; empty if there is none."""
+        if self._nc.is_reconnecting and not self._problem:
+            self._since = monotonic()
+            self._problem = "connection lost"
+        if not self._problem:
+            return ""
+        kind = "no connection" if self._nc.is_reconnecting else "no answer"
+        seconds = monotonic() - self._since
+        return f"{kind} for {seconds:.0f} s ({self._problem}); trying again"
+
+
+_SPARK_LEVELS: Final = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Return the newest values as a line of bars, with the newest at the right end."""
+    shown = values[-width:]
+    most = max(shown, default=0.0)
+    # A space is only for zero: a very small value has the lowest bar.
+    drawn = "".join(
+        _SPARK_LEVELS[min(7, int(value / most * 7.999))] if value > 0 else " " for value in shown
+    )
+    return drawn.rjust(width)
