@@ -48,6 +48,7 @@ class Connection(CoreConnection):
         prefix: str | None = None,
         timeout: float | timedelta | None = 5.0,
         publish_async_max_pending: int = DEFAULT_WINDOW,
+        publish_async_stall_wait: float | timedelta | None = None,
         required_api_level: int | None = None,
         api_cb: APICallback | None = None,
     ) -> JetStream:
@@ -61,6 +62,8 @@ class Connection(CoreConnection):
             timeout: how long calls wait for a reply, in seconds; ``None``: no limit.
             publish_async_max_pending: maximum number of unacknowledged messages of
                 `JetStream.publish_async`; at the limit the call waits.
+            publish_async_stall_wait: how long it waits then, in seconds; 0: it raises at once. ``None``: the
+                timeout of the message.
             required_api_level: the API level that the server must have for each request (ADR-44); servers
                 before 2.12 ignore it. ``None``: any level.
             api_cb: called with an `APICall` after each request to the API, in the thread of the request;
@@ -83,6 +86,7 @@ class Connection(CoreConnection):
             prefix=prefix,
             timeout=timeout,
             publish_async_max_pending=publish_async_max_pending,
+            publish_async_stall_wait=publish_async_stall_wait,
             required_api_level=required_api_level,
             api_cb=api_cb,
         )

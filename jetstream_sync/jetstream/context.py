@@ -82,6 +82,7 @@ class JetStream(
         prefix: str | None = None,
         timeout: float | timedelta | None = 5.0,
         publish_async_max_pending: int = DEFAULT_WINDOW,
+        publish_async_stall_wait: float | timedelta | None = None,
         required_api_level: int | None = None,
         api_cb: APICallback | None = None,
     ) -> None:
@@ -102,7 +103,9 @@ class JetStream(
             required_level=required_api_level,
             callback=api_cb,
         )
-        self._publisher = Publisher(core, timeout, publish_async_max_pending)
+        self._publisher = Publisher(
+            core, timeout, publish_async_max_pending, publish_async_stall_wait
+        )
 
     # --- the account ----------------------------------------------------------------------------
 
@@ -508,7 +511,8 @@ class JetStream(
             **options: as in `publish()`.
 
         Raises:
-            TooManyStalledMsgsError: the maximum number of messages was unacknowledged during the timeout.
+            TooManyStalledMsgsError: the maximum number of messages was unacknowledged during the timeout,
+                or ``publish_async_stall_wait``.
             ServerTooOldError: as `publish()`; the first message with a TTL after each connect waits for
                 the reply of the server.
             BadSubjectError, InvalidHeaderError, InvalidOptionError, MaxPayloadError: the message is

@@ -81,7 +81,11 @@ class Publisher(MessageReceiver):
     is_reply_inbox = True
 
     def __init__(
-        self, core: ConnectionCore, timeout: float | timedelta | None, window: int = DEFAULT_WINDOW
+        self,
+        core: ConnectionCore,
+        timeout: float | timedelta | None,
+        window: int = DEFAULT_WINDOW,
+        stall_wait: float | timedelta | None = None,
     ) -> None:
         if isinstance(window, bool) or not isinstance(window, int) or window < 1:
             reason = "must be an int of at least 1"
@@ -89,6 +93,9 @@ class Publisher(MessageReceiver):
         self._core = core.machinery  # the ack thread holds this object
         self._timeout = None if timeout is None else seconds(timeout)
         self._window = window
+        self._stall_wait = (
+            None if stall_wait is None else seconds(stall_wait, "publish_async_stall_wait")
+        )
         self._tokens = itertools.count(1)
         self._pending: dict[bytes, PubAckFuture] = {}
         self._acks: Mailbox[Delivery] = Mailbox()
@@ -153,7 +160,8 @@ class Publisher(MessageReceiver):
         limit = self._timeout if timeout is None else seconds(timeout)
         # The ack thread makes room in the window, so callbacks of futures must not wait for it.
         if len(self._pending) >= self._window and threading.current_thread() is not self._thread:
-            self._wait_for_room(Deadline(limit))
+            stall = self._stall_wait
+            self._wait_for_room(Deadline(limit if stall is None else stall))
         due = None if limit is None else monotonic() + limit
         future = PubAckFuture(subject, message, due, core)
         if retries is not DEFAULT_RETRIES:

@@ -289,6 +289,20 @@ def test_a_window_that_stays_full_is_an_error(paused: JetStream) -> None:
     assert paused.publish_async_pending == 10
 
 
+def test_the_wait_at_a_full_window_has_its_own_limit(
+    alone: JetStream, fresh_server: NatsServer
+) -> None:
+    """With ``publish_async_stall_wait`` the timeout of the messages does not count."""
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        js = nc.jetstream(timeout=None, publish_async_max_pending=2, publish_async_stall_wait=0.2)
+        pause(fresh_server, alone)
+        futures = [js.publish_async("s") for _ in range(2)]
+        with between(0.2, 0.6), pytest.raises(TooManyStalledMsgsError, match="2"):
+            js.publish_async("s")
+        fresh_server.resume()
+        assert all(future.result(5) for future in futures)
+
+
 def test_a_full_window_without_a_connection_names_the_outage(
     alone: JetStream, fresh_server: NatsServer
 ) -> None:
