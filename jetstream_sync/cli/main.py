@@ -141,8 +141,23 @@ _OBJECT: Final = {
     "seal": Entry("Make a bucket read-only, permanently.", "objects"),
     "watch": Entry("Show changes of objects as they happen.", "objects"),
 }
+_ACCOUNT_REPORT: Final = {
+    "connections": Entry(
+        "List the connections of the account.", "system:account_connections", "conn connz conns"
+    ),
+    "statistics": Entry("Show connections and traffic on each server.", "system", "stats statsz"),
+}
+_SERVER_REPORT: Final = {
+    "jetstream": Entry("Compare the use of JetStream.", "system", "jsz js"),
+    "connections": Entry(
+        "List the connections of the servers.", "system:server_connections", "conn connz conns"
+    ),
+    "accounts": Entry("Compare the accounts.", "system", "acct"),
+    "health": Entry("Show whether the servers are healthy.", "system"),
+}
 _ACCOUNT: Final = {
     "info": Entry("Show the account's usage and limits, and the connection.", "server", "nfo i"),
+    "report": Entry("Show the traffic of the account.", aliases="rep", commands=_ACCOUNT_REPORT),
     "backup": Entry("Back up all streams to a directory.", "backup:backup_account"),
     "restore": Entry("Restore the streams from a backup.", "backup:restore_account"),
 }
@@ -154,6 +169,10 @@ _ERRORS: Final = {
 }
 _SERVER: Final = {
     "run": Entry("Run a nats-server for development until Ctrl-C.", "server", "start"),
+    "ls": Entry("List the servers with their load.", "system", "list"),
+    "info": Entry("Show the configuration and the load of a server.", "system", "i"),
+    "ping": Entry("Measure the reply times of the servers.", "system"),
+    "report": Entry("Compare the servers.", aliases="rep", commands=_SERVER_REPORT),
 }
 
 _SERVICE: Final = {
@@ -212,7 +231,7 @@ COMMANDS: Final = {
     "bench": Entry("Measure message throughput and latency.", "bench.group"),
     "rtt": Entry("Measure the round-trip time to servers.", "server"),
     "errors": Entry("Look up JetStream error codes.", aliases="err error", commands=_ERRORS),
-    "server": Entry("Run a server on this machine.", aliases="srv", commands=_SERVER),
+    "server": Entry("Watch the servers, or run one.", aliases="srv", commands=_SERVER),
     "demo": Entry("Process orders exactly once in a demo pipeline.", "demo"),
     "completion": Entry("Generate the shell completion script.", "commands"),
     "commands": Entry("List all commands.", "commands"),

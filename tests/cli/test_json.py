@@ -16,6 +16,8 @@ from rawnats import RawClient
 #: is made by `world`.
 LINES = {
     "account info": "",
+    "account report connections": "",
+    "account report statistics": "",
     "account backup": "{tmp}/account",
     "account restore": "{tmp}/empty-account",
     "stream add": "NEW --subjects new.* --defaults",
@@ -117,7 +119,8 @@ LINES = {
 #: Those that go on until they are ended, take long, or need what is not here: they have tests of their own.
 OTHERS = {
     "events",
-    "server run",
+    *(f"server {name}" for name in ("run", "ls", "info", "ping")),
+    *(f"server report {name}" for name in ("jetstream", "connections", "accounts", "health")),
     "consumer sample",
     "consumer unpin",
     "bench sub",

@@ -1,0 +1,628 @@
+"""
+``jsm server ls``, ``info``, ``ping`` and ``report``, and ``jsm account report``: what the servers say of themselves.
+
+The servers of a cluster answer requests of the system account. A user of another account gets the connections
+and the statistics of the own account.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from ..durations import duration_from_ns, time_from_text
+from ..errors import InvalidResponseError, NoRespondersError, TimeoutError
+from ..net.clock import monotonic
+from .env import single_line
+from .long_running import failover_options, write_reports
+from .output import counted, emit_line, limit, seconds_text, size
+from .render import Block, Field, bad, show_blocks, show_rows, warn, write_rows
+from .settings import Settings, common_options
+from .status import CommandError, ExitStatus
+from .values import PAUSE, Decorator, with_options
+
+if TYPE_CHECKING:
+    from .. import Connection
+
+#: How long to wait for each further server, in seconds.
+_STALL_S: Final = 0.4
+_PING: Final = "$SYS.REQ.SERVER.PING"
+_ID_LENGTH: Final = 56
+
+Row = dict[str, Any]
+
+
+def _answers(
+    settings: Settings, nc: Connection, subject: str, body: Row, count: int | None = None
+) -> Iterator[Row]:
+    """Yield the answers of all servers, or of the first ``count``."""
+    payload = json.dumps({name: value for name, value in body.items() if value})
+    try:
+        for reply in nc.request_many(
+            subject,
+            payload.encode(),
+            timeout=settings.timeout,
+            stall=_STALL_S,
+            max_messages=count,
+        ):
+            try:
+                answer: Row = json.loads(reply.data)
+                problem = answer.get("error")
+            except (ValueError, AttributeError) as error:
+                raise InvalidResponseError(f"invalid reply to {subject}: {error}") from error
+            if problem:
+                server = answer.get("server", {}).get("name", "a server")
+                text = f"{server}: {problem.get('description', problem)}"
+                raise CommandError(single_line(text), ExitStatus.FAILED)
+            yield answer
+    except NoRespondersError:
+        raise CommandError(
+            "the servers do not answer this user",
+            ExitStatus.NO_RESPONDERS,
+            hint="log in as a user of the system account",
+        ) from None
+
+
+# --- ls, ping and info ----------------------------------------------------------------------------
+
+
+def _pings(settings: Settings, nc: Connection, expected: int | None) -> Iterator[Row]:
+    """Yield the statistics of each server with its round-trip time, until all have answered."""
+    started = monotonic()
+    seen = 0
+    for answer in _answers(settings, nc, _PING, {}):
+        seen += 1
+        expected = expected or answer["statsz"].get("active_servers")
+        yield {**answer, "rtt_ns": int((monotonic() - started) * 1e9)}
+        if seen == expected:
+            return
+    if expected and seen < expected:
+        text = f"{seen} of {counted(expected, 'server')} answered"
+        raise CommandError(text, ExitStatus.TIMED_OUT)
+
+
+def _rtt(nanoseconds: int) -> str:
+    return seconds_text(duration_from_ns(nanoseconds))
+
+
+def _age(since: str | None, now: str | None) -> str | None:
+    """Return the time between two RFC 3339 texts in whole seconds."""
+    if not since or not now:
+        return None
+    age = time_from_text(now) - time_from_text(since)
+    return seconds_text(timedelta(seconds=age // timedelta(seconds=1)))
+
+
+def _sum(*names: str) -> Callable[[Row], int]:
+    return lambda row: sum(len(row["statsz"].get(name) or ()) for name in names)
+
+
+_SERVERS: Final = (
+    Field("Name", "server.name"),
+    Field("Cluster", "server.cluster", drop=3),
+    Field("Host", "server.host", drop=8),
+    Field("Version", "server.ver", drop=2),
+    Field("JetStream", lambda row: bool(row["server"].get("jetstream")), drop=4),
+    Field("Connections", "statsz.connections"),
+    Field("Subs", "statsz.subscriptions", drop=5),
+    Field("Routes", _sum("routes"), drop=6, if_set=True),
+    Field("Gateways", _sum("gateways"), drop=7, if_set=True),
+    Field("Memory", "statsz.mem", size, right=True),
+    Field("CPU %", lambda row: f"{row['statsz'].get('cpu') or 0:.0f}", right=True),
+    Field("Cores", "statsz.cores", drop=9),
+    Field("Slow", lambda row: warn(row["statsz"].get("slow_consumers") or 0), drop=1, if_set=True),
+    Field(
+        "Uptime", lambda row: _age(row["statsz"].get("start"), row["server"]["time"]), right=True
+    ),
+    Field("RTT", "rtt_ns", _rtt, right=True),
+)
+_SERVER_SORTS: Final[dict[str, Callable[[Row], Any]]] = {
+    "name": lambda row: row["server"]["name"],
+    "cluster": lambda row: (row["server"].get("cluster", ""), row["server"]["name"]),
+    "conns": lambda row: -row["statsz"]["connections"],
+    "subs": lambda row: -row["statsz"]["subscriptions"],
+    "mem": lambda row: -row["statsz"]["mem"],
+    "cpu": lambda row: -row["statsz"]["cpu"],
+    "slow": lambda row: -row["statsz"]["slow_consumers"],
+    "uptime": lambda row: time_from_text(row["statsz"]["start"]),
+    "rtt": lambda row: row["rtt_ns"],
+}
+
+_expect = click.argument("expect", required=False, type=click.IntRange(1))
+_reverse = click.option("-R", "--reverse", is_flag=True, help="Reverse the order.")
+
+
+def _sort_option(keys: Iterable[str], default: str) -> Decorator:
+    return click.option(
+        "--sort",
+        type=click.Choice(list(keys)),
+        default=default,
+        show_default=True,
+        help="Sort by this column; numbers are in descending order.",
+    )
+
+
+@click.command()
+@_expect
+@_sort_option(_SERVER_SORTS, "rtt")
+@_reverse
+@common_options
+def ls(settings: Settings, *, expect: int | None, sort: str, reverse: bool) -> None:
+    """
+    List the servers with their load.
+
+    It needs a user of the system account. The exit status is 4 if fewer than EXPECT servers answer.
+    """
+    with settings.connection() as nc:
+        found = sorted(_pings(settings, nc, expect), key=_SERVER_SORTS[sort], reverse=reverse)
+    show_rows(settings, found, _SERVERS, title="Servers", none="No servers")
+
+
+@click.command()
+@_expect
+@click.option("--id", "with_id", is_flag=True, help="Show the server ids.")
+@common_options
+def ping(settings: Settings, *, expect: int | None, with_id: bool) -> None:
+    """
+    Measure the time until each server answers.
+
+    It needs a user of the system account. The exit status is 4 if fewer than EXPECT servers answer.
+    """
+    times = []
+    with settings.connection() as nc:
+        for row in _pings(settings, nc, expect):
+            server = row["server"]
+            times.append(row["rtt_ns"])
+            if settings.json:
+                emit_line(settings, {**server, "rtt_ns": row["rtt_ns"]})
+                continue
+            name = single_line(f"{server['id']} {server['name']}" if with_id else server["name"])
+            settings.env.stdout.write(f"{name} rtt={_rtt(row['rtt_ns'])}\n")
+    if times and not settings.json:
+        average = _rtt(sum(times) // len(times))
+        text = f"min {_rtt(min(times))}, average {average}, max {_rtt(max(times))}"
+        settings.env.stdout.write(f"\n{counted(len(times), 'server')}: {text}\n")
+
+
+def _moment(name: str) -> Callable[[Row], datetime | None]:
+    return lambda row: time_from_text(row[name]) if row.get(name) else None
+
+
+_INFO: Final = {
+    "": (
+        Field("Server", "server_name"),
+        Field("ID", "server_id"),
+        Field("Version", "version"),
+        Field("Go Version", "go"),
+        Field("Start Time", _moment("start")),
+        Field("Configuration Load Time", _moment("config_load_time")),
+        Field("Configuration Digest", "config_digest"),
+        Field("Uptime", "uptime"),
+    ),
+    "Connection": (
+        Field("Authentication Required", "auth_required", bool),
+        Field("TLS Required", "tls_required", bool),
+        Field("Host", lambda row: f"{row['host']}:{row['port']}"),
+        Field("Client URLs", "connect_urls", each=True),
+    ),
+    "JetStream": (
+        Field("Domain", "jetstream.config.domain"),
+        Field("API Level", "jetstream.stats.api.level"),
+        Field("Storage Directory", "jetstream.config.store_dir"),
+        Field("Accounts", "jetstream.stats.accounts"),
+        Field("Memory In Use", "jetstream.stats.memory", size),
+        Field("Maximum Memory", "jetstream.config.max_memory", size),
+        Field("File In Use", "jetstream.stats.storage", size),
+        Field("Maximum File", "jetstream.config.max_storage", size),
+        Field("API Requests", "jetstream.stats.api.total"),
+        Field("API Errors", "jetstream.stats.api.errors"),
+    ),
+    "Limits": (
+        Field("Maximum Connections", "max_connections", limit),
+        Field("Maximum Subscriptions", "max_subscriptions", limit),
+        Field("Maximum Payload", "max_payload", size),
+        Field("Write Deadline", "write_deadline", _rtt),
+    ),
+    "Statistics": (
+        Field("CPU Cores", "cores"),
+        Field("CPU %", lambda row: f"{row['cpu']:.0f}"),
+        Field("Memory", "mem", size),
+        Field("Connections", "connections"),
+        Field("Subscriptions", "subscriptions"),
+        Field("Messages In", "in_msgs"),
+        Field("Messages Out", "out_msgs"),
+        Field("Bytes In", "in_bytes", size),
+        Field("Bytes Out", "out_bytes", size),
+        Field("Slow Consumers", "slow_consumers"),
+    ),
+    "Cluster": (
+        Field("Name", "cluster.name"),
+        Field("URLs", "cluster.urls", each=True),
+    ),
+}
+
+
+@click.command()
+@click.argument("server", required=False)
+@common_options
+def info(settings: Settings, *, server: str | None) -> None:
+    """
+    Show the configuration and the load of a SERVER, by its name or id; by default of the connected one.
+
+    It needs a user of the system account.
+    """
+    with settings.connection() as nc:
+        asked = server or nc.server_info.server_id
+        by_id = len(asked) == _ID_LENGTH and asked.isupper()
+        subject = f"$SYS.REQ.SERVER.{asked}.VARZ" if by_id else f"{_PING}.VARZ"
+        body = {} if by_id else {"server_name": asked, "exact_match": True}
+        try:
+            found = next(_answers(settings, nc, subject, body, 1), None)
+        except TimeoutError:
+            found = None
+    if found is None:
+        raise CommandError(f"no server {asked!r} answered", ExitStatus.NOT_FOUND)
+    varz = found["data"]
+    show_blocks(settings, varz, *(Block(title, lines, varz) for title, lines in _INFO.items()))
+
+
+# --- reports --------------------------------------------------------------------------------------
+
+_watch = click.option("--watch", type=PAUSE, metavar="TIME", help="Refresh at this interval.")
+_server_options = with_options(
+    click.option("--host", metavar="SERVER", help="Include only this server."),
+    click.option("--cluster", metavar="NAME", help="Include only servers of this cluster."),
+    _reverse,
+    _watch,
+)
+
+
+def _report(
+    settings: Settings,
+    options: Row,
+    subject: str,
+    body: Row,
+    fields: Sequence[Field],
+    title: str,
+    *,
+    rows: Callable[[list[Row]], list[Row]] = list,
+    sort: Callable[[Row], Any],
+) -> None:
+    """Write the rows that are made of the answers of the servers, once or repeatedly."""
+    filters = {
+        "server_name": options.get("host"),
+        "exact_match": bool(options.get("host")),
+        "cluster": options.get("cluster"),
+    }
+    with settings.connection(**failover_options(settings)) as nc:
+
+        def take() -> list[Row]:
+            found = rows(list(_answers(settings, nc, subject, {**body, **filters})))
+            return sorted(found, key=sort, reverse=options["reverse"])[: options.get("top")]
+
+        write_reports(
+            settings,
+            options["watch"],
+            take,
+            lambda row: row,
+            lambda found: write_rows(settings, found, fields, title=title, none="No results"),
+        )
+
+
+_JETSTREAM: Final = (
+    Field(
+        "Server",
+        lambda row: (
+            row["server"]["name"]
+            + ("*" if _meta(row).get("leader") == row["server"]["name"] else "")
+        ),
+    ),
+    Field("Cluster", "server.cluster", drop=2),
+    Field("Domain", "server.domain", drop=4),
+    Field("Streams", "data.streams"),
+    Field("Consumers", "data.consumers"),
+    Field("Messages", "data.messages"),
+    Field("Bytes", "data.bytes", size, right=True),
+    Field("Memory", "data.memory", size, right=True, drop=3),
+    Field("File", "data.storage", size, right=True, drop=3),
+    Field("API Requests", "data.api.total", drop=1),
+    Field("API Errors", "data.api.errors", drop=1),
+    Field("Pending", lambda row: _meta(row).get("pending") or 0, drop=5, if_set=True),
+)
+_JETSTREAM_SORTS: Final[dict[str, Callable[[Row], Any]]] = {
+    "name": lambda row: row["server"]["name"],
+    "cluster": lambda row: (row["server"].get("cluster", ""), row["server"]["name"]),
+    "streams": lambda row: -row["data"]["streams"],
+    "consumers": lambda row: -row["data"]["consumers"],
+    "msgs": lambda row: -row["data"]["messages"],
+    "bytes": lambda row: -row["data"]["bytes"],
+    "mem": lambda row: -row["data"]["memory"],
+    "file": lambda row: -row["data"]["storage"],
+    "api": lambda row: -row["data"]["api"]["total"],
+    "err": lambda row: -row["data"]["api"]["errors"],
+}
+
+
+def _meta(row: Row) -> Row:
+    return row["data"].get("meta_cluster") or {}
+
+
+def _of_account(rows: list[Row]) -> list[Row]:
+    """Replace the numbers of each server by those of the account that was asked for."""
+    found = []
+    for row in rows:
+        for account in row["data"].get("account_details") or ():
+            states = [stream["state"] for stream in account.get("stream_detail") or ()]
+            numbers = {
+                "streams": len(states),
+                "consumers": sum(state["consumer_count"] for state in states),
+                "messages": sum(state["messages"] for state in states),
+                "bytes": sum(state["bytes"] for state in states),
+            }
+            found.append({**row, "data": {**row["data"], **account, **numbers}})
+    return found
+
+
+@click.command()
+@click.option("--account", metavar="NAME", help="Show only what this account uses.")
+@_sort_option(_JETSTREAM_SORTS, "cluster")
+@_server_options
+@common_options
+def jetstream(settings: Settings, *, account: str | None, sort: str, **options: Any) -> None:
+    """Compare the use of JetStream on the servers; ``*`` marks the meta leader."""
+    _report(
+        settings,
+        options,
+        f"{_PING}.JSZ",
+        {"account": account, "accounts": bool(account), "streams": bool(account)},
+        _JETSTREAM,
+        f"JetStream of account {account}" if account else "JetStream",
+        rows=_of_account if account else list,
+        sort=_JETSTREAM_SORTS[sort],
+    )
+
+
+_CONNECTIONS: Final = (
+    Field("ID", "cid", str, right=True),
+    Field("Name", "name", drop=2),
+    Field("Server", "server", drop=3),
+    Field("Cluster", "cluster", drop=8),
+    Field("Address", lambda row: f"{row['ip']}:{row['port']}", drop=4),
+    Field("Account", "account", drop=5),
+    Field("Uptime", "uptime", right=True, drop=6),
+    Field("In Messages", "in_msgs"),
+    Field("Out Messages", "out_msgs"),
+    Field("In Bytes", "in_bytes", size, right=True, drop=1),
+    Field("Out Bytes", "out_bytes", size, right=True, drop=1),
+    Field("Subs", "subscriptions"),
+    Field("Reason", "reason"),
+)
+#: The sort key, and its name on the server: the server returns the first connections only.
+_CONNECTION_SORTS: Final[dict[str, tuple[Callable[[Row], Any], str]]] = {
+    "subs": (lambda row: -row["subscriptions"], "subs"),
+    "in-bytes": (lambda row: -row["in_bytes"], "bytes_from"),
+    "out-bytes": (lambda row: -row["out_bytes"], "bytes_to"),
+    "in-msgs": (lambda row: -row["in_msgs"], "msgs_from"),
+    "out-msgs": (lambda row: -row["out_msgs"], "msgs_to"),
+    "uptime": (lambda row: time_from_text(row["start"]), "start"),
+    "cid": (lambda row: row["cid"], "cid"),
+}
+_STATES: Final = ("open", "closed", "all")
+_connection_options = with_options(
+    _sort_option(_CONNECTION_SORTS, "subs"),
+    click.option(
+        "--top",
+        type=click.IntRange(1),
+        default=1000,
+        show_default=True,
+        help="Show only the first connections.",
+    ),
+    click.option("--subject", metavar="SUBJECT", help="Connections with interest in this subject."),
+    click.option("--username", metavar="USER", help="Connections of this user."),
+    click.option(
+        "--state",
+        type=click.Choice(_STATES),
+        default="open",
+        show_default=True,
+        help="Connections in this state.",
+    ),
+)
+
+
+def _connections(settings: Settings, subject: str, options: Row, account: str | None) -> None:
+    key, server_key = _CONNECTION_SORTS[options["sort"]]
+    body = {
+        "sort": server_key,
+        "limit": options["top"],
+        "state": _STATES.index(options["state"]),
+        "auth": True,
+        "user": options["username"],
+        "filter_subject": options["subject"],
+        "acc": account,
+    }
+
+    def rows(answers: list[Row]) -> list[Row]:
+        return [
+            {"server": each["server"]["name"], "cluster": each["server"].get("cluster"), **found}
+            for each in answers
+            for found in each["data"].get("connections") or ()
+        ]
+
+    _report(settings, options, subject, body, _CONNECTIONS, "Connections", rows=rows, sort=key)
+
+
+@click.command("connections")
+@click.option("--account", metavar="NAME", help="Connections of this account.")
+@_connection_options
+@_server_options
+@common_options
+def server_connections(settings: Settings, *, account: str | None, **options: Any) -> None:
+    """List the connections of the servers."""
+    _connections(settings, f"{_PING}.CONNZ", options, account)
+
+
+@click.command("connections")
+@_connection_options
+@_reverse
+@_watch
+@common_options
+def account_connections(settings: Settings, **options: Any) -> None:
+    """List the connections of the own account."""
+    _connections(settings, "$SYS.REQ.ACCOUNT.PING.CONNZ", options, None)
+
+
+def _traffic(record: str = "") -> tuple[Field, ...]:
+    return (
+        Field("In Messages", f"{record}received.msgs"),
+        Field("Out Messages", f"{record}sent.msgs"),
+        Field("In Bytes", f"{record}received.bytes", size, right=True, drop=1),
+        Field("Out Bytes", f"{record}sent.bytes", size, right=True, drop=1),
+    )
+
+
+_ACCOUNTS: Final = (
+    Field("Account", "account"),
+    Field("Connections", "conns"),
+    *_traffic(),
+    Field("Subs", "num_subscriptions", drop=2),
+    Field("Slow", lambda row: warn(row["slow_consumers"]), drop=3, if_set=True),
+)
+_ACCOUNT_SORTS: Final[dict[str, Callable[[Row], Any]]] = {
+    "name": lambda row: row["account"],
+    "conns": lambda row: -row["conns"],
+    "subs": lambda row: -row["num_subscriptions"],
+    "in-msgs": lambda row: -row["received"]["msgs"],
+    "out-msgs": lambda row: -row["sent"]["msgs"],
+    "in-bytes": lambda row: -row["received"]["bytes"],
+    "out-bytes": lambda row: -row["sent"]["bytes"],
+}
+
+
+def _by_account(answers: list[Row]) -> list[Row]:
+    """Return the sums over the servers for each account."""
+    sums: dict[str, Row] = defaultdict(
+        lambda: {
+            **dict.fromkeys(("conns", "num_subscriptions", "slow_consumers"), 0),
+            "received": {"msgs": 0, "bytes": 0},
+            "sent": {"msgs": 0, "bytes": 0},
+        }
+    )
+    for answer in answers:
+        for found in answer["data"].get("account_statz") or ():
+            row = sums[found["acc"]]
+            for name in ("conns", "num_subscriptions", "slow_consumers"):
+                row[name] += found.get(name, 0)
+            for way in ("received", "sent"):
+                for unit in ("msgs", "bytes"):
+                    row[way][unit] += found[way][unit]
+    return [{"account": account, **row} for account, row in sums.items()]
+
+
+@click.command()
+@click.argument("account", required=False)
+@_sort_option(_ACCOUNT_SORTS, "subs")
+@_server_options
+@common_options
+def accounts(settings: Settings, *, account: str | None, sort: str, **options: Any) -> None:
+    """Compare the connections and the traffic of accounts, or show those of one ACCOUNT."""
+    _report(
+        settings,
+        options,
+        "$SYS.REQ.ACCOUNT.PING.STATZ",
+        {"accounts": [account] if account else None},
+        _ACCOUNTS,
+        "Accounts",
+        rows=_by_account,
+        sort=_ACCOUNT_SORTS[sort],
+    )
+
+
+_STATISTICS: Final = (
+    Field("Server", "server.name"),
+    Field("Cluster", "server.cluster", drop=4),
+    Field("Version", "server.ver", drop=3),
+    Field("Connections", "data.conns"),
+    Field("Subs", "data.num_subscriptions", drop=2),
+    Field("Leaf Nodes", "data.leafnodes", drop=5, if_set=True),
+    *_traffic("data."),
+    Field("Slow", lambda row: warn(row["data"]["slow_consumers"]), drop=2, if_set=True),
+)
+
+
+@click.command()
+@_reverse
+@_watch
+@common_options
+def statistics(settings: Settings, **options: Any) -> None:
+    """Show the connections and the traffic of the own account on each server."""
+
+    def rows(answers: list[Row]) -> list[Row]:
+        return [
+            {"server": each["server"], "data": found}
+            for each in answers
+            for found in (each["data"].get("account_statz") or ())[:1]
+        ]
+
+    _report(
+        settings,
+        options,
+        "$SYS.REQ.ACCOUNT.PING.STATZ",
+        {},
+        _STATISTICS,
+        "Account statistics",
+        rows=rows,
+        sort=lambda row: row["server"]["name"],
+    )
+
+
+def _status(row: Row) -> Any:
+    data = row["data"]
+    text = f"{data['status']} ({data.get('status_code', 200)})"
+    return text if data["status"] == "ok" else bad(text)
+
+
+_HEALTH: Final = (
+    Field("Server", "server.name"),
+    Field("Cluster", "server.cluster", drop=2),
+    Field("Domain", "server.domain", drop=3),
+    Field("Status", _status),
+    Field(
+        "Errors",
+        lambda row: (
+            [each.get("error", "") for each in row["data"].get("errors") or ()]
+            or row["data"].get("error")
+        ),
+    ),
+)
+
+
+@click.command()
+@click.option("-J", "--js-enabled", is_flag=True, help="Check that JetStream is enabled.")
+@click.option("-S", "--server-only", is_flag=True, help="Do not check streams and consumers.")
+@click.option("--account", metavar="NAME", help="Check only this account.")
+@click.option("--stream", metavar="STREAM", help="Check only this stream; needs --account.")
+@click.option("--consumer", metavar="CONSUMER", help="Check only this consumer; needs --stream.")
+@_server_options
+@common_options
+def health(settings: Settings, *, js_enabled: bool, server_only: bool, **options: Any) -> None:
+    """Show whether the servers, their streams and their consumers are healthy."""
+    body = {
+        "js-enabled-only": js_enabled,
+        "js-server-only": server_only,
+        "details": True,
+        **{name: options.pop(name) for name in ("account", "stream", "consumer")},
+    }
+    _report(
+        settings,
+        options,
+        f"{_PING}.HEALTHZ",
+        body,
+        _HEALTH,
+        "Health",
+        sort=lambda row: row["server"]["name"],
+    )
