@@ -16,12 +16,15 @@
  * `FutureFields` holds the fields of `jetstream_sync.jetstream.pub_ack_future.PubAckFuture`.
  * `settle_futures` settles runs of them. `parse_pub_ack` parses ordinary acknowledgements.
  *
+ * `join_values` and `split_headers` make columns of Arrow, for `jetstream_sync.spark`.
+ *
  * `jetstream_sync/speedups.py` selects this module or its twin in Python.
  */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 #include "structmember.h"
 
@@ -851,6 +854,219 @@ parse_pub_ack(PyObject *Py_UNUSED(module), PyObject *args)
     return ack;
 }
 
+/* --- columns for Arrow ----------------------------------------------------------------------------------- */
+
+PyDoc_STRVAR(join_values_doc,
+"join_values(values, /)\n"
+"--\n"
+"\n"
+"Return the offsets of bytes objects as 32-bit integers, one more than there are objects, and their bytes.");
+
+static PyObject *
+join_values(PyObject *Py_UNUSED(module), PyObject *values)
+{
+    PyObject *items = PySequence_Tuple(values); /* no other thread changes it */
+    if (items == NULL) {
+        return NULL;
+    }
+    Py_ssize_t count = PyTuple_GET_SIZE(items), total = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *item = PyTuple_GET_ITEM(items, i);
+        if (!PyBytes_Check(item)) {
+            PyErr_SetString(PyExc_TypeError, "not a bytes object");
+            Py_DECREF(items);
+            return NULL;
+        }
+        total += PyBytes_GET_SIZE(item);
+    }
+    if (total > INT32_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "more than 2 GiB");
+        Py_DECREF(items);
+        return NULL;
+    }
+    PyObject *offsets = PyBytes_FromStringAndSize(NULL, (count + 1) * (Py_ssize_t)sizeof(int32_t));
+    PyObject *joined = PyBytes_FromStringAndSize(NULL, total);
+    PyObject *result = NULL;
+    if (offsets != NULL && joined != NULL) {
+        char *end = PyBytes_AS_STRING(offsets), *at = PyBytes_AS_STRING(joined);
+        int32_t offset = 0;
+        memcpy(end, &offset, sizeof(offset));
+        for (Py_ssize_t i = 0; i < count; i++) {
+            PyObject *item = PyTuple_GET_ITEM(items, i);
+            Py_ssize_t size = PyBytes_GET_SIZE(item);
+            memcpy(at, PyBytes_AS_STRING(item), (size_t)size);
+            at += size;
+            offset += (int32_t)size;
+            end += sizeof(offset);
+            memcpy(end, &offset, sizeof(offset));
+        }
+        result = PyTuple_Pack(2, offsets, joined);
+    }
+    Py_XDECREF(offsets);
+    Py_XDECREF(joined);
+    Py_DECREF(items);
+    return result;
+}
+
+/* Bytes that grow at the end, and are never more than `room`. */
+typedef struct {
+    char *data;
+    Py_ssize_t size, room;
+} Column;
+
+static void
+add_bytes(Column *column, const void *data, Py_ssize_t size)
+{
+    memcpy(column->data + column->size, data, (size_t)size);
+    column->size += size;
+}
+
+static void
+add_offset(Column *column, Py_ssize_t value)
+{
+    int32_t offset = (int32_t)value;
+    add_bytes(column, &offset, sizeof(offset));
+}
+
+static Word
+trim(const char *start, const char *end)
+{
+    while (start < end && (*start == ' ' || *start == '\t')) {
+        start++;
+    }
+    while (start < end && (end[-1] == ' ' || end[-1] == '\t')) {
+        end--;
+    }
+    return (Word){start, end - start};
+}
+
+static int
+same_name(Word one, Word other)
+{
+    for (Py_ssize_t i = 0; one.length == other.length && i < one.length; i++) {
+        if (Py_TOLOWER(Py_CHARMASK(one.start[i])) != Py_TOLOWER(Py_CHARMASK(other.start[i]))) {
+            return 0;
+        }
+    }
+    return one.length == other.length;
+}
+
+/* The most headers of a message; the names of more are not compared in pairs. */
+#define MAX_HEADERS 32
+
+enum { ENDS, NAME_OFFSETS, NAMES, VALUE_OFFSETS, VALUES, COLUMNS };
+
+/* Append the headers of a block to the columns. Return 0 if Python must parse it. */
+static int
+split_block(const char *at, Py_ssize_t size, Column *columns)
+{
+    static const char version[] = "NATS/1.0\r\n";
+    const char *end = at + size;
+    Py_ssize_t start = (Py_ssize_t)sizeof(version) - 1;
+    Word names[MAX_HEADERS];
+    if (size < start + 2 || memcmp(at, version, (size_t)start) != 0 || memcmp(end - 2, "\r\n", 2)) {
+        return 0;
+    }
+    at += start;
+    for (int count = 0; end - at > 2; count++) {
+        const char *line_end = at;
+        do {
+            line_end = memchr(line_end, '\r', (size_t)(end - line_end));
+            /* The last two bytes are a line break. */
+        } while (line_end != NULL && line_end[1] != '\n' && line_end++);
+        const char *colon = line_end != NULL ? memchr(at, ':', (size_t)(line_end - at)) : NULL;
+        if (colon == NULL || colon == at || count == MAX_HEADERS) {
+            return 0;
+        }
+        Word name = trim(at, colon), value = trim(colon + 1, line_end);
+        if (!name.length) {
+            return 0;
+        }
+        for (int other = 0; other < count; other++) {
+            if (same_name(names[other], name)) {
+                return 0;
+            }
+        }
+        names[count] = name;
+        add_bytes(&columns[NAMES], name.start, name.length);
+        add_offset(&columns[NAME_OFFSETS], columns[NAMES].size);
+        add_bytes(&columns[VALUES], value.start, value.length);
+        add_offset(&columns[VALUE_OFFSETS], columns[VALUES].size);
+        at = line_end + 2;
+    }
+    return end - at == 2;
+}
+
+PyDoc_STRVAR(split_headers_doc,
+"split_headers(blocks, /)\n"
+"--\n"
+"\n"
+"Return the headers of messages as columns of bytes, or ``None`` if one of them is unusual: for each message\n"
+"the number of headers up to it, after a 0; the offsets of the names, and the names; the same for the values.");
+
+static PyObject *
+split_headers(PyObject *Py_UNUSED(module), PyObject *blocks)
+{
+    PyObject *items = PySequence_Tuple(blocks), *result = NULL;
+    if (items == NULL) {
+        return NULL;
+    }
+    Py_ssize_t count = PyTuple_GET_SIZE(items), total = 0, lines = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *item = PyTuple_GET_ITEM(items, i);
+        if (!PyBytes_Check(item)) {
+            PyErr_SetString(PyExc_TypeError, "not a bytes object");
+            goto done;
+        }
+        total += PyBytes_GET_SIZE(item);
+    }
+    /* A header has at least a name, a colon and a line break. */
+    lines = total / 4;
+    if (total > INT32_MAX) {
+        result = Py_NewRef(Py_None);
+        goto done;
+    }
+    Column columns[COLUMNS] = {
+        [ENDS] = {NULL, 0, (count + 1) * (Py_ssize_t)sizeof(int32_t)},
+        [NAME_OFFSETS] = {NULL, 0, (lines + 1) * (Py_ssize_t)sizeof(int32_t)},
+        [NAMES] = {NULL, 0, total},
+        [VALUE_OFFSETS] = {NULL, 0, (lines + 1) * (Py_ssize_t)sizeof(int32_t)},
+        [VALUES] = {NULL, 0, total},
+    };
+    int usual = 1;
+    for (int i = 0; i < COLUMNS; i++) {
+        columns[i].data = PyMem_Malloc((size_t)columns[i].room);
+        usual = usual && columns[i].data != NULL;
+    }
+    if (!usual) {
+        PyErr_NoMemory();
+    } else {
+        add_offset(&columns[ENDS], 0);
+        add_offset(&columns[NAME_OFFSETS], 0);
+        add_offset(&columns[VALUE_OFFSETS], 0);
+        for (Py_ssize_t i = 0; usual && i < count; i++) {
+            PyObject *item = PyTuple_GET_ITEM(items, i);
+            Py_ssize_t size = PyBytes_GET_SIZE(item);
+            usual = !size || split_block(PyBytes_AS_STRING(item), size, columns);
+            add_offset(&columns[ENDS], columns[VALUE_OFFSETS].size / (Py_ssize_t)sizeof(int32_t) - 1);
+        }
+        if (!usual) {
+            result = Py_NewRef(Py_None);
+        } else {
+            result = Py_BuildValue("(y#y#y#y#y#)", columns[0].data, columns[0].size,
+                                   columns[1].data, columns[1].size, columns[2].data,
+                                   columns[2].size, columns[3].data, columns[3].size,
+                                   columns[4].data, columns[4].size);
+        }
+    }
+    for (int i = 0; i < COLUMNS; i++) {
+        PyMem_Free(columns[i].data);
+    }
+done:
+    Py_DECREF(items);
+    return result;
+}
+
 /* --- the module ------------------------------------------------------------------------------------------ */
 
 static int
@@ -876,9 +1092,11 @@ add_types(PyObject *module)
 static PyMethodDef module_functions[] = {
     {"encode_command", (PyCFunction)(void (*)(void))encode_command, METH_FASTCALL, encode_command_doc},
     {"encode_message", (PyCFunction)(void (*)(void))encode_message, METH_FASTCALL, encode_message_doc},
+    {"join_values", join_values, METH_O, join_values_doc},
     {"parse_pub_ack", parse_pub_ack, METH_VARARGS, parse_pub_ack_doc},
     {"read_messages", read_messages, METH_VARARGS, read_messages_doc},
     {"settle_futures", settle_futures, METH_VARARGS, settle_futures_doc},
+    {"split_headers", split_headers, METH_O, split_headers_doc},
     {NULL, NULL, 0, NULL},
 };
 

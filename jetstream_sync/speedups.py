@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 __all__ = [
@@ -24,9 +26,11 @@ __all__ = [
     "ReadMessages",
     "encode_command",
     "encode_message",
+    "join_values",
     "parse_pub_ack",
     "read_messages",
     "settle_futures",
+    "split_headers",
 ]
 
 #: Arguments: the data, the largest message in bytes, and the type of a run. Returns the runs at the start
@@ -99,6 +103,22 @@ settle_futures: Callable[[type[Any], dict[bytes, Any], list[Any], int], list[Any
 #: its items after the stream and the sequence. ``None``: the extension is not in use.
 parse_pub_ack: Callable[[bytes, type[Any], tuple[Any, ...]], Any] | None = None
 
+
+def join_values(values: Sequence[bytes], /) -> tuple[Any, bytes]:
+    """
+    Return the offsets of bytes objects as 32-bit integers, one more than there are objects, and their bytes.
+
+    Raises `OverflowError` for more than 2 GiB. The offsets have the buffer protocol.
+    """
+    return array("i", accumulate(map(len, values), initial=0)), b"".join(values)
+
+
+#: Splits the header blocks of messages into columns. Returns five buffers: for each message the number of
+#: headers up to it, after a 0; the offsets of the names, and the names; the same for the values.
+#: ``None``: a block is unusual; the extension is not in use.
+split_headers: Callable[[Sequence[bytes]], tuple[bytes, bytes, bytes, bytes, bytes] | None] | None
+split_headers = None
+
 #: Base class of `jetstream_sync.client.writer.FastWriter`; ``None``: the extension is not in use.
 OutputBuffer: type[Any] | None = None
 
@@ -110,9 +130,11 @@ if not TYPE_CHECKING and os.environ.get("JETSTREAM_SYNC_SPEEDUPS") != "0":
             OutputBuffer,
             encode_command,
             encode_message,
+            join_values,
             parse_pub_ack,
             read_messages,
             settle_futures,
+            split_headers,
         )
 
         # copy.copy() finds the fields in it, as those of a class in Python.

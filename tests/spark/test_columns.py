@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -62,18 +65,47 @@ def test_headers_of_many_messages(pairs: list[list[tuple[str, bytes]]], alike: b
         for own in pairs
     ]
     columns = arrow_schema(["headers", "msg_id"])
-    found = HeaderColumns(blocks, len(blocks))
-    # A last message with other names makes each block be parsed.
-    parsed = HeaderColumns([*blocks, b"NATS/1.0\r\nOther: z\r\n\r\n"], len(blocks) + 1)
-    for made, expected in (
-        (
+
+    def made() -> list[Any]:
+        found = HeaderColumns(blocks, len(blocks))
+        arrays = [
             found.map_array(columns.field("headers").type),
-            parsed.map_array(columns.field("headers").type),
-        ),
-        (found.message_ids(pa.string()), parsed.message_ids(pa.string())),
-    ):
-        made.validate(full=True)
-        assert made.to_pylist() == expected.slice(0, len(blocks)).to_pylist()
+            found.message_ids(pa.string()),
+        ]
+        for each in arrays:
+            each.validate(full=True)
+        return [each.to_pylist() for each in arrays]
+
+    in_c = made()
+    with mock.patch.object(HeaderColumns, "_split", return_value=False):
+        together = made()
+        with mock.patch.object(HeaderColumns, "_split_common", return_value=False):
+            assert in_c == together == made()
+
+
+def test_reading_does_not_import_pandas() -> None:
+    """Importing it takes longer than reading 300,000 rows."""
+    program = """if True:
+        import sys
+        from jetstream_sync.spark.reading.arrow import to_batch
+        from jetstream_sync.spark.reading.chunks import Chunk
+        from jetstream_sync.spark.reading.times import ReplyTimes
+        from jetstream_sync.spark.schema import READ_TYPES
+
+        blocks = [b"NATS/1.0\\r\\nNats-Msg-Id: a\\r\\nB: c\\r\\n\\r\\n", b""]
+        times = ReplyTimes([b"$JS.ACK.S.C.1.1.1.1700000000123456789.1"] * 2)
+        for sequences in (range(1, 3), [1, 3]):
+            chunk = Chunk(
+                stream="S", sequences=sequences, subjects=[b"a", b"b"], data=[b"1", b"2"],
+                headers=blocks, times_ns=times, sizes=[1, 1],
+            )
+            rows = to_batch(chunk, tuple(READ_TYPES), "hub")
+        assert "pandas" not in sys.modules, "pandas was imported"
+        print(rows.to_pylist()[0]["msg_id"], rows.num_rows)
+    """
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.stdout.split() == ["a", "2"], done.stderr
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import os
 import subprocess
 import sys
@@ -178,6 +179,8 @@ def test_nothing_is_leaked() -> None:
     """Memory does not grow with the number of calls, also of those that fail."""
     read, fields, encode = speedups.read_messages, speedups.MessageFields, speedups.encode_message
     parse, settle = speedups.parse_pub_ack, speedups.settle_futures
+    split = speedups.split_headers
+    assert split is not None
     assert read is not None
     assert encode is not None
     assert parse is not None
@@ -208,6 +211,12 @@ def test_nothing_is_leaked() -> None:
             settle(speedups.FutureFields, {b"1": future, b"2": object()}, run, 0)
             with pytest.raises(TypeError):
                 settle(speedups.FutureFields, {}, [*run, ()], 0)
+            for block in (b"NATS/1.0\r\nA: b\r\n\r\n", b"NATS/1.0"):
+                split([block, b""])
+                speedups.join_values([block, b""])
+            for function in (split, speedups.join_values):
+                with pytest.raises(TypeError):
+                    function([b"", ""])
 
     work(10)
     tracemalloc.start()
@@ -273,3 +282,73 @@ def test_an_acknowledgement_of_another_class() -> None:
     assert speedups.parse_pub_ack(answer, time.struct_time, ()) is None
     ack = speedups.parse_pub_ack(answer, PubAck, tuple(PubAck._field_defaults.values()))
     assert hash(ack) == hash(PubAck("S", 7))
+
+
+# --- columns for Arrow ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("values", [[], [b""], [b"ab", b"", b"c" * 1000]])
+def test_values_are_joined(values: list[bytes]) -> None:
+    """The bytes of value i are between the offsets i and i + 1."""
+    offsets, data = speedups.join_values(values)
+    ends = memoryview(offsets).cast("B").cast("i").tolist()
+    assert [data[start:end] for start, end in itertools.pairwise(ends)] == values
+
+
+def columns_of(block: bytes) -> list[tuple[bytes, bytes]] | None:
+    """Return the names and values of a block between two others, ``None`` if Python must parse it."""
+    assert speedups.split_headers is not None
+    columns = speedups.split_headers([b"NATS/1.0\r\nA: b\r\n\r\n", block, b""])
+    if columns is None:
+        return None
+    ends, name_offsets, names, value_offsets, values = columns
+    count, *counts = memoryview(ends).cast("i")
+    assert count == 0
+    assert counts[0] == 1
+    assert counts[1] == counts[2]
+    found = [
+        [data[start:end] for start, end in itertools.pairwise(memoryview(offsets).cast("i"))]
+        for offsets, data in ((name_offsets, names), (value_offsets, values))
+    ]
+    assert len(found[0]) == len(found[1]) == counts[2]
+    return list(zip(*found, strict=True))[1:]
+
+
+@needs_extension
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (b"", []),
+        (b"X: 1\r\nY:\t2 \r\n", [(b"X", b"1"), (b"Y", b"2")]),
+        (b"X:\r\n", [(b"X", b"")]),
+        (b"X: a:b\rc\n\r\r\n", [(b"X", b"a:b\rc\n\r")]),
+        (b"X: \xff\r\n", [(b"X", b"\xff")]),
+        (b"X: 1\r\nx: 2\r\n", None),
+        (b"no colon\r\n", None),
+        (b": no name\r\n", None),
+        (b" : no name\r\n", None),
+        (b"X: 1\r\n\r\nY: 2\r\n", None),
+        (b"".join(b"X%d: 1\r\n" % number for number in range(40)), None),
+    ],
+)
+def test_headers_are_split(lines: bytes, expected: list[tuple[bytes, bytes]] | None) -> None:
+    """Ordinary blocks are split at their line breaks; the others are left to Python."""
+    assert columns_of(b"NATS/1.0\r\n%b\r\n" % lines) == expected
+
+
+@needs_extension
+@pytest.mark.parametrize(
+    "block", [b"NATS", b"NATS/1.0 404\r\n\r\n", b"NATS/1.0\r\nX: 1", b"NATS/1.0\r\nX: 1\r\n"]
+)
+def test_other_blocks_are_not_split(block: bytes) -> None:
+    """A status line or an incomplete block is left to Python."""
+    assert columns_of(block) is None
+
+
+@needs_extension
+@pytest.mark.parametrize("function", ["join_values", "split_headers"])
+def test_only_bytes_become_columns(function: str) -> None:
+    """Other objects are refused."""
+    for values in (["text"], [b"", None], 1):
+        with pytest.raises(TypeError):
+            getattr(speedups, function)(values)

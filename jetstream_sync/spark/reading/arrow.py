@@ -17,7 +17,15 @@ from ..options import ReadOptions
 from ..retry import one_line_errors
 from ..schema import arrow_schema
 from .chunks import MAX_REQUEST_ROWS, Chunk
-from .header_columns import HeaderColumns, first_numbers
+from .columns import (
+    binary_column,
+    first_numbers,
+    number_column,
+    number_scalar,
+    string_column,
+    string_scalar,
+)
+from .header_columns import HeaderColumns
 from .range_reader import ReadPlan, read_chunks
 from .ranges import SequenceRange
 from .times import MessageTimes
@@ -35,48 +43,40 @@ def to_batch(
     has_headers = bool({"headers", "msg_id"}.intersection(schema.names))
     headers = HeaderColumns(chunk.headers if has_headers else (), len(chunk))
     arrays: dict[str, Callable[[pa.DataType], pa.Array]] = {
-        "subject": lambda kind: _string_array(chunk.subjects, kind),
-        "data": lambda kind: pa.array(chunk.data, kind),
+        "subject": lambda kind: string_column(chunk.subjects, kind),
+        "data": lambda kind: binary_column(chunk.data, kind),
         "headers": headers.map_array,
         "sequence": lambda kind: _sequence_array(chunk.sequences, kind),
         "timestamp": lambda kind: _timestamp_array(chunk.times_ns, kind),
         "stream": lambda kind: _constant_array(chunk.stream, len(chunk), kind),
         "time_ns": lambda kind: _times_array(chunk.times_ns).cast(kind),
         "msg_id": headers.message_ids,
-        "size": lambda kind: pa.array(chunk.sizes, kind),
+        "size": lambda kind: number_column(chunk.sizes, kind),
         "domain": lambda kind: _constant_array(domain, len(chunk), kind),
     }
     made = [arrays[field.name](field.type) for field in schema]
     return pa.RecordBatch.from_arrays(made, schema=schema)
 
 
-def _string_array(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
-    """Convert bytes to strings, and replace invalid UTF-8."""
-    try:
-        return pa.array(values, kind)
-    except pa.ArrowInvalid:
-        return pa.array([value.decode("utf-8", "replace") for value in values], kind)
-
-
 def _constant_array(value: str | None, count: int, kind: pa.DataType) -> pa.Array:
-    return pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)
+    return pa.nulls(count, kind) if value is None else pa.repeat(string_scalar(value, kind), count)
 
 
 def _sequence_array(sequences: Sequence[int], kind: pa.DataType) -> pa.Array:
     count = len(sequences)
     if not isinstance(sequences, range) or count > MAX_REQUEST_ROWS:
-        return pa.array([*sequences], kind)
-    return pc.add(first_numbers(count), sequences.start).cast(kind)
+        return number_column(sequences, kind)
+    return pc.add(first_numbers(count), number_scalar(sequences.start)).cast(kind)
 
 
 def _times_array(times_ns: Sequence[int]) -> pa.Array:
     if isinstance(times_ns, MessageTimes):
         return times_ns.to_arrow()
-    return pa.array(times_ns, pa.int64())
+    return number_column(times_ns, pa.int64())
 
 
 def _timestamp_array(times_ns: Sequence[int], kind: pa.DataType) -> pa.Array:
-    return pc.divide(_times_array(times_ns), 1000).cast(kind)
+    return pc.divide(_times_array(times_ns), number_scalar(1000)).cast(kind)
 
 
 class PartitionReader:

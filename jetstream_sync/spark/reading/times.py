@@ -49,6 +49,8 @@ class MessageTimes(Sequence[int]):
         """Return the times as an ``int64`` array; raises like `parse()`."""
         import pyarrow as pa  # noqa: PLC0415 - the other methods work without it
 
+        from .columns import number_column  # noqa: PLC0415
+
         made = None
         count = len(self._texts)
         if count:
@@ -57,7 +59,7 @@ class MessageTimes(Sequence[int]):
         if made is not None:
             return made
         if count < _MIN_ARROW_ROWS:
-            return pa.array(self.parse(), pa.int64())
+            return number_column(self.parse(), pa.int64())
         # Usually the place changes once: where the number after the time loses a digit.
         return pa.concat_arrays([self[: count // 2].to_arrow(), self[count // 2 :].to_arrow()])
 
@@ -101,11 +103,13 @@ class ReplyTimes(MessageTimes):
         import pyarrow as pa  # noqa: PLC0415
         import pyarrow.compute as pc  # noqa: PLC0415
 
+        from .columns import binary_column  # noqa: PLC0415
+
         _, time, pending = self._texts[0].rsplit(b".", 2)
         if self._extra_tokens or len(time) != _DIGITS:
             return None
         end = 1 + len(pending)
-        replies = pa.array(self._texts, pa.binary())
+        replies = binary_column(self._texts, pa.binary())
         # The number after a time may have another length than the first one. Then these bytes do not start
         # with a dot, or they contain another dot, since no number has more than 20 digits.
         tokens = pc.binary_slice(replies, -end - _DIGITS - 1, -end)
@@ -134,7 +138,9 @@ class HeaderTimes(MessageTimes):
         import pyarrow as pa  # noqa: PLC0415
         import pyarrow.compute as pc  # noqa: PLC0415
 
-        lines = pa.array(self._texts, pa.binary())
+        from .columns import binary_column  # noqa: PLC0415
+
+        lines = binary_column(self._texts, pa.binary())
         texts = pc.binary_slice(lines, self._start, self._start + _LONGEST).cast(pa.string())
         return texts.cast(pa.timestamp("ns", tz="UTC")).cast(pa.int64())
 

@@ -6,6 +6,7 @@ Run it from the root of the project, with pyspark, pyarrow, nats-py and nats-ser
     python -m tests.bench.spark                              # some minutes
     python -m tests.bench.spark --works read write --rounds 5
     python -m tests.bench.spark --rows 100000 --json result.json
+    python -m tests.bench.spark --works read --headers 2
 
 Measurements: a round runs each workload once, in a ``local[2]`` session with a warm JVM and warm Python workers. Each
 round starts with another workload. Rows have a subject,
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ground = Ground(
             spark=spark, url=server.url, filled=_FILLED, empty=_EMPTY, rows=options.rows, size=_SIZE
         )
-        comparison = _Comparison(ground)
+        comparison = _Comparison(ground, options.headers)
         comparison.fill()
         for name in options.works:
             comparison.warm_up(name)
@@ -111,11 +112,12 @@ def _session() -> Iterator[object]:
 class _Comparison:
     """The measurements of a run."""
 
-    def __init__(self, ground: object) -> None:
+    def __init__(self, ground: object, headers: int) -> None:
         from .works import Ground
 
         assert isinstance(ground, Ground)
         self._ground = ground
+        self._headers = headers
         self.rates: dict[str, list[float]] = {}
         self._times: dict[str, list[tuple[Processor, int]]] = {}
         self.failures: list[str] = []
@@ -136,7 +138,8 @@ class _Comparison:
                 )
             for number in range(ground.rows):
                 subject = f"{ground.filled}.{number % 100}"
-                js.publish_async(subject, b"%0*d" % (ground.size, number))
+                headers = {f"Header-{each}": f"value {number}" for each in range(self._headers)}
+                js.publish_async(subject, b"%0*d" % (ground.size, number), headers=headers or None)
             js.publish_async_completed(120)
             stored = js.get_stream(ground.filled).info().state.messages
             assert stored == ground.rows, f"{stored:,} messages are in the stream"
@@ -253,6 +256,9 @@ def _parser(works: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--rounds", type=int, default=3, metavar="N", help="times that each is measured; default 3"
+    )
+    parser.add_argument(
+        "--headers", type=int, default=0, metavar="N", help="headers of each row; default none"
     )
     parser.add_argument("--memory", action="store_true", help="measure the workers' memory, too")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rates there, too")
