@@ -12,8 +12,9 @@ Behaviour of nats-server 2.15 (``server/stream.go``, ``processJetStreamAtomicBat
 
 from __future__ import annotations
 
+import math
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -237,29 +238,41 @@ class _Messages:
 
     def commands(self, batch: bytes, reply: bytes) -> tuple[list[bytes], list[int]]:
         """Return the commands, and the sequences of the messages that request a reply before the last."""
-        head = b"%bNats-Batch-Id: %b\r\nNats-Batch-Sequence: " % (_STATUS_LINE, batch)
-        last = len(self.items)
-        limit = self._core.max_payload
-        seen: set[bytes] = set()
-        answered: list[int] = []
-        made = []
-        for number, (subject, lines, payload) in enumerate(self.items, 1):
-            if number == last:
-                lines += b"Nats-Batch-Commit: 1\r\n"  # noqa: PLW2901 - of this message only
-                where = b"%b %b%d" % (subject, reply, number)
-            elif subject in seen or len(seen) == _MAX_ANSWERED_SUBJECTS:
-                where = subject
-            else:
-                seen.add(subject)
-                answered.append(number)
-                where = b"%b %b%d" % (subject, reply, number)
-            header = b"%b%d\r\n%b\r\n" % (head, number, lines)
-            size = len(header)
-            total = size + len(payload)
-            if total > limit:
-                raise MaxPayloadError(total, limit)
-            made.append(b"HPUB %b %d %d\r\n%b%b\r\n" % (where, size, total, header, payload))
-        return made, answered
+        first: dict[bytes, int] = {}
+        for number, (subject, _, _) in enumerate(self.items[:-1], 1):
+            if len(first) < _MAX_ANSWERED_SUBJECTS:
+                first.setdefault(subject, number)
+        answered = list(first.values())
+        return batch_commands(self.items, batch, reply, answered, self._core.max_payload), answered
+
+
+def batch_commands(
+    items: Sequence[tuple[bytes, bytes, bytes]],
+    batch: bytes,
+    reply: bytes,
+    answered: Iterable[int],
+    limit: float = math.inf,
+) -> list[bytes]:
+    """
+    Return the commands of the messages of a batch; `MaxPayloadError`: one is larger than the limit.
+
+    The last message and those whose numbers are in `answered` request a reply.
+    """
+    head = b"%bNats-Batch-Id: %b\r\nNats-Batch-Sequence: " % (_STATUS_LINE, batch)
+    last = len(items)
+    with_reply = {last, *answered}
+    made = []
+    for number, (subject, lines, payload) in enumerate(items, 1):
+        if number == last:
+            lines += b"Nats-Batch-Commit: 1\r\n"  # noqa: PLW2901 - of this message only
+        where = b"%b %b%d" % (subject, reply, number) if number in with_reply else subject
+        header = b"%b%d\r\n%b\r\n" % (head, number, lines)
+        size = len(header)
+        total = size + len(payload)
+        if total > limit:
+            raise MaxPayloadError(total, int(limit))
+        made.append(b"HPUB %b %d %d\r\n%b%b\r\n" % (where, size, total, header, payload))
+    return made
 
 
 class Batch:

@@ -32,9 +32,9 @@ from jetstream_sync.spark.task_helpers import (
     read_range_batches,
 )
 from jetstream_sync.spark.work_queue import WORK_DDL, acknowledge, take_work
+from jetstream_sync.spark.writing import transactions
 from jetstream_sync.spark.writing.message_ids import WriteTaskId
 from jetstream_sync.spark.writing.rows import RowColumns, RowLayout
-from jetstream_sync.spark.writing.transactions import RowBatches
 from jetstream_sync.spark.writing.write_plan import WritePlan, Written, check_target
 
 if TYPE_CHECKING:
@@ -678,16 +678,16 @@ def test_a_forgotten_batch_is_sent_again(
 ) -> None:
     """A leader that steps down forgets a batch without a reply, and the batch is sent again in time."""
     make_stream(server)
-    really = RowBatches._row_commands
+    really = transactions.batch_commands
     forgotten: Payloads = []
 
-    def forget(self: RowBatches, rows: Any, head: bytes, reply: bytes) -> Payloads:
-        made = really(self, rows, head, reply)
+    def forget(*arguments: Any) -> Payloads:
+        made = really(*arguments)
         if not forgotten:
             forgotten.append(made.pop())  # which would have committed it
         return made
 
-    monkeypatch.setattr(RowBatches, "_row_commands", forget)
+    monkeypatch.setattr(transactions, "batch_commands", forget)
     rows = numbered(0, 1500)
     write = delivery(server, "transaction", ackTimeout="8s").write
     assert write(origin(), columns(rows)).rows == 1500

@@ -40,7 +40,7 @@ from ...errors import (
     WrongLastSequenceError,
 )
 from ...headers import MSG_ID
-from ...jetstream.batches import AtomicBatchSender
+from ...jetstream.batches import AtomicBatchSender, batch_commands
 from ...net.clock import Deadline
 from ..retry import SinkError, is_retriable, retry_transient
 from .checkpoints import Checkpoint, CheckpointStore, StoredIds
@@ -69,36 +69,24 @@ class RowBatches:
     ) -> PubAck:
         """Store a message and rows after it, all or none."""
         batch, reply = self._sender.new_batch()
-        head = b"%bNats-Batch-Id: %b\r\nNats-Batch-Sequence: " % (self._encoder.common, batch)
-        made = [
-            _command(subject, reply + b"1", b"%b1\r\n%b" % (head, lines), payload),
-            *self._row_commands(rows, head, b"%b%d" % (reply, len(rows) + 1)),
-        ]
+        items = [(subject, self._encoder.common + lines, payload), *self._items(rows)]
+        # Only the checkpoint requests a reply before the end.
+        answered = [1]
+        made = batch_commands(items, batch, reply, answered)
         check_sizes(self._encoder, rows, made[1:], self._core.info.max_payload)
         subjects = frozenset((subject, *rows.subjects))
-        return self._sender.commit(reply, made, [1], subjects, deadline)
+        return self._sender.commit(reply, made, answered, subjects, deadline)
 
-    def _row_commands(self, rows: EncodedRows, head: bytes, reply: bytes) -> list[bytes]:
-        last = len(rows) - 1
+    def _items(self, rows: EncodedRows) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """Yield the subject, the header lines and the payload of each row."""
         name = MSG_ID.encode()
-        made = []
         for i, (subject, data) in enumerate(zip(rows.subjects, rows.data, strict=True)):
-            lines = b"%b%d\r\n" % (head, i + 2)
-            if i == last:
-                lines += b"Nats-Batch-Commit: 1\r\n"
+            lines = self._encoder.common
             if rows.ids is not None and rows.ids[i]:
                 lines += b"%b: %b\r\n" % (name, rows.ids[i])
             if rows.header_lines is not None:
                 lines += rows.header_lines[i]
-            made.append(_command(subject, reply if i == last else b"", lines, data))
-        return made
-
-
-def _command(subject: bytes, reply: bytes, lines: bytes, payload: bytes) -> bytes:
-    header = b"NATS/1.0\r\n%b\r\n" % lines
-    where = b"%b %b" % (subject, reply) if reply else subject
-    sizes = (len(header), len(header) + len(payload))
-    return b"HPUB %b %d %d\r\n%b%b\r\n" % (where, *sizes, header, payload)
+            yield subject, lines, data
 
 
 #: Maximum bytes of a batch with more than one chunk of rows.
