@@ -167,8 +167,23 @@ _ERRORS: Final = {
         "Show the errors with the given err_codes.", "commands:lookup_errors", "info get"
     ),
 }
+_SERVER_CHECK: Final = {
+    "connection": Entry("Check the connection to a server.", "check", "conn"),
+    "stream": Entry("Check a stream.", "check"),
+    "consumer": Entry("Check a consumer.", "check"),
+    "message": Entry("Check the last message of a stream.", "check", "msg"),
+    "jetstream": Entry("Check the account's use of JetStream.", "check", "js"),
+    "kv": Entry("Check a key-value bucket.", "check"),
+    "credential": Entry("Check a credentials file.", "check"),
+}
 _SERVER: Final = {
     "run": Entry("Run a nats-server for development until Ctrl-C.", "server", "start"),
+    "check": Entry(
+        "Run a check for a monitoring system.\n\n"
+        "The exit status is that of a Nagios plugin: 0 OK, 1 warning, 2 critical; with --format "
+        "prometheus it is 0.",
+        commands=_SERVER_CHECK,
+    ),
     "ls": Entry("List the servers with their load.", "system", "list"),
     "info": Entry("Show the configuration and the load of a server.", "system", "i"),
     "ping": Entry("Measure the reply times of the servers.", "system"),

@@ -120,6 +120,10 @@ LINES = {
 OTHERS = {
     "events",
     *(f"server {name}" for name in ("run", "ls", "info", "ping")),
+    *(
+        f"server check {name}"
+        for name in ("connection", "stream", "consumer", "message", "jetstream", "kv", "credential")
+    ),
     *(f"server report {name}" for name in ("jetstream", "connections", "accounts", "health")),
     "consumer sample",
     "consumer unpin",

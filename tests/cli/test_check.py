@@ -1,0 +1,249 @@
+"""``jsm server check``: the findings, the formats and the exit statuses."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fix_jsm import NOWHERE, Jsm, Result, run_jsm
+from fix_server import wait_for_peers
+from fix_threads import wait_until
+
+import jetstream_sync
+from jetstream_sync import JetStream, StreamSource
+from jetstream_sync.server import NatsCluster
+
+
+def check(jsm: Jsm, *words: str) -> Any:
+    """Return the JSON document of a check, and compare its status with the exit status."""
+    result = jsm("server", "check", *words, "-j")
+    found = result.json
+    assert result.status == ["OK", "WARNING", "CRITICAL"].index(found["status"]), result
+    return found
+
+
+def metrics(found: Any) -> dict[str, float]:
+    return {each["name"]: each["value"] for each in found["perf_data"]}
+
+
+def test_a_connection_is_checked(jsm: Jsm) -> None:
+    """All times are measured; the lowest threshold is reached by any of them."""
+    shown = jsm("server", "check", "connection").ok().out
+    assert shown.startswith("OK Connection OK:connected to nats://")
+    for name in ("connect_time", "rtt", "request_time"):
+        assert f" {name}=0.0" in shown
+        assert "s;0.5000;1.0000" in shown
+    slow = check(jsm, "connection", "--rtt-warn", "0s", "--req-critical", "0s")
+    assert slow["status"] == "CRITICAL"
+    assert len(slow["warning"]) == len(slow["critical"]) == len(slow["ok"]) == 1
+
+
+def test_no_server_is_critical() -> None:
+    """The error is a finding; wrong usage is not."""
+    failed = run_jsm("-s", "nats://127.0.0.1:1", "server", "check", "connection")
+    assert failed.status == 2
+    assert failed.out.startswith("CRITICAL Connection Crit:")
+    assert failed.err == ""
+    assert run_jsm("server", "check", "stream").out == ""
+
+
+def test_formats(jsm: Jsm, js: JetStream) -> None:
+    """A check has the same findings in each format; for Prometheus the exit status is 0."""
+    js.create_stream(name="S", subjects=["s"], storage="memory")
+    words = ("server", "check", "stream", "--stream", "S", "--msgs-critical", "1")
+    shown = jsm(*words)
+    assert (shown.status, shown.err) == (2, "")
+    assert shown.out == "CRITICAL S Crit:0 messages | messages=0;;1 subjects=0\n"
+    found = jsm(*words, "--format", "json")
+    assert found.status == 2
+    assert found.json["critical"] == ["0 messages"]
+    assert found.json["perf_data"][0] == {
+        "name": "messages",
+        "value": 0,
+        "warning": None,
+        "critical": 1,
+        "unit": "",
+    }
+    scraped = jsm(*words, "--format", "prometheus", "--namespace", "mine").ok().out
+    assert "# TYPE mine_stream_messages gauge\n" in scraped
+    assert 'mine_stream_messages{item="S"} 0\n' in scraped
+    assert 'mine_stream_status_code{item="S",status="CRITICAL"} 2\n' in scraped
+    text = jsm(*words, "--format", "text").out
+    for part in ("S: CRITICAL", "Critical  0 messages", "Stored messages"):
+        assert part in text
+
+
+def test_streams(jsm: Jsm, js: JetStream) -> None:
+    """Numbers of messages, subjects and sources are judged, also by thresholds in the metadata."""
+    metadata = {"io.nats.monitor.msgs-warn": "5", "io.nats.monitor.subjects-warn": "3"}
+    js.create_stream(name="S", subjects=["s.*"], storage="memory", metadata=metadata)
+    for number in range(4):
+        js.publish(f"s.{number}", b"")
+    found = check(jsm, "stream", "--stream", "S")
+    assert found["warning"] == ["4 messages", "4 subjects"]
+    assert metrics(found) == {"messages": 4, "subjects": 4}
+    words = ("stream", "--stream", "S", "--msgs-warn", "1", "--subjects-warn", "9")
+    assert check(jsm, *words)["ok"] == ["4 messages", "4 subjects"]
+    # A lower critical threshold means that few subjects are bad.
+    assert check(jsm, *words, "--subjects-critical", "4")["critical"] == ["4 subjects"]
+    assert check(jsm, *words, "--peer-expect", "3")["status"] == "CRITICAL"
+    assert check(jsm, *words, "--lag-critical", "1")["status"] == "CRITICAL"
+    js.create_stream(name="M", mirror=StreamSource(name="S"), storage="memory")
+    words = ("stream", "--stream", "M", "--lag-critical", "1", "--seen-critical", "1m")
+    wait_until(lambda: check(jsm, *words)["status"] == "OK", 10)
+    js.create_stream(name="T", sources=[StreamSource(name="S")], storage="memory")
+    words = ("stream", "--stream", "T", "--min-sources", "2")
+    assert check(jsm, *words)["critical"] == ["1 source"]
+    assert check(jsm, "stream", "--stream", "absent")["status"] == "CRITICAL"
+
+
+def test_consumers(jsm: Jsm, js: JetStream) -> None:
+    """The numbers and the times of a consumer are judged."""
+    stream = js.create_stream(name="S", subjects=["s"], storage="memory")
+    metadata = {"io.nats.monitor.last-ack-critical": "1h"}
+    consumer = stream.create_consumer(durable_name="C", metadata=metadata)
+    for _ in range(3):
+        js.publish("s", b"")
+    words = ("consumer", "--stream", "S", "--consumer", "C")
+    found = check(jsm, *words, "--unprocessed-critical", "3", "--waiting-critical", "1")
+    assert found["critical"] == ["messages to deliver: 3", "no acknowledgement"]
+    assert found["ok"] == ["waiting pulls: 0"]
+    first, _ = consumer.fetch(2)
+    first.ack_sync()
+    found = check(jsm, *words, "--outstanding-ack-critical", "1", "--last-delivery-critical", "1h")
+    assert found["critical"] == ["unacknowledged messages: 1"]
+    assert len(found["ok"]) == 2
+    assert metrics(found)["last_ack"] >= 0
+    assert check(jsm, *words, "--pinned")["critical"] == ["the consumer does not pin clients"]
+
+
+@pytest.mark.server(">=2.11")
+def test_pinned_consumers(jsm: Jsm, js: JetStream) -> None:
+    """Each group needs a pinned client."""
+    stream = js.create_stream(name="S", subjects=["s"], storage="memory")
+    consumer = stream.create_consumer(
+        durable_name="C", priority_groups=["g"], priority_policy="pinned_client"
+    )
+    words = ("consumer", "--stream", "S", "--consumer", "C", "--pinned")
+    assert check(jsm, *words)["critical"] == ["0 of 1 groups with a pinned client"]
+    js.publish("s", b"")
+    with consumer.messages(group="g") as messages:
+        assert messages.next(5)
+        assert check(jsm, *words)["status"] == "OK"
+
+
+def test_messages(jsm: Jsm, js: JetStream) -> None:
+    """The age and the body of the last message of a subject are judged."""
+    js.create_stream(name="S", subjects=["s.*"], storage="memory")
+    words = ("message", "--stream", "S")
+    assert check(jsm, *words)["critical"] == ["no message of >"]
+    js.publish("s.text", b"order 1")
+    js.publish("s.time", b"%d\n" % (time.time() - 7200))
+    text = (*words, "--subject", "s.text")
+    assert check(jsm, *text, "--content", "^order", "--age-warn", "1h")["status"] == "OK"
+    assert check(jsm, *text, "--content", "^bill")["status"] == "CRITICAL"
+    assert check(jsm, *text, "--age-critical", "0s")["status"] == "CRITICAL"
+    assert check(jsm, *text, "--body-timestamp")["status"] == "CRITICAL"
+    dated = check(jsm, *words, "--subject", "s.time", "--body-timestamp", "--age-warn", "1h")
+    assert dated["status"] == "WARNING"
+    assert metrics(dated)["age"] >= 7200
+
+
+def test_jetstream(jsm: Jsm, js: JetStream) -> None:
+    """Use without a limit is 0 percent."""
+    js.create_stream(name="S", subjects=["s"], storage="memory")
+    found = check(jsm, "jetstream")
+    assert found["status"] == "OK"
+    assert metrics(found)["streams"] == metrics(found)["replicas_ok"] == 1
+    assert "0% of memory" in found["ok"]
+    assert check(jsm, "js", "--mem-critical", "0", "--no-replicas")["status"] == "CRITICAL"
+
+
+def test_buckets(jsm: Jsm, js: JetStream) -> None:
+    """A bucket has enough values, and a value for a key."""
+    bucket = js.create_key_value(bucket="CONFIG")
+    bucket.put("key", b"value")
+    words = ("kv", "--bucket", "CONFIG")
+    found = check(jsm, *words, "--key", "key", "--values-warn", "3", "--values-critical", "2")
+    assert found["critical"] == ["1 value"]
+    assert found["ok"] == ["bucket CONFIG", "key key found"]
+    bucket.delete("key")
+    assert check(jsm, *words, "--key", "key")["critical"] == ["key key not found"]
+    assert check(jsm, "kv", "--bucket", "absent")["status"] == "CRITICAL"
+
+
+def creds(path: Path, **claims: object) -> str:
+    """Write a credentials file with some claims, without a valid signature."""
+    parts = [
+        base64.urlsafe_b64encode(json.dumps(each).encode())
+        for each in ({"typ": "JWT"}, {"sub": "U", **claims}, "x")
+    ]
+    jwt = b".".join(part.rstrip(b"=") for part in parts).decode()
+    path.write_text(f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("left", "options", "status"),
+    [
+        (7200, (), 0),
+        (7200, ("--validity-warn", "3h"), 1),
+        (7200, ("--validity-warn", "3h", "--validity-critical", "150m"), 2),
+        (-5, (), 2),
+        (None, (), 2),
+        (None, ("--no-require-expiry",), 0),
+    ],
+)
+def test_credentials(
+    tmp_path: Path, left: int | None, options: tuple[str, ...], status: int
+) -> None:
+    """A file that expires soon, or never, is found without a server."""
+    claims = {} if left is None else {"exp": int(time.time()) + left}
+    path = creds(tmp_path / "user.creds", **claims)
+    words = ("server", "check", "credential", "--credential", path)
+    assert run_jsm(*words, *options).status == status
+
+
+def test_broken_credentials(tmp_path: Path) -> None:
+    """A file that is absent or has no JWT is critical."""
+    (tmp_path / "empty").write_text("")
+    for path in (f"{NOWHERE}/absent", str(tmp_path / "empty")):
+        failed = run_jsm("server", "check", "credential", "--credential", path)
+        assert failed.status == 2
+        assert failed.out.startswith("CRITICAL Credential Crit:")
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[NatsCluster]:
+    """Three servers."""
+    with NatsCluster() as cluster:
+        wait_for_peers(cluster)
+        yield cluster
+
+
+def test_replicas(servers: NatsCluster) -> None:
+    """A server that is away is found by the checks of streams and of JetStream."""
+    with jetstream_sync.connect(servers.urls[0]) as nc:
+        js = nc.jetstream()
+        stream = js.create_stream(name="S", subjects=["s"], storage="memory", num_replicas=3)
+
+        def on(*words: str) -> Result:
+            return run_jsm("-s", servers.urls[0], "server", "check", *words)
+
+        words = ("stream", "--stream", "S", "--peer-lag-critical", "9", "--peer-seen-critical")
+        wait_until(lambda: on(*words, "1m").status == 0, 20)
+        assert on("jetstream").status == 0
+        assert "3 of 2 expected replicas" in on(*words, "1m", "--peer-expect", "2").out
+        cluster = stream.info().cluster
+        assert cluster is not None
+        names = {each.name: each for each in servers.servers}
+        replicas = [names[peer.name] for peer in cluster.replicas or ()]
+        away = next(each for each in replicas if each is not servers.servers[0])
+        away.stop()
+        wait_until(lambda: on(*words, "1s").status == 2, 20)
+        wait_until(lambda: on("jetstream", "--replica-seen-critical", "1s").status == 2, 20)
