@@ -104,6 +104,8 @@ from .jetstream.counters import CounterEntry, Counters
 from .jetstream.direct_get import StoredMsg
 from .jetstream.fast_publish import FastPublisher
 from .jetstream.key_value import KeyValue
+from .jetstream.key_value_lock import Lock
+from .jetstream.key_value_replica import Replica
 from .jetstream.message import JetStreamMsg
 from .jetstream.messages import MessageIterator
 from .jetstream.object_store import ObjectStore
@@ -160,6 +162,7 @@ __all__ = [
     "KeyValueEntry",
     "KeyValueOperation",
     "KeyValueStatus",
+    "Lock",
     "LostStreamData",
     "MessageIterator",
     "Metadata",
@@ -190,6 +193,7 @@ __all__ = [
     "PushSubscription",
     "RePublish",
     "ReplayPolicy",
+    "Replica",
     "ReplyIterator",
     "RetentionPolicy",
     "Schedule",

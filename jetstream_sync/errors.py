@@ -68,6 +68,7 @@ Every exception that the package raises deliberately is one of these::
         ├── MessagesChangedError                      messages changed while they were read
         ├── BatchUncertainError                       an atomic batch may or may not be stored
         ├── FastPublishError                          a fast publish has ended early
+        ├── LockLostError                             a lock on a key is not held any more
         ├── ServerTooOldError                         the server does not support the request
         ├── SnapshotBrokenError                       a snapshot ended early
         ├── RestoreBrokenError                        the server stopped a restore
@@ -171,6 +172,7 @@ __all__ = [
     "KeyExistsError",
     "KeyNotFoundError",
     "LeadershipChangeError",
+    "LockLostError",
     "MaxConsumersError",
     "MaxPayloadError",
     "MessageNotFoundError",
@@ -873,6 +875,10 @@ class FastPublishError(JetStreamError):
 
     def __str__(self) -> str:
         return f"{self.reason}; the messages up to number {self.acked} are stored"
+
+
+class LockLostError(JetStreamError):
+    """A lock on a key is not held any more, or was not acquired; see `Lock.check`."""
 
 
 class ServerTooOldError(JetStreamError):

@@ -132,6 +132,8 @@ CLASSES = {
         "keys": "patterns",
         "iter_keys": "patterns",
         "history": "key",
+        "lock": "key ttl timeout",
+        "replica": "keys",
         "purge_deletes": "older_than",
         "status": "",
         "value": "key default",

@@ -73,6 +73,24 @@ with kv.watch("db.>") as watch:
     kv.put("db.url", b"postgres://new")
     print("changed", watch.next(timeout=5.0).value)
 
+# --- KeyValue.lock
+with kv.lock("nightly", ttl=30, timeout=60) as lock:
+    print("only one program at a time gets here; fencing token:", lock.token)
+
+# --- Lock.check
+with kv.lock("nightly") as lock:
+    lock.check()  # raises LockLostError if another program may have the lock
+
+# --- KeyValue.replica
+with kv.replica("db.>") as replica:
+    replica.wait_current(timeout=5.0)
+    print(replica["db.url"])  # from memory, without a request
+
+# --- Replica.wait_for
+with kv.replica() as replica:
+    replica.wait_for(kv.put("color", b"green"), timeout=5.0)
+    assert replica["color"] == b"green"
+
 # --- Watch.initial
 with kv.watch("db.>") as watch:
     settings = {entry.key: entry.value for entry in watch.initial(timeout=5.0)}

@@ -46,6 +46,8 @@ from ..options import check_callback
 from ..protocol.parser import Delivery
 from .api_requests import APIRequests
 from .direct_get import StoredMsg, leader_get
+from .key_value_lock import Lock
+from .key_value_replica import Replica
 from .ordered_cursor import OrderedOptions
 from .publish import Publisher
 from .watch import Markers, Watch, WatchHandle
@@ -616,6 +618,43 @@ class KeyValue(ForeignNames):
             self._api.core.wait_closed(_NOT_READY_DELAY_S)
 
     # --- watching -------------------------------------------------------------------------------
+
+    def lock(
+        self,
+        key: str,
+        ttl: float | timedelta = 30.0,
+        timeout: float | timedelta | None = None,
+    ) -> Lock:
+        """
+        Return a lock that one client of the bucket holds at a time; it is not acquired yet.
+
+        Args:
+            key: the key, which has no other use.
+            ttl: how long the lock of a client that stopped is held, in seconds, at least 1. The holder
+                writes the key three times in it.
+            timeout: how long a ``with`` block waits for the lock, in seconds; ``None``: no limit.
+
+        Raises:
+            InvalidOptionError: the ``ttl`` is too short.
+
+        """
+        check_writable(self._subjects.encoded(key))
+        return Lock(self, key, ttl, timeout)
+
+    def replica(self, keys: str | Sequence[str] = ">") -> Replica:
+        """
+        Return a copy of the bucket in memory, which a watch keeps up to date.
+
+        Call `Replica.wait_current` before the first read, and `Replica.close` at the end.
+
+        Args:
+            keys: keys and patterns: ``*`` is any token, a final ``>`` the rest; default: all keys.
+
+        Raises:
+            Error: as `watch()`.
+
+        """
+        return Replica(self, keys)
 
     @overload
     def watch(

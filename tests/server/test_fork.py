@@ -283,6 +283,8 @@ REFUSED: dict[str, Callable[[Inherited], object]] = {
     "KeyValue.purge": lambda it: it.kv.purge("a"),
     "KeyValue.modify": lambda it: it.kv.modify("a", lambda _: b""),
     "KeyValue.purge_deletes": lambda it: it.kv.purge_deletes(),
+    "KeyValue.lock": lambda it: it.kv.lock("a").acquire(),
+    "KeyValue.replica": lambda it: it.kv.replica(),
     "KeyValue.watch": lambda it: it.kv.watch(),
     "Watch.next": lambda it: it.watch.next(),
     "Watch.__iter__": lambda it: next(iter(it.watch)),

@@ -1,0 +1,312 @@
+"""
+Locks on keys of a bucket.
+
+Rules:
+
+1. The holder writes the key again every third of the ``ttl``, each time with the expected last revision.
+2. A client that waits takes over a key whose revision has not changed for the ``ttl`` of its holder, also
+   with the expected last revision. So clocks are not compared, and at most one client succeeds.
+3. The holder regards the lock as lost nine tenths of its ``ttl`` after it began to send the last write
+   that was confirmed. That is before another client can take over.
+4. A write whose answer did not come is found by its owner, a name that is unique for each attempt.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ..client.threads import Signal, spawn
+from ..codec import dumps, loads
+from ..errors import (
+    Error,
+    InvalidOptionError,
+    InvalidResponseError,
+    KeyExistsError,
+    KeyNotFoundError,
+    LockLostError,
+    TimeoutError,
+    WrongLastRevisionError,
+)
+from ..net.clock import Deadline, monotonic, seconds
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ..api.key_value import KeyValueEntry
+    from .watch import Watch
+
+#: The shortest ``ttl``, in seconds: a shorter one would be lost by a short stall of the process.
+_MIN_TTL_S: Final = 1.0
+#: A lock is written again after this fraction of its ``ttl``, and is lost after the other one.
+_RENEWAL_FRACTION: Final = 1 / 3
+_LOST_FRACTION: Final = 0.9
+#: Seconds before a failed write is repeated.
+_RETRY_S: Final = 0.25
+
+
+class _Bucket(Protocol):
+    """What a lock needs of a `KeyValue`."""
+
+    def create(self, key: str, value: bytes) -> int: ...
+
+    def update(self, key: str, value: bytes, last: int) -> int: ...
+
+    def delete(self, key: str, last: int | None = None) -> int: ...
+
+    def get(
+        self, key: str, revision: int | None = None, consistent: bool = False
+    ) -> KeyValueEntry: ...
+
+    def watch(self, keys: str) -> Watch[KeyValueEntry]: ...
+
+
+class Lock:
+    """
+    A lock that one client holds at a time, as long as it writes to a key of a bucket.
+
+    Returned by `KeyValue.lock`. A ``with`` block acquires and releases it. The lock of a client that stops,
+    or loses its connection for longer than ``ttl``, goes to another one; `lost` tells the former holder.
+    Effects on other systems can be protected by `token`, which is larger for each later holder.
+
+    Any thread may call the methods; two threads that exclude each other need an object each.
+    """
+
+    def __init__(
+        self,
+        kv: _Bucket,
+        key: str,
+        ttl: float | timedelta,
+        timeout: float | timedelta | None,
+    ) -> None:
+        self._kv = kv
+        self._key = key
+        self._ttl = seconds(ttl, "ttl")
+        if self._ttl < _MIN_TTL_S:
+            raise InvalidOptionError("ttl", ttl, f"must be at least {_MIN_TTL_S:g} second")
+        self._timeout = timeout
+        self._owner = ""
+        # Held while the key is written, so that a renewal and a release follow each other.
+        self._writing = threading.Lock()
+        self._released = Signal()
+        self._released.set()
+        self._lost = Signal()
+        self._pid = 0
+        self._token = 0
+        # --- under _writing ---
+        self._revision = 0
+        self._renewed_at = 0.0
+
+    @property
+    def key(self) -> str:
+        """The key."""
+        return self._key
+
+    @property
+    def held(self) -> bool:
+        """Whether this object holds the lock."""
+        return not (self._released.is_set() or self.lost)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lock was acquired and is over without a release; another client may hold it."""
+        if self._released.is_set():
+            return self._lost.is_set()
+        late = monotonic() - self._renewed_at >= self._ttl * _LOST_FRACTION
+        return late or self._lost.is_set() or self._pid != os.getpid()
+
+    @property
+    def token(self) -> int:
+        """The revision with which the lock was acquired last, for fencing; 0: it never was."""
+        return self._token
+
+    def check(self) -> None:
+        """
+        Raise if the lock is not held; call it before an effect that must not happen twice.
+
+        Raises:
+            LockLostError: the lock is lost, or was not acquired.
+
+        """
+        if not self.held:
+            raise LockLostError(f"the lock {self._key!r} is not held any more")
+
+    def wait_lost(self, timeout: float | timedelta | None = None) -> bool:
+        """
+        Wait until the lock is lost or released; return whether it is lost.
+
+        Args:
+            timeout: in seconds; ``None``: no limit.
+
+        """
+        deadline = Deadline(timeout)
+        while self.held and not deadline.expired():
+            left = self._renewed_at + self._ttl * _LOST_FRACTION - monotonic()
+            self._lost.wait(deadline.sooner(max(0.0, min(left, _RETRY_S))).left())
+        return self.lost
+
+    # --- acquiring ------------------------------------------------------------------------------
+
+    def acquire(self, timeout: float | timedelta | None = None) -> bool:
+        """
+        Wait for the lock, and hold it until `release()`.
+
+        Args:
+            timeout: in seconds; 0: do not wait; ``None``: the timeout of `KeyValue.lock`.
+
+        Returns:
+            Whether the lock is held; ``False``: it was not free in time.
+
+        Raises:
+            Error: this object holds the lock already; otherwise as `KeyValue.put` and `KeyValue.watch`.
+
+        """
+        if self.held:
+            raise Error(f"this object holds the lock {self._key!r} already")
+        deadline = Deadline(self._timeout if timeout is None else timeout)
+        self._owner = os.urandom(11).hex()
+        if self._write_over(None):
+            return True
+        if deadline.expired():
+            return False
+        with self._kv.watch(self._key) as watch:
+            return self._acquire_after(watch, deadline)
+
+    def _acquire_after(self, watch: Watch[KeyValueEntry], deadline: Deadline) -> bool:
+        """Wait until the holder has released the lock, or has stopped; as `acquire`."""
+        entry, free_at = None, monotonic() + self._ttl
+        while True:
+            try:
+                entry = watch.next(deadline.sooner(max(0.0, free_at - monotonic())).left())
+            except TimeoutError:
+                if monotonic() >= free_at:
+                    if self._write_over(entry):
+                        return True
+                    free_at = monotonic() + _RETRY_S
+                if deadline.expired():
+                    return False
+            else:
+                free_at = monotonic() + (_ttl_of(entry, self._ttl) if entry.has_value else 0.0)
+
+    def _write_over(self, entry: KeyValueEntry | None) -> bool:
+        """Write the key in place of an entry that is over; return whether this object has the lock."""
+        began = monotonic()
+        try:
+            if entry is None or not entry.has_value:
+                revision = self._kv.create(self._key, self._value())
+            elif _owner_of(entry) is not None:
+                revision = self._kv.update(self._key, self._value(), entry.revision)
+            else:
+                raise Error(f"key {self._key!r} is not a lock")
+        except (KeyExistsError, WrongLastRevisionError):
+            return False
+        except TimeoutError:
+            found = self._own_entry()
+            if found is None:
+                raise
+            revision = found.revision
+        self._token = self._revision = revision
+        self._renewed_at = began
+        self._pid = os.getpid()
+        self._lost = Signal()
+        self._released = released = Signal()
+        spawn(f"nats-lock-{self._key}", lambda: self._renew_until(released))
+        return True
+
+    def _value(self) -> bytes:
+        return dumps({"owner": self._owner, "ttl": self._ttl})
+
+    def _own_entry(self) -> KeyValueEntry | None:
+        """Return the entry of the key if this object has written it."""
+        with suppress(KeyNotFoundError):
+            entry = self._kv.get(self._key, consistent=True)
+            if _owner_of(entry) == self._owner:
+                return entry
+        return None
+
+    # --- holding --------------------------------------------------------------------------------
+
+    def _renew_until(self, released: Signal) -> None:
+        """Write the key again and again; the function of a thread."""
+        wait = self._ttl * _RENEWAL_FRACTION
+        while not released.wait(wait):
+            if self.lost:
+                self._lost.set()
+                return
+            wait = self._ttl * _RENEWAL_FRACTION
+            try:
+                if not self._renew(released):
+                    self._lost.set()
+                    return
+            except Error:
+                wait = _RETRY_S  # until it is lost
+
+    def _renew(self, released: Signal) -> bool:
+        """Write the key again; return false if another client has written it."""
+        with self._writing:
+            if released.is_set():
+                return True
+            began = monotonic()
+            try:
+                self._revision = self._kv.update(self._key, self._value(), self._revision)
+            except WrongLastRevisionError:
+                entry = self._own_entry()
+                if entry is None:
+                    return False
+                # A write before this one was stored, but its answer did not come.
+                self._revision = self._kv.update(self._key, self._value(), entry.revision)
+            if self.lost:
+                return False  # it was seen to be lost, and stays so
+            self._renewed_at = began
+            return True
+
+    def release(self) -> None:
+        """
+        Release the lock, so that another client gets it at once; if it is lost, nothing happens.
+
+        Raises:
+            Error: as `KeyValue.delete`; the lock is then free after its ``ttl``.
+
+        """
+        if self._pid != os.getpid() or self._released.is_set():
+            return
+        if self.lost:
+            self._lost.set()
+        self._released.set()
+        with self._writing, suppress(WrongLastRevisionError):
+            self._kv.delete(self._key, last=self._revision)
+
+    def __enter__(self) -> Self:
+        if not self.acquire():
+            raise TimeoutError(f"the lock {self._key!r} was not free in time")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        state = "held" if self.held else "lost" if self.lost else "not held"
+        return f"<{type(self).__name__} {self._key!r} {state}>"
+
+
+def _fields_of(entry: KeyValueEntry) -> dict[str, object]:
+    try:
+        fields = loads(entry.value)
+    except InvalidResponseError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def _owner_of(entry: KeyValueEntry) -> str | None:
+    """Return the owner of a lock; ``None``: the value is not that of a lock."""
+    owner = _fields_of(entry).get("owner")
+    return owner if isinstance(owner, str) else None
+
+
+def _ttl_of(entry: KeyValueEntry, default: float) -> float:
+    """Return for how long the lock of an entry is held without another write, in seconds."""
+    ttl = _fields_of(entry).get("ttl")
+    return float(ttl) if isinstance(ttl, int | float) and ttl > 0 else default

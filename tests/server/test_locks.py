@@ -1,0 +1,180 @@
+"""Locks on keys: one holder at a time, also when holders stop, stall or lose their connection."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import jetstream_sync
+from jetstream_sync import Connection, InvalidOptionError, JetStream, KeyValue
+from jetstream_sync.errors import Error, LockLostError, TimeoutError
+from jetstream_sync.server import NatsServer
+from tests.fix_threads import SCALE, between, wait_until
+
+
+@pytest.fixture
+def kv(js: JetStream) -> KeyValue:
+    """A bucket for locks."""
+    return js.create_key_value(bucket="LOCKS", storage="memory")
+
+
+@pytest.fixture
+def other(nats_server: NatsServer, kv: KeyValue) -> Iterator[KeyValue]:
+    """The same bucket over another connection."""
+    with jetstream_sync.connect(nats_server.url) as nc:
+        yield nc.jetstream().key_value(kv.bucket)
+
+
+def test_one_holder_at_a_time(kv: KeyValue, other: KeyValue) -> None:
+    """Sixteen threads of two clients take turns; each has a larger token than the one before."""
+    inside: list[int] = []
+    tokens: list[int] = []
+
+    def work(bucket: KeyValue) -> None:
+        for _ in range(5):
+            with bucket.lock("a", ttl=30) as lock:
+                inside.append(1)
+                assert len(inside) == 1
+                tokens.append(lock.token)
+                lock.check()
+                inside.pop()
+
+    threads = [threading.Thread(target=work, args=(each,)) for each in [kv, other] * 8]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60 * SCALE)
+    assert tokens == sorted(tokens)
+    assert len(set(tokens)) == 80
+
+
+def test_a_released_lock_is_free_at_once(kv: KeyValue, other: KeyValue) -> None:
+    """A client that waits gets it long before the ``ttl``."""
+    lock = kv.lock("a", ttl=60)
+    assert lock.acquire()
+    assert repr(lock) == "<Lock 'a' held>"
+    assert not other.lock("a").acquire(timeout=0)
+    assert not other.lock("a").acquire(timeout=0.2)
+    threading.Timer(0.2, lock.release).start()
+    with between(0.1, 10), other.lock("a") as second:
+        assert (lock.held, lock.lost, second.held) == (False, False, True)
+        assert second.token > lock.token
+        with pytest.raises(LockLostError):
+            lock.check()
+    assert not kv.keys()
+
+
+def test_a_lock_is_held_for_longer_than_its_ttl(kv: KeyValue, other: KeyValue) -> None:
+    """The holder renews it."""
+    with kv.lock("a", ttl=1) as lock:
+        assert not other.lock("a", ttl=1).acquire(timeout=3)
+        assert lock.held
+        assert not lock.wait_lost(0)
+
+
+def test_a_with_block_that_waits_too_long(kv: KeyValue, other: KeyValue) -> None:
+    """It raises, and the holder is not disturbed."""
+    with kv.lock("a") as lock:
+        with pytest.raises(TimeoutError, match="'a' was not free"), other.lock("a", timeout=0.1):
+            raise AssertionError
+        assert lock.held
+        with pytest.raises(Error, match="already"):
+            lock.acquire()
+
+
+_HOLDER = """
+import sys, time, jetstream_sync
+nc = jetstream_sync.connect(sys.argv[1])
+lock = nc.jetstream().key_value("LOCKS").lock("a", ttl=2)
+lock.acquire()
+print(lock.token, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_holder(kv: KeyValue, nats_server: NatsServer) -> None:
+    """The lock of a process that is killed is free after its ``ttl``."""
+    for _ in range(3):
+        holder = subprocess.Popen(
+            [sys.executable, "-c", _HOLDER, nats_server.url], stdout=subprocess.PIPE
+        )
+        assert holder.stdout is not None
+        token = int(holder.stdout.readline())
+        holder.kill()
+        holder.wait()
+        holder.stdout.close()
+        with between(1, 20), kv.lock("a", ttl=30) as lock:
+            assert lock.token > token
+
+
+def test_a_holder_without_a_connection(fresh_server: NatsServer) -> None:
+    """It sees the loss before another client can have the lock."""
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        kv = nc.jetstream(timeout=0.5).create_key_value(bucket="LOCKS")
+        lock = kv.lock("a", ttl=2)
+        lock.acquire()
+        fresh_server.pause()
+        try:
+            with between(1, 2):
+                assert lock.wait_lost()
+            assert (lock.held, repr(lock)) == (False, "<Lock 'a' lost>")
+        finally:
+            fresh_server.resume()
+        assert kv.lock("a", ttl=2).acquire(timeout=20)
+        lock.release()
+        assert lock.lost
+        assert kv.get("a").value  # that of the other object
+
+
+def test_a_lock_survives_a_short_outage(fresh_server: NatsServer) -> None:
+    """Renewals whose answers are lost are repeated."""
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        kv = nc.jetstream(timeout=0.3).create_key_value(bucket="LOCKS")
+        with kv.lock("a", ttl=10 * SCALE) as lock:
+            before = kv.get("a").revision
+            wait_until(lambda: kv.get("a").revision > before, 20)
+            fresh_server.pause()
+            time.sleep(4 * SCALE)  # at least one renewal meanwhile
+            fresh_server.resume()
+            last = lambda: kv.get("a", consistent=True).revision  # noqa: E731 - asked again
+            wait_until(lambda: nc.is_connected, 20)
+            before = last()
+            wait_until(lambda: last() > before, 20)
+            assert lock.held
+
+
+def test_a_key_that_another_client_changed(kv: KeyValue) -> None:
+    """The holder loses the lock; a value that is no lock is not overwritten."""
+    lock = kv.lock("a", ttl=1)
+    lock.acquire()
+    kv.put("a", b"mine")
+    assert lock.wait_lost(5)
+    lock.release()
+    assert kv.get("a").value == b"mine"
+    with pytest.raises(Error, match="is not a lock"):
+        kv.lock("a", ttl=1).acquire(timeout=10)
+
+
+def test_a_closed_connection(nats_server: NatsServer, kv: KeyValue) -> None:
+    """The holder loses the lock, and its release raises."""
+    nc: Connection = jetstream_sync.connect(nats_server.url)
+    lock = nc.jetstream().key_value(kv.bucket).lock("a", ttl=1)
+    lock.acquire()
+    nc.close()
+    assert lock.wait_lost(5)
+    with pytest.raises(jetstream_sync.ConnectionClosedError):
+        lock.release()
+    with kv.lock("a", timeout=20):
+        pass
+
+
+@pytest.mark.parametrize("ttl", [0.5, "1", None])
+def test_an_invalid_ttl(kv: KeyValue, ttl: object) -> None:
+    """It is refused."""
+    with pytest.raises(InvalidOptionError):
+        kv.lock("a", ttl=ttl)  # type: ignore[arg-type]

@@ -1,0 +1,87 @@
+"""A copy of a bucket in memory follows its bucket, also over restarts."""
+
+from __future__ import annotations
+
+import pytest
+
+import jetstream_sync
+from jetstream_sync import JetStream, KeyValue
+from jetstream_sync.errors import BucketNotFoundError, IteratorClosedError, TimeoutError
+from jetstream_sync.server import NatsServer
+from tests.fix_threads import SCALE, wait_until
+
+
+@pytest.fixture
+def kv(js: JetStream) -> KeyValue:
+    """A bucket with three keys, one of them deleted."""
+    kv = js.create_key_value(bucket="B", storage="memory")
+    for key in ("a", "b", "x.y"):
+        kv.put(key, key.encode())
+    kv.delete("b")
+    return kv
+
+
+def test_a_replica_is_a_mapping_of_the_current_values(kv: KeyValue) -> None:
+    """Changes and deletions arrive; a write of this program can be waited for."""
+    with kv.replica() as replica:
+        replica.wait_current(5 * SCALE)
+        assert dict(replica) == {"a": b"a", "x.y": b"x.y"}
+        assert (len(replica), "b" in replica, replica.get("b")) == (2, False, None)
+        replica.wait_for(kv.put("b", b"2"), 5 * SCALE)
+        assert replica["b"] == b"2"
+        entry = replica.entry("b")
+        assert entry is not None
+        assert entry.revision == replica.revision
+        replica.wait_for(kv.purge("a"), 5 * SCALE)
+        assert sorted(replica) == ["b", "x.y"]
+        with pytest.raises(TimeoutError, match="revision 1000"):
+            replica.wait_for(1000, 0.1)
+    assert replica["b"] == b"2"
+    with pytest.raises(IteratorClosedError):
+        replica.wait_for(1000, 5)
+
+
+def test_a_replica_of_some_keys(kv: KeyValue) -> None:
+    """Other keys are left out."""
+    with kv.replica(["x.>", "c"]) as replica:
+        replica.wait_current(5 * SCALE)
+        replica.wait_for(kv.put("c", b"1"), 5 * SCALE)
+        kv.put("a", b"2")
+        assert dict(replica) == {"c": b"1", "x.y": b"x.y"}
+
+
+def test_values_that_expire_leave_a_replica(js: JetStream) -> None:
+    """Also without markers of the server."""
+    kv = js.create_key_value(bucket="T", ttl=1)
+    with kv.replica() as replica:
+        replica.wait_for(kv.put("a", b"1"), 5 * SCALE)
+        wait_until(lambda: not replica, 5)
+
+
+def test_a_replica_catches_up_after_a_restart(fresh_server: NatsServer) -> None:
+    """What happened meanwhile arrives."""
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        kv = nc.jetstream(timeout=10 * SCALE).create_key_value(bucket="B")
+        kv.put("a", b"1")
+        kv.put("b", b"1")
+        with kv.replica() as replica:
+            replica.wait_current(5 * SCALE)
+            fresh_server.kill()
+            fresh_server.start()
+            with jetstream_sync.connect(fresh_server.url) as second:
+                writer = second.jetstream(timeout=10 * SCALE).key_value("B")
+                writer.delete("a")
+                last = writer.put("b", b"2")
+            replica.wait_for(last, 20 * SCALE)
+            assert dict(replica) == {"b": b"2"}
+
+
+def test_a_deleted_bucket_ends_a_replica(js: JetStream, kv: KeyValue) -> None:
+    """The error is kept, and raised by calls that wait."""
+    with kv.replica() as replica:
+        replica.wait_current(5 * SCALE)
+        js.delete_key_value("B")
+        wait_until(lambda: replica.error, 20)
+        assert isinstance(replica.error, BucketNotFoundError)
+        with pytest.raises(BucketNotFoundError):
+            replica.wait_for(1000, 5)
