@@ -246,6 +246,7 @@ class PullLedger:
         "_limited",
         "_pull",
         "_request",
+        "by_bytes",
         "delivered",
         "pending_bytes",
         "pending_messages",
@@ -258,6 +259,8 @@ class PullLedger:
         # Number of messages to request altogether, if that is limited.
         self._limited = pull.on_demand or bool(pull.stop_after)
         self._limit = pull.stop_after
+        #: Whether the pull is limited in bytes, so that the sizes of messages are counted.
+        self.by_bytes: bool = bool(pull.threshold_bytes)
         self.pending_messages: int = 0
         self.pending_bytes: int = 0
         self.delivered: int = 0
@@ -357,6 +360,10 @@ class PullLedger:
     def empty(self) -> bool:
         """Return whether no messages are pending."""
         return not self.pending_messages
+
+    def idle(self) -> bool:
+        """Return whether nothing is requested of a pull on demand, so that there are no heartbeats."""
+        return self._pull.on_demand and not self.pending_messages
 
     def reset(self) -> None:
         """Forget all pending requests, which are lost."""

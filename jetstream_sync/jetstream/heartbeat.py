@@ -27,12 +27,11 @@ class HeartbeatTimeout:
         #: In seconds; 0: no limit.
         self.limit: float = interval * intervals
 
-    def due(self, last_seen: float) -> float:
-        """Return the monotonic time at which the timeout expires; ``last_seen`` is one too."""
-        return last_seen + self.limit
-
     def left(self, last_seen: float) -> float:
-        """Return the seconds until the timeout expires; negative afterwards."""
+        """Return the seconds until the timeout expires; negative afterwards.
+
+        ``last_seen`` is a monotonic time.
+        """
         return last_seen + self.limit - monotonic()
 
     def error(self, consumer: str) -> NoHeartbeatError:

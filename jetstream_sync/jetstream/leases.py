@@ -110,7 +110,31 @@ class ReceiveTimes:
                 return
 
 
-class Leases:
+class NoLeases:
+    """The leases of a consumer whose messages have none: they can be returned at any time."""
+
+    __slots__ = ()
+
+    #: Monotonic time until which a message can be returned without a check.
+    fresh_until: float = _ALWAYS
+    #: The last message taken by each thread, by thread identifier; ``None``: not needed.
+    last_taken: dict[int, JetStreamMsg] | None = None
+    #: Whether a message is about to be dropped because of a config that may be out of date.
+    unsure: bool = False
+
+    def admits(self, reply: bytes) -> bool:
+        """Return whether a message taken after `fresh_until` still has its lease."""
+        del reply
+        return True
+
+    def verify(self) -> None:
+        """Read the consumer config if `unsure` is set."""
+
+    def forked(self) -> None:
+        """Replace the locks that a thread of the parent may have held."""
+
+
+class Leases(NoLeases):
     """
     The leases of the messages that a client received from one consumer.
 
@@ -145,10 +169,8 @@ class Leases:
         self._api = api
         self._stream = stream
         self._consumer = consumer
-        #: The last message taken by each thread, by thread identifier.
         self.last_taken: dict[int, JetStreamMsg] = {}
-        #: Whether a message is about to be dropped because of a config that may be out of date.
-        self.unsure: bool = False
+        self.unsure = False
         self.times: ReceiveTimes = ReceiveTimes()
         self._lock = threading.Lock()
         # --- under _lock ---
@@ -160,11 +182,6 @@ class Leases:
         self._late_until = _NEVER
         self.adopt(config)
 
-    @property
-    def limited(self) -> bool:
-        """Whether leases expire at all."""
-        return self._shortest < _ALWAYS
-
     def adopt(self, config: ConsumerConfig) -> None:
         """Apply another config of the consumer."""
         leased = config.ack_policy == AckPolicy.EXPLICIT
@@ -172,8 +189,7 @@ class Leases:
         self._shortest = min(self._waits)
         self.times.run_length = self._shortest * _RUN_FRACTION
         self.times.recorded = _NEVER if leased else _ALWAYS
-        #: Monotonic time until which a message can be returned without a check.
-        self.fresh_until: float = _NEVER if leased else _ALWAYS
+        self.fresh_until = _NEVER if leased else _ALWAYS
         self._expiry = _NEVER  # when the first lease of the current run expires
 
     # --- called by the taking threads -------------------------------------------------------------

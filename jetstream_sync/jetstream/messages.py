@@ -19,11 +19,13 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from enum import Enum
 from itertools import islice, repeat, starmap
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -34,7 +36,6 @@ from ..api.status import PullStatus, PullStatusKind, parse_pull_status
 from ..client.core import ConnectionCore
 from ..client.events import is_deliberate_close
 from ..client.mailbox import first_items
-from ..client.result_slot import copy_exception
 from ..client.threads import after_fork
 from ..errors import (
     ConnectionClosedError,
@@ -49,8 +50,8 @@ from ..errors import (
 )
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..protocol.parser import Delivery
-from .heartbeat import pull_heartbeat_timeout
-from .leases import LeaseRenewer, ReceiveTimes
+from .heartbeat import HeartbeatTimeout, pull_heartbeat_timeout
+from .leases import LeaseRenewer, NoLeases, ReceiveTimes
 from .message import JetStreamMsg
 from .pull import (
     CONSUMER_CHECK_DELAY_S,
@@ -67,12 +68,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_SECOND: Final = 1_000_000_000
 #: Maximum delay between two attempts for a consumer without a leader, in seconds; a shorter heartbeat
 #: interval reduces it.
 _MAX_RETRY_DELAY_S: Final = 2.0
 #: Maximum number of messages in a run.
 _MAX_RUN: Final = 256
+_NO_LEASES: Final = NoLeases()
 
 
 def _no_items() -> Iterator[Any]:
@@ -258,6 +259,55 @@ class MessageIterator:
         self.stop()
 
 
+class PullerState(Enum):
+    """What a puller does; the server may have closed it as well, which its mailbox knows."""
+
+    PULLING = "pulling"
+    """Requests are sent when messages are taken."""
+    DRAINING = "draining"
+    """No more requests are sent; messages that are buffered or in flight can be taken."""
+    STOPPED = "stopped"
+    """Messages are dropped."""
+
+
+#: A drain may be followed by a stop; there is no way back.
+_NEXT_STATES: Final = {
+    PullerState.PULLING: {PullerState.DRAINING, PullerState.STOPPED},
+    PullerState.DRAINING: {PullerState.DRAINING, PullerState.STOPPED},
+    PullerState.STOPPED: {PullerState.STOPPED},
+}
+
+
+class _Schedule:
+    """When a puller that waits for messages acts by itself; times are monotonic."""
+
+    __slots__ = ("_delivered_at_failure", "backoff", "check_at", "heartbeats", "retry_at")
+
+    def __init__(self, heartbeats: HeartbeatTimeout) -> None:
+        self.heartbeats = heartbeats
+        #: The next request to a consumer that is unavailable.
+        self.backoff = RetryBackoff(min(_MAX_RETRY_DELAY_S, heartbeats.interval))
+        #: The next request after a message that does not fit, or after an interrupt.
+        self.retry_at: float | None = None
+        #: When to check whether a silent consumer exists; see `PullRequester`.
+        self.check_at: float | None = None
+        self._delivered_at_failure = 0
+
+    def due(self, last_seen: float) -> float:
+        """Return the time of the next action."""
+        due = self.retry_at if self.backoff.retry_at is None else self.backoff.retry_at
+        if due is None:
+            due = last_seen + self.heartbeats.limit
+        return due if self.check_at is None else min(due, self.check_at)
+
+    def failed(self, error: PullError, delivered: int) -> bool:
+        """Schedule a request to an unavailable consumer; return whether the error is the first one."""
+        if delivered > self._delivered_at_failure:
+            self.backoff.reset()  # it was available meanwhile
+        self._delivered_at_failure = delivered
+        return self.backoff.record(error)
+
+
 class MessagePuller:
     """
     Pulls the messages of a consumer ahead of their use; the source of a `MessageIterator`.
@@ -276,43 +326,27 @@ class MessagePuller:
     ) -> None:
         self._requester = requester
         self._fail_fast = fail_fast
-        self._by_bytes = bool(pull.threshold_bytes)
-        # A limit in bytes needs the size of each message, and a pinned client its headers.
-        self._runs = not self._by_bytes and not requester.pinned
-        self._heartbeats = pull_heartbeat_timeout(pull.request.heartbeat_ns)
-        self._leases = requester.leases()
-        # The last message taken by each thread; ``None``: not needed.
-        self._last_taken = self._leases.last_taken if self._leases.limited else None
+        leases = requester.leases()
+        self._leases = leases or _NO_LEASES
         self._renewer: LeaseRenewer | None = None
-        self._inbox = _LeasedInbox(requester.core, self._leases.times)
+        core = requester.core
+        self._inbox = _LeasedInbox(core, leases.times) if leases else PullInbox(core)
         self._arrived = self._inbox.mailbox.items
         # The accepted run. Messages are added under _lock, and taken without it.
         self._ready: deque[Delivery] = deque()
-        self._next_arrived: Iterator[Delivery] = starmap(self._arrived.popleft, repeat(()))
-        # The accepted messages that were not taken, while abandon() moves the position back.
-        self._unread: deque[Delivery] = deque()
-        self._abandoned: Error = IteratorClosedError("the iterator was stopped")
-        self._dropping = False  # end() was called: messages are dropped
-        # --- under _lock ---
-        self._lock = threading.Lock()
         # Threads that wait, or are about to; added under _lock, removed without it.
         self._waiting: set[int] = set()
-        self._uncounted = 0  # messages that were moved to _ready and not counted by the ledger
+        # --- under _lock ---
+        self._lock = threading.Lock()
+        self._state = PullerState.PULLING
         self._ledger = PullLedger(pull)
-        self._on_demand = pull.on_demand
-        self._draining = False
-        self._backoff = RetryBackoff(min(_MAX_RETRY_DELAY_S, self._heartbeats.interval))
-        self._delivered_at_failure = 0  # at the last "no leader" status
-        self._retry_at: float | None = None  # next request after a message that does not fit
-        # When to check whether a silent consumer exists; see PullRequester.
-        self._check_at: float | None = None
+        self._uncounted = 0  # messages that were moved to _ready and not counted by the ledger
+        self._schedule = _Schedule(pull_heartbeat_timeout(pull.request.heartbeat_ns))
         after_fork(self)
         with self._lock:
             self._request_again()
-        if auto_in_progress and self._leases.limited:
-            self._renewer = LeaseRenewer(
-                requester.core, requester.consumer, self._leases, self._buffer_state
-            )
+        if auto_in_progress and isinstance(self._inbox, _LeasedInbox) and leases:
+            self._renewer = LeaseRenewer(core, requester.consumer, leases, self._buffer_state)
             self._inbox.renewer = weakref.ref(self._renewer)
 
     def request(self, count: int) -> None:
@@ -339,8 +373,8 @@ class MessagePuller:
                     msg = self._requester.make(ready.popleft())
                 except IndexError:
                     continue  # another thread took it
-                if self._last_taken is not None:
-                    self._last_taken[get_ident()] = msg
+                if leases.last_taken is not None:
+                    leases.last_taken[get_ident()] = msg
                 return msg
             try:
                 with self._lock:
@@ -355,21 +389,21 @@ class MessagePuller:
                         monotonic() < leases.fresh_until or self._is_deliverable(delivery)
                     ):
                         return self._accept(delivery)
-                if delivery is not None:
-                    checked = self._handle(delivery)
-                    if checked is not None:
-                        return checked
+                if delivery is None:
+                    try:
+                        self._wait(deadline)
+                    finally:
+                        self._waiting.discard(get_ident())
                     continue
+                checked = self._handle(delivery)
+                if checked is not None:
+                    return checked
             except Error:
                 raise
             except BaseException:
                 # A message may not be counted, or a counted request not be sent: request again.
-                self._retry_at = 0.0
+                self._schedule.retry_at = 0.0
                 raise
-            try:
-                self._wait(deadline)
-            finally:
-                self._waiting.discard(get_ident())
 
     def _handle(self, delivery: Delivery) -> JetStreamMsg | None:
         """Handle a status, or a message that needs a check; return a message for the caller."""
@@ -385,7 +419,7 @@ class MessagePuller:
 
     def ready(self) -> Iterator[JetStreamMsg]:
         """Yield the messages of the accepted run while their leases last."""
-        ready, leases, last_taken = self._ready, self._leases, self._last_taken
+        ready, leases, last_taken = self._ready, self._leases, self._leases.last_taken
         core, settled = self._requester.core, self._requester.settled
         take = ready.popleft
         while ready:
@@ -416,8 +450,6 @@ class MessagePuller:
 
     def _next_delivery(self) -> Delivery | None:
         """Count the last run; remove and return the next message or status, if there is one."""
-        if self._unread:
-            raise copy_exception(self._abandoned)  # a KeyboardInterrupt ended abandon()
         if self._uncounted:
             taken, self._uncounted = self._uncounted, 0
             self._ledger.messages(taken)
@@ -436,15 +468,16 @@ class MessagePuller:
         """Accept the messages that follow, as far as they need neither a check nor a request."""
         arrived = self._arrived
         limit = min(len(arrived), _MAX_RUN, self._ledger.messages_before_request())
-        if limit < 1 or not self._runs or monotonic() >= self._leases.fresh_until:
+        if limit < 1 or self._waiting or monotonic() >= self._leases.fresh_until:
             return
-        if self._waiting:
+        # A limit in bytes needs the size of each message, and a pinned client its headers.
+        if self._ledger.by_bytes or self._requester.pinned:
             return
         run = arrived_messages(arrived, limit)
         if not run:
             return
         count = len(run)
-        moved = islice(self._next_arrived, count)
+        moved = starmap(arrived.popleft, repeat((), count))
         sequence = self._requester.sequence
         if sequence is not None:
             reply = run[-1][1]
@@ -463,7 +496,7 @@ class MessagePuller:
             self._ready.extend(moved)
         except IndexError:
             pass  # end() has cleared them
-        if self._dropping:
+        if self._state is PullerState.STOPPED:
             self._ready.clear()
 
     def _is_deliverable(self, delivery: Delivery) -> bool:
@@ -476,7 +509,7 @@ class MessagePuller:
             return True
         if self._leases.unsure:
             self._arrived.appendleft(delivery)
-        elif self._ledger.dropped(sum(map(len, delivery)) if self._by_bytes else 0):
+        elif self._ledger.dropped(sum(map(len, delivery)) if self._ledger.by_bytes else 0):
             self._pull()
         return False
 
@@ -515,10 +548,10 @@ class MessagePuller:
     def _check_consumer(self) -> None:
         """Check whether the consumer exists, if that is due; close the iterator if it does not."""
         with self._lock:
-            doubt_at = self._check_at
+            doubt_at = self._schedule.check_at
             if doubt_at is None or monotonic() < doubt_at:
                 return
-            self._check_at = None
+            self._schedule.check_at = None
             if self._inbox.last_seen > doubt_at - CONSUMER_CHECK_DELAY_S:
                 return  # there was a delivery
         gone = self._requester.check_consumer_exists(FOREVER)
@@ -528,9 +561,9 @@ class MessagePuller:
     def _accept(self, delivery: Delivery) -> JetStreamMsg:
         """Return the message and record it in the ledger; ``_lock`` is held."""
         msg = self._requester.message(delivery)
-        if self._last_taken is not None:
-            self._last_taken[get_ident()] = msg
-        if self._ledger.message(sum(map(len, delivery)) if self._by_bytes else 0):
+        if self._leases.last_taken is not None:
+            self._leases.last_taken[get_ident()] = msg
+        if self._ledger.message(sum(map(len, delivery)) if self._ledger.by_bytes else 0):
             self._pull()
         if self._arrived:
             self._accept_run()
@@ -540,26 +573,23 @@ class MessagePuller:
 
     def _seconds_until_due(self) -> float | None:
         """Return the seconds until the next due action; ``None``: there is none."""
-        if not self._inbox.connected or self._draining:
+        if not self._inbox.connected or self._state is not PullerState.PULLING:
             return None
-        due = self._retry_at if self._backoff.retry_at is None else self._backoff.retry_at
-        if due is None:
-            due = self._heartbeats.due(self._inbox.last_seen)
-        if self._check_at is not None:
-            due = min(due, self._check_at)
-        return due - monotonic()
+        return self._schedule.due(self._inbox.last_seen) - monotonic()
 
     def _run_due_actions(self) -> Error | None:
         """Repeat the request if that is due; return the error to report, if any."""
         left = self._seconds_until_due()
         if left is None or left > 0:
             return None  # another thread was faster
+        schedule = self._schedule
         late = None
-        if self._on_demand and self._ledger.empty() and self._backoff.retry_at is None:
-            self._inbox.last_seen = monotonic()  # nothing is requested, so there are no heartbeats
-            return None
-        if self._retry_at is None and self._backoff.retry_at is None:
-            late = self._heartbeats.error(self._requester.consumer)
+        if schedule.backoff.retry_at is None:
+            if self._ledger.idle():
+                self._inbox.last_seen = monotonic()
+                return None
+            if schedule.retry_at is None:
+                late = schedule.heartbeats.error(self._requester.consumer)
         if late is not None and self._fail_fast:
             self._close(late)
             return None
@@ -568,8 +598,8 @@ class MessagePuller:
 
     def _request_again(self) -> None:
         """Request a full buffer: earlier requests are lost."""
-        self._retry_at = None
-        self._backoff.retry_at = None
+        self._schedule.retry_at = None
+        self._schedule.backoff.retry_at = None
         self._ledger.reset()
         self._pull()
         self._check_consumer_soon()
@@ -577,7 +607,7 @@ class MessagePuller:
     def _check_consumer_soon(self) -> None:
         """Check soon whether the consumer exists, if a request to a missing one gets no reply."""
         if self._requester.silent_when_deleted() and not self._ledger.empty():
-            self._check_at = monotonic() + CONSUMER_CHECK_DELAY_S
+            self._schedule.check_at = monotonic() + CONSUMER_CHECK_DELAY_S
 
     def _pull(self) -> None:
         """Send a request if one is due."""
@@ -586,7 +616,9 @@ class MessagePuller:
             # Requests that seemed lost may have delivered more.
             self._arrived.clear()
             return
-        if self._draining or self._inbox.mailbox.closed or self._backoff.retry_at is not None:
+        if self._state is not PullerState.PULLING or self._inbox.mailbox.closed:
+            return
+        if self._schedule.backoff.retry_at is not None:
             return
         try:
             request = self._ledger.next_request()
@@ -600,9 +632,6 @@ class MessagePuller:
             # The connection was just lost, and the current message must not be lost with it. The next
             # item in the mailbox is DISCONNECTED, or the mailbox is closed with the reason.
             return
-        except BaseException:
-            self._retry_at = 0.0  # the request may be counted and not be sent
-            raise
 
     # --- statuses -------------------------------------------------------------------------------
 
@@ -610,7 +639,7 @@ class MessagePuller:
         """Handle a marker or a status; return false for a message."""
         if delivery is DISCONNECTED or delivery is RECONNECTED:
             with self._lock:
-                self._backoff.reset()
+                self._schedule.backoff.reset()
                 if self._inbox.apply_connection_change(delivery):
                     if self._fail_fast:
                         self._close(
@@ -624,8 +653,8 @@ class MessagePuller:
             return False
         if status.kind is not PullStatusKind.HEARTBEAT:
             self._ended(status)
-        elif self._backoff.retry_at is None:
-            self._backoff.reset()
+        elif self._schedule.backoff.retry_at is None:
+            self._schedule.backoff.reset()
         return True
 
     def _ended(self, status: PullStatus) -> None:
@@ -644,7 +673,7 @@ class MessagePuller:
                 # same request at once would fail for the same message.
                 if whole:
                     error = PullError(409, "Message Size Exceeds MaxBytes: it will never fit")
-                    self._retry_at = self._heartbeats.due(monotonic())
+                    self._schedule.retry_at = monotonic() + self._schedule.heartbeats.limit
                 elif self._ledger.empty():
                     self._pull()
             elif error is None:
@@ -668,10 +697,7 @@ class MessagePuller:
                 self._close(gone)
                 return
         with self._lock:
-            if self._ledger.delivered > self._delivered_at_failure:
-                self._backoff.reset()  # it was available meanwhile
-            self._delivered_at_failure = self._ledger.delivered
-            new = self._backoff.record(error)
+            new = self._schedule.failed(error, self._ledger.delivered)
         if new:
             self._requester.core.report_error(error)
 
@@ -684,7 +710,7 @@ class MessagePuller:
     def end(self, reason: Error) -> None:
         """Stop as `stop()` does, with another reason for waiting threads."""
         self._close(reason)
-        self._dropping = True
+        self._enter(PullerState.STOPPED)
         self._arrived.clear()
         self._ready.clear()
         # A running callback finishes its message, and renewal stops by itself afterwards.
@@ -694,28 +720,37 @@ class MessagePuller:
 
     def abandon(self, reason: Error, rewind: Callable[[bytes], None]) -> None:
         """Stop as `end()` does, so that another iterator continues after the last message taken."""
-        with self._lock:
-            self._abandoned = reason
-            try:  # noqa: SIM105 - without a call
-                # One call, so that a KeyboardInterrupt finds all messages in one of the two queues. From
-                # here on, every thread that takes a message gets the reason and continues here.
-                self._unread.extendleft(starmap(self._ready.pop, repeat(())))
-            except IndexError:
-                pass  # that was the last one
-            if self._unread:
-                rewind(self._unread[0][1])
-                self._unread.clear()
+        unread: deque[Delivery] = deque()
+
+        def finish() -> None:
+            with contextlib.suppress(IndexError):  # the last one was moved
+                # One call, so that an interrupt finds each message in one of the two queues.
+                unread.extendleft(starmap(self._ready.pop, repeat(())))
+            if unread:
+                rewind(unread[0][1])
             self.end(reason)
+
+        with self._lock:
+            try:
+                finish()
+            except BaseException:
+                finish()  # an interrupted call is repeated
+                raise
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
         """Request no more messages; see `MessageIterator.drain`."""
         with self._lock:
-            self._draining = True
+            self._enter(PullerState.DRAINING)
         limit = self._requester.core.options.drain_timeout if timeout is None else timeout
         try:
             self._inbox.drain(Deadline(limit))
         finally:
             self._close(IteratorClosedError("the iterator was drained"))
+
+    def _enter(self, state: PullerState) -> None:
+        """Enter a state, unless the current one is behind it."""
+        if state in _NEXT_STATES[self._state]:
+            self._state = state
 
     @property
     def closed(self) -> bool:

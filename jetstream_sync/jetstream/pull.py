@@ -410,8 +410,10 @@ class PullRequester:
         """Return a message that needs no check for the caller."""
         return JetStreamMsg(delivery, self.core, self.settled)
 
-    def leases(self) -> Leases:
-        """Return the leases of this consumer's messages; an ordered consumer has none."""
+    def leases(self) -> Leases | None:
+        """Return the leases of this consumer's messages; ``None``: they have none."""
+        if self.config.ack_policy != AckPolicy.EXPLICIT:
+            return None
         return Leases(self._api, self.stream, lambda: self.consumer, self.config)
 
     # --- kept by earlier fetches --------------------------------------------------------------------
