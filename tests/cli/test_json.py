@@ -264,7 +264,10 @@ def steering_world(world: dict[str, str], raw: RawClient) -> dict[str, str]:
         for each in SHOWING
     ],
 )
-@pytest.mark.parametrize("options", [[], ["-j"], ["--trace"]])
+# What escapes is the stream of the output, which is the same for JSON and for traces.
+@pytest.mark.parametrize(
+    "options", [[], *(pytest.param([each], marks=pytest.mark.full) for each in ("-j", "--trace"))]
+)
 def test_no_text_of_others_controls_a_terminal(
     jsm: Jsm, steering_world: dict[str, str], tmp_path: Path, command: str, options: list[str]
 ) -> None:
