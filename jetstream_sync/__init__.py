@@ -23,6 +23,8 @@ The public names by topic:
 * Counters and schedules: `Counters`, `CounterEntry`, `Schedule`
 * Pull consumers: `PullConsumer`, `ConsumerConfig`, `ConsumerInfo`, `MessageIterator`,
   `ConsumeHandle`, `ContinuousOptions`, `PriorityOptions`
+* Consumer groups: `ConsumerGroups`, `ConsumerGroup`, `StaticConsumerGroup`, `ElasticConsumerGroup`,
+  `GroupConsumeHandle`, `GroupConfig`, `StaticGroupConfig`, `ElasticGroupConfig`
 * Ordered consumers: `OrderedConsumer`, `OrderedMessages`, `OrderedOptions`
 * Subscriptions to streams: `PushSubscription`, `PullSubscription`, `SubscribeOptions`, `BindOptions`
 * Key-value buckets: `KeyValue`, `KeyValueConfig`, `KeyValueStatus`, `KeyValueEntry`,
@@ -59,6 +61,13 @@ from .api.enums import (
     RetentionPolicy,
     StorageType,
     StoreCompression,
+)
+from .api.groups import (
+    ElasticGroupConfig,
+    GroupConfig,
+    MemberMapping,
+    PartitioningFilter,
+    StaticGroupConfig,
 )
 from .api.key_codecs import Base64Keys, KeyCodec, PathKeys, ValueCodec
 from .api.key_value import KeyValueConfig, KeyValueEntry, KeyValueStatus
@@ -103,6 +112,13 @@ from .jetstream.context import JetStream
 from .jetstream.counters import CounterEntry, Counters
 from .jetstream.direct_get import StoredMsg
 from .jetstream.fast_publish import FastPublisher
+from .jetstream.group_members import GroupConsumeHandle
+from .jetstream.groups import (
+    ConsumerGroup,
+    ConsumerGroups,
+    ElasticConsumerGroup,
+    StaticConsumerGroup,
+)
 from .jetstream.key_value import KeyValue
 from .jetstream.key_value_lock import Lock
 from .jetstream.key_value_replica import Replica
@@ -141,6 +157,8 @@ __all__ = [
     "ConnectionStatus",
     "ConsumeHandle",
     "ConsumerConfig",
+    "ConsumerGroup",
+    "ConsumerGroups",
     "ConsumerInfo",
     "ConsumerPause",
     "ConsumerReset",
@@ -149,10 +167,14 @@ __all__ = [
     "Counters",
     "DeliverPolicy",
     "DiscardPolicy",
+    "ElasticConsumerGroup",
+    "ElasticGroupConfig",
     "EventKind",
     "ExternalStream",
     "FastPublishOptions",
     "FastPublisher",
+    "GroupConfig",
+    "GroupConsumeHandle",
     "Headers",
     "JetStream",
     "JetStreamMsg",
@@ -164,6 +186,7 @@ __all__ = [
     "KeyValueStatus",
     "Lock",
     "LostStreamData",
+    "MemberMapping",
     "MessageIterator",
     "Metadata",
     "Msg",
@@ -179,6 +202,7 @@ __all__ = [
     "OrderedConsumer",
     "OrderedMessages",
     "OrderedOptions",
+    "PartitioningFilter",
     "PathKeys",
     "PeerInfo",
     "PersistMode",
@@ -201,6 +225,8 @@ __all__ = [
     "Server",
     "ServerInfo",
     "SnapshotInfo",
+    "StaticConsumerGroup",
+    "StaticGroupConfig",
     "Status",
     "StorageType",
     "StoreCompression",

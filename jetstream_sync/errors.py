@@ -69,6 +69,7 @@ Every exception that the package raises deliberately is one of these::
         ├── BatchUncertainError                       an atomic batch may or may not be stored
         ├── FastPublishError                          a fast publish has ended early
         ├── LockLostError                             a lock on a key is not held any more
+        ├── ConsumerGroupError                        a consumer group has an invalid or changed config
         ├── ServerTooOldError                         the server does not support the request
         ├── SnapshotBrokenError                       a snapshot ended early
         ├── RestoreBrokenError                        the server stopped a restore
@@ -102,7 +103,7 @@ Every exception that the package raises deliberately is one of these::
     │   ├── StreamNotFoundError
     │   │   └── BucketNotFoundError
     │   ├── KeyNotFoundError (also the built-in KeyError)
-    │   └── ConsumerNotFoundError, MessageNotFoundError
+    │   └── ConsumerNotFoundError, MessageNotFoundError, ConsumerGroupNotFoundError
     ├── TooManyResultsError        413
     ├── TooManyBatchesError        429
     ├── ServerError                500
@@ -147,6 +148,8 @@ __all__ = [
     "ConsumerDeletedError",
     "ConsumerDoesNotExistError",
     "ConsumerExistsError",
+    "ConsumerGroupError",
+    "ConsumerGroupNotFoundError",
     "ConsumerInvalidResetError",
     "ConsumerIsPushBasedError",
     "ConsumerNameInUseError",
@@ -740,6 +743,14 @@ class ScheduleError(
     err_codes=(10186, 10187, 10188, 10189, 10190, 10191, 10192, 10203, 10212, 10223),
 ):
     """A schedule is invalid, or the stream does not allow schedules; nothing was stored."""
+
+
+class ConsumerGroupError(JetStreamError):
+    """The config of a consumer group is invalid, or was changed in a way that is not allowed."""
+
+
+class ConsumerGroupNotFoundError(NotFoundError):
+    """The stream has no such consumer group."""
 
 
 class JetStreamNotEnabledError(ServiceUnavailableError, err_codes=(10076,)):

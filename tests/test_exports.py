@@ -58,7 +58,7 @@ CLASSES = {
         "__iter__": "",
     },
     "JetStream": {
-        "": "publish_async_pending",
+        "": "publish_async_pending consumer_groups",
         "publish": "subject payload timeout stream headers msg_id expected_last_sequence "
         "expected_last_subject_sequence expected_last_msg_id msg_ttl",
         "publish_async": "subject payload timeout stream headers msg_id expected_last_sequence "
@@ -213,6 +213,33 @@ CLASSES = {
         "step_down_consumer": "name preferred",
         "remove_peer": "name",
     },
+    "ConsumerGroups": {
+        "create_static": "stream name max_members members mappings filters",
+        "create_elastic": "stream name max_members filters max_buffered_msgs max_buffered_bytes",
+        "get": "stream name",
+        "list": "stream",
+    },
+    "ElasticConsumerGroup": {
+        "": "name stream_name consumer_stream_name key",
+        "config": "",
+        "partitions": "",
+        "add_members": "members",
+        "drop_members": "members",
+        "set_mappings": "partitions",
+        "consume": "member callback ack_wait max_ack_pending auto_in_progress",
+        "active_members": "",
+        "step_down": "member",
+        "delete": "",
+        "consumer_name": "member",
+    },
+    "GroupConsumeHandle": {
+        "": "member partitions closed error",
+        "stop": "",
+        "drain": "",
+        "wait_closed": "timeout",
+        "__enter__": "",
+        "__exit__": "",
+    },
     "PullConsumer": {
         "": "cached_info name stream_name",
         "reset": "seq",
@@ -293,6 +320,9 @@ ALSO_SHOWN = {
     "Watch": "closed drain",
     "WatchHandle": "closed is_current wait_current",
     "Stream": "name",
+    "ConsumerGroups": "",
+    "ElasticConsumerGroup": "",
+    "GroupConsumeHandle": "",
     "PullConsumer": "",
     "OrderedConsumer": "",
     "MessageIterator": "closed",

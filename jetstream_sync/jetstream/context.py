@@ -39,6 +39,7 @@ from .batches import BatchAPI
 from .consumer_admin import ConsumerAdmin
 from .counters import Counters
 from .fast_publish import DEFAULT_FLOW, FastPublisher, GapCallback
+from .groups import ConsumerGroups
 from .key_value_admin import KeyValueAdmin
 from .object_store_admin import ObjectStoreAdmin
 from .publish import DEFAULT_WINDOW, Publisher
@@ -375,6 +376,11 @@ class JetStream(
 
         """
         return Counters(self.get_stream(stream), self.publish)
+
+    @property
+    def consumer_groups(self) -> ConsumerGroups:
+        """The partitioned consumer groups of the account; needs server 2.11."""
+        return ConsumerGroups(self, self._api)
 
     def restore_stream(
         self,

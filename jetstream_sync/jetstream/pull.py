@@ -361,7 +361,8 @@ class PullRequester:
         self.pinned: bool = config.priority_policy == PriorityPolicy.PINNED_CLIENT
         #: The position that each message has to follow; ``None``: gaps are allowed.
         self.sequence: DeliverySequence | None = None
-        self._pin_id: str | None = None
+        #: The pin id of this client; ``None``: it was never pinned, or another client is.
+        self.pin_id: str | None = None
         # The last request and its JSON: programs repeat the same request.
         self._encoded: tuple[PullRequest, bytes] | None = None
         # Without acknowledgements the server redelivers nothing. Messages that an exception kept from
@@ -388,8 +389,8 @@ class PullRequester:
         if reply is None:
             return
         inbox.request_subject = self._subject
-        if self._pin_id is not None:
-            request = replace(request, pin_id=self._pin_id)
+        if self.pin_id is not None:
+            request = replace(request, pin_id=self.pin_id)
         encoded = self._encoded
         if encoded is None or encoded[0] is not request:
             encoded = self._encoded = request, request.encode()
@@ -403,7 +404,7 @@ class PullRequester:
         """Check a message, and return it for the caller."""
         if self.pinned and delivery[2]:
             headers = parse_headers(delivery[2])
-            self._pin_id = (headers.get(PIN_ID) if headers else None) or self._pin_id
+            self.pin_id = (headers.get(PIN_ID) if headers else None) or self.pin_id
         return self.make(delivery)
 
     def make(self, delivery: Delivery) -> JetStreamMsg:
@@ -471,7 +472,7 @@ class PullRequester:
 
     def unpin(self) -> None:
         """Forget the pin id: another client is pinned now."""
-        self._pin_id = None
+        self.pin_id = None
 
     def silent_when_deleted(self) -> bool:
         """

@@ -28,7 +28,10 @@ from jetstream_sync import (
     Connection,
     ConnectOptions,
     ConsumeHandle,
+    ConsumerGroups,
+    ElasticConsumerGroup,
     ForkedConnectionError,
+    GroupConsumeHandle,
     JetStream,
     JetStreamMsg,
     KeyValue,
@@ -94,6 +97,9 @@ class Inherited:
     store: ObjectStore
     object_reader: ObjectReader
     object_writer: ObjectWriter
+    groups: ConsumerGroups
+    group: ElasticConsumerGroup
+    group_handle: GroupConsumeHandle
 
 
 #: Every public method of the inherited objects: a child's call is refused.
@@ -182,6 +188,20 @@ REFUSED: dict[str, Callable[[Inherited], object]] = {
     "JetStream.publish": lambda it: it.js.publish("fork.a"),
     "JetStream.publish_batch": lambda it: it.js.publish_batch([("fork.a", b"")]),
     "JetStream.fast_publish": lambda it: it.js.fast_publish().add("fork.a", b""),
+    "ConsumerGroups.create_static": lambda it: it.groups.create_static("FORK", "s", 1, ["a"]),
+    "ConsumerGroups.create_elastic": lambda it: it.groups.create_elastic("FORK", "t", 1),
+    "ConsumerGroups.get": lambda it: it.groups.get("FORK", "g"),
+    "ConsumerGroups.list": lambda it: it.groups.list(),
+    "ElasticConsumerGroup.config": lambda it: it.group.config(),
+    "ElasticConsumerGroup.partitions": lambda it: it.group.partitions(),
+    "ElasticConsumerGroup.active_members": lambda it: it.group.active_members(),
+    "ElasticConsumerGroup.step_down": lambda it: it.group.step_down("a"),
+    "ElasticConsumerGroup.delete": lambda it: it.group.delete(),
+    "ElasticConsumerGroup.consume": lambda it: it.group.consume("a", print),
+    "ElasticConsumerGroup.add_members": lambda it: it.group.add_members("b"),
+    "ElasticConsumerGroup.drop_members": lambda it: it.group.drop_members("b"),
+    "ElasticConsumerGroup.set_mappings": lambda it: it.group.set_mappings({"b": [0]}),
+    "GroupConsumeHandle.wait_closed": lambda it: it.group_handle.wait_closed(),
     "JetStream.counters": lambda it: it.js.counters("FORK"),
     "JetStream.cancel_schedule": lambda it: it.js.cancel_schedule("fork.a"),
     "JetStream.schedule": lambda it: it.js.schedule("fork.a", target="fork.b", every=1),
@@ -309,10 +329,13 @@ ENDS: dict[str, Callable[[Inherited], object]] = {
     "ObjectWriter.discard": lambda it: it.object_writer.discard(),
     "Watch.stop": lambda it: it.watch.stop(),
     "WatchHandle.stop": lambda it: it.watch_handle.stop(),
+    "GroupConsumeHandle.stop": lambda it: it.group_handle.stop(),
+    "GroupConsumeHandle.drain": lambda it: it.group_handle.drain(),
 }
 
 #: Calls that need no server.
 ASKS_NOBODY = {
+    "ElasticConsumerGroup.consumer_name",
     "JetStream.batch",
     "Connection.jetstream",
     "Connection.new_inbox",
@@ -387,6 +410,7 @@ def inherited(nc: Connection) -> Inherited:
     watch = kv.watch()
     watch.next(timeout=5)  # the other entry is in its buffer
     watch_handle = kv.watch(cb=print)
+    group = js.consumer_groups.create_elastic("FORK", "g", 1)
     return Inherited(
         nc,
         sub,
@@ -410,6 +434,9 @@ def inherited(nc: Connection) -> Inherited:
         store,
         object_reader,
         object_writer,
+        js.consumer_groups,
+        group,
+        group.consume("a", print),
     )
 
 

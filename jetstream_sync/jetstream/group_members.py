@@ -1,0 +1,368 @@
+"""
+The members of consumer groups: their consumers and callbacks.
+
+What members do at a change is compatible with orbit.go's ``pcgroups``. Rules:
+
+1. A member's consumer has the filters of its partitions. The server does not allow two consumers of a
+   work-queue stream with the same filter, so a member that gains a partition retries until the former
+   member has given it up.
+2. Before a member gives up partitions, it waits until its callback has returned and the server has
+   processed the acknowledgement. orbit.go does not wait.
+3. Of several instances of a member, the server delivers to the pinned one. Only this one deletes the
+   consumer at a change; the others wait until it is gone, or no instance is pinned.
+4. One thread per instance watches the config and creates the consumer. The callback has a thread of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from ..api.consumer import ConsumerConfig
+from ..api.groups import (
+    PRIORITY_GROUP,
+    GroupConfig,
+    parse_config,
+)
+from ..client.events import is_deliberate_close
+from ..client.threads import Signal, spawn
+from ..errors import (
+    APIError,
+    ConnectionClosedError,
+    ConsumerExistsError,
+    ConsumerGroupError,
+    ConsumerNotFoundError,
+    Error,
+    InvalidOptionError,
+    IteratorClosedError,
+    NoRespondersError,
+    PermissionsError,
+    PullError,
+    ServerTooOldError,
+    StreamNotFoundError,
+    TimeoutError,
+)
+from ..net.clock import Deadline
+from .api_requests import APIRequests
+from .consume import ConsumeHandle, JetStreamCallback
+from .consumer import continuous_pull
+from .consumer_api import (
+    CREATE,
+    add_consumer,
+    consumer_info,
+    delete_consumer,
+)
+from .key_value import KeyValue
+from .message import JetStreamMsg
+from .messages import MessagePuller
+from .pull import PullRequester
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: Minimum of the pull expiry and of the priority timeout, in seconds.
+MIN_TIMEOUT_S: Final = 1.0
+#: Seconds after which a member without a consumer tries again: the first time; the delay doubles each
+#: time, up to ``ack_wait`` and this half second.
+_FIRST_RETRY_S: Final = 0.1
+_RETRY_MARGIN_S: Final = 0.5
+#: Interval in which a member checks whether its consumer was deleted, in seconds.
+_CHECK_S: Final = 0.25
+#: Maximum time to wait until the server has processed an acknowledgement, in seconds.
+_BARRIER_TIMEOUT_S: Final = 2.0
+_IN_PROGRESS: Final = b"+WPI"
+#: A consumer of a work-queue stream has a filter that overlaps with the one of another consumer.
+_FILTER_NOT_UNIQUE: Final = 10100
+
+
+class MemberConsumer:
+    """The consumer of a member, and the callback that gets its messages."""
+
+    def __init__(
+        self,
+        api: APIRequests,
+        key: str,
+        stream: str,
+        member: str,
+        callback: JetStreamCallback,
+        consumer: ConsumerConfig,
+        ack_wait: float,
+        auto_in_progress: bool,
+    ) -> None:
+        self._api = api
+        self.key = key
+        self.member = member
+        self.ack_wait = ack_wait
+        self._callback = callback
+        self._consumer = consumer
+        self._stream = stream
+        self._name = consumer.durable_name or consumer.name or ""
+        self._auto_in_progress = auto_in_progress
+        self._requester: PullRequester | None = None
+        self._last_reply = b""
+        #: The running callback; ``None``: there is none.
+        self.running: ConsumeHandle | None = None
+
+    def create_consumer(self, config: GroupConfig) -> None:
+        """Create the consumer with the filters of the member; an equal one is kept."""
+        wanted = replace(self._consumer, filter_subjects=config.filters_of(self.member))
+        add_consumer(self._api, self._stream, wanted, CREATE)
+
+    def start(self) -> None:
+        """Start to call the callback."""
+        api, name = self._api, self._name
+        requester = self._requester = PullRequester(api, self._stream, name, self._consumer)
+        expires = max(self.ack_wait / 2, MIN_TIMEOUT_S)
+        pull = continuous_pull({"group": PRIORITY_GROUP, "expires": expires}, self._consumer)
+        puller = MessagePuller(requester, pull, auto_in_progress=self._auto_in_progress)
+        self.running = ConsumeHandle(api.core, name, puller, self._deliver, self._consumer)
+
+    def _deliver(self, msg: JetStreamMsg) -> None:
+        _, _, msg._subject = msg._subject.partition(b".")  # noqa: SLF001 - without the partition
+        self._last_reply = msg.ack_subject
+        self._callback(msg)
+
+    def stop(self, *, drain: bool = False) -> None:
+        """Stop to call the callback, and wait until it has returned."""
+        running, self.running = self.running, None
+        if running is None:
+            return
+        if drain:
+            with suppress(ConnectionClosedError, TimeoutError):
+                running.drain()
+        running.stop()
+        running.wait_closed()
+
+    def flush_acks(self) -> None:
+        """Wait until the server has processed the acknowledgements."""
+        reply, self._last_reply = self._last_reply, b""
+        if reply:
+            # The consumer handles the messages to its reply subjects in order.
+            with suppress(NoRespondersError, TimeoutError):
+                self._api.core.request(reply, _IN_PROGRESS, Deadline(_BARRIER_TIMEOUT_S))
+
+    def delete_consumer(self, wanted: GroupConfig | None = None) -> bool:
+        """
+        Delete the consumer; return whether it can be created.
+
+        Another instance that is pinned deletes it itself. One with the wanted filters is kept.
+        """
+        pin_id = None if self._requester is None else self._requester.pin_id
+        try:
+            info = consumer_info(self._api, self._stream, self._name)
+            pinned = {group.pinned_client_id for group in info.priority_groups or ()}
+            if pinned - {None, "", pin_id}:
+                return False
+            filters = [] if wanted is None else wanted.filters_of(self.member)
+            if not filters or filters != info.config.filter_subjects:
+                delete_consumer(self._api, self._stream, self._name)
+        except (ConsumerNotFoundError, StreamNotFoundError):
+            pass
+        return True
+
+    def unpin(self) -> None:
+        """Let another instance of the member take over at once, if this one is pinned."""
+        pin_id = None if self._requester is None else self._requester.pin_id
+        if not pin_id:
+            return
+        info = consumer_info(self._api, self._stream, self._name)
+        if any(group.pinned_client_id == pin_id for group in info.priority_groups or ()):
+            route = self._api.routes.consumer_unpin(self._stream, self._name)
+            self._api.ask(route, {"group": PRIORITY_GROUP})
+
+
+class GroupConsumeHandle:
+    """
+    The running callback of a member of a consumer group; returned by `ConsumerGroup.consume`.
+
+    It ends when it is stopped, when the group is deleted or the connection is closed, and with an
+    `error` if the config is changed in a way that is not allowed. Any thread may call the methods, including
+    the one of the callback.
+    """
+
+    def __init__(
+        self,
+        api: APIRequests,
+        kv: KeyValue,
+        instance: MemberConsumer,
+        config: GroupConfig,
+        *,
+        elastic: bool,
+    ) -> None:
+        self._core = api.core
+        self._instance = instance
+        self._config = config
+        self._elastic = elastic
+        self._closed = Signal()
+        self._error: Error | None = None
+        self._drain = False
+        self._retry_s = _FIRST_RETRY_S
+        self._watch = kv.watch(instance.key)
+        if not elastic:
+            instance.start()
+        self._thread = spawn(f"group-{instance.key}", self._run)
+
+    @property
+    def member(self) -> str:
+        """The name of the member."""
+        return self._instance.member
+
+    @property
+    def partitions(self) -> list[int]:
+        """The partitions of the member according to the last received config."""
+        return list(self._config.partitions(self.member))
+
+    @property
+    def closed(self) -> bool:
+        """Whether the callback has handled its last message."""
+        return self._closed.is_set()
+
+    @property
+    def error(self) -> Error | None:
+        """The error that ended it; ``None`` if it was stopped, the group was deleted, or it still runs."""
+        return self._error
+
+    def stop(self) -> None:
+        """
+        Stop and drop the buffered messages, which are redelivered after the ``ack_wait``.
+
+        A running callback finishes its message; `wait_closed()` waits for that. Idempotent.
+        """
+        self._watch.stop()
+
+    def drain(self) -> None:
+        """Stop as `stop()` does, but let the callback handle the buffered messages first."""
+        self._drain = True
+        self._watch.stop()
+
+    def wait_closed(self, timeout: float | timedelta | None = None) -> None:
+        """
+        Wait until the callback has handled its last message.
+
+        Args:
+            timeout: in seconds; ``None``: no limit.
+
+        Raises:
+            TimeoutError: the timeout expired, or the callback itself called this.
+            ForkedConnectionError: the handle belongs to the parent process.
+
+        """
+        self._core.check_not_forked()
+        running = self._instance.running
+        if running is not None and threading.current_thread() is running._thread:  # noqa: SLF001
+            raise TimeoutError("the callback cannot wait for its own end")
+        if not self._closed.wait(Deadline(timeout).left()):
+            raise TimeoutError("the callback has not handled its last message yet")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # --- the control thread ---------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._follow()
+        except IteratorClosedError:
+            self._leave()
+        except ConnectionClosedError as error:
+            self._error = None if is_deliberate_close(error) else error
+        except Error as error:
+            self._error = error
+            self._core.report_error(error)
+        finally:
+            with suppress(Error):
+                self._watch.stop()
+                self._instance.stop()
+            self._closed.set()
+
+    def _leave(self) -> None:
+        """End the callback after `stop()` or `drain()`."""
+        with suppress(Error):
+            self._instance.stop(drain=self._drain)
+            self._instance.unpin()
+
+    def _follow(self) -> None:
+        """Follow the config until the group is deleted."""
+        while True:
+            try:
+                entry = self._watch.next(self._delay())
+            except PullError as error:
+                self._core.report_error(error)
+            except TimeoutError:
+                self._check()
+            else:
+                if not entry.has_value:
+                    self._end_consumer()
+                    return
+                self._apply(parse_config(type(self._config), self._instance.key, entry.value))
+
+    def _delay(self) -> float:
+        is_idle = not self._config.partitions(self.member)
+        return _CHECK_S if self._instance.running is not None or is_idle else self._retry_s
+
+    def _apply(self, config: GroupConfig) -> None:
+        """Apply a new config."""
+        old = self._config
+        if not config.has_settings_of(old) or not (self._elastic or config.has_members_of(old)):
+            self._end_consumer()
+            raise ConsumerGroupError(f"the config of group {self._instance.key!r} was changed")
+        before, after = (each.filters_of(self.member) for each in (old, config))
+        self._config = config
+        self._retry_s = _FIRST_RETRY_S
+        if before == after and self._instance.running is not None:
+            return
+        if before != after:
+            self._instance.stop()
+            self._instance.flush_acks()
+            self._instance.delete_consumer(config)
+        if after:
+            self._join()
+
+    def _end_consumer(self) -> None:
+        self._instance.stop()
+        if not self._elastic:
+            self._instance.flush_acks()
+            self._instance.delete_consumer()
+
+    def _check(self) -> None:
+        """Create the consumer if there is none."""
+        running = self._instance.running
+        if running is not None:
+            if not running.closed:
+                return
+            error = running.error
+            if isinstance(error, (ConnectionClosedError, PermissionsError)):
+                raise error
+            self._instance.stop()
+        if self._config.partitions(self.member):
+            self._join()
+
+    def _join(self) -> None:
+        """Try to create the consumer and to start the callback."""
+        instance = self._instance
+        try:
+            instance.create_consumer(self._config)
+        except (ConnectionClosedError, ServerTooOldError, InvalidOptionError):
+            raise
+        except ConsumerExistsError:
+            # It has the filters of an earlier config.
+            if instance.delete_consumer(self._config):
+                return
+        except Error as error:
+            if not isinstance(error, APIError) or error.err_code != _FILTER_NOT_UNIQUE:
+                self._core.report_error(error)
+        else:
+            self._retry_s = _FIRST_RETRY_S
+            instance.start()
+            return
+        self._retry_s = min(2 * self._retry_s, instance.ack_wait + _RETRY_MARGIN_S)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "running"
+        return f"<{type(self).__name__} {self.member!r} of {self._instance.key!r} {state}>"
