@@ -238,6 +238,7 @@ COMMANDS: Final = {
     "req": Entry("Send a request and show the replies.", "messages.req", "request"),
     "reply": Entry("Answer requests.", "messages.reply"),
     "sub": Entry("Show messages as they arrive.", "messages.sub", "subscribe"),
+    "trace": Entry("Show the way of a message.", "messages.trace"),
     "apply": Entry("Create or update streams and consumers from a file.", "apply"),
     "context": Entry("Manage named logins, shared with the nats command.", "context", "ctx"),
     "events": Entry("Show JetStream advisories and metrics.", "events", "event e"),

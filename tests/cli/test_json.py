@@ -133,6 +133,7 @@ OTHERS = {
     *(f"service {name}" for name in ("ls", "info", "stats", "ping")),
     *(f"counter {name}" for name in ("ls", "get", "add", "reset")),
     "stream schedules",
+    "trace",
     *(f"stream cluster {name}" for name in ("step-down", "peer-remove")),
     "consumer cluster step-down",
 }

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from ... import Headers
-from ...errors import PermissionsError
+from ...errors import PermissionsError, ServerTooOldError
 from ...suggestions import closest_match
 from ..env import Environment
 from ..long_running import password_once, read_interruptibly
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
+#: Versions of nats-server that ignore the headers of newer features.
+_OLD_VERSION: Final = re.compile(r"2\.([0-9]|10)\.")
 #: The argument that means standard input.
 _STDIN: Final = "-"
 
@@ -38,6 +40,13 @@ class Message:
     subject: str
     body: bytes
     headers: Headers | None
+
+
+def require_2_11(nc: Connection, feature: str) -> None:
+    """Raise `ServerTooOldError` before a message is sent whose headers the server would ignore."""
+    version = nc.server_info.version
+    if _OLD_VERSION.match(version):
+        raise ServerTooOldError(feature, "2.11", version)
 
 
 def message_options(command: _Command) -> _Command:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ...errors import ServerTooOldError
 from ...headers import (
     EXPECTED_LAST_MSG_ID,
     EXPECTED_LAST_SEQ,
@@ -25,7 +23,7 @@ from ..output import count as count_text
 from ..output import counted, emit_line, say, to_json
 from ..settings import Settings, common_options
 from ..values import TIMEOUT
-from .outgoing import Message, PermissionWatch, message_options, outgoing
+from .outgoing import Message, PermissionWatch, message_options, outgoing, require_2_11
 
 if TYPE_CHECKING:
     from ... import JetStream, PubAck
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
 _MAX_LISTED: Final = 20
 #: Maximum number of messages in an atomic batch.
 _MAX_BATCH: Final = 1000
-#: Versions of nats-server that ignore the header of --ttl.
-_OLD_VERSION: Final = re.compile(r"2\.([0-9]|10)\.")
 #: The headers set by options, and the options that require an acknowledgement.
 _HEADERS: Final = {
     "msg_id": MSG_ID,
@@ -128,9 +124,8 @@ def pub(
     published = _Published(settings, several=several, quiet=quiet)
     watch = PermissionWatch()
     with settings.connection(error_cb=watch.on_error, **failover_options(settings)) as nc:
-        version = nc.server_info.version
-        if ttl is not None and _OLD_VERSION.match(version):
-            raise ServerTooOldError("--ttl", "2.11", version)
+        if ttl is not None:
+            require_2_11(nc, "--ttl")
         js = settings.jetstream_on(nc) if jetstream or expected else None
         if atomic and js is not None:
             batch = list(itertools.islice(messages, _MAX_BATCH + 1))

@@ -191,6 +191,40 @@ class CoreSource:
                 each.unsubscribe()
 
 
+class MatchingSource:
+    """Messages of core NATS; a request is returned when its reply arrives, which is `reply`. See `Source`."""
+
+    def __init__(self, nc: Connection, subjects: Sequence[str]) -> None:
+        self._inboxes = f"{nc.new_inbox().rpartition('.')[0]}."
+        self._source = CoreSource(nc, [*subjects, f"{self._inboxes}>"], "")
+        #: Requests and replies by their inbox: each subscription has its own order.
+        self._unmatched: dict[str, Msg] = {}
+        #: The reply to the message that was returned last.
+        self.reply: Msg | None = None
+
+    def next(self, timeout: float | None) -> Msg | None:
+        """Return the next request with a reply, or message that is not a request."""
+        deadline = Deadline(timeout)
+        while (msg := self._source.next(deadline.left())) is not None:
+            is_reply = msg.subject.startswith(self._inboxes)
+            if not is_reply and not msg.reply.startswith(self._inboxes):
+                self.reply = None
+                return msg
+            inbox = msg.subject if is_reply else msg.reply
+            other = self._unmatched.pop(inbox, None)
+            if other is not None and other.subject.startswith(self._inboxes) is not is_reply:
+                self.reply, request = (msg, other) if is_reply else (other, msg)
+                return request
+            self._unmatched[inbox] = msg
+            if len(self._unmatched) > _MAX_QUEUED:
+                del self._unmatched[next(iter(self._unmatched))]
+        return None
+
+    def end(self) -> None:
+        """End the subscriptions; received messages are dropped."""
+        self._source.end()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Start:
     """The start position in a stream, and the messages to read."""

@@ -14,7 +14,7 @@ from ..output import announce
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
 from ..values import FILE, TIME, TIMEOUT
-from .reading import CoreSource, Reading, Settle, Source, Start, stream_source
+from .reading import CoreSource, MatchingSource, Reading, Settle, Source, Start, stream_source
 from .view import SubjectReport, SubWriter, ViewOptions
 
 #: The option and the start policy for each parameter that selects one.
@@ -93,6 +93,7 @@ def _start(
     help="Write each message to a file in DIR; '-': to stdout, NUL-separated.",
 )
 @click.option("--translate", metavar="COMMAND", help="Pass each body through COMMAND.")
+@click.option("--match-replies", is_flag=True, help="Show each request with its reply.")
 @click.option("--report-subjects", is_flag=True, help="Show message counts by subject at the end.")
 @common_options
 def sub(
@@ -108,6 +109,7 @@ def sub(
     wait: float | None,
     ignored: tuple[str, ...],
     headers_only: bool,
+    match_replies: bool,
     report_subjects: bool,
     **options: Any,
 ) -> None:
@@ -139,13 +141,19 @@ def sub(
         raise click.UsageError("--queue is for core NATS: to share a stream, use --durable")
     if to_end and start is None:
         raise click.UsageError("-T is for streams: a core NATS subscription has no end")
+    if match_replies and (start is not None or queue or report_subjects):
+        raise click.UsageError("--match-replies excludes streams, --queue and --report-subjects")
     report = SubjectReport(settings) if report_subjects else None
-    view = report or SubWriter(settings, ViewOptions(headers_only=headers_only, **options))
+    writer = SubWriter(settings, ViewOptions(headers_only=headers_only, **options))
     acks = ack if ack is not None else durable is not None
     with settings.connection(**reconnect_options(settings)) as nc:
         names = [f"[{subject}]" for subject in subjects]
-        if start is None:
-            source: Source = CoreSource(nc, subjects, queue)
+        source: Source
+        if match_replies:
+            source = matching = MatchingSource(nc, subjects)
+            writer.reply_of = lambda: matching.reply
+        elif start is None:
+            source = CoreSource(nc, subjects, queue)
         else:
             js = settings.jetstream_on(nc)
             stream = stream or js.find_stream_name_by_subject(subjects[0])
@@ -155,7 +163,7 @@ def sub(
         announce(settings, f"Listening on {' '.join(names)}")
         reading = Reading(
             settings=settings,
-            view=view,
+            view=report or writer,
             source=source,
             settle=Settle(word="ack" if acks else "", wanted=acks or durable is not None),
             ignored=ignored,

@@ -250,6 +250,8 @@ class SubWriter(MessageWriter):
         translate = None if options.translate is None else Translator(options.translate).translate
         super().__init__(settings, self._line, raw=options.raw, translate=translate)
         self._options = options
+        #: Returns the reply to the message that is written.
+        self.reply_of: Callable[[], Msg | None] = lambda: None
         self._folder = Path(options.dump) if options.dump not in (None, "-") else None
         if self._folder is not None:
             try:
@@ -275,6 +277,8 @@ class SubWriter(MessageWriter):
         if options.headers_only:
             document.pop("data", None)
             document.pop("text", None)
+        if (reply := self.reply_of()) is not None:
+            document["response"] = message_document(reply)
         if options.timestamps:
             document["received"] = datetime.now(timezone.utc).isoformat()
         return document
@@ -300,7 +304,12 @@ class SubWriter(MessageWriter):
             line += f" reply: {readable(msg.reply)}"
         if not options.headers_only:
             line += f": '{readable(body)}'"
-        return "".join([f"{line}\n", *(f"  {each}\n" for each in header_lines(msg.headers))])
+        lines = [line, *(f"  {each}" for each in header_lines(msg.headers))]
+        if (reply := self.reply_of()) is not None:
+            text = "" if options.headers_only else f": '{readable(reply.data)}'"
+            lines.append(f"[#{self.number}] Matched reply on [{readable(reply.subject)}]{text}")
+            lines += [f"  {each}" for each in header_lines(reply.headers)]
+        return "".join(f"{each}\n" for each in lines)
 
     def _dump(self, document: dict[str, Any]) -> None:
         if self._folder is None:
