@@ -14,10 +14,6 @@ Rules:
 4. A row that is refused with a retriable error stays pending and is sent again. Any other refusal fails the
    task, with the number of the row.
 5. Every wait ends: it is an error if nothing is acknowledged for ``ack_timeout``.
-
-Fast ingest (ADR-50) would save most acknowledgements. Measured with nats-server 2.15.1 it does not save
-server CPU time for rows with ids: each message has its own reply subject, and duplicates are not reported. So
-it is not used.
 """
 
 from __future__ import annotations
