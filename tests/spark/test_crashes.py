@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 from crash_tests.run import DELIVERIES, RETENTIONS, Outcome, run
@@ -12,6 +13,8 @@ from fix_spark import need_java
 SECONDS = float(os.environ.get("JETSTREAM_SYNC_KILL_SECONDS", "12"))
 #: The seed of the plans; a failed run prints its own.
 SEED = int(os.environ.get("JETSTREAM_SYNC_KILL_SEED", "1"))
+#: Another one each time, for the runs on two clusters.
+NEW_SEED = int(os.environ.get("JETSTREAM_SYNC_KILL_SEED", time.time_ns() % 1_000_000))
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(SECONDS * 2 + 400)]
 
@@ -56,14 +59,44 @@ def test_exactly_once_in_a_long_run(delivery: str, retention: str, master: str) 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    ("delivery", "read_mode"),
-    [("window", "auto"), ("window", "pull"), ("transaction", "direct"), ("scan", "pull")],
+    ("delivery", "read_mode", "in_batches"),
+    [
+        ("window", "auto", False),
+        ("transaction", "direct", False),
+        ("scan", "pull", False),
+        ("window", "pull", True),
+        ("transaction", "auto", True),
+    ],
 )
-def test_exactly_once_on_two_clusters(delivery: str, read_mode: str) -> None:
+def test_exactly_once_on_two_clusters(delivery: str, read_mode: str, in_batches: bool) -> None:
     """The same holds with a standalone Spark cluster and three nats-servers; no consumer is left."""
     need_java()
-    seconds = max(SECONDS, 120)
     outcome = run(
-        SEED, seconds, delivery=delivery, master="standalone", read_mode=read_mode, tell=print
+        NEW_SEED,
+        max(SECONDS, 60),
+        delivery=delivery,
+        master="standalone",
+        read_mode=read_mode,
+        in_batches=in_batches,
+        tell=print,
     )
     _held(outcome)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_twenty_driver_kills_on_two_clusters() -> None:
+    """Transactions stay exact when the driver is killed 20 times, sometimes with a lost commit."""
+    need_java()
+    kinds = ("driver", "driver, commit lost")
+    outcome = run(
+        NEW_SEED,
+        1200,
+        delivery="transaction",
+        master="standalone",
+        kinds=kinds,
+        kills=20,
+        tell=print,
+    )
+    _held(outcome)
+    assert outcome.kills.total() == 20

@@ -170,6 +170,7 @@ def test_joined_bucket(js: JetStream, recipes: Recipes) -> None:
     assert found == {"SO-0": "Germany", "SO-1": None, "SO-2": "Germany", "SO-3": "France"}
 
 
+@full
 def test_parquet_and_changed_subjects(js: JetStream, recipes: Recipes, tmp_path: Path) -> None:
     """
     A repeated batch replaces its files.
@@ -219,7 +220,6 @@ def test_postgresql(js: JetStream, recipes: Recipes) -> None:
     assert found == rows
 
 
-@full
 def test_backfill(js: JetStream, recipes: Recipes, tmp_path: Path) -> None:
     """The batch and the query read each message once."""
     place(js)
