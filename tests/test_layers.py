@@ -91,7 +91,8 @@ ONLY_IN: dict[str, set[str]] = {
     "selectors": {"net"},
     "signal": {"server", "cli", "spark/streaming/reader.py", "workers"},
     "socket": {"net", "server", "workers/http_server.py", "workers/health.py"},
-    "ssl": {"net"},
+    # The server for browsers has a certificate of its own.
+    "ssl": {"net", "cli/top_web.py"},
     # sub --translate runs a command given by the user. Workers
     # run in several processes, and handlers in processes of their own.
     "subprocess": {"server", "cli/messages/view.py"}
@@ -125,6 +126,10 @@ THIRD_PARTY: dict[str, set[str]] = {
     "prompt_toolkit": {"cli"},
     "rich": {"cli"},
     "textual": {"cli/top_app.py"},
+    "aiohttp": {"cli/top_web.py"},
+    "aiohttp_jinja2": {"cli/top_web.py"},
+    "jinja2": {"cli/top_web.py"},
+    "textual_serve": {"cli/top_web.py"},
     "pyarrow": {"spark"},
     "pyspark": {"spark", "top_level"},
     "pytest": {"pytest_plugin"},

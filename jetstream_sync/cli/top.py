@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
@@ -63,6 +63,24 @@ _SORTS: Final = {column.title.lower(): number for number, column in enumerate(CO
     help="Show the Spark queries that store their progress in this bucket.",
 )
 @click.option("--read-only", is_flag=True, help="Do not offer to requeue or discard dead letters.")
+@click.option(
+    "--web", is_flag=True, help="Show it in a browser; prints an address that works once."
+)
+@click.option("--allow-changes", is_flag=True, help="With --web: offer changes in the browser.")
+@click.option(
+    "--listen",
+    default="127.0.0.1:8484",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="With --web: listen here; other machines need TLS.",
+)
+@click.option(
+    "--public-url",
+    metavar="URL",
+    help="With --web: the address of a proxy in front of it, as browsers use it.",
+)
+@click.option("--web-cert", metavar="FILE", help="With --web: use TLS with this certificate.")
+@click.option("--web-key", metavar="FILE", help="With --web: the private key of the certificate.")
 @common_options
 def top(settings: Settings, **options: Any) -> None:
     """
@@ -70,14 +88,22 @@ def top(settings: Settings, **options: Any) -> None:
 
     On a terminal, this is an application with keys and mouse, for which the extra 'top' must be installed;
     '?' shows the keys. Elsewhere, writes a table per interval, or with --json one JSON document per line.
+
+    With --web, serves the application to one browser on this machine. Nothing can be changed there
+    without --allow-changes.
     """
     env = settings.env
-    # A browser has a process without a terminal.
-    draws = "TEXTUAL_DRIVER" in env.variables or (
-        settings.env.console(env.stdout) is not None
-        and all(each.isatty() for each in (env.stdin, env.stdout, env.stderr))
+    # textual-serve sets this for the process of a browser, which has no terminal.
+    in_browser = "TEXTUAL_DRIVER" in env.variables
+    if options["web"] and not in_browser:
+        _with_extra(lambda: _serve(settings, **options))
+    options["read_only"] |= options["web"] and not options["allow_changes"]
+    draws = env.console(env.stdout) is not None and all(
+        each.isatty() for each in (env.stdin, env.stdout, env.stderr)
     )
-    if not draws or settings.json or options["once"] or options["count"] is not None:
+    if in_browser:
+        _live(settings, **options)
+    elif not draws or settings.json or options["once"] or options["count"] is not None:
         _tables(settings, **options)
     else:
         _with_extra(lambda: _live(settings, **options))
@@ -95,6 +121,26 @@ def _with_extra(run: Callable[[], T]) -> T:
             ExitStatus.FAILED,
             hint=f"{install_command('top')}, or --once for one table",
         ) from error
+
+
+def _serve(
+    settings: Settings,
+    *,
+    listen: str,
+    public_url: str | None,
+    web_cert: str | None,
+    web_key: str | None,
+    **_: object,
+) -> NoReturn:
+    from .top_web import WebAddress, serve  # noqa: PLC0415 - needs the extra
+
+    if settings.given.get("password_stdin"):
+        raise click.UsageError("--web excludes --password-stdin: each browser logs in again")
+    address = WebAddress.of(listen, public_url, web_cert, web_key)
+    # An error of the login is reported here, before a browser is opened.
+    with settings.jetstream() as js:
+        js.account_info()
+    serve(settings, address)
 
 
 def _live(

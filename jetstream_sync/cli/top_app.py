@@ -176,6 +176,20 @@ class ViewTable(DataTable[Text]):
             self.ordered_columns[number].label = label
 
 
+class ViewTabs(TabbedContent):
+    """
+    Tabs that only the user switches.
+
+    A table that is hidden passes the focus to its neighbour, and a browser that is shown again returns it to
+    the former table: neither may bring back the tab of that table.
+    """
+
+    def on_tab_pane_focused(self, event: TabPane.Focused) -> None:
+        """Keep the active tab."""
+        event.stop()
+        event.prevent_default()
+
+
 # --- details ------------------------------------------------------------------------------------
 
 
@@ -187,14 +201,14 @@ def _details(settings: Settings, row: Row, view: View) -> Iterator[Block]:
         yield from consumer_blocks(settings, row.record)
     elif view is WORKERS:
         yield Block("Process", view.columns, row.fields)
+        for message in row.fields["running"]:
+            block = STACK if row.fields["stacks"] else STACK[:-1]
+            yield Block("Running message", block, (row.fields, message))
         for state in row.fields["handlers"]:
             yield Block("Handler", _HANDLER, state)
         for gauge in row.fields["gauges"]:
             labels = ", ".join(gauge["labels"].values())
             yield Block(f"{gauge['help']} {labels}", (Field("Value", "value"),), gauge)
-        for message in row.fields["running"]:
-            block = STACK if row.fields["stacks"] else STACK[:-1]
-            yield Block("Running message", block, (row.fields, message))
     else:
         yield Block("", view.columns, row.fields)
 
@@ -313,7 +327,7 @@ class TopApp(App[None]):
     .dialog-text { height: auto; max-height: 70vh; }
     .dialog Sparkline { height: 4; margin: 1 0; }
     .dialog-buttons { height: 1; margin-top: 1; }
-    .dialog-buttons Button { margin-right: 2; }
+    .dialog-buttons Button { margin-right: 2; background: $primary-background; }
     _Dialog { align: center middle; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -371,7 +385,7 @@ class TopApp(App[None]):
                     yield Label(name)
                     yield Sparkline([], id=name.partition("/")[0].lower(), summary_function=max)
         yield Input(self._text, placeholder="Filter by name", id="filter", compact=True)
-        with TabbedContent(initial=self._view):
+        with ViewTabs(initial=self._view):
             with TabPane("Overview", id=_BOTH):
                 yield from self._tables(STREAMS, CONSUMERS)
             for view in VIEWS.values():
@@ -454,8 +468,6 @@ class TopApp(App[None]):
 
     def action_view(self, number: int) -> None:
         """Show a tab."""
-        # A table that is hidden passes the focus to its neighbour, whose tab would become the active one.
-        self.set_focus(None)
         self.query_one(TabbedContent).active = [_BOTH, *VIEWS][number]
         self.call_after_refresh(self._focus_table)
 

@@ -17,7 +17,7 @@ from fix_threads import SCALE, wait_until
 from fix_worker import RunningWorker, running
 from rawnats import RawClient
 from textual.pilot import Pilot
-from textual.widgets import Button, Static
+from textual.widgets import Button, Static, TabbedContent
 
 from jetstream_sync import Connection, JetStream, Stream
 from jetstream_sync.api.consumer import ConsumerInfo
@@ -432,6 +432,15 @@ def test_keys_of_the_application(play: Callable[..., None]) -> None:
         await screen.until(lambda: screen.table.view is STREAMS and screen.names == ["ORDERS"])
         await screen.press("6")
         await screen.until(lambda: "No buckets" in screen.text)
+        # A browser window that is shown again does not bring back the former tab.
+        tabs = app.query_one(TabbedContent)
+        app.app_focus = False
+        await screen.pilot.pause()
+        tabs.active = "servers"
+        app.app_focus = True
+        await screen.pilot.pause()
+        await screen.until(lambda: len(screen.names) == 1)
+        assert tabs.active == "servers"
         await screen.press("q")
 
     play(act)

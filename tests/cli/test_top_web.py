@@ -1,0 +1,363 @@
+"""``jsm top --web``: its token, cookie and Origin, and the application in a browser."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import re
+import shutil
+import signal
+import ssl
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from fix_apps import free_port
+from fix_jsm import Jsm
+from fix_threads import SCALE, wait_until
+from fix_tls import Certificates
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Origin
+
+from jetstream_sync import JetStream, Stream
+
+_ESCAPE = re.compile(r"\x1b\[[0-9;?>]*[A-Za-z]|\x1b[()][A-Z0-9]")
+
+
+class Web:
+    """A running ``jsm top --web``."""
+
+    def __init__(self, process: subprocess.Popen[bytes], link: str) -> None:
+        self.process = process
+        self.link = link
+        self.parts = urlsplit(link)
+        self.origin = f"{self.parts.scheme}://{self.parts.netloc}"
+
+    def request(self, path: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
+        """Return the answer to a request, without following redirects."""
+        connection = http.client.HTTPConnection(self.parts.netloc, timeout=10 * SCALE)
+        connection.request(method, path, headers=headers)
+        response = connection.getresponse()
+        response.read()
+        connection.close()
+        return response
+
+    def log_in(self) -> str:
+        """Use the token, and return the cookie."""
+        response = self.request(f"/?{self.parts.query}")
+        assert response.status == 303
+        return (response.getheader("Set-Cookie") or "").partition(";")[0]
+
+    def socket(self, cookie: str, origin: Any) -> ClientConnection:
+        """Open the WebSocket of the page."""
+        address = f"ws://{self.parts.netloc}/ws?width=120&height=40"
+        return connect(address, origin=origin, additional_headers={"Cookie": cookie})
+
+
+@pytest.fixture
+def serve(jsm: Jsm) -> Iterator[Callable[..., Web]]:
+    """Return a function that starts ``jsm top --web``."""
+    started = []
+
+    def start(*options: str) -> Web:
+        listen = f"127.0.0.1:{free_port()}"
+        process = jsm.spawn("top", "--web", "--interval", "200ms", "--listen", listen, *options)
+        started.append(process)
+        assert process.stdout is not None
+        return Web(process, process.stdout.readline().decode().strip())
+
+    yield start
+    for process in started:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20 * SCALE)
+        assert process.returncode == 143
+
+
+def test_a_token_is_for_one_browser(serve: Callable[..., Web]) -> None:
+    """The first request with the token gets a cookie; a second one, or another page, is refused."""
+    web = serve()
+    for path in ("/", "/?token=wrong", "/ws", "/static/js/textual.js"):
+        assert web.request(path).status == 403
+    assert web.request(f"/?{web.parts.query}", "HEAD").status == 403
+    response = web.request(f"/?{web.parts.query}")
+    assert (response.status, response.getheader("Location")) == (303, "/")
+    cookie, *attributes = (response.getheader("Set-Cookie") or "").split("; ")
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(attributes)
+
+    assert web.request(f"/?{web.parts.query}").status == 403
+    assert web.request("/", Cookie=f"{cookie}x").status == 403
+    page = web.request("/", Cookie=cookie)
+    assert page.status == 200
+    assert "default-src 'self'" in (page.getheader("Content-Security-Policy") or "")
+    assert page.getheader("Cache-Control") == "no-store"
+    assert web.request("/static/js/textual.js", Cookie=cookie).status == 200
+
+    for origin in (None, "http://evil.example", web.origin.replace("127.0.0.1", "localhost")):
+        with pytest.raises(InvalidStatus) as refused:
+            web.socket(cookie, origin)
+        assert refused.value.response.status_code == 403
+    with pytest.raises(InvalidStatus):
+        web.socket("", web.origin)
+    with web.socket(cookie, web.origin) as opened:
+        assert opened.recv(20 * SCALE)
+
+
+class Shown:
+    """What a WebSocket has shown so far, without escape codes."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self.socket = socket
+        self.text = ""
+
+    def expect(self, text: str, limit: float = 20) -> None:
+        """Wait until a text has been shown."""
+        give_up = time.monotonic() + limit * SCALE
+        while text not in self.text:
+            left = give_up - time.monotonic()
+            assert left > 0, f"{text!r} did not come: {self.text[-2000:]}"
+            data = self.socket.recv(left)
+            if isinstance(data, bytes):
+                self.text += _ESCAPE.sub("", data.decode("utf-8", "replace"))
+
+    def type(self, keys: str) -> None:
+        """Send keys, as the page does."""
+        self.text = ""
+        self.socket.send(json.dumps(["stdin", keys]))
+
+
+@pytest.fixture
+def dead_letter(js: JetStream, stream: Stream) -> Callable[[], int]:
+    """A dead letter, and the number of messages of its stream."""
+    js.create_stream(name="DEAD", subjects=["dead.>"], storage="memory")
+    headers = {
+        "Dead-Stream": stream.name,
+        "Dead-Consumer": "BILLING",
+        "Dead-Sequence": "1",
+        "Dead-Attempts": "3",
+        "Dead-Reason": "nothing to bill",
+        "Dead-Subject": f"{stream.name}.a",
+    }
+    js.create_consumer(stream.name, durable_name="NEW")
+    js.publish(f"dead.{stream.name}.BILLING.a", b"bad", headers=headers)
+    return lambda: stream.info().state.messages
+
+
+@pytest.mark.parametrize("options", [(), ("--allow-changes",)], ids=str)
+def test_changes_need_an_option(
+    serve: Callable[..., Web], dead_letter: Callable[[], int], options: tuple[str, ...]
+) -> None:
+    """A browser can requeue a dead letter only with --allow-changes."""
+    web = serve(*options)
+    with web.socket(web.log_in(), web.origin) as socket:
+        shown = Shown(socket)
+        shown.expect("Overview")
+        shown.type("5")
+        shown.expect("nothing to bill")
+        shown.type("R")
+        if options:
+            shown.expect("Press y")
+        shown.type("y")
+        if options:
+            wait_until(lambda: dead_letter() == 1, 20)
+        shown.type("?")
+        shown.expect("quit")
+    assert dead_letter() == bool(options)
+
+
+def test_tls(serve: Callable[..., Web], certificates: Certificates) -> None:
+    """With a certificate the page has https, and the cookie is for https only."""
+    pem = str(certificates.path("server"))
+    web = serve("--web-cert", pem, "--public-url", "https://Top.example.com:443")
+    assert web.parts.netloc == "Top.example.com:443"
+    listen = web.process.args[web.process.args.index("--listen") + 1]
+    trusted = ssl.create_default_context(cafile=str(certificates.path("ca")))
+    connection = http.client.HTTPSConnection(listen, timeout=10 * SCALE, context=trusted)
+    connection.request("GET", f"/?{web.parts.query}")
+    response = connection.getresponse()
+    assert "Secure" in (response.getheader("Set-Cookie") or "").split("; ")
+    cookie = (response.getheader("Set-Cookie") or "").partition(";")[0]
+    response.read()
+    connection.close()
+    address = f"wss://{listen}/ws?width=120&height=40"
+    headers = {"Cookie": cookie}
+    origin = Origin("https://top.example.com")
+    with connect(address, origin=origin, additional_headers=headers, ssl=trusted) as opened:
+        assert opened.recv(20 * SCALE)
+
+
+def test_other_machines_need_tls(jsm: Jsm) -> None:
+    """An address that other machines reach is refused without TLS; wrong options are explained."""
+    for options, text in {
+        ("--listen", "0.0.0.0:8484"): "--web-cert",
+        ("--listen", "0.0.0.0:8484", "--public-url", "http://top.example.com"): "--web-cert",
+        ("--listen", "8484x"): "must be HOST:PORT",
+        ("--public-url", "https://example.com/top"): "without a path",
+        ("--web-cert", "missing.pem"): "missing.pem",
+        ("--web-key", "key.pem"): "--web-key needs --web-cert",
+        ("--password-stdin",): "excludes",
+    }.items():
+        result = jsm("top", "--web", *options, stdin=b"x\n")
+        assert result.status == 2, options
+        assert text in result.err
+
+
+# --- in a browser -------------------------------------------------------------------------------
+
+
+class Browser:
+    """A page of Chromium, controlled by its debugging protocol."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        self._last = 0
+        self.shown = ""
+        #: Columns and lines of the terminal.
+        self.size: dict[str, int] = {}
+        self.refused: list[str] = []
+
+    def call(self, method: str, **params: Any) -> Any:
+        """Make a call, and return its result."""
+        self._last += 1
+        wanted = self._last
+        self._socket.send(json.dumps({"id": wanted, "method": method, "params": params}))
+        while True:
+            message = self._receive(20 * SCALE)
+            if message.get("id") == wanted:
+                assert "error" not in message, message
+                return message["result"]
+
+    def _receive(self, limit: float) -> Any:
+        message = json.loads(self._socket.recv(limit))
+        params = message.get("params", {})
+        if message.get("method") == "Network.webSocketFrameReceived":
+            frame = params["response"]
+            if frame["opcode"] == 2:
+                data = base64.b64decode(frame["payloadData"]).decode("utf-8", "replace")
+                self.shown += _ESCAPE.sub("", data)
+        elif message.get("method") == "Network.webSocketCreated":
+            query = urlsplit(params["url"]).query
+            self.size = {k: int(v) for k, v in (each.split("=") for each in query.split("&"))}
+        elif message.get("method") == "Network.webSocketFrameSent":
+            sent = params["response"]["payloadData"]
+            if sent.startswith('["resize"'):
+                self.size = json.loads(sent)[1]
+        elif message.get("method") == "Network.loadingFailed":
+            self.refused.append(params.get("blockedReason", ""))
+        return message
+
+    def shows(self, text: str, limit: float) -> bool:
+        """Wait until the page has received a text; return whether it has in time."""
+        give_up = time.monotonic() + limit * SCALE
+        while text not in self.shown:
+            try:
+                self._receive(max(0.0, give_up - time.monotonic()))
+            except TimeoutError:
+                return False
+        return True
+
+    def expect(self, text: str) -> None:
+        """Wait until the page has received a text."""
+        assert self.shows(text, 30), f"{text!r} did not come: {self.shown[-2000:]}"
+
+    def key(self, text: str) -> None:
+        """Press a key."""
+        self.shown = ""
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=text, text=text)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=text)
+
+    def click(self, column: int, line: int) -> None:
+        """Click on a cell of the terminal."""
+        self.shown = ""
+        script = (
+            "(() => { const box = document.querySelector('.xterm-screen').getBoundingClientRect();"
+            " return [box.left, box.top, box.width, box.height]; })()"
+        )
+        result = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        left, top, width, height = result["result"]["value"]
+        where = {
+            "x": left + (column + 0.5) * width / self.size["width"],
+            "y": top + (line + 0.5) * height / self.size["height"],
+        }
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            pressed = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
+            self.call("Input.dispatchMouseEvent", type=kind, **where, **pressed)
+
+
+@contextmanager
+def chromium(folder: Path) -> Iterator[Browser]:
+    """Run a headless Chromium with an empty page."""
+    program = shutil.which("chromium")
+    assert program is not None, "this needs the Debian package chromium"
+    options = [
+        "--no-sandbox",
+        "--disable-gpu",
+        "--window-size=1400,900",
+        "--remote-debugging-port=0",
+    ]
+    process = subprocess.Popen(
+        [program, "--headless=new", *options, f"--user-data-dir={folder}", "about:blank"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        ready = folder / "DevToolsActivePort"
+        port = wait_until(lambda: ready.exists() and ready.read_text().split("\n")[0], 30)
+
+        def page() -> Any:
+            connection = http.client.HTTPConnection(f"127.0.0.1:{port}", timeout=10 * SCALE)
+            connection.request("GET", "/json/list")
+            pages = json.loads(connection.getresponse().read())
+            connection.close()
+            return [each for each in pages if each["type"] == "page"]
+
+        (found,) = wait_until(page, 30)
+        with connect(found["webSocketDebuggerUrl"], max_size=None) as socket:
+            yield Browser(socket)
+    finally:
+        process.terminate()
+        process.wait(20 * SCALE)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(240)
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs the Debian package chromium")
+def test_a_browser_clicks_through(
+    serve: Callable[..., Web],
+    dead_letter: Callable[[], int],
+    js: JetStream,
+    stream: Stream,
+    tmp_path: Path,
+) -> None:
+    """In Chromium, the lag of a consumer is seen, and a dead letter is requeued with the mouse."""
+    web = serve("--allow-changes")
+    with chromium(tmp_path) as browser:
+        for domain in ("Network", "Page", "Runtime"):
+            browser.call(f"{domain}.enable")
+        browser.call("Page.navigate", url=web.link)
+        browser.expect(f"{stream.name} > NEW")
+        for _ in range(7):
+            js.publish(f"{stream.name}.a", b"x")
+        browser.expect("lag 7")
+
+        # The tabs are on the third line.
+        tabs = " Overview  Streams  Consumers  Workers  Dead letters"
+        for _ in range(5):  # until the page is laid out, a click may miss
+            browser.click(tabs.index("Dead") + 2, 2)
+            if browser.shows("nothing to bill", 3):
+                break
+        browser.expect("nothing to bill")
+        browser.key("R")
+        browser.expect("Press y")
+        browser.key("y")
+        wait_until(lambda: dead_letter() == 8, 20)
+        browser.expect("was published again")
+        # The page asks no other server: its policy blocks the fonts.
+        assert set(browser.refused) <= {"csp"}
