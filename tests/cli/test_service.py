@@ -95,6 +95,61 @@ def test_schedules(jsm: Jsm, js: JetStream) -> None:
 
 
 @pytest.mark.server(">=2.12")
+def test_a_message_is_scheduled_once(jsm: Jsm, js: JetStream) -> None:
+    """A duration counts from now; the id makes a second attempt a duplicate."""
+    js.create_stream(name="JOBS", subjects=["jobs.>"], allow_msg_schedules=True, allow_msg_ttl=True)
+    words = ("pub", "jobs.plan", "run", "--schedule-dest", "jobs.due", "--schedule-at")
+    before = datetime.now(timezone.utc)
+    jsm(*words, "1h", "--schedule-ttl", "5m", "--msg-id", "1", "-H", "A:b").ok()
+    assert jsm(*words, "2h", "--msg-id", "1", "-j").ok().json["duplicate"]
+    (found,) = js.get_stream("JOBS").schedules()
+    at = datetime.fromisoformat(found.rule.removeprefix("@at ")[:19]).replace(tzinfo=timezone.utc)
+    assert timedelta(minutes=59) < at - before < timedelta(minutes=61)
+    assert (found.target, found.payload, found.ttl) == ("jobs.due", b"run", "300")
+    assert found.headers["A"] == "b"
+    jsm(*words, "2020-01-01T00:00:00Z").ok()
+    due = wait_until(lambda: jsm("stream", "get", "JOBS", "--last-for", "jobs.due", "-j").out)
+    assert '"text": "run"' in due
+
+
+@pytest.mark.server(">=2.14")
+def test_a_message_is_scheduled_again_and_again(jsm: Jsm, js: JetStream) -> None:
+    """By an interval or a cron expression."""
+    js.create_stream(
+        name="JOBS", subjects=["jobs.>"], allow_msg_schedules=True, allow_rollup_hdrs=True
+    )
+    words = ("pub", "jobs.a", "run", "--schedule-dest", "jobs.due")
+    jsm(*words, "--schedule-every", "90s", "--schedule-rollup").ok()
+    cron = ("--schedule-cron", "0 30 7 * * *", "--schedule-time-zone", "Europe/Berlin")
+    jsm("pub", "jobs.b", "", *words[3:], *cron, "--schedule-source", "jobs.state").ok()
+    every, daily = js.get_stream("JOBS").schedules()
+    assert (every.rule, every.rollup) == ("@every 90s", True)
+    assert (daily.rule, daily.time_zone) == ("0 30 7 * * *", "Europe/Berlin")
+    assert daily.source == "jobs.state"
+
+
+def test_schedules_that_are_refused(jsm: Jsm) -> None:
+    """What is missing, excluded or invalid is wrong usage, and nothing is sent."""
+    words = ("pub", "jobs.plan", "run")
+    for options, text in (
+        (("--schedule-every", "1h"), "--schedule-dest is missing"),
+        (("--schedule-dest", "b", "--schedule-at", "1h", "--atomic"), "--atomic excludes"),
+        (("--schedule-dest", "b", "--schedule-every", "0.5s"), "--schedule-every '0.5s'"),
+    ):
+        refused = jsm(*words, *options)
+        assert refused.status == 2
+        assert text in refused.err
+
+
+@pytest.mark.server("<2.12")
+def test_old_servers_schedule_nothing(jsm: Jsm) -> None:
+    """The needed version is named."""
+    refused = jsm("pub", "a", "x", "--schedule-dest", "b", "--schedule-at", "1h")
+    assert refused.status == 1
+    assert "2.12" in refused.err
+
+
+@pytest.mark.server(">=2.12")
 def test_an_atomic_batch_is_published(jsm: Jsm, js: JetStream) -> None:
     """All lines are stored, or none."""
     stream = js.create_stream(name="A", subjects=["a.>"], allow_atomic=True)

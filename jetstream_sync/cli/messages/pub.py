@@ -17,12 +17,13 @@ from ...headers import (
     MSG_TTL,
 )
 from ...net.clock import monotonic
+from ..consumer_config import UNTIL
 from ..env import readable, visible
 from ..long_running import failover, failover_options, pause
 from ..output import count as count_text
 from ..output import counted, emit_line, say, to_json
 from ..settings import Settings, common_options
-from ..values import TIMEOUT
+from ..values import DURATION, TIMEOUT, with_options
 from .outgoing import Message, PermissionWatch, message_options, outgoing, require_2_11
 
 if TYPE_CHECKING:
@@ -41,6 +42,56 @@ _HEADERS: Final = {
     "last_msg_id": EXPECTED_LAST_MSG_ID,
 }
 _EXPECTATIONS: Final = frozenset(_HEADERS) - {"msg_id"}
+
+#: The options that make the message a schedule, by the arguments of `JetStream.schedule`.
+_schedule_options: Final = with_options(
+    click.option(
+        "--schedule-dest", "target", metavar="SUBJECT", help="Schedule a message to SUBJECT."
+    ),
+    click.option(
+        "--schedule-at",
+        "at",
+        type=UNTIL,
+        metavar="TIME",
+        help="Schedule it once, for a time or a duration from now. (2.12)",
+    ),
+    click.option(
+        "--schedule-every", "every", type=DURATION, help="Schedule it at an interval. (2.14)"
+    ),
+    click.option(
+        "--schedule-cron", "cron", metavar="CRON", help="Schedule it by a cron expression. (2.14)"
+    ),
+    click.option(
+        "--schedule-time-zone", "time_zone", metavar="ZONE", help="The time zone of CRON."
+    ),
+    click.option(
+        "--schedule-source",
+        "source",
+        metavar="SUBJECT",
+        help="Send the last message of this subject instead of BODY. (2.14)",
+    ),
+    click.option(
+        "--schedule-ttl",
+        type=DURATION,
+        help="Delete each scheduled message after this time.",
+    ),
+    click.option(
+        "--schedule-rollup",
+        "rollup",
+        is_flag=True,
+        help="Let each message replace the earlier ones of its subject. (2.14)",
+    ),
+)
+_SCHEDULE: Final = (
+    "target",
+    "at",
+    "every",
+    "cron",
+    "time_zone",
+    "source",
+    "schedule_ttl",
+    "rollup",
+)
 
 
 @click.command()
@@ -82,6 +133,7 @@ _EXPECTATIONS: Final = frozenset(_HEADERS) - {"msg_id"}
     metavar="TIME",
     help="Delete it from the stream after TIME, in whole seconds.",
 )
+@_schedule_options
 @click.option("-q", "--quiet", is_flag=True, help="Show only errors.")
 @common_options
 def pub(
@@ -103,16 +155,22 @@ def pub(
     Without BODY, or when it is '-', the message is read from standard input. With a BODY, standard input
     is not read, so that the command can be used in a loop over it.
 
+    With --schedule-dest the server keeps the message as a schedule; see 'jsm stream schedules'.
+
     \b
     Examples:
       jsm pub ORDERS.received "order 1"
       jsm pub ORDERS.received "order {{Count}}" --templates --count 100 -J
       tail -f orders.log | jsm pub ORDERS.received --send-on newline
+      jsm pub ORDERS.schedules.report run --schedule-dest ORDERS.report --schedule-cron '@daily'
     """  # noqa: D301 - click requires the character, not the escape
     wanted = {option: options.pop(option) for option in _HEADERS}
     expected = any(wanted[option] is not None for option in _EXPECTATIONS)
     options["headers"] = [*options["headers"], *_publish_headers(ttl, wanted)]
-    jetstream = jetstream or atomic
+    schedule = _schedule({name: options.pop(name) for name in _SCHEDULE})
+    jetstream = jetstream or atomic or schedule is not None
+    if atomic and schedule is not None:
+        raise click.UsageError("--atomic excludes schedules")
     if atomic and sleep:
         raise click.UsageError("--atomic and --sleep exclude each other")
     if reply and (jetstream or expected):
@@ -140,7 +198,7 @@ def pub(
                     pause(sleep)
                 if js is None:
                     nc.publish(message.subject, message.body, reply, message.headers)
-                published.add(message, None if js is None else _stored(js, message))
+                published.add(message, None if js is None else _stored(js, message, schedule))
         except KeyboardInterrupt:
             settings.env.stderr.write(f"\n{published.summary()}\n")
             raise
@@ -164,8 +222,22 @@ def _publish_headers(
     return pairs
 
 
-def _stored(js: JetStream, message: Message) -> PubAck:
+def _schedule(options: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the arguments of `JetStream.schedule`; ``None`` if no option was given."""
+    given = {name: value for name, value in options.items() if value not in (None, False)}
+    if not given:
+        return None
+    if "target" not in given:
+        raise click.UsageError("--schedule-dest is missing")
+    if "schedule_ttl" in given:
+        given["ttl"] = given.pop("schedule_ttl")
+    return given
+
+
+def _stored(js: JetStream, message: Message, schedule: dict[str, Any] | None) -> PubAck:
     def publish() -> PubAck:
+        if schedule is not None:
+            return js.schedule(message.subject, message.body, headers=message.headers, **schedule)
         return js.publish(message.subject, message.body, headers=message.headers)
 
     # Without an id it could be stored twice.
