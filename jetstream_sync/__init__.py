@@ -82,11 +82,11 @@ from .api.object_store import (
 from .api.publish import BatchOptions, FastPublishOptions, PubAck, PublishOptions
 from .api.reply import Metadata
 from .api.schedules import Schedule
-from .api.snapshot import SnapshotInfo
 from .api.stream import (
     ExternalStream,
     LostStreamData,
     RePublish,
+    SnapshotInfo,
     StreamAlternate,
     StreamConfig,
     StreamConsumerLimits,

@@ -10,6 +10,7 @@ safe to call from any thread.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final
 
@@ -108,7 +109,7 @@ def duration_from_ns(ns: int) -> timedelta:
 
 
 #: The units of Go's ``time.ParseDuration``, in nanoseconds.
-_UNITS: Final = {
+GO_UNITS: Final[Mapping[str, int]] = {
     "h": 3600 * _NS_PER_S,
     "m": 60 * _NS_PER_S,
     "s": _NS_PER_S,
@@ -118,22 +119,28 @@ _UNITS: Final = {
     "\u03bcs": 1000,
     "ns": 1,
 }
-_PART = re.compile(r"(\d+)(?:\.(\d*))?([a-z\u00b5\u03bc]+)")
+_PART = re.compile(r"(\d*)(?:\.(\d*))?\s*([A-Za-z\u00b5\u03bc]+)")
 
 
-def duration_from_text(text: str) -> timedelta:
-    """Return the duration of a text such as ``1m30s`` or ``5``: a Go duration, or a number of seconds."""
+def duration_from_text(text: str, units: Mapping[str, int] = GO_UNITS) -> timedelta:
+    """
+    Return the duration of a text such as ``1m30s`` or ``5``: a Go duration, or a number of seconds.
+
+    `units` are nanoseconds.
+    """
     if text.isdigit():
         return duration_from_ns(int(text) * _NS_PER_S)
     ns = end = 0
     for part in _PART.finditer(text):
-        if part.start() != end or part[3] not in _UNITS:
+        whole, fraction, name = part[1], part[2] or "", part[3]
+        if part.start() != end or name not in units or not (whole or fraction):
             break
         end = part.end()
-        unit, fraction = _UNITS[part[3]], part[2] or ""
-        ns += int(part[1]) * unit + int(fraction or 0) * unit // 10 ** len(fraction)
+        ns += int(whole + fraction) * units[name] // 10 ** len(fraction)
     if not text or end != len(text):
         raise ValueError(f"{text!r} is not a duration such as 1m30s")
+    if ns > _MAX_NS:
+        raise ValueError(f"duration {text!r} is too long: the maximum is 292 years")
     return duration_from_ns(ns)
 
 

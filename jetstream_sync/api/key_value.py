@@ -125,6 +125,8 @@ def _common(one: str, other: str) -> str:
 def merge_patterns(patterns: Iterable[str]) -> tuple[list[str], Callable[[str], bool] | None]:
     """Return patterns that do not overlap, which the server requires of the filters of a consumer."""
     given = list(dict.fromkeys(patterns)) or [">"]
+    if len(given) == 1:
+        return given, None
     kept = [
         pattern
         for pattern in given

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import click
 
+from ..durations import GO_UNITS, duration_from_text, duration_to_ns
 from ..errors import Error
 from ..subjects import check_stream_name
 
@@ -40,25 +41,15 @@ class Decorator(Protocol):
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTPE]?)(I?)B?", re.IGNORECASE)
 _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 
-#: Microseconds of each unit. A month has 30 days and a year 365, as in the ``nats`` command.
+_DAY_NS: Final = 86_400_000_000_000
+#: Nanoseconds of each unit. A month has 30 days and a year 365, as in the ``nats`` command.
 _UNITS: Final = {
-    "us": 1,
-    "µs": 1,
-    "ms": 1_000,
-    "s": 1_000_000,
-    "m": 60_000_000,
-    "h": 3_600_000_000,
-    "d": 86_400_000_000,
-    "D": 86_400_000_000,
-    "w": 7 * 86_400_000_000,
-    "W": 7 * 86_400_000_000,
-    "M": 30 * 86_400_000_000,
-    "y": 365 * 86_400_000_000,
-    "Y": 365 * 86_400_000_000,
+    **GO_UNITS,
+    **dict.fromkeys("dD", _DAY_NS),
+    **dict.fromkeys("wW", 7 * _DAY_NS),
+    "M": 30 * _DAY_NS,
+    **dict.fromkeys("yY", 365 * _DAY_NS),
 }
-_PART: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ns|us|µs|ms|[smhdDwWMyY])")
-#: The longest duration: servers store nanoseconds in 64 bits.
-_MAX_DURATION: Final = timedelta(microseconds=(2**63 - 1) // 1000)
 #: The longest wait, in seconds; larger values overflow some clocks.
 _MAX_WAIT_S: Final = 100 * 365 * 86_400.0
 _MIN_PAUSE: Final = timedelta(milliseconds=10)
@@ -77,10 +68,10 @@ def parse_size(text: str) -> int:
     return _times(number, factor)
 
 
-def _times(number: str, factor: int, parts: int = 1) -> int:
-    """Return ``number * factor / parts``, rounded to an integer without loss of precision."""
+def _times(number: str, factor: int) -> int:
+    """Return ``number * factor``, rounded to an integer without loss of precision."""
     whole, _, rest = number.partition(".")
-    parts *= 10 ** len(rest)
+    parts: int = 10 ** len(rest)
     return (2 * int(whole + rest) * factor + parts) // (2 * parts)
 
 
@@ -109,24 +100,17 @@ def parse_duration(text: str, *, bare: str | None = None) -> timedelta:
             given += bare
         elif not given.strip("0."):
             return timedelta(0)
-    total, end = 0, 0
-    for found in _PART.finditer(given):
-        if found.start() != end:
-            break
-        number, unit = found.groups()
-        end = found.end()
-        # Less than a microsecond is rounded up, since 0 often means no limit.
-        if unit == "ns":
-            total += max(_times(number, 1, 1000), bool(number.strip("0.")))
-        else:
-            total += _times(number, _UNITS[unit])
-    if not given or end != len(given):
+    try:
+        # Without a unit, the library reads seconds.
+        total = duration_to_ns(duration_from_text("" if given.isdigit() else given, _UNITS))
+    except ValueError as error:
+        if "too long" in str(error):
+            raise
         raise ValueError(
             f"invalid duration {text!r}: expected numbers with units, as in 30s, 5m, 1h30m, 1d, 2w or 1y"
-        )
-    if total > _MAX_DURATION // timedelta(microseconds=1):
-        raise ValueError(f"duration {text!r} is too long: the maximum is 292 years")
-    return timedelta(microseconds=total)
+        ) from None
+    # Rounded up to a microsecond, since 0 often means no limit.
+    return timedelta(microseconds=-(-total // 1000))
 
 
 def parse_limited_duration(text: str) -> timedelta:

@@ -16,8 +16,7 @@ from ..api.publish import (
     publish_headers,
 )
 from ..api.routes import Routes
-from ..api.snapshot import SnapshotInfo
-from ..api.stream import StreamConfig, StreamInfo
+from ..api.stream import SnapshotInfo, StreamConfig, StreamInfo
 from ..client.core import ConnectionCore
 from ..codec import decode, encode
 from ..errors import StreamNotFoundError

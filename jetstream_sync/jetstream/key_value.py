@@ -757,7 +757,7 @@ class KeyValue(ForeignNames):
             self._stream.name,
             options,
             _entry_maker(self._subjects, select, ignore_deletes),
-            partial(bucket_not_found, self.bucket),
+            partial(bucket_not_found, self._subjects.bucket),
             self._markers(),
         )
 

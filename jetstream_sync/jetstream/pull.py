@@ -456,6 +456,14 @@ class PullRequester:
         if inbox not in self._open:
             self._open.append(inbox)
 
+    def close_inboxes(self) -> None:
+        """Close the inboxes that are kept for the next fetch."""
+        kept = [self.core.idle_inboxes.pop(self._subject, None), *self._open]
+        self._open.clear()
+        for inbox in kept:
+            if isinstance(inbox, AnswerInbox):
+                inbox.close(deferred=True)
+
     def take_unread(self, count: int) -> list[JetStreamMsg]:
         """Return up to ``count`` messages that an earlier fetch took and did not return."""
         taken: list[JetStreamMsg] = []

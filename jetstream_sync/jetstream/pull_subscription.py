@@ -17,13 +17,13 @@ from ..client.mailbox import first_items
 from ..client.result_slot import copy_exception
 from ..durations import duration, duration_to_ns
 from ..errors import BadSubscriptionError, Error
-from ..net.clock import Deadline, monotonic
+from ..net.clock import Deadline
 from ..subjects import check_consumer_name, check_stream_name, check_subject
 from .api_requests import APIRequests
 from .consumer_api import ConsumerAccessors, release_consumer
 from .heartbeat import pull_heartbeat_timeout
 from .message import JetStreamMsg
-from .pull import AnswerInbox, Fetch, PullInbox, PullRequester
+from .pull import Fetch, PullInbox, PullRequester
 from .subscribe import ResolvedConsumer, resolve_pull_consumer
 
 if TYPE_CHECKING:
@@ -81,8 +81,6 @@ class PullSubscription(ConsumerAccessors):
         self._ended: Error | None = None
         # The inboxes of running fetches.
         self._busy: set[PullInbox] = set()
-        # Unused inboxes, kept for the next fetch of a single message.
-        self._idle: list[AnswerInbox] = []
         self._count = threading.Lock()
         self._delivered = 0
 
@@ -164,59 +162,25 @@ class PullSubscription(ConsumerAccessors):
         requests = _requests(batch, timeout, heartbeat)
         if self._ended is not None:
             raise copy_exception(self._ended)
-        pull = _TwoRequests(self._requester, requests)
-        # Without acknowledgements an inbox stays open for messages in flight.
-        shared = batch == 1 or self._requester.without_acks
-        inbox = self._shared_inbox() if shared else PullInbox(self._api.core)
-        try:
-            try:
-                self._busy.add(inbox)
-                if self._ended is not None:  # it ended before the inbox was in the set
-                    raise copy_exception(self._ended)
-                messages = pull.run_in(inbox)
-            finally:
-                self._busy.discard(inbox)
-                kept = pull.answered or self._requester.without_acks
-                if shared and kept and self._ended is None:
-                    self._put_back(inbox)
-                else:
-                    inbox.close(deferred=pull.answered)
-            with self._count:
-                self._delivered += len(messages)
-        except Error:
-            raise
-        except BaseException:
-            pull.keep_unread()
-            raise
+        messages = _TwoRequests(self, requests).run()
         if not messages:
             raise self._api.core.timed_out(f"no message from consumer {self._consumer!r} in time")
         return messages
 
-    def _shared_inbox(self) -> PullInbox:
-        while self._idle:
-            try:
-                inbox = self._idle.pop()
-            except IndexError:
-                break  # another thread was faster
-            if not inbox.mailbox.closed:
-                inbox.last_seen = monotonic()
-                return inbox
-        return AnswerInbox(self._api.core)
-
-    def _put_back(self, inbox: PullInbox) -> None:
-        assert isinstance(inbox, AnswerInbox)
-        inbox.request_subject = b""  # an idle inbox ignores permission errors of requests
-        self._idle.append(inbox)
-        if self._ended is not None:
-            self._close_idle()
-
-    def _close_idle(self) -> None:
-        while True:
-            try:
-                inbox = self._idle.pop()
-            except IndexError:
-                return
-            inbox.close(deferred=True)
+    def _run_in(
+        self, inbox: PullInbox, pull: Callable[[PullInbox], list[JetStreamMsg]]
+    ) -> list[JetStreamMsg]:
+        """Fetch into an inbox, which the end of the subscription closes."""
+        self._busy.add(inbox)
+        try:
+            if self._ended is not None:  # it ended before the inbox was in the set
+                raise copy_exception(self._ended)
+            messages = pull(inbox)
+        finally:
+            self._busy.discard(inbox)
+        with self._count:
+            self._delivered += len(messages)
+        return messages
 
     # --- ending ---------------------------------------------------------------------------------
 
@@ -278,7 +242,7 @@ class PullSubscription(ConsumerAccessors):
         if self._ended is not None:
             raise copy_exception(self._ended)
         self._ended = BadSubscriptionError(reason)
-        self._close_idle()
+        self._requester.close_inboxes()
 
     def _stop(self, inbox: PullInbox) -> None:
         """End a running fetch; its received messages can still be read."""
@@ -327,12 +291,17 @@ def _requests(
 class _TwoRequests(Fetch):
     """A fetch that asks for what is there, and waits only if that is nothing."""
 
-    def __init__(self, requester: PullRequester, requests: _Requests) -> None:
-        super().__init__(requester, requests.now, requests.seconds)
+    def __init__(self, subscription: PullSubscription, requests: _Requests) -> None:
+        super().__init__(subscription._requester, requests.now, requests.seconds)  # noqa: SLF001 - one module
+        self._subscription = subscription
+        self._is_small = requests.now.batch == 1  # ADR-13: a batch has an inbox of its own
         self._later = requests.later
         # The server says in time that the time is up.
         self._patience = self._end
         self._retries = True
+
+    def run_in(self, inbox: PullInbox) -> list[JetStreamMsg]:
+        return self._subscription._run_in(inbox, super().run_in)  # noqa: SLF001 - one module
 
     def _handle_end_status(self, status: PullStatus, inbox: PullInbox) -> bool:
         if status.kind is not PullStatusKind.QUIET or self._messages:

@@ -23,8 +23,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
-from ..api.snapshot import SnapshotInfo, SnapshotRequest, chunk_position
-from ..api.stream import StreamInfo
+from ..api.stream import SnapshotInfo, SnapshotRequest, StreamInfo, chunk_position
 from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox
 from ..client.receiver import MessageReceiver

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
 from ..api.schedules import Schedule
-from ..api.snapshot import SnapshotRequest
-from ..api.stream import StreamInfo
+from ..api.stream import SnapshotRequest, StreamInfo
 from ..durations import check_time, time_to_text
 from ..errors import (
     ConnectionLostError,

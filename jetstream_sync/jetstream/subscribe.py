@@ -196,8 +196,8 @@ class PushSubscribeAPI:
 
         Args:
             subject: the subject, which may have wildcards; may be empty if ``stream`` is given.
-            queue: the queue group, whose members share the messages; without ``durable`` it is also the
-                durable name; ``None``: no queue group.
+            queue: the queue group, whose members share the messages; also the durable name if there is
+                none; ``None``: no queue group.
             cb: called with each message on a dedicated thread. The message is acknowledged when it
                 returns. When it raises, the message is redelivered after 5 seconds, or the step of the
                 consumer's ``backoff``. ``None``: messages are read with `PushSubscription.next_msg` or
@@ -235,8 +235,7 @@ class PushSubscribeAPI:
             check_callback("cb", cb)
         _known(options, SubscribeOptions)
         fields: dict[str, Any] = {name: options.get(name) for name in _FIELDS}
-        fields["idle_heartbeat"] = idle_heartbeat
-        fields["flow_control"] = flow_control or None
+        fields |= {"idle_heartbeat": idle_heartbeat, "flow_control": flow_control or None}
         request = SubscribeRequest.of(
             subject=subject if subject == "" else check_subject(subject),
             stream=stream,
@@ -245,10 +244,8 @@ class PushSubscribeAPI:
             config=config,
             options=fields,
         )
-        given = _push_options(cb, manual_ack, options)
-        if ordered_consumer:
-            return self._ordered(request, given)
-        return self._push_subscription(request, given)
+        start = self._ordered if ordered_consumer else self._push_subscription
+        return start(request, _push_options(cb, manual_ack, options))
 
     def subscribe_bind(
         self,
