@@ -174,6 +174,7 @@ CLASSES = {
         "add_link": "name info",
         "add_bucket_link": "name store",
         "seal": "",
+        "purge_orphans": "older_than timeout",
         "status": "",
         "watch": "",
     },

@@ -91,7 +91,7 @@ def test_the_metadata_is_as_promised() -> None:
     extras = set(metadata.get_all("Provides-Extra") or ())
     assert extras == {
         *("server", "nkeys", "websocket", "cli", "spark", "docs", "test", "all"),
-        *("metrics", "otel", "django", "flask", "top"),
+        *("metrics", "otel", "django", "flask", "fsspec", "top"),
     }
 
 

@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "workers": {"names"},
     "django": {"base", "names", "workers"},
     "flask": {"names", "workers"},
+    "filesystem": {"names"},
     "cli": {"base", "protocol", "api", "net", "client", "jetstream", "server", "spark", "names"}
     | {"workers"},
     "pytest_plugin": {"server", "names", "workers"},
@@ -121,6 +122,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "django": {"django"},
     "django_tasks": {"django/tasks.py"},
     "flask": {"flask"},
+    "fsspec": {"filesystem"},
     "questionary": {"cli"},
     # questionary draws with it, and takes its output object.
     "prompt_toolkit": {"cli"},

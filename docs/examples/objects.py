@@ -56,6 +56,9 @@ with store.watch(ignore_deletes=True) as watch:
 # --- ObjectStore.delete
 store.delete("february")
 
+# --- ObjectStore.purge_orphans
+store.purge_orphans(older_than=86400)  # chunks of programs that were killed a day ago
+
 # --- ObjectStore.status
 print(store.status().size, "bytes")
 

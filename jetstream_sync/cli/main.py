@@ -138,6 +138,7 @@ _OBJECT: Final = {
     "info": Entry("Show a bucket or an object.", "objects", "status show i"),
     "del": Entry("Delete objects, or a bucket.", "objects:delete", "rm delete"),
     "link": Entry("Create a link to an object or a bucket.", "objects"),
+    "compact": Entry("Delete chunks of uploads that never ended.", "objects"),
     "seal": Entry("Make a bucket read-only, permanently.", "objects"),
     "watch": Entry("Show changes of objects as they happen.", "objects"),
 }

@@ -9,6 +9,7 @@ import os
 import posixpath
 import stat
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -43,13 +44,13 @@ from .long_running import (
 from .messages.outgoing import header_pairs
 from .messages.view import write_bytes
 from .names import complete_object, complete_store
-from .output import count, emit, emit_line, emit_text, note, size, when
+from .output import count, counted, emit, emit_line, emit_text, note, size, when
 from .progress import show_progress
 from .prompts import Asker
 from .render import Block, Field, show_blocks, show_rows
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
-from .values import FILE, Decorator, force_option
+from .values import DURATION, FILE, Decorator, force_option
 
 OBJECTS: Final = BucketKind[ObjectStore](
     noun="Object Store Bucket",
@@ -553,6 +554,28 @@ def link(
     where = f"{other.bucket}{'' if target is None else f' > {single_line(target)}'}"
     text = f"{bucket} > {single_line(name)} is a link to {where}"
     emit_text(settings, object_document(info), text)
+
+
+@click.command()
+@bucket_argument
+@click.option(
+    "--older-than",
+    type=DURATION,
+    default="1d",
+    show_default=True,
+    metavar="TIME",
+    help="Keep the chunks of uploads that stored one less than TIME ago.",
+)
+@force_option
+@common_options
+def compact(settings: Settings, bucket: str, older_than: timedelta, force: bool) -> None:
+    """Delete the chunks of uploads that never ended, to free their space."""
+    with settings.jetstream() as js:
+        store = find_bucket(OBJECTS, js, bucket)
+        Asker(settings).confirm(f"Delete chunks without an object of {bucket}?", force=force)
+        purged = store.purge_orphans(older_than=older_than)
+    document = {"bucket": bucket, "purged": purged}
+    emit_text(settings, document, f"Deleted {counted(purged, 'chunk')}")
 
 
 @click.command()

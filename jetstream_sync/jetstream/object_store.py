@@ -18,6 +18,7 @@ from ..api.object_store import (
     ObjectMetaOptions,
     ObjectStoreStatus,
     check_bucket,
+    chunk_subject,
     decode_info,
     info_subject,
     infos_subject,
@@ -30,6 +31,7 @@ from ..errors import (
     Error,
     InvalidNameError,
     InvalidOptionError,
+    MessageNotFoundError,
     ObjectDeletedError,
     ObjectExistsError,
     ObjectLinkError,
@@ -38,9 +40,10 @@ from ..errors import (
     WrongLastSequenceError,
 )
 from ..foreign_names import ForeignNames
-from ..net.clock import Deadline
+from ..net.clock import Deadline, seconds
 from ..options import check_callback
 from .api_requests import APIRequests, info_of, stream_info
+from .direct_get import leader_get
 from .object_store_bucket import ObjectBucket
 from .object_store_reading import Download, ObjectReader
 from .object_store_writing import (
@@ -697,6 +700,47 @@ class ObjectStore(ForeignNames):
         """
         with self._bucket.errors():
             return status_of(stream_info(self._api, stream_name(self.bucket)))
+
+    def purge_orphans(
+        self,
+        older_than: float | timedelta = timedelta(days=1),
+        timeout: float | timedelta | None = None,
+    ) -> int:
+        """
+        Delete the chunks of uploads that never ended, because their program was killed.
+
+        Args:
+            older_than: keep chunks of uploads that stored one less than this time ago, in seconds, by the
+                clock of this computer: the upload may go on.
+            timeout: for all requests, in seconds; ``None``: the timeout of the JetStream context for each.
+
+        Returns:
+            The number of deleted chunks.
+
+        Raises:
+            ObjectStoreSealedError: the bucket is sealed.
+            Error: otherwise as `list()`.
+
+        """
+        limit = seconds(older_than, "older_than")
+        deadline = Deadline(timeout)
+        stream = stream_name(self.bucket)
+        with self._bucket.errors():
+            state = stream_info(self._api, stream, chunk_subject(self.bucket, "*")).state
+        # In this order: an upload that ends meanwhile has its info.
+        used = {chunk_subject(self.bucket, info.nuid) for info in self.list(deleted=True)}
+        deleted = 0
+        for subject in sorted(set(state.subjects or ()) - used):
+            with suppress(MessageNotFoundError):
+                last = leader_get(
+                    self._api, stream, {"last_by_subj": subject}, self._limit(deadline)
+                )
+                if datetime.now(timezone.utc) - last.time >= timedelta(seconds=limit):
+                    deleted += self._bucket.purge(subject, self._limit(deadline))
+        return deleted
+
+    def _limit(self, deadline: Deadline) -> Deadline:
+        return self._api.deadline() if deadline.at is None else deadline
 
     def seal(self) -> None:
         """

@@ -81,6 +81,7 @@ LINES = {
     "object info": "FILES object",
     "object del": "FILES object --force",
     "object link": "FILES link object",
+    "object compact": "FILES --force",
     "object seal": "FILES --force",
     "object watch": "FILES --count 1",
     "pub": "ORDERS.new hello",

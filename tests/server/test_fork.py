@@ -159,6 +159,7 @@ REFUSED: dict[str, Callable[[Inherited], object]] = {
     "ObjectStore.add_bucket_link": lambda it: it.store.add_bucket_link("b", it.store),
     "ObjectStore.status": lambda it: it.store.status(),
     "ObjectStore.seal": lambda it: it.store.seal(),
+    "ObjectStore.purge_orphans": lambda it: it.store.purge_orphans(),
     "ObjectReader.peek": lambda it: it.object_reader.peek(),
     "ObjectReader.read": lambda it: it.object_reader.read(),
     "ObjectReader.readall": lambda it: it.object_reader.readall(),

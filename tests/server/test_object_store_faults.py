@@ -21,6 +21,7 @@ from jetstream_sync import (
     ConnectionClosedError,
     ConnectionLostError,
     Error,
+    InvalidOptionError,
     JetStream,
     NoStreamResponseError,
     ObjectDeletedError,
@@ -424,3 +425,24 @@ def test_errors_of_a_forgotten_file(js: JetStream) -> None:
     with pytest.raises(Error):
         file.close()
     assert store.list() == []
+
+
+def test_chunks_of_killed_writers_are_deleted(js: JetStream) -> None:
+    """Those of objects, and those of uploads that may go on, stay."""
+    store = js.create_object_store(bucket="KILLED", storage="memory")
+    store.put("kept", b"k" * 300_000)
+    for number in range(4):
+        js.publish(f"$O.{store.bucket}.C.killed{number % 2}", b"chunk")
+    with store.open("open", "wb") as upload:
+        upload.write(b"u" * 300_000)
+        assert store.purge_orphans() == 0
+        assert store.purge_orphans(older_than=60) == 0
+        time.sleep(1.1)
+        js.publish(f"$O.{store.bucket}.C.killed1", b"chunk")
+        upload.write(b"u" * 300_000)
+        assert store.purge_orphans(older_than=1) == 2
+    assert store.purge_orphans(older_than=0) == 3
+    assert store.purge_orphans(older_than=0) == 0
+    assert (len(store.get_bytes("kept")), len(store.get_bytes("open"))) == (300_000, 600_000)
+    with pytest.raises(InvalidOptionError):
+        store.purge_orphans(older_than="1d")  # type: ignore[arg-type]
