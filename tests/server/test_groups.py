@@ -169,10 +169,13 @@ def test_a_partition_is_given_up_after_the_callback(
 
     stream = elastic.stream_name
     elastic.add_members("z")
-    with received.member(stream, "z", slow), received.member(stream, "a"):
+    with received.member(stream, "z", slow) as former, received.member(stream, "a"):
         publish(js, stream, 1, range(2))
         assert entered.wait(10.0 * SCALE)
+        running = former._instance.running
+        assert running is not None
         elastic.set_mappings({"a": [0, 1, 2, 3]})
+        wait_until(lambda: running._messages.closed, 10.0)
         assert received.by_member == {"z": 1}
         leave.set()
         wait_until(lambda: received.by_key["0"] == [0, 1], 10.0)
