@@ -179,6 +179,22 @@ def test_the_code_in_a_document_runs(
     assert not_called(found, called) == [], f"{path}: nothing calls these functions"
 
 
+def test_the_tests_of_the_feature_table_exist() -> None:
+    """Each row of the table of features names an existing test."""
+    page = (ROOT / "docs" / "topics" / "versions.rst").read_text(encoding="utf-8")
+    table = page.partition("\nFeatures\n--------\n")[2].partition("\nSpark\n-----\n")[0]
+    rows = re.findall(r"^   \* - (?!Feature$).+\n     - .+\n     - (.+)$", table, re.MULTILINE)
+    named = [re.fullmatch(r"``(test_\w+)::(\w+)``", row) for row in rows]
+    assert len(rows) == table.count("   * - ") - table.count("   * - Feature\n")
+    defined = {
+        (path.stem, name)
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^def test_(\w+)\(", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert [row for row, test in zip(rows, named, strict=True) if not test] == []
+    assert {test.groups() for test in named if test} - defined == set()
+
+
 def run_readme(server: NatsServer) -> None:
     """Run the examples of the README."""
     path = ROOT / "README.md"

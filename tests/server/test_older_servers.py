@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -12,7 +13,7 @@ from fix_threads import wait_until
 from packaging.version import Version
 
 import jetstream_sync
-from jetstream_sync import ConsumerConfig, StreamConfig
+from jetstream_sync import ConsumerConfig, JetStream, StreamConfig
 from jetstream_sync.api.cluster import Placement
 from jetstream_sync.api.stream import (
     ExternalStream,
@@ -422,3 +423,35 @@ def test_a_ttl_and_a_pause_go_by_the_real_server(js):
         with pytest.raises(ServerTooOldError, match=str(VERSION)):
             call()
     assert stream.info().state.messages == 0
+
+
+OLD_GROUP = b'{"max_members":1,"members":["a"]}'
+#: Calls of features that need a newer server than 2.10. Services need none.
+NEW_FEATURES: dict[str, Callable[[JetStream], object]] = {
+    "a batch": lambda js: js.publish_batch([("old.a", b""), ("old.b", b"")]),
+    "a fast publish": lambda js: js.fast_publish().add("old.a", b""),
+    "a counter": lambda js: js.create_stream(
+        name="NEW", subjects=["new"], allow_msg_counter=True, allow_direct=True
+    ),
+    "a schedule": lambda js: js.schedule("old.a", target="old.b", every=1),
+    "a cancelled schedule": lambda js: js.publish("old.a", cancels="old.b"),
+    "a static group": lambda js: js.consumer_groups.create_static("OLD", "g", 1, ["a"]),
+    "an elastic group": lambda js: js.consumer_groups.create_elastic("OLD", "g", 1),
+    "a member of a group": lambda js: js.consumer_groups.get("OLD", "made").consume("a", print),
+}
+
+
+@pytest.mark.server("<2.11")
+@pytest.mark.parametrize("name", NEW_FEATURES)
+def test_a_new_feature_leaves_nothing_behind(js: JetStream, name: str) -> None:
+    """Batches, counters, fast publish, schedules and groups are refused, and nothing is created."""
+    js.create_stream(name="OLD", subjects=["old.>"], storage="memory")
+    kv = js.create_key_value(bucket="static-consumer-groups", storage="memory")
+    kv.put("OLD.made", OLD_GROUP)
+    before = js.stream_names()
+    with pytest.raises(ServerTooOldError):
+        NEW_FEATURES[name](js)
+    assert js.stream_names() == before
+    assert js.get_stream("OLD").cached_info.state.messages == 0
+    assert js.consumer_names("OLD") == []
+    assert kv.keys() == ["OLD.made"]
