@@ -14,7 +14,6 @@ from ..address import parse_servers
 from ..contexts import KEYS, fault_in
 from ..errors import Error, InvalidOptionError
 from .context_store import SECRETS, Contexts, complete_context, redacted
-from .groups import NounGroup
 from .login import Login, chosen_context, read_password
 from .output import emit, emit_names, note, say
 from .prompts import Asker
@@ -67,7 +66,7 @@ _SET_BY: Final = {
 _FILES: Final = ("creds", "nkey", "cert", "key", "ca")
 
 
-@click.command("add")
+@click.command()
 @click.argument("name")
 @click.option("--description", metavar="TEXT", help="Describe its purpose.")
 @click.option("--jwt", metavar="TEXT", help="Log in with this user JWT.")
@@ -129,20 +128,6 @@ def add(
     _report(settings, document, f"Context {name} was {done}")
 
 
-@click.group("context", cls=NounGroup)
-@common_options
-def context(_settings: Settings) -> None:
-    """
-    Manage named logins, shared with the nats command.
-
-    A context is a file with the address and login of a server. The selected context is used when --context is
-    not given. Options and variables override its values.
-    """
-
-
-context.add_command(add)
-context.aliases.update(dict.fromkeys(("save", "create", "new"), "add"))
-
 _NAME = click.argument("name", required=False, shell_complete=complete_context)
 
 _LABELS: Final = {
@@ -171,7 +156,7 @@ _LIST: Final = (
 )
 
 
-@context.command("ls", aliases=("list", "l"))
+@click.command()
 @click.option("-n", "--names", is_flag=True, help="Show only the names, one per line.")
 @common_options
 def ls(settings: Settings, *, names: bool) -> None:
@@ -200,7 +185,7 @@ def ls(settings: Settings, *, names: bool) -> None:
     show_rows(settings, found, _LIST, title="Contexts", none="No contexts defined")
 
 
-@context.command("info", aliases=("show", "i"))
+@click.command()
 @_NAME
 @click.option("--show-secrets", is_flag=True, help="Show passwords, tokens and keys.")
 @common_options
@@ -254,7 +239,7 @@ def _without_secrets(login: Login) -> dict[str, Any]:
     return {**login.values, **masked, "url": url}
 
 
-@context.command("select", aliases=("switch", "set"))
+@click.command()
 @_NAME
 @common_options
 def select(settings: Settings, *, name: str | None) -> None:
@@ -262,14 +247,14 @@ def select(settings: Settings, *, name: str | None) -> None:
     _select(settings, name or _ask(settings))
 
 
-@context.command("unselect", aliases=("deselect", "clear"))
+@click.command()
 @common_options
 def unselect(settings: Settings) -> None:
     """Clear the selection, so that no context is used by default."""
     _select(settings, None)
 
 
-@context.command("previous", aliases=("prev", "-"))
+@click.command()
 @common_options
 def previous(settings: Settings) -> None:
     """Select the previously selected context."""
@@ -287,7 +272,7 @@ def _select(settings: Settings, name: str | None) -> None:
     _report(settings, {"selected": now, "previous": store.previous}, text)
 
 
-@context.command("copy", aliases=("cp",))
+@click.command()
 @click.argument("source", shell_complete=complete_context)
 @click.argument("name")
 @common_options
@@ -302,7 +287,7 @@ def copy(settings: Settings, *, source: str, name: str) -> None:
     _report(settings, document, f"Context {name} was created")
 
 
-@context.command("edit")
+@click.command()
 @_NAME
 @common_options
 def edit(settings: Settings, *, name: str | None) -> None:
@@ -326,7 +311,7 @@ def edit(settings: Settings, *, name: str | None) -> None:
     _report(settings, {"context": name, "changed": changed}, text)
 
 
-@context.command("rm", aliases=("delete", "del"))
+@click.command()
 @click.argument(
     "names", nargs=-1, required=True, shell_complete=complete_context, metavar="NAME..."
 )
@@ -345,7 +330,7 @@ def rm(settings: Settings, *, names: tuple[str, ...], force: bool) -> None:
     emit(settings, {"deleted": list(names)}, lambda: None)
 
 
-@context.command("validate", aliases=("check",))
+@click.command()
 @click.argument("names", nargs=-1, shell_complete=complete_context, metavar="[NAME]...")
 @click.option("--connect", is_flag=True, help="Connect with each context as well.")
 @common_options

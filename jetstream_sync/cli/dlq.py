@@ -14,7 +14,6 @@ from ..errors import Error
 from ..workers import DeadLetter, DeadLetterEstimate, DeadLetters
 from .consumers import infos_of
 from .env import readable
-from .groups import NounGroup
 from .messages.view import body_fields, header_fields, header_lines, write_bytes
 from .names import (
     complete_consumer,
@@ -39,21 +38,7 @@ _SETUP: Final = "'jsm consumer dlq setup' creates a stream that stores the advis
 _STORE: Final = "DEAD_LETTERS"
 
 
-@click.group(cls=NounGroup)
-@common_options
-def dlq(_settings: Settings) -> None:
-    """
-    Find and republish dead letters: messages that consumers do not deliver again.
-
-    A message becomes a dead letter when it reaches the consumer's --max-deliver, or when a client
-    terminates it. It stays in the stream without a mark. The server publishes one advisory for it.
-    'dlq setup' creates a stream that stores these advisories; dead letters can be listed from then on.
-    Workers store copies of the messages that they give up, on subjects that begin with 'dead.'; these are
-    listed, too.
-    """
-
-
-@dlq.command("setup", short_help="Create a stream that stores the advisories.")
+@click.command()
 @click.option("--name", default=_STORE, show_default=True, help="Set the name of the stream.")
 @click.option(
     "--max-age",
@@ -82,7 +67,7 @@ def setup(settings: Settings, *, name: str, max_age: timedelta, replicas: int | 
 # --- ls -------------------------------------------------------------------------------------------
 
 
-@dlq.command("ls", aliases=("list", "l"), short_help="List dead letters.")
+@click.command()
 @click.argument("stream", required=False, shell_complete=complete_stream)
 @click.argument("consumer", required=False, shell_complete=complete_consumer)
 @click.option("--gone", is_flag=True, help="Include messages that are no longer in the stream.")
@@ -238,7 +223,7 @@ def _offer(settings: Settings, letters: DeadLetters) -> None:
 # --- show -----------------------------------------------------------------------------------------
 
 
-@dlq.command("show", aliases=("view", "get"), short_help="Show a dead letter.")
+@click.command()
 @consumer_arguments
 @click.argument("seq", type=click.IntRange(1), required=False)
 @click.option("-r", "--raw", is_flag=True, help="Show only the body.")
@@ -312,7 +297,7 @@ def _gone(stream: str, sequences: Sequence[int]) -> CommandError:
 # --- requeue --------------------------------------------------------------------------------------
 
 
-@dlq.command("requeue", aliases=("retry",), short_help="Publish dead letters again.")
+@click.command()
 @consumer_arguments
 @click.argument("sequences", nargs=-1, type=click.IntRange(1), metavar="[SEQ]...")
 @click.option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -58,27 +58,18 @@ class MissingCommandError(click.UsageError):
 
 
 class NounGroup(click.Group):
-    """A group whose commands have aliases and may be imported on first use."""
+    """A group of the commands in a table, which have aliases and are imported on first use."""
 
-    def __init__(
-        self, *args: Any, entries: Mapping[str, Entry] | None = None, **kwargs: Any
-    ) -> None:
+    def __init__(self, *args: Any, entries: Mapping[str, Entry], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.entries: dict[str, Entry] = dict(entries or {})
+        self.entries: dict[str, Entry] = dict(entries)
         self.aliases: dict[str, str] = {
             alias: name for name, entry in self.entries.items() for alias in entry.aliases.split()
         }
 
-    def command(  # type: ignore[override]  # always with brackets
-        self, name: str, *, aliases: Sequence[str] = (), **kwargs: Any
-    ) -> Callable[[Callable[..., Any]], click.Command]:
-        """Return a decorator that makes a function a command, as in click, with aliases."""
-        self.aliases.update(dict.fromkeys(aliases, name))
-        return super().command(name, **kwargs)
-
     def aliases_of(self, name: str) -> list[str]:
         """Return the aliases of a command."""
-        return [alias for alias, target in self.aliases.items() if target == name]
+        return self.entries[name].aliases.split()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the options of the group; raise `MissingCommandError` when there are no arguments."""
@@ -90,7 +81,7 @@ class NounGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, in the order of their definition."""
         del ctx
-        return [*(name for name in self.commands if name not in self.entries), *self.entries]
+        return list(self.entries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command with a name or alias, imported if necessary."""
@@ -114,27 +105,21 @@ class NounGroup(click.Group):
             ctx.fail(f"No such command {typed!r}{hint}")
         return command.name, command, args[1:]
 
-    def _summaries(self, ctx: click.Context) -> dict[str, str]:
+    def _summaries(self) -> dict[str, str]:
         """Return the short help of each command, without importing any."""
-        found = {}
-        for name in self.list_commands(ctx):
-            if name in self.entries:
-                found[name] = self.entries[name].summary
-            elif not self.commands[name].hidden:
-                found[name] = self.commands[name].get_short_help_str(limit=70)
-        return found
+        return {name: entry.summary for name, entry in self.entries.items()}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands, and then the options."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(self._summaries(ctx).items()))
+            formatter.write_dl(list(self._summaries().items()))
         click.Command.format_options(self, ctx, formatter)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete a command name, or an alias when no command name matches."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415 - for shells only
 
-        rows = self._summaries(ctx)
+        rows = self._summaries()
         names = [name for name in rows if name.startswith(incomplete)]
         if incomplete and not names:
             names = [alias for alias in self.aliases if alias.startswith(incomplete)]

@@ -92,6 +92,12 @@ _STREAM: Final = {
         "Manage the leader and the replicas of a stream.", aliases="c", commands=_STREAM_CLUSTER
     ),
 }
+_DLQ: Final = {
+    "setup": Entry("Create a stream that stores the advisories.", "dlq"),
+    "ls": Entry("List dead letters.", "dlq", "list l"),
+    "show": Entry("Show a dead letter.", "dlq", "view get"),
+    "requeue": Entry("Publish dead letters again.", "dlq", "retry"),
+}
 _CONSUMER: Final = {
     "add": Entry("Create a consumer.", "consumer_config", "create new"),
     "ls": Entry("List the consumers of a stream.", "consumers", "list l"),
@@ -109,7 +115,15 @@ _CONSUMER: Final = {
     "resume": Entry("Resume a paused consumer.", "consumers"),
     "unpin": Entry("Unpin the client of a priority group.", "consumers"),
     "reset": Entry("Reset the position of a consumer.", "consumers"),
-    "dlq": Entry("Find and republish dead letters.", "dlq"),
+    "dlq": Entry(
+        "Find and republish dead letters.\n\n"
+        "A message becomes a dead letter when it reaches the consumer's --max-deliver, or when a client "
+        "terminates it. It stays in the stream without a mark. The server publishes one advisory for it. "
+        "'dlq setup' creates a stream that stores these advisories; dead letters can be listed from then "
+        "on. Workers store copies of the messages that they give up, on subjects that begin with 'dead.'; "
+        "these are listed, too.",
+        commands=_DLQ,
+    ),
     "cluster": Entry("Manage the leader of a consumer.", aliases="c", commands=_CONSUMER_CLUSTER),
 }
 _KV: Final = {
@@ -204,6 +218,50 @@ _COUNTER: Final = {
     "reset": Entry("Set a counter to 0.", "services:reset_counter"),
 }
 
+_CONTEXT: Final = {
+    "add": Entry("Create or change a context.", "context", "save create new"),
+    "ls": Entry("List the contexts.", "context", "list l"),
+    "info": Entry("Show a context.", "context", "show i"),
+    "select": Entry("Select the context to use by default.", "context", "switch set"),
+    "unselect": Entry("Clear the selection.", "context", "deselect clear"),
+    "previous": Entry("Select the previously selected context.", "context", "prev -"),
+    "copy": Entry("Copy a context.", "context", "cp"),
+    "edit": Entry("Edit a context with $VISUAL or $EDITOR.", "context"),
+    "rm": Entry("Delete contexts.", "context", "delete del"),
+    "validate": Entry("Check contexts.", "context", "check"),
+}
+_WORKER: Final = {
+    "run": Entry("Handle messages until Ctrl-C or SIGTERM.", "worker"),
+    "check": Entry("Check that a worker can run.", "worker"),
+    "schedules": Entry("List the schedules of a worker, or delete unused ones.", "worker"),
+    "ls": Entry("List the processes of running workers.", "worker", "list l"),
+    "running": Entry("List the messages that workers handle now.", "worker"),
+    "stacks": Entry("Show what the threads of workers do now.", "worker"),
+}
+_BENCH_JS: Final = {
+    "pub": Entry(
+        "Publish to a stream.",
+        commands={
+            "sync": Entry("Wait for each acknowledgement.", "bench.group:js_pub_sync"),
+            "async": Entry("Publish asynchronously.", "bench.group:js_pub_async"),
+        },
+    ),
+    "fetch": Entry("Fetch messages in batches.", "bench.group:js_fetch"),
+    "ordered": Entry("Read a stream in order.", "bench.group:js_ordered"),
+}
+_BENCH: Final = {
+    "pub": Entry("Publish core NATS messages.", "bench.group"),
+    "sub": Entry("Receive core NATS messages.", "bench.group"),
+    "js": Entry("Measure streams.", commands=_BENCH_JS),
+    "kv": Entry(
+        "Measure key-value buckets.",
+        commands={
+            "put": Entry("Put values to 100 keys.", "bench.group:kv_put"),
+            "get": Entry("Get the values of 100 keys.", "bench.group:kv_get"),
+        },
+    ),
+}
+
 #: All commands of ``jsm``.
 COMMANDS: Final = {
     "account": Entry(
@@ -241,11 +299,28 @@ COMMANDS: Final = {
     "sub": Entry("Show messages as they arrive.", "messages.sub", "subscribe"),
     "trace": Entry("Show the way of a message.", "messages.trace"),
     "apply": Entry("Create or update streams and consumers from a file.", "apply"),
-    "context": Entry("Manage named logins, shared with the nats command.", "context", "ctx"),
+    "context": Entry(
+        "Manage named logins, shared with the nats command.\n\n"
+        "A context is a file with the address and login of a server. The selected context is used when "
+        "--context is not given. Options and variables override its values.",
+        aliases="ctx",
+        commands=_CONTEXT,
+    ),
     "events": Entry("Show JetStream advisories and metrics.", "events", "event e"),
     "top": Entry("Watch streams, consumers, workers and dead letters.", "top"),
-    "worker": Entry("Run functions that handle messages.", "worker"),
-    "bench": Entry("Measure message throughput and latency.", "bench.group"),
+    "worker": Entry(
+        "Run functions that handle messages, and show what running workers do.\n\n"
+        "A worker is defined in a Python module, with jetstream_sync.workers.Worker. Its server is in the "
+        "module, unless --server is given.",
+        commands=_WORKER,
+    ),
+    "bench": Entry(
+        "Measure throughput and latency.\n\n"
+        "A measurement that needs a stream or bucket creates one with a generated name and deletes it at "
+        "the end, also after Ctrl-C. Latency percentiles cover every message if the client waits for a "
+        "reply, else a sample of the messages.",
+        commands=_BENCH,
+    ),
     "rtt": Entry("Measure the round-trip time to servers.", "server"),
     "errors": Entry("Look up JetStream error codes.", aliases="err error", commands=_ERRORS),
     "server": Entry("Watch the servers, or run one.", aliases="srv", commands=_SERVER),

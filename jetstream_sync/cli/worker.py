@@ -13,7 +13,6 @@ from ..errors import InvalidOptionError
 from ..workers.command import RUN_OPTIONS, RunOption, load_worker, run_options, run_worker
 from ..workers.running import ProcessReport, RunningMessage, request_reports
 from .env import single_line, visible
-from .groups import NounGroup
 from .output import counted, emit, note, say
 from .prompts import Asker
 from .render import Block, Field, bad, show_blocks, show_rows, warn
@@ -53,18 +52,7 @@ def _run_option(option: RunOption) -> Decorator:
 _run_options: Final = with_options(*map(_run_option, RUN_OPTIONS))
 
 
-@click.group(cls=NounGroup)
-@common_options
-def worker(_settings: Settings) -> None:
-    """
-    Run functions that handle messages, and show what running workers do.
-
-    A worker is defined in a Python module, with jetstream_sync.workers.Worker. Its server is in the module,
-    unless --server is given.
-    """
-
-
-@worker.command("run", short_help="Handle messages until Ctrl-C or SIGTERM.")
+@click.command()
 @click.argument("target", metavar="MODULE:ATTRIBUTE")
 @_run_options
 @common_options
@@ -103,7 +91,7 @@ def run(ctx: click.Context, /, settings: Settings, *, target: str, **given: Any)
         raise _usage_error(error) from error
 
 
-@worker.command("check", short_help="Check that a worker can run.")
+@click.command()
 @click.argument("target", metavar="MODULE:ATTRIBUTE")
 @click.option(
     "--processes",
@@ -150,7 +138,7 @@ def check(
     ctx.exit(result.status)
 
 
-@worker.command("schedules", short_help="List the schedules of a worker, or delete unused ones.")
+@click.command()
 @click.argument("target", metavar="MODULE:ATTRIBUTE")
 @click.option("--prune", is_flag=True, help="Delete the schedules that the worker does not define.")
 @click.option(
@@ -226,7 +214,7 @@ PROCESSES: Final = (
 )
 
 
-@worker.command("ls", aliases=("list", "l"), short_help="List the processes of running workers.")
+@click.command()
 @_name
 @common_options
 def ls(settings: Settings, *, name: str | None) -> None:
@@ -259,7 +247,7 @@ MESSAGES: Final = (
 )
 
 
-@worker.command("running", short_help="List the messages that workers handle now.")
+@click.command()
 @_name
 @common_options
 def running(settings: Settings, *, name: str | None) -> None:
@@ -288,7 +276,7 @@ def _note_omitted(settings: Settings, reports: list[ProcessReport]) -> None:
             note(settings, f"warning: {text} left out")
 
 
-@worker.command("stacks", short_help="Show what the threads of workers do now.")
+@click.command()
 @_name
 @common_options
 def stacks(settings: Settings, *, name: str | None) -> None:

@@ -10,7 +10,6 @@ from typing import Any, Final
 import click
 
 from ...subjects import check_publish_subject
-from ..groups import NounGroup
 from ..long_running import password_once
 from ..output import count, size
 from ..progress import show_progress
@@ -71,40 +70,10 @@ _STORED: Final = (
 )
 
 
-@click.group(cls=NounGroup)
-@common_options
-def bench(_settings: Settings) -> None:
-    """
-    Measure throughput and latency.
+def _command(path: str, text: str, *more: Callable[[Any], Any]) -> click.Command:
+    """Return the command of one kind of work."""
 
-    A measurement that needs a stream or bucket creates one with a generated name and deletes it at the end,
-    also after Ctrl-C. Latency percentiles cover every message if the client waits for a reply, else
-    a sample of the messages.
-    """
-
-
-@bench.group("js", cls=NounGroup)
-@common_options
-def js_group(_settings: Settings) -> None:
-    """Measure streams."""
-
-
-@js_group.group("pub", cls=NounGroup)
-@common_options
-def js_pub_group(_settings: Settings) -> None:
-    """Publish to a stream."""
-
-
-@bench.group("kv", cls=NounGroup)
-@common_options
-def kv_group(_settings: Settings) -> None:
-    """Measure key-value buckets."""
-
-
-def _add(group: click.Group, path: str, text: str, *more: Callable[[Any], Any]) -> None:
-    """Add the command of one kind of work to its group."""
-
-    @group.command(path.rsplit(maxsplit=1)[-1], help=text)
+    @click.command(help=text)
     @with_options(
         click.option(
             "--msgs",
@@ -142,43 +111,42 @@ def _add(group: click.Group, path: str, text: str, *more: Callable[[Any], Any]) 
         workload = Workload(name=f"JSM_BENCH_{own}", **options)
         _measure(settings, path, workload, clients, quiet=quiet)
 
+    return measure
 
-_add(bench, "pub", "Publish core NATS messages, which are not acknowledged.", _RATE, _SUBJECT)
-_add(
-    bench,
+
+pub: Final = _command(
+    "pub", "Publish core NATS messages, which are not acknowledged.", _RATE, _SUBJECT
+)
+sub: Final = _command(
     "sub",
     "Receive core NATS messages that another process publishes, such as jsm bench pub.",
     _SUBJECT,
 )
-_add(
-    js_pub_group,
+js_pub_sync: Final = _command(
     "js pub sync",
     "Publish to a stream and wait for each acknowledgement.",
     _RATE,
     *_STORED,
 )
-_add(
-    js_pub_group,
+js_pub_async: Final = _command(
     "js pub async",
     "Publish to a stream asynchronously, with up to 4,000 pending acknowledgements.",
     _RATE,
     *_STORED,
 )
-_add(
-    js_group,
+js_fetch: Final = _command(
     "js fetch",
     "Fetch messages in batches and acknowledge each. The clients share one consumer.",
     _BATCH,
     *_STORED,
 )
-_add(
-    js_group,
+js_ordered: Final = _command(
     "js ordered",
     "Read a stream in order, without acknowledgements. Each client reads every message.",
     *_STORED,
 )
-_add(kv_group, "kv put", "Put values to 100 keys.", _RATE, *_STORED)
-_add(kv_group, "kv get", "Get the values of 100 keys.", _RATE, *_STORED)
+kv_put: Final = _command("kv put", "Put values to 100 keys.", _RATE, *_STORED)
+kv_get: Final = _command("kv get", "Get the values of 100 keys.", _RATE, *_STORED)
 
 
 def _measure(
