@@ -742,7 +742,7 @@ class KeyValue(ForeignNames):
         options["headers_only"] = meta_only
         if inactive_threshold is not None:
             options["inactive_threshold"] = inactive_threshold
-        stored = [self._subjects.pattern(pattern) for pattern in _patterns(keys)]
+        stored = list(map(self._subjects.pattern, _patterns(keys)))
         watch = self._watch(stored, options, ignore_deletes)
         return watch if cb is None else WatchHandle(self._api, watch, cb, current_cb)
 

@@ -27,6 +27,7 @@ from bisect import insort
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
+from enum import Enum
 from functools import partial
 from typing import Final
 
@@ -63,12 +64,13 @@ _OVERDUE_CHECK_INTERVAL_S: Final = 0.5
 #: Number of checks without pending acks after which the thread sleeps until the next publish.
 _IDLE_CHECKS: Final = 4
 
-#: Enqueued among the acks when the connection is lost.
-_DISCONNECTED: Final[Delivery] = (b"", b"", b"down", b"")
-#: Enqueued among the acks when the server refused a message: see ``Publisher._denied``.
-_DENIED: Final[Delivery] = (b"", b"", b"denied", b"")
-#: Enqueued among the acks to wake the thread.
-_WAKE: Final[Delivery] = (b"", b"", b"wake", b"")
+
+class _Event(Enum):
+    """What is enqueued among the acks besides them."""
+
+    DISCONNECTED = "the connection is lost"
+    DENIED = "the server refused a message"  # see ``Publisher._denied``
+    WAKE = "a message was published while the thread slept"
 
 
 class Publisher(MessageReceiver):
@@ -98,7 +100,7 @@ class Publisher(MessageReceiver):
         )
         self._tokens = itertools.count(1)
         self._pending: dict[bytes, PubAckFuture] = {}
-        self._acks: Mailbox[Delivery] = Mailbox()
+        self._acks: Mailbox[Delivery | _Event] = Mailbox()
         # Entries to be retried, sorted by due time; used by the ack thread only.
         self._retries: list[tuple[float, bytes, PubAckFuture]] = []
         # Messages that the server did not permit, with its error; written by the reader.
@@ -179,7 +181,7 @@ class Publisher(MessageReceiver):
             raise
         if self._asleep:
             # The thread resets it, so after an interrupt here the next publish wakes the thread.
-            self._acks.put((_WAKE,), 1)
+            self._acks.put((_Event.WAKE,), 1)
         return future
 
     @property
@@ -245,7 +247,7 @@ class Publisher(MessageReceiver):
     def on_connection_change(self, *, connected: bool) -> None:
         """Enqueue a marker among the acks when the connection is lost."""
         if not connected:
-            self._acks.put((_DISCONNECTED,), 1)
+            self._acks.put((_Event.DISCONNECTED,), 1)
 
     def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
         """
@@ -264,7 +266,7 @@ class Publisher(MessageReceiver):
             future = self._pending.get(token)
             if future is not None and future.subject == refused and token not in self._denied:
                 self._denied[token] = error
-                self._acks.put((_DENIED,), 1)
+                self._acks.put((_Event.DENIED,), 1)
                 return True
         return False
 
@@ -274,7 +276,7 @@ class Publisher(MessageReceiver):
             self._subscribed = False
         for token in self._pending.copy():
             self._denied[token] = error
-        self._acks.put((_DENIED,), 1)
+        self._acks.put((_Event.DENIED,), 1)
 
     def on_closed(self, reason: BaseException) -> None:
         """Wake the ack thread, which fails the rest; in a forked child, fail the messages here."""
@@ -353,28 +355,23 @@ class Publisher(MessageReceiver):
         if self._room.gates:
             self._room.wake_all()
 
-    def _settle(self, delivery: Delivery) -> None:
-        subject, _, header, payload = delivery
-        token = subject[len(self._reply_prefix) :]
-        status = None
-        if header and not payload:
-            if delivery is _DISCONNECTED:
-                self._fail_all(
-                    ConnectionLostError(
-                        "the connection was lost before the ack arrived; the message may be stored"
-                    )
-                )
-                return
-            if delivery is _DENIED:
+    def _settle(self, item: Delivery | _Event) -> None:
+        if isinstance(item, _Event):
+            if item is _Event.DISCONNECTED:
+                text = "the connection was lost before the ack arrived; the message may be stored"
+                self._fail_all(ConnectionLostError(text))
+            elif item is _Event.DENIED:
                 self._fail_denied()
-                return
-            status = parse_status(header)
+            return
+        subject, _, header, payload = item
+        token = subject[len(self._reply_prefix) :]
+        status = parse_status(header) if header and not payload else None
         no_responders = status is not None and status.code == 503
         if no_responders and self._schedule_retry(token):
             return
         future = self._pending.pop(token, None)
         if future is None:
-            return  # a late ack, or a wake-up marker
+            return  # a late ack
         if no_responders:
             future.failed(NoStreamResponseError(future.subject))
         else:
