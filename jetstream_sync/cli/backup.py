@@ -108,19 +108,17 @@ def back_up(
 ) -> Backup:
     """Save a stream to a directory; after a failure the directory is unchanged."""
     timeout = max(settings.timeout, _CHECK_TIMEOUT_S if check else 0.0)
-    total, title = stream.cached_info.state.bytes, f"Backing up {stream.name}"
+    total, title = stream.cached_info.state.bytes, f"Backing up {stream.name} (estimated size)"
 
     def save() -> Backup:
         check_target(directory, force=force)
         directory.parent.mkdir(parents=True, exist_ok=True)
         with (
-            show_progress(
-                settings.env, title, total, in_bytes=True, about=True, quiet=quiet
-            ) as shown,
+            show_progress(settings.env, title, total, in_bytes=True, quiet=quiet) as show,
             stream.snapshot(timeout=timeout, check=check, **options) as snapshot,
             _partial(directory) as partial,
         ):
-            backup = _write(snapshot, partial, shown.show)
+            backup = _write(snapshot, partial, show)
             _put_in_place(partial, directory)
         return replace(backup, directory=directory)
 
@@ -395,8 +393,8 @@ def bring_back(
     title = f"Restoring {config.name}"
     try:
         with (
-            show_progress(settings.env, title, saved.size, in_bytes=True, quiet=quiet) as shown,
-            _ProgressFile(saved.directory / _DATA, shown.show) as file,
+            show_progress(settings.env, title, saved.size, in_bytes=True, quiet=quiet) as show,
+            _ProgressFile(saved.directory / _DATA, show) as file,
         ):
             stream = js.restore_stream(info, file, timeout=settings.timeout)
     except RestoreNameInUseError as error:

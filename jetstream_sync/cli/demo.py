@@ -446,7 +446,7 @@ def demo(
         nc = running.enter_context(login.connection(name="jsm demo", error_cb=failures.append))
         js = login.jetstream_on(nc)
         shown = show_progress(settings.env, "orders", len(orders), quiet=quiet)
-        show = running.enter_context(shown).show
+        show = running.enter_context(shown)
         stream = running.enter_context(new_stream(settings, js, name, keep=keep or own_server))
         run = Run(js, stream, orders, monitor, show, failures)
         run.start(workers, redeliver_percent, running)

@@ -371,8 +371,8 @@ def _shown_progress(
 ) -> Iterator[_ShowProgress]:
     """Show a progress bar on a terminal, and yield the callback of a transfer."""
     quiet = not on or settings.json or not settings.env.stderr.isatty()
-    with show_progress(settings.env, title, total, in_bytes=True, quiet=quiet) as progress:
-        yield lambda done, _total: progress.show(done)
+    with show_progress(settings.env, title, total, in_bytes=True, quiet=quiet) as show:
+        yield lambda done, _total: show(done)
 
 
 @click.command()

@@ -160,8 +160,8 @@ def _measure(
         try:
             with show_progress(
                 settings.env, kind.title, total, quiet=quiet or settings.json
-            ) as shown:
-                outcome = run_clients(settings, kind, workloads, shown.show)
+            ) as show:
+                outcome = run_clients(settings, kind, workloads, show)
         except Interrupted as stopped:
             line = _summary(stopped.outcome, workload.size)
             settings.env.stderr.write(f"\n{kind.title}: {line}\n")
