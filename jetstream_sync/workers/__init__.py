@@ -27,6 +27,7 @@ from .context import Context
 from .dead_letters import DeadLetter, DeadLetterEstimate, DeadLetters
 from .handler import Handler, Reply
 from .leases import LeaseLostError
+from .limits import SoftTimeoutError
 from .logs import JsonLogFormatter, LogContextFilter
 from .metrics import WorkerCollector
 from .observer import WorkerEvent
@@ -53,6 +54,7 @@ __all__ = [
     "Reply",
     "Retry",
     "ScheduleState",
+    "SoftTimeoutError",
     "Worker",
     "WorkerCollector",
     "WorkerCrashedError",

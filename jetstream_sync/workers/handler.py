@@ -64,6 +64,7 @@ class HandlerOptions(TypedDict, total=False):
     prefetch: int | None
     retry: Backoff | None
     timeout: float
+    soft_timeout: float | None
     ack_wait: float | None
     deliver: str | int | datetime
     reject_on: Sequence[type[BaseException]]
@@ -115,6 +116,10 @@ class Handler:
     ``Backoff(first=0.5, maximum=10.0, attempts=8, in_place=True)``."""
     timeout: float = 600.0
     """Seconds after which the lease of a message is not renewed any more."""
+    soft_timeout: float | None = None
+    """Seconds after which `SoftTimeoutError` is raised in the handler, at its next statement: a call that
+    waits outside of Python, such as `time.sleep`, ends first. Less than ``timeout``, and not for
+    ``pool="processes"``, whose process is killed. ``None``: it is not raised."""
     ack_wait: float | None = None
     """The consumer's ``ack_wait``, at least 3 seconds; ``None``: 30 for a new consumer, unchanged for an
     existing one."""
@@ -196,6 +201,9 @@ class Handler:
                 check_count(option, getattr(self, option), least)
         ok = is_number(self.timeout) and self.timeout > 0
         _check("timeout", self.timeout, ok, "must be a number of seconds above 0")
+        soft = self.soft_timeout
+        ok = soft is None or (is_number(soft) and 0 < soft < self.timeout)
+        _check("soft_timeout", soft, ok, "must be a number of seconds above 0 and below 'timeout'")
         for option, shortest in (("ack_wait", 3), ("park_after", 1)):
             value = getattr(self, option)
             ok = value is None or (is_number(value) and value >= shortest)
@@ -227,6 +235,8 @@ class Handler:
         in_order = self.key is not None or self.retry.in_place
         ok = self.park_after is None or not in_order
         _check("park_after", self.park_after, ok, "excludes 'key' and retries in place")
+        ok = self.soft_timeout is None or self.pool == "threads"
+        _check("soft_timeout", self.soft_timeout, ok, "is not for processes")
         ok = self.once is None or self.ack == "after"
         rule = "excludes ack='before': the message is not delivered again"
         _check("once", self.once, ok, rule)

@@ -1,16 +1,19 @@
-"""Limits on how many handlers run at a time, and how often; they hold within one process."""
+"""Limits on how many handlers run at a time, how often, and for how long; they hold within one process."""
 
 from __future__ import annotations
 
+import ctypes
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 from .. import InvalidOptionError
 from .logs import log
+
+T = TypeVar("T")
 
 #: Number of failures in a row after which a handler is paused, at least twice its threads.
 _FAILURES: Final = 10
@@ -147,3 +150,72 @@ class Gate:
             start = max(now, self._next_at)
             self._next_at = start + self._interval
         return not self._stopped.wait(start - now)
+
+
+class SoftTimeoutError(Exception):
+    """
+    The handler has run for its ``soft_timeout``; raised in the thread of the handler.
+
+    A handler may catch it to clean up; otherwise the attempt has failed.
+    """
+
+
+class _SoftLimit:
+    """The limit of one run of a handler, in the thread that creates it."""
+
+    def __init__(self, seconds: float) -> None:
+        self.ends_at = time.monotonic() + seconds
+        self._thread = threading.get_ident()
+        self._lock = threading.Lock()
+        self._runs = True
+
+    def interrupt(self) -> None:
+        """Raise in the thread of the handler, if that still runs; called by another thread."""
+        with self._lock:
+            if self._runs:
+                self._runs = False
+                _raise_in(self._thread, SoftTimeoutError)
+
+    def end(self) -> None:
+        """Prevent an interrupt, also one that is about to be raised; called by the thread itself."""
+        while True:
+            try:
+                with self._lock:
+                    self._runs = False
+                _raise_in(self._thread, None)
+                return
+            except SoftTimeoutError:
+                pass  # it came just now
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    """Raise an error in another thread at its next byte code; ``None``: take an earlier one back."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread), None if error is None else ctypes.py_object(error)
+    )
+
+
+class SoftLimits:
+    """The handlers that run with a ``soft_timeout``; another thread calls `tick`."""
+
+    def __init__(self) -> None:
+        # Changed in single steps, by any thread.
+        self._running: set[_SoftLimit] = set()
+
+    def run(self, seconds: float, function: Callable[[], T]) -> T:
+        """Call a function, and raise `SoftTimeoutError` in it after a number of seconds."""
+        limit = _SoftLimit(seconds)
+        self._running.add(limit)
+        try:
+            return function()
+        finally:
+            self._running.discard(limit)
+            limit.end()
+
+    def tick(self) -> None:
+        """Interrupt those whose time is over."""
+        now = time.monotonic()
+        for limit in self._running.copy():
+            if now >= limit.ends_at:
+                self._running.discard(limit)
+                limit.interrupt()

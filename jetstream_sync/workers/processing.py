@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from .. import Error
@@ -18,7 +18,7 @@ from .context import Context
 from .dead_letters import DeadLetterTooLargeError, DeadLetterWriter, one_line
 from .handler import REPLY_TO, DecodeError, Handler, Middleware, Reply
 from .leases import Delivery, LeaseKeeper, lease_clock
-from .limits import CircuitBreaker, Limit
+from .limits import CircuitBreaker, Limit, SoftLimits
 from .logs import log, log_context
 from .observer import Observer
 from .once import Once, Start
@@ -55,6 +55,7 @@ class Shared:
     on_thread_end: Callable[[], object]
     """Called at the end of each thread that runs handlers, in that thread."""
     limits: Mapping[str, Limit]
+    soft_limits: SoftLimits = field(default_factory=SoftLimits)
 
 
 class Processor:
@@ -98,7 +99,7 @@ class Processor:
             elif self._processes is not None:
                 result = self._run_in_process(self._processes, delivery, context)
             else:
-                result = self.handler.run(context, self._shared.middleware)
+                result = self._call(context)
             if isinstance(result, Reply):
                 self._reply(delivery, result)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the attempt has failed
@@ -140,7 +141,9 @@ class Processor:
         failed: Mapping[int, BaseException] = {}
         alone = True
         try:
-            self.handler.run_batch(payloads, batch, self._shared.middleware)
+            self._soft_limited(
+                lambda: self.handler.run_batch(payloads, batch, self._shared.middleware)
+            )
         except BatchError as error:
             wrong = sorted(set(error.errors) - set(range(len(batch))))
             failed = error.errors
@@ -186,6 +189,15 @@ class Processor:
             return None
         return Context(delivery, self._message_id, shared.js, shared.is_stopping, self._ack_early)
 
+    def _call(self, context: Context) -> object:
+        if self.handler.soft_timeout is None:
+            return self.handler.run(context, self._shared.middleware)
+        return self._soft_limited(lambda: self.handler.run(context, self._shared.middleware))
+
+    def _soft_limited(self, function: Callable[[], object]) -> object:
+        seconds = self.handler.soft_timeout
+        return function() if seconds is None else self._shared.soft_limits.run(seconds, function)
+
     def _run_once(self, once: Once, delivery: Delivery, context: Context) -> object:
         """Run the handler unless it has succeeded for the message before."""
         start = once.begin(context.id)
@@ -195,7 +207,7 @@ class Processor:
         context.maybe_done = start is Start.AGAIN
         try:
             if self._processes is None:
-                result = self.handler.run(context, self._shared.middleware)
+                result = self._call(context)
             else:
                 result = self._run_in_process(self._processes, delivery, context)
         except BaseException:

@@ -206,6 +206,7 @@ class WorkerRun:
         """Renew leases and repeat settlements until the worker has stopped."""
         while not self._ended.wait(interval):
             self._keeper.tick()
+            self._shared.soft_limits.tick()
             self._settlements.tick()
 
     # --- running --------------------------------------------------------------------------------

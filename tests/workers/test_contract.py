@@ -287,6 +287,8 @@ def test_options_of_a_wrong_type_are_refused() -> None:
         ("filter_subject", 1),
         ("timeout", "10"),
         ("timeout", None),
+        ("soft_timeout", 0),
+        ("soft_timeout", 600),
         ("ack_wait", "30"),
         ("park_after", "60"),
         ("reject_on", ValueError),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from dataclasses import replace
@@ -12,7 +13,8 @@ from fix_worker import is_settled, running
 
 from jetstream_sync import ConsumerConfig, InvalidOptionError, JetStream, Stream
 from jetstream_sync.server import NatsServer
-from jetstream_sync.workers import Backoff, Context, Reject, Retry, Worker
+from jetstream_sync.workers import Backoff, Context, Reject, Retry, SoftTimeoutError, Worker
+from jetstream_sync.workers.limits import SoftLimits
 
 FAST = Backoff(first=0.1, factor=1.0, jitter=0.0, attempts=3)
 
@@ -260,6 +262,57 @@ def test_a_handler_over_its_timeout_loses_its_lease(
     assert "exceeds its timeout" in caplog.text
     assert "release.wait(30)" in caplog.text
     assert stream.consumer_info("C").delivered.consumer_seq == 2  # the late failure had no effect
+
+
+def test_a_handler_over_its_soft_timeout_is_interrupted(
+    js: JetStream, stream: Stream, worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may clean up; the attempt has failed, and its thread goes on with other messages."""
+    ended = []
+
+    @worker.handler(
+        stream=stream.name, consumer="C", timeout=60, soft_timeout=0.5, retry=Backoff(first=0.1)
+    )
+    def work(ctx: Context) -> None:
+        try:
+            while ctx.attempt == 1:
+                time.sleep(0.01)
+        finally:
+            ended.append(ctx.attempt)
+
+    for _ in range(2):
+        js.publish(f"{stream.name}.a", b"x")
+    with running(worker):
+        wait_until(lambda: is_settled(stream, "C"), 30)
+    assert sorted(ended) == [1, 1, 2, 2]
+    assert "SoftTimeoutError" in caplog.text
+
+
+def test_a_soft_timeout_hits_nothing_but_the_handler() -> None:
+    """An interrupt at the moment when the handler returns is raised in it, or not at all."""
+    limits = SoftLimits()
+    stopped = threading.Event()
+
+    def tick() -> None:
+        while not stopped.is_set():
+            limits.tick()
+
+    ticking = threading.Thread(target=tick)
+    ticking.start()
+    late = 0
+    try:
+        for number in range(3000):
+            with contextlib.suppress(SoftTimeoutError):
+                limits.run(number % 50 * 1e-6, lambda: sum(range(200)))
+            try:
+                for _ in range(50):
+                    pass
+            except SoftTimeoutError:
+                late += 1
+    finally:
+        stopped.set()
+        ticking.join()
+    assert late == 0
 
 
 def test_what_a_handler_publishes_is_stored_once(
