@@ -38,16 +38,22 @@ Row = dict[str, Any]
 
 
 def _answers(
-    settings: Settings, nc: Connection, subject: str, body: Row, count: int | None = None
+    settings: Settings,
+    nc: Connection,
+    subject: str,
+    body: Row,
+    *,
+    count: int | None = None,
+    stall: float | None = _STALL_S,
 ) -> Iterator[Row]:
-    """Yield the answers of all servers, or of the first ``count``."""
+    """Yield the answers of all servers, or of the first ``count``; ``stall`` is the wait for each further one."""
     payload = json.dumps({name: value for name, value in body.items() if value})
     try:
         for reply in nc.request_many(
             subject,
             payload.encode(),
             timeout=settings.timeout,
-            stall=_STALL_S,
+            stall=stall,
             max_messages=count,
         ):
             try:
@@ -75,7 +81,8 @@ def _pings(settings: Settings, nc: Connection, expected: int | None) -> Iterator
     """Yield the statistics of each server with its round-trip time, until all have answered."""
     started = monotonic()
     seen = 0
-    for answer in _answers(settings, nc, _PING, {}):
+    # The first answer has the number of servers, so there is no need to give up on a slow one.
+    for answer in _answers(settings, nc, _PING, {}, stall=None):
         seen += 1
         expected = expected or answer["statsz"].get("active_servers")
         yield {**answer, "rtt_ns": int((monotonic() - started) * 1e9)}
@@ -121,9 +128,12 @@ _SERVERS: Final = (
     ),
     Field("RTT", "rtt_ns", _rtt, right=True),
 )
-_SERVER_SORTS: Final[dict[str, Callable[[Row], Any]]] = {
+_NAME_SORTS: Final[dict[str, Callable[[Row], Any]]] = {
     "name": lambda row: row["server"]["name"],
     "cluster": lambda row: (row["server"].get("cluster", ""), row["server"]["name"]),
+}
+_SERVER_SORTS: Final[dict[str, Callable[[Row], Any]]] = {
+    **_NAME_SORTS,
     "conns": lambda row: -row["statsz"]["connections"],
     "subs": lambda row: -row["statsz"]["subscriptions"],
     "mem": lambda row: -row["statsz"]["mem"],
@@ -262,7 +272,7 @@ def info(settings: Settings, *, server: str | None) -> None:
         subject = f"$SYS.REQ.SERVER.{asked}.VARZ" if by_id else f"{_PING}.VARZ"
         body = {} if by_id else {"server_name": asked, "exact_match": True}
         try:
-            found = next(_answers(settings, nc, subject, body, 1), None)
+            found = next(_answers(settings, nc, subject, body, count=1), None)
         except TimeoutError:
             found = None
     if found is None:
@@ -335,8 +345,7 @@ _JETSTREAM: Final = (
     Field("Pending", lambda row: _meta(row).get("pending") or 0, drop=5, if_set=True),
 )
 _JETSTREAM_SORTS: Final[dict[str, Callable[[Row], Any]]] = {
-    "name": lambda row: row["server"]["name"],
-    "cluster": lambda row: (row["server"].get("cluster", ""), row["server"]["name"]),
+    **_NAME_SORTS,
     "streams": lambda row: -row["data"]["streams"],
     "consumers": lambda row: -row["data"]["consumers"],
     "msgs": lambda row: -row["data"]["messages"],
@@ -576,7 +585,7 @@ def statistics(settings: Settings, **options: Any) -> None:
         _STATISTICS,
         "Account statistics",
         rows=rows,
-        sort=lambda row: row["server"]["name"],
+        sort=_NAME_SORTS["name"],
     )
 
 
@@ -624,5 +633,5 @@ def health(settings: Settings, *, js_enabled: bool, server_only: bool, **options
         body,
         _HEALTH,
         "Health",
-        sort=lambda row: row["server"]["name"],
+        sort=_NAME_SORTS["name"],
     )

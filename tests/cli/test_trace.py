@@ -42,7 +42,7 @@ def test_the_servers_of_a_cluster_are_traced() -> None:
         def traced() -> str:
             return run_jsm("-s", servers.servers[0].url, "trace", "far").ok().out
 
-        wait_until(lambda: "Router" in traced(), 10)
+        wait_until(lambda: '--> Router "' in traced(), 10)
         lines = traced().splitlines()
         assert lines[1].startswith('--> Router "cluster-2" rid:')
         assert lines[2].startswith('    Router "cluster-1" rid:')
