@@ -15,6 +15,7 @@ from copy import copy
 from dataclasses import MISSING, dataclass
 from dataclasses import fields as fields_of
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from ..api.echo import Release, fields_left_out, release, server_release
@@ -199,11 +200,10 @@ class APIRequests:
     def _ask(
         self, route: str, payload: bytes, deadline: Deadline, repeat_after: float
     ) -> dict[str, Any]:
-        def read(delivery: Delivery) -> dict[str, Any]:
-            return _answer(route, delivery[3])
-
         try:
-            return self.call(route.encode(), payload, deadline, read, repeat_after)
+            return self.call(
+                route.encode(), payload, deadline, partial(_answer, route), repeat_after
+            )
         except NoRespondersError as error:
             raise JetStreamNotEnabledError(*_NOT_ENABLED.args) from error
         except APIError as error:
@@ -274,9 +274,9 @@ class APIRequests:
                 return
 
 
-def _answer(route: str, reply: bytes) -> dict[str, Any]:
+def _answer(route: str, delivery: Delivery) -> dict[str, Any]:
     """Return the decoded answer; raise the error that it has."""
-    answer = loads(reply)
+    answer = loads(delivery[3])
     if not isinstance(answer, dict):
         raise InvalidResponseError(f"{route} replied with something other than a JSON object")
     refusal = answer.get("error")

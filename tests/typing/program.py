@@ -102,6 +102,9 @@ def publish(js: JetStream) -> int:
     js.publish_async_completed(timeout=5.0)
     js.publish("ORDERS.new", "text")  # type: ignore[arg-type]
     js.publish("ORDERS.new", b"", mesage_id="1")  # type: ignore[call-arg]
+    js.publish_async("ORDERS.new", expected_last_sequence="1")  # type: ignore[arg-type]
+    js.batch().add("ORDERS.new", cancels="a")  # type: ignore[call-arg]
+    js.fast_publish().add("ORDERS.new", msg_ttl="never", expected_last_subject_sequence=1)
     return future.result().seq
 
 

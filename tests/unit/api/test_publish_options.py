@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from jetstream_sync.api.publish import publish_headers
+from jetstream_sync.api.publish import (
+    BATCH_OPTIONS,
+    FAST_PUBLISH_OPTIONS,
+    PUBLISH_OPTIONS,
+    publish_headers,
+)
 from jetstream_sync.errors import (
     BadSubjectError,
     InvalidHeaderError,
@@ -139,3 +144,18 @@ def test_an_id_cannot_add_headers(headers: Any) -> None:
     """A line break in an id is refused, and nothing is sent."""
     with pytest.raises(InvalidHeaderError):
         encode_headers(made(headers, msg_id="a\r\nNats-Rollup: all"))
+
+
+@pytest.mark.parametrize(
+    ("option", "names"),
+    [
+        ("mesage_id", PUBLISH_OPTIONS),
+        ("cancels", BATCH_OPTIONS),
+        ("expected_last_sequence", FAST_PUBLISH_OPTIONS),
+    ],
+)
+def test_an_option_of_another_call_is_refused(option: str, names: frozenset[str]) -> None:
+    """Each call has its options; the error lists them."""
+    with pytest.raises(InvalidOptionError, match="not one of .*msg_ttl") as caught:
+        publish_headers(None, options={option: None}, names=names)
+    assert caught.value.option == option
