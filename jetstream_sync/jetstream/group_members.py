@@ -144,24 +144,21 @@ class MemberConsumer:
             with suppress(NoRespondersError, TimeoutError):
                 self._api.core.request(reply, _IN_PROGRESS, Deadline(_BARRIER_TIMEOUT_S))
 
-    def delete_consumer(self, wanted: GroupConfig | None = None) -> bool:
+    def delete_consumer(self, wanted: GroupConfig | None = None) -> None:
         """
-        Delete the consumer; return whether it can be created.
+        Delete the consumer, unless another instance is pinned, which deletes it itself.
 
-        Another instance that is pinned deletes it itself. One with the wanted filters is kept.
+        A consumer with the wanted filters is kept.
         """
         pin_id = None if self._requester is None else self._requester.pin_id
-        try:
+        with suppress(ConsumerNotFoundError, StreamNotFoundError):
             info = consumer_info(self._api, self._stream, self._name)
             pinned = {group.pinned_client_id for group in info.priority_groups or ()}
             if pinned - {None, "", pin_id}:
-                return False
+                return
             filters = [] if wanted is None else wanted.filters_of(self.member)
             if not filters or filters != info.config.filter_subjects:
                 delete_consumer(self._api, self._stream, self._name)
-        except (ConsumerNotFoundError, StreamNotFoundError):
-            pass
-        return True
 
     def unpin(self) -> None:
         """Let another instance of the member take over at once, if this one is pinned."""
@@ -352,8 +349,7 @@ class GroupConsumeHandle:
             raise
         except ConsumerExistsError:
             # It has the filters of an earlier config.
-            if instance.delete_consumer(self._config):
-                return
+            instance.delete_consumer(self._config)
         except Error as error:
             if not isinstance(error, APIError) or error.err_code != _FILTER_NOT_UNIQUE:
                 self._core.report_error(error)
