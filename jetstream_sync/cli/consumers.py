@@ -29,7 +29,15 @@ from .render import Field, Mark, show_rows, warn, write_rows
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
 from .streams import matching, servers_of
-from .values import DURATION, PAUSE, force_option, with_options
+from .values import (
+    DURATION,
+    force_option,
+    names_option,
+    reverse_option,
+    sort_option,
+    watch_option,
+    with_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,12 +50,10 @@ T = TypeVar("T")
 
 @click.command()
 @click.argument("stream", required=False, shell_complete=complete_stream)
-@click.option(
-    "-n", "--names", "names_only", is_flag=True, help="Show only the names, one per line."
-)
+@names_option
 @click.option("-a", "--all-streams", is_flag=True, help="List the consumers of all streams.")
 @common_options
-def ls(settings: Settings, *, stream: str | None, names_only: bool, all_streams: bool) -> None:
+def ls(settings: Settings, *, stream: str | None, names: bool, all_streams: bool) -> None:
     """
     List the consumers of a STREAM.
 
@@ -56,7 +62,7 @@ def ls(settings: Settings, *, stream: str | None, names_only: bool, all_streams:
     with settings.jetstream() as js:
         if stream is None and not all_streams and settings.interactive:
             stream = Asker(settings).select("Select a stream", js.stream_names, "STREAM")
-        if names_only:
+        if names:
             _list_names(settings, js, stream)
             return
         found = infos_of(js, stream)
@@ -161,15 +167,9 @@ _SORTS: Final[dict[str, Callable[[ConsumerInfo], Any]]] = {
 
 @click.command()
 @click.argument("stream", required=False, shell_complete=complete_stream)
-@click.option(
-    "--sort",
-    type=click.Choice(list(_SORTS)),
-    default="name",
-    show_default=True,
-    help="Sort by this column.",
-)
-@click.option("-R", "--reverse", is_flag=True, help="Reverse the order.")
-@click.option("--watch", type=PAUSE, metavar="TIME", help="Refresh at this interval.")
+@sort_option(_SORTS, "name")
+@reverse_option
+@watch_option
 @common_options
 def report(
     settings: Settings,
@@ -297,15 +297,13 @@ find_options: Final = with_options(
 @click.command()
 @click.argument("stream", required=False, shell_complete=complete_stream)
 @find_options
-@click.option(
-    "-n", "--names", "names_only", is_flag=True, help="Show only the names, one per line."
-)
+@names_option
 @common_options
-def find(settings: Settings, *, stream: str | None, names_only: bool, **options: Any) -> None:
+def find(settings: Settings, *, stream: str | None, names: bool, **options: Any) -> None:
     """Find the consumers of a STREAM, or of all streams, that match all options."""
     with settings.jetstream() as js:
         found = find_consumers(js, stream, options)
-    if names_only:
+    if names:
         emit_names(settings, [title(info) if stream is None else info.name for info in found])
         return
     fields = (_name_of(stream), *_LIST)

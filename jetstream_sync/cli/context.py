@@ -20,7 +20,7 @@ from .prompts import Asker
 from .render import Block, Field, show_blocks, show_rows
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus, one_line
-from .values import force_option
+from .values import force_option, names_option
 
 #: Options that do not affect the login.
 _KEPT = ("timeout", "trace")
@@ -157,7 +157,7 @@ _LIST: Final = (
 
 
 @click.command()
-@click.option("-n", "--names", is_flag=True, help="Show only the names, one per line.")
+@names_option
 @common_options
 def ls(settings: Settings, *, names: bool) -> None:
     """List the contexts."""

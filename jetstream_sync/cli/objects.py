@@ -41,7 +41,7 @@ from .long_running import (
     reconnect_options,
     wait_interruptibly,
 )
-from .messages.outgoing import header_pairs
+from .messages.outgoing import header_option
 from .messages.view import write_bytes
 from .names import complete_object, complete_store
 from .output import count, counted, emit, emit_line, emit_text, note, size, when
@@ -50,7 +50,7 @@ from .prompts import Asker
 from .render import Block, Field, show_blocks, show_rows
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
-from .values import DURATION, FILE, Decorator, force_option
+from .values import DURATION, FILE, Decorator, force_option, names_option
 
 OBJECTS: Final = BucketKind[ObjectStore](
     noun="Object Store Bucket",
@@ -171,7 +171,7 @@ def info(settings: Settings, bucket: str | None, name: str | None) -> None:
 
 @click.command()
 @OBJECTS.argument(required=False)
-@click.option("-n", "--names", is_flag=True, help="Show only the names, one per line.")
+@names_option
 @common_options
 def ls(settings: Settings, bucket: str | None, names: bool) -> None:
     """List the buckets, or the objects of BUCKET."""
@@ -258,15 +258,7 @@ _progress_option = click.option(
 @click.argument("file", required=False, type=FILE)
 @click.option("--name", metavar="NAME", help="Name of the object.  [default: FILE]")
 @click.option("--description", metavar="TEXT", help="Description of the object.")
-@click.option(
-    "-H",
-    "--header",
-    "headers",
-    multiple=True,
-    metavar="K:V",
-    callback=header_pairs,
-    help="Add a header; repeatable.",
-)
+@header_option
 @click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Metadata entry; repeatable.")
 @_progress_option
 @force_option

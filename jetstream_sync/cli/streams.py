@@ -18,7 +18,17 @@ from .prompts import Asker
 from .render import Field, Mark, bad, show_rows, warn, write_rows
 from .settings import Settings, common_options
 from .stream_config import write_state
-from .values import DURATION, PATTERN, PAUSE, STREAM_NAME, force_option, with_options
+from .values import (
+    DURATION,
+    PATTERN,
+    STREAM_NAME,
+    force_option,
+    names_option,
+    reverse_option,
+    sort_option,
+    watch_option,
+    with_options,
+)
 
 Info = TypeVar("Info")
 
@@ -37,9 +47,6 @@ _all_option = click.option(
     "everything",
     is_flag=True,
     help="Include internal streams, such as those of buckets.",
-)
-_names_option = click.option(
-    "-n", "--names", is_flag=True, help="Show only the names, one per line."
 )
 
 
@@ -63,7 +70,7 @@ def _show_list(
 
 
 @click.command()
-@_names_option
+@names_option
 @_all_option
 @click.option("--subject", metavar="SUBJECT", help="List only streams that store this subject.")
 @common_options
@@ -124,7 +131,7 @@ find_options: Final = with_options(
 
 @click.command()
 @find_options
-@_names_option
+@names_option
 @_all_option
 @common_options
 def find(settings: Settings, names: bool, everything: bool, **options: Any) -> None:
@@ -227,18 +234,12 @@ _SORTS: Final[dict[str, Callable[[StreamInfo], Any]]] = {
 
 
 @click.command()
-@click.option(
-    "--sort",
-    type=click.Choice(list(_SORTS)),
-    default="bytes",
-    show_default=True,
-    help="Column to sort by; numbers are in descending order.",
-)
-@click.option("-R", "--reverse", is_flag=True, help="Reverse the order.")
+@sort_option(_SORTS, "bytes")
+@reverse_option
 @_all_option
 @click.option("--subject", metavar="SUBJECT", help="Include only streams that store this subject.")
 @click.option("--cluster", metavar="NAME", help="Include only streams in this cluster.")
-@click.option("--watch", type=PAUSE, metavar="TIME", help="Repeat the report with this interval.")
+@watch_option
 @common_options
 def report(
     settings: Settings,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +24,7 @@ from .output import counted, emit_line, limit, seconds_text, size
 from .render import Block, Field, bad, show_blocks, show_rows, warn, write_rows
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
-from .values import PAUSE, Decorator, with_options
+from .values import reverse_option, sort_option, watch_option, with_options
 
 if TYPE_CHECKING:
     from .. import Connection
@@ -144,23 +144,12 @@ _SERVER_SORTS: Final[dict[str, Callable[[Row], Any]]] = {
 }
 
 _expect = click.argument("expect", required=False, type=click.IntRange(1))
-_reverse = click.option("-R", "--reverse", is_flag=True, help="Reverse the order.")
-
-
-def _sort_option(keys: Iterable[str], default: str) -> Decorator:
-    return click.option(
-        "--sort",
-        type=click.Choice(list(keys)),
-        default=default,
-        show_default=True,
-        help="Sort by this column; numbers are in descending order.",
-    )
 
 
 @click.command()
 @_expect
-@_sort_option(_SERVER_SORTS, "rtt")
-@_reverse
+@sort_option(_SERVER_SORTS, "rtt")
+@reverse_option
 @common_options
 def ls(settings: Settings, *, expect: int | None, sort: str, reverse: bool) -> None:
     """
@@ -283,12 +272,11 @@ def info(settings: Settings, *, server: str | None) -> None:
 
 # --- reports --------------------------------------------------------------------------------------
 
-_watch = click.option("--watch", type=PAUSE, metavar="TIME", help="Refresh at this interval.")
 _server_options = with_options(
     click.option("--host", metavar="SERVER", help="Include only this server."),
     click.option("--cluster", metavar="NAME", help="Include only servers of this cluster."),
-    _reverse,
-    _watch,
+    reverse_option,
+    watch_option,
 )
 
 
@@ -379,7 +367,7 @@ def _of_account(rows: list[Row]) -> list[Row]:
 
 @click.command()
 @click.option("--account", metavar="NAME", help="Show only what this account uses.")
-@_sort_option(_JETSTREAM_SORTS, "cluster")
+@sort_option(_JETSTREAM_SORTS, "cluster")
 @_server_options
 @common_options
 def jetstream(settings: Settings, *, account: str | None, sort: str, **options: Any) -> None:
@@ -423,7 +411,7 @@ _CONNECTION_SORTS: Final[dict[str, tuple[Callable[[Row], Any], str]]] = {
 }
 _STATES: Final = ("open", "closed", "all")
 _connection_options = with_options(
-    _sort_option(_CONNECTION_SORTS, "subs"),
+    sort_option(_CONNECTION_SORTS, "subs"),
     click.option(
         "--top",
         type=click.IntRange(1),
@@ -477,8 +465,8 @@ def server_connections(settings: Settings, *, account: str | None, **options: An
 
 @click.command("connections")
 @_connection_options
-@_reverse
-@_watch
+@reverse_option
+@watch_option
 @common_options
 def account_connections(settings: Settings, **options: Any) -> None:
     """List the connections of the own account."""
@@ -534,7 +522,7 @@ def _by_account(answers: list[Row]) -> list[Row]:
 
 @click.command()
 @click.argument("account", required=False)
-@_sort_option(_ACCOUNT_SORTS, "subs")
+@sort_option(_ACCOUNT_SORTS, "subs")
 @_server_options
 @common_options
 def accounts(settings: Settings, *, account: str | None, sort: str, **options: Any) -> None:
@@ -564,8 +552,8 @@ _STATISTICS: Final = (
 
 
 @click.command()
-@_reverse
-@_watch
+@reverse_option
+@watch_option
 @common_options
 def statistics(settings: Settings, **options: Any) -> None:
     """Show the connections and the traffic of the own account on each server."""

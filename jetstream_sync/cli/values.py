@@ -8,7 +8,7 @@ Parsers and option types for sizes, durations, times and names.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -250,6 +250,27 @@ STREAM_NAME: Final = Parsed("name", check_stream_name)
 force_option: Decorator = click.option(
     "-f", "--force", "-y", "--yes", is_flag=True, help="Do not ask for confirmation."
 )
+
+
+#: Options of listings and reports.
+names_option: Decorator = click.option(
+    "-n", "--names", is_flag=True, help="Show only the names, one per line."
+)
+reverse_option: Decorator = click.option("-R", "--reverse", is_flag=True, help="Reverse the order.")
+watch_option: Decorator = click.option(
+    "--watch", type=PAUSE, metavar="TIME", help="Repeat the report at this interval."
+)
+
+
+def sort_option(keys: Iterable[str], default: str) -> Decorator:
+    """Return the option for the column to sort by."""
+    return click.option(
+        "--sort",
+        type=click.Choice(list(keys)),
+        default=default,
+        show_default=True,
+        help="Column to sort by; numbers are in descending order.",
+    )
 
 
 def with_options(*options: Callable[[Any], Any]) -> Decorator:

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -21,11 +21,10 @@ from ..env import Environment
 from ..long_running import password_once, read_interruptibly
 from ..settings import Settings
 from ..status import CommandError, ExitStatus
+from ..values import Decorator, with_options
 
 if TYPE_CHECKING:
     from ... import Connection
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 #: Versions of nats-server that ignore the headers of newer features.
 _OLD_VERSION: Final = re.compile(r"2\.([0-9]|10)\.")
@@ -49,40 +48,10 @@ def require_2_11(nc: Connection, feature: str) -> None:
         raise ServerTooOldError(feature, "2.11", version)
 
 
-def message_options(command: _Command) -> _Command:
-    """Add the options of `outgoing()` to a click command."""
-    for option in (
-        click.option(
-            "--templates/--no-templates",
-            default=False,
-            help="Fill in {{Count}}, {{Time}}, {{TimeStamp}}, {{Unix}}, {{UnixNano}}, {{ID}} and "
-            "{{Random MIN MAX}} in subject, headers and body.",
-        ),
-        click.option(
-            "--send-on",
-            type=click.Choice(["eof", "newline"]),
-            default="eof",
-            show_default=True,
-            help="Send standard input as one message, or one message per line.",
-        ),
-        click.option(
-            "-H",
-            "--header",
-            "headers",
-            multiple=True,
-            metavar="K:V",
-            callback=header_pairs,
-            help="Add a header; repeatable.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def header_pairs(
+def _header_pairs(
     _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
 ) -> list[tuple[str, str]]:
-    """Return the names and values of ``--header NAME:VALUE``; the callback of a click option."""
+    """Return the names and values of ``--header NAME:VALUE``."""
     pairs = []
     for value in values:
         name, colon, text = value.partition(":")
@@ -90,6 +59,34 @@ def header_pairs(
             raise click.BadParameter(f"invalid header {value!r}: expected NAME:VALUE")
         pairs.append((name.strip(), text.strip()))
     return pairs
+
+
+#: The headers of a message, as pairs.
+header_option: Decorator = click.option(
+    *("-H", "--header", "headers"),
+    multiple=True,
+    metavar="K:V",
+    callback=_header_pairs,
+    help="Add a header; repeatable.",
+)
+
+#: The options of `outgoing()`.
+message_options: Decorator = with_options(
+    header_option,
+    click.option(
+        "--send-on",
+        type=click.Choice(["eof", "newline"]),
+        default="eof",
+        show_default=True,
+        help="Send standard input as one message, or one message per line.",
+    ),
+    click.option(
+        "--templates/--no-templates",
+        default=False,
+        help="Fill in {{Count}}, {{Time}}, {{TimeStamp}}, {{Unix}}, {{UnixNano}}, {{ID}} and "
+        "{{Random MIN MAX}} in subject, headers and body.",
+    ),
+)
 
 
 def outgoing(

@@ -19,7 +19,7 @@ from ..long_running import wait_interruptibly
 from ..output import emit, seconds_text
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
-from .outgoing import body_of, header_pairs, require_2_11
+from .outgoing import body_of, header_option, require_2_11
 
 Event = dict[str, Any]
 
@@ -44,13 +44,7 @@ _KINDS: Final = {
 @click.argument("body", required=False, default="")
 @click.option("--deliver", is_flag=True, help="Deliver the message, and store it in streams.")
 @click.option("-T", "--timestamp", is_flag=True, help="Show the time since the message arrived.")
-@click.option(
-    *("-H", "--header", "headers"),
-    multiple=True,
-    metavar="K:V",
-    callback=header_pairs,
-    help="Add a header; repeatable.",
-)
+@header_option
 @common_options
 def trace(
     settings: Settings,
