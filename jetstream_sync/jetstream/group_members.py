@@ -22,11 +22,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from ..api.consumer import ConsumerConfig
-from ..api.groups import (
-    PRIORITY_GROUP,
-    GroupConfig,
-    parse_config,
-)
+from ..api.groups import PRIORITY_GROUP, GroupConfig, parse_config
 from ..client.events import is_deliberate_close
 from ..client.threads import Signal, spawn
 from ..errors import (
@@ -49,12 +45,7 @@ from ..net.clock import Deadline
 from .api_requests import APIRequests
 from .consume import ConsumeHandle, JetStreamCallback
 from .consumer import continuous_pull
-from .consumer_api import (
-    CREATE,
-    add_consumer,
-    consumer_info,
-    delete_consumer,
-)
+from .consumer_api import CREATE, add_consumer, consumer_info, delete_consumer
 from .key_value import KeyValue
 from .message import JetStreamMsg
 from .messages import MessagePuller

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import AckPolicy, DiscardPolicy, PriorityPolicy, RetentionPolicy, StorageType
@@ -42,17 +42,10 @@ from ..options import check_callback
 from ..subjects import check_consumer_name, check_stream_name
 from .api_requests import APIRequests, require_level
 from .consume import JetStreamCallback
-from .consumer_api import (
-    delete_consumer,
-    list_consumers,
-    unpin_consumer,
-)
+from .consumer_api import delete_consumer, list_consumers, unpin_consumer
 from .group_members import MIN_TIMEOUT_S, GroupConsumeHandle, MemberConsumer
 from .key_value import KeyValue
 from .stream import Stream
-
-if TYPE_CHECKING:
-    pass
 
 _G = TypeVar("_G", bound="ConsumerGroup")
 
