@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from jetstream_sync.jetstream.direct_get import StoredMsg
     from jetstream_sync.server import NatsServer
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    # The wait of a client that reconnects is random, in a thread that other tests have left.
+    pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies"),
+]
 
 ALL = tuple(READ_TYPES)
 #: So that the numbers of remaining messages lose a digit three times.

@@ -11,7 +11,11 @@ from jetstream_sync.durations import time_from_ns, time_to_text
 from jetstream_sync.errors import Error
 from jetstream_sync.spark.reading.times import HeaderTimes, MessageTimes, ReplyTimes
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    # The wait of a client that reconnects is random, in a thread that other tests have left.
+    pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies"),
+]
 
 USUAL_NS = 1_763_830_000_123_456_789
 #: Times of other lengths: 1970, 2001, and the last one of an int64.
