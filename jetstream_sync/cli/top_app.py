@@ -6,6 +6,7 @@ All requests are made by threads: those of `Poller`, and of workers of Textual f
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -374,6 +375,7 @@ class TopApp(App[None]):
         self._consumer_sort = consumer_sort
         self._may_change = may_change
         self._drawn: object = None
+        self._parent_pid = os.getppid()
 
     def compose(self) -> ComposeResult:
         """Create the widgets."""
@@ -416,7 +418,8 @@ class TopApp(App[None]):
 
     def _draw(self, *, force: bool = False) -> None:
         """Show the last frame, if anything has changed."""
-        if self.poller.failure is not None:
+        orphaned = self.is_web and os.getppid() != self._parent_pid
+        if orphaned or self.poller.failure is not None:
             self.exit()
             return
         problem = self.poller.problem()

@@ -6,8 +6,8 @@ Rules:
 1. A request is answered only with the cookie of the session. The first request with the token of the
    address gets the cookie; the token is invalid from then on.
 2. A WebSocket is accepted only from the page of this server, by its Origin: it runs the command.
-3. Each WebSocket has a process with the command line of this one. It offers changes only with
-   ``--allow-changes``.
+3. Each WebSocket has a process with the command line of this one, which ends with it. It offers changes
+   only with ``--allow-changes``.
 4. Other machines are served only with TLS, of this server or of a proxy in front of it.
 """
 
@@ -38,6 +38,8 @@ _COOKIE: Final = "jsm_top"
 _TOKEN_BYTES: Final = 32
 #: Maximum number of processes of browsers at a time.
 _MAX_SESSIONS: Final = 8
+#: How long open pages may delay the end of the server, in seconds.
+_SHUTDOWN_S: Final = 1.0
 #: The page loads nothing from other servers, and no other page may embed it.
 _HEADERS: Final = {
     "Content-Security-Policy": (
@@ -191,8 +193,9 @@ async def _add_headers(_request: web.Request, response: web.StreamResponse) -> N
 def serve(settings: Settings, address: WebAddress) -> NoReturn:
     """Serve the application until Ctrl-C."""
     # The process finds TEXTUAL_DRIVER in its environment, and ignores the options for the web.
+    # It ends with its parent, which is this process and not a shell.
     command = shlex.join([sys.executable, "-m", __package__, *settings.words])
-    server = TopServer(address, command)
+    server = TopServer(address, f"exec {command}")
 
     def listening(*_: Any) -> None:
         if settings.json:
@@ -209,6 +212,7 @@ def serve(settings: Settings, address: WebAddress) -> NoReturn:
         ssl_context=address.tls,
         handle_signals=False,
         access_log=None,
+        shutdown_timeout=_SHUTDOWN_S,
         print=listening,
     )
     # aiohttp returns at Ctrl-C only.
