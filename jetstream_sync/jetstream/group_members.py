@@ -96,6 +96,8 @@ class MemberConsumer:
         self._last_reply = b""
         #: The running callback; ``None``: there is none.
         self.running: ConsumeHandle | None = None
+        #: The thread of the last message, also while the callback is being stopped.
+        self.callback_thread: threading.Thread | None = None
 
     def create_consumer(self, config: GroupConfig) -> None:
         """Create the consumer with the filters of the member; an equal one is kept."""
@@ -114,6 +116,7 @@ class MemberConsumer:
     def _deliver(self, msg: JetStreamMsg) -> None:
         _, _, msg._subject = msg._subject.partition(b".")  # noqa: SLF001 - without the partition
         self._last_reply = msg.ack_subject
+        self.callback_thread = threading.current_thread()
         self._callback(msg)
 
     def stop(self, *, drain: bool = False) -> None:
@@ -122,7 +125,7 @@ class MemberConsumer:
         if running is None:
             return
         if drain:
-            with suppress(ConnectionClosedError, TimeoutError):
+            with suppress(Error):
                 running.drain()
         running.stop()
         running.wait_closed()
@@ -239,8 +242,7 @@ class GroupConsumeHandle:
 
         """
         self._core.check_not_forked()
-        running = self._instance.running
-        if running is not None and threading.current_thread() is running._thread:  # noqa: SLF001
+        if threading.current_thread() is self._instance.callback_thread:
             raise TimeoutError("the callback cannot wait for its own end")
         if not self._closed.wait(Deadline(timeout).left()):
             raise TimeoutError("the callback has not handled its last message yet")

@@ -371,6 +371,7 @@ def test_the_callback_can_stop_its_member(
     def callback(msg: JetStreamMsg) -> None:
         msg.ack()
         handles[0].drain()
+        wait_until(lambda: handles[0]._instance.running is None)  # it waits for this callback
         try:
             handles[0].wait_closed()
         except TimeoutError as error:
