@@ -424,8 +424,8 @@ class TopApp(App[None]):
             return
         problem = self.poller.problem()
         now = (self.poller.refreshes, problem, self.poller.paused, self.poller.interval)
-        if now == self._drawn and not force:
-            return
+        if (now == self._drawn and not force) or not self.query("#title"):
+            return  # nothing is new, or the screen is being removed
         self._drawn = now
         frame = self.poller.frame
         info = self._nc.server_info

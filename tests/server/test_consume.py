@@ -155,7 +155,7 @@ def test_stop_after_ends_it(js: JetStream, consumer: PullConsumer) -> None:
 def test_bad_options_are_refused_before_anything_starts(consumer: PullConsumer) -> None:
     """An option that is unknown or out of range is refused before a thread is started."""
     before = threading.active_count()
-    for options in ({"max_messages": 0}, {"foo": 1}, {"max_messages": 1, "max_bytes": 1}):
+    for options in ({"max_messages": 0}, {"foo": 1}, {"max_messages": 1, "max_bytes": 0}):
         with pytest.raises(InvalidOptionError):
             consumer.consume(print, **options)  # type: ignore[arg-type]
     assert threading.active_count() == before

@@ -193,7 +193,7 @@ def test_a_misspelled_option_is_reported_as_by_connect() -> None:
         with pytest.raises(InvalidOptionError, match="did you mean connect_timeout"):
             shared_connection("nats://127.0.0.1:1", conect_timeout=1)  # type: ignore[call-arg]
         with pytest.raises(InvalidOptionError, match="servers"):
-            shared_connection(None)  # type: ignore[arg-type]
+            shared_connection(7)  # type: ignore[arg-type]
         with pytest.raises(InvalidOptionError, match="unknown option"):
             shared_connection("nats://127.0.0.1:1", x=[[]])  # type: ignore[call-arg]
 

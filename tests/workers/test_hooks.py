@@ -38,7 +38,9 @@ def test_hooks_are_called_for_the_life_of_the_worker(
         assert run.stop() == 0
     assert all(each.worker == "hooked" for each in events)
     kinds = [each.kind for each in events]
-    assert (kinds[0], kinds[1], kinds[-2], kinds[-1]) == ("start", "ready", "drain", "stop")
+    # A message may be handled before the worker has reported that all threads are ready.
+    assert (kinds[0], kinds[-2], kinds[-1]) == ("start", "drain", "stop")
+    assert kinds.count("ready") == 1
     assert events[-1].status == 0
     found = [
         (
