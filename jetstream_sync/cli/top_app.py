@@ -94,7 +94,7 @@ class ViewTable(DataTable[Text]):
     def __init__(self, settings: Settings, view: View, sort: int) -> None:
         super().__init__(cursor_type="row", zebra_stripes=True)
         self.view = view
-        self.sort_column = sort
+        self.sort_column: int = sort
         #: ``None``: the default order of the column.
         self.down: bool | None = None
         #: The rows that are shown, in their order.
@@ -308,8 +308,8 @@ class _Dialog(ModalScreen[str]):
 class TopApp(App[None]):
     """The application; `run_app` runs it."""
 
-    ENABLE_COMMAND_PALETTE = False
-    CSS = """
+    ENABLE_COMMAND_PALETTE: ClassVar[bool] = False
+    CSS: ClassVar[str] = """
     #title { text-style: bold; height: 1; }
     #state { height: 1; }
     #state.problem { color: $error; }

@@ -530,8 +530,8 @@ class Poller:
     """Reads frames on a thread, so that requests do not delay the handling of keys."""
 
     def __init__(self, nc: Connection, collector: Collector, interval: float, view: str) -> None:
-        self.frame = Frame()
-        self.refreshes = 0
+        self.frame: Frame = Frame()
+        self.refreshes: int = 0
         self.interval = interval
         self.paused = False
         self.failure: Error | None = None

@@ -170,7 +170,7 @@ class Leases(NoLeases):
         self._stream = stream
         self._consumer = consumer
         self.last_taken: dict[int, JetStreamMsg] = {}
-        self.unsure = False
+        self.unsure: bool = False
         self.times: ReceiveTimes = ReceiveTimes()
         self._lock = threading.Lock()
         # --- under _lock ---
@@ -189,7 +189,7 @@ class Leases(NoLeases):
         self._shortest = min(self._waits)
         self.times.run_length = self._shortest * _RUN_FRACTION
         self.times.recorded = _NEVER if leased else _ALWAYS
-        self.fresh_until = _NEVER if leased else _ALWAYS
+        self.fresh_until: float = _NEVER if leased else _ALWAYS
         self._expiry = _NEVER  # when the first lease of the current run expires
 
     # --- called by the taking threads -------------------------------------------------------------

@@ -56,7 +56,8 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
 
     message: tuple[bytes, int] | None
     #: Number of retries while there are no responders, and the delay before each, in seconds.
-    retries, retry_wait = DEFAULT_RETRIES
+    retries: int = DEFAULT_RETRIES.attempts
+    retry_wait: float = DEFAULT_RETRIES.wait_s
 
     def __getattr__(self, name: str) -> Any:
         # Called for a missing attribute: it belongs to the standard part, or it does not exist.

@@ -22,7 +22,9 @@ class ScheduleAPI:
 
         def publish(self, *args: Any, **options: Any) -> PubAck: ...  # noqa: D102
         def find_stream_name_by_subject(self, subject: str) -> str: ...  # noqa: D102
-        def get_stream(self, name: str) -> Stream: ...  # noqa: D102
+
+        def get_stream(self, name: str) -> Stream:
+            """Return an existing stream."""
 
     def schedule(
         self,
