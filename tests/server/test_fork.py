@@ -68,7 +68,10 @@ from jetstream_sync.server import NatsServer
 
 OPEN_FILES = Path("/proc/self/fd")
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here"),
+    pytest.mark.server(">=2.11"),  # because of the consumer group
+]
 
 
 @dataclass
