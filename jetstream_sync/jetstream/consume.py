@@ -85,6 +85,8 @@ class ConsumeHandle:
         self._config = config
         self._closed = Signal()
         self._error: Error | None = None
+        # Before another thread may look at it, such as one that closes the connection.
+        self._thread: threading.Thread | None = None
         messages.set_callback_waiter(self._finished)
         self._thread = spawn(f"consume-{name}", self._run)
 

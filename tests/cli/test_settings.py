@@ -305,7 +305,7 @@ def test_the_trace_has_no_logins(guarded: NatsServer) -> None:
 def test_the_timeout_is_kept() -> None:
     """The timeout of an option or variable limits every wait."""
     with Listener(lambda peer: (peer.handshake(), peer.rest())) as listener:
-        result = run_jsm("-s", listener.url, "account", "info", JSM_TIMEOUT="100ms")
+        result = run_jsm("-s", listener.url, "account", "info", JSM_TIMEOUT="1s")
         assert result.status == 4
     bad = run_jsm("account", "info", NATS_TIMEOUT="soon")
     assert (bad.status, "NATS_TIMEOUT" in bad.err) == (2, True)

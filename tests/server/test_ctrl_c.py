@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fix_ctrl_c import interrupted
+from fix_ctrl_c import by_opcodes, interrupted
 from fix_threads import SCALE, wait_until
 
 import jetstream_sync
@@ -74,7 +74,6 @@ def check_it_works(nc: Connection, sub: Subscription) -> None:
 
 # CPython 3.13 gives opcode events for some functions and not for others, and 3.12 may crash when they
 # are asked for while other threads run. What is tested is the same code on all of them.
-by_opcodes = pytest.mark.skipif(sys.version_info >= (3, 12), reason="not every opcode is traced")
 
 
 @by_opcodes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_ctrl_c import interrupted
+from fix_ctrl_c import by_opcodes, interrupted
 from fix_threads import SCALE, wait_until, within
 
 import jetstream_sync
@@ -367,7 +366,7 @@ def test_domain(domain: str) -> None:
 
 # As in test_ctrl_c: newer versions do not trace every opcode.
 @pytest.mark.matrix
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="not every opcode is traced")
+@by_opcodes
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("call", ["put", "replace", "delete", "get_file"])
 def test_ctrl_c_anywhere(js: JetStream, tmp_path: Path, call: str) -> None:

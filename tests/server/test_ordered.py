@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from fix_ctrl_c import interrupted
+from fix_ctrl_c import by_opcodes, interrupted
 from fix_threads import between, wait_until
 
 import jetstream_sync
@@ -699,7 +699,7 @@ def test_a_lost_consumer_loses_no_accepted_message(js: JetStream, stream: Stream
         assert got + [int(msg.data) for msg in messages] == list(range(300))
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="not every opcode is traced")
+@by_opcodes
 def test_a_ctrl_c_while_a_lost_consumer_is_left(js: JetStream, stream: Stream) -> None:
     """Wherever it strikes, each accepted message is still returned, once and in order."""
     fill(js, stream.name, 20)
@@ -743,7 +743,7 @@ def test_a_ctrl_c_loses_at_most_the_message_of_the_call(js: JetStream, stream: S
             pytest.fail("the call has more points than expected")
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="not every opcode is traced")
+@by_opcodes
 def test_a_ctrl_c_does_not_lock_out_the_next_call(js: JetStream, stream: Stream) -> None:
     """A Ctrl-C around the lock for creating a consumer leaves it free, so that reading continues."""
     fill(js, stream.name, 1)

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
-from fix_ctrl_c import interrupted
+from fix_ctrl_c import by_opcodes, interrupted
 from fix_faults import FaultProxy, Toward
 from fix_threads import between, wait_until
 
@@ -121,7 +121,8 @@ def test_an_interrupted_fetch_loses_no_message(js: JetStream, stream: Stream) ->
     assert read_to(ordered, 9, []) == list(range(10))
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="not every opcode is traced")
+@by_opcodes
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="3.10 handles signals also after a return")
 @pytest.mark.parametrize("call", ["fetch", "next"])
 def test_a_ctrl_c_anywhere_in_a_fetch_loses_no_message(
     js: JetStream, stream: Stream, call: str

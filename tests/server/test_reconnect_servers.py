@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from fix_ctrl_c import interrupted
+from fix_ctrl_c import by_opcodes, interrupted
 from fix_threads import SCALE, wait_until
 
 import jetstream_sync
@@ -258,7 +258,7 @@ def test_ctrl_c_ends_connecting(*, retry: bool) -> None:
 
 
 # As in test_ctrl_c.py.
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="not every opcode is traced")
+@by_opcodes
 def test_ctrl_c_during_reconnect(server: NatsServer) -> None:
     """Wherever a Ctrl-C interrupts reconnect(), the connection works afterwards."""
     with jetstream_sync.connect(server.url, **QUICK) as nc:

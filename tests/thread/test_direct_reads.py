@@ -7,7 +7,6 @@ import random
 import signal
 import socket
 import struct
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from functools import partial
 
 import pytest
 from fake_jetstream import consumer_of
-from fix_ctrl_c import interrupted
+from fix_ctrl_c import by_opcodes, interrupted
 from fix_fork import in_child
 from fix_proxy import Listener, ScriptedPeer
 from fix_threads import SCALE, wait_until
@@ -41,8 +40,6 @@ from jetstream_sync.errors import ConnectionLostError
 from jetstream_sync.jetstream.pull import AnswerInbox
 from jetstream_sync.net.clock import Deadline
 from jetstream_sync.server import NatsServer
-
-by_opcodes = pytest.mark.skipif(sys.version_info >= (3, 12), reason="not every opcode is traced")
 
 
 class Service:

@@ -7,7 +7,6 @@ import logging
 import os
 import pickle
 import ssl
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from fix_ctrl_c import interrupted
+from fix_ctrl_c import by_opcodes, interrupted
 from fix_fork import in_child
 from fix_proxy import Listener, ScriptedPeer
 from fix_threads import SCALE, wait_until
@@ -428,9 +427,7 @@ def test_forks_at_any_moment(forks: int) -> None:
 # --- Ctrl-C -------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(
-    sys.version_info >= (3, 12), reason="Pythons from 3.12 on may crash when they trace opcodes"
-)
+@by_opcodes
 # A socket that was being created at the signal is closed by garbage collection.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_ctrl_c_at_any_moment(listener: Listener) -> None:

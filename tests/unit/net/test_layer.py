@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ssl
-import sys
 
 import pytest
-from fix_ctrl_c import interrupted
+from fix_ctrl_c import by_opcodes, interrupted
 from fix_layers import KINDS, Wire, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -93,7 +92,7 @@ def test_nothing_counts_before_it_is_sent(kind: str) -> None:
 
 
 @each_kind
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="tracing opcodes may crash it")
+@by_opcodes
 @pytest.mark.parametrize("room", [None, 50], ids=["room", "full"])
 def test_a_ctrl_c_loses_and_repeats_nothing(kind: str, room: int | None) -> None:
     """Wherever Ctrl-C interrupts a send, the counted bytes have been sent, once."""
