@@ -14,7 +14,8 @@ import pytest
 
 __all__ = ["by_opcodes", "interrupted", "points"]
 
-#: Pythons before 3.11.4 have crashed in these tests; later than 3.11 not every opcode is traced.
+#: In Python 3.11.2 the interpreter has stopped for ever in these tests, at a call outside the package; from
+#: 3.12 on not every opcode is traced.
 by_opcodes = pytest.mark.skipif(
     (3, 11) <= sys.version_info < (3, 11, 4) or sys.version_info >= (3, 12),
     reason="this Python does not trace opcodes reliably",

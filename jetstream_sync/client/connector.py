@@ -213,30 +213,27 @@ class Connector:
         choose = self._options.reconnect_to_cb
         if choose is None:
             return None
-        addresses = self._pool.addresses()
-        servers = self._pool.servers()
         try:
-            choice = choose(servers)
+            choice = choose(self._pool.servers())
             if choice is None:
                 return None
             server, delay = choice
+            address = self._address(server.uri)
             wait = seconds(delay, "reconnect_to_cb")
-            address = next(each for each in addresses if each.url == server.uri)
-        except StopIteration:
-            self._events.error(
-                InvalidOptionError(
-                    "reconnect_to_cb", server.uri, "returned a server outside the pool"
-                )
-            )
-            return None
         except Exception as error:
-            log.exception("%s: reconnect_to_cb raised", self._name)
+            log.exception("%s: reconnect_to_cb raised, or its result is invalid", self._name)
             self._events.error(error)
             return None
         if wait > 0:
             self._skip_wait.wait(min(wait, _MAX_DELAY_S))
             self._skip_wait.clear()
         return address
+
+    def _address(self, url: str) -> ServerAddress:
+        for address in self._pool.addresses():
+            if address.url == url:
+                return address
+        raise InvalidOptionError("reconnect_to_cb", url, "is not in the server pool")
 
     def _delay(self, rounds: int) -> float:
         """Return the delay in seconds after a number of rounds."""

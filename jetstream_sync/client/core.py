@@ -3,7 +3,7 @@ The internals of a connection: its state, its transport and the threads that ser
 
 Threads: the *reader* receives bytes, feeds the parser and passes messages to their receivers; when the
 transport breaks, it reconnects. The *flusher* sends buffered commands and keeps the ping schedule.
-Neither runs user code, except for the login and reconnect-delay functions of the options, which the
+Neither runs user code, except for the login and reconnect functions of the options, which the
 reader calls while it is disconnected.
 
 Lock order: ``_lock`` (state, session), then the lock of `KeepAlive`, then that of `Writer`.

@@ -129,8 +129,8 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec h
         return self.modified(path)
 
     def modified(self, path: str) -> Any:
-        """Return when a file was written, in UTC."""
-        return self.info(path)["mtime"]
+        """Return when a file was written, in UTC; ``None`` for a directory."""
+        return self.info(path).get("mtime")
 
     def mkdir(self, path: str, create_parents: bool = True, **options: Any) -> None:
         """Create the store of a path; directories in it exist as long as they have files."""

@@ -44,7 +44,7 @@ _MIN_TTL_S: Final = 1.0
 #: A lock is written again after this fraction of its ``ttl``, and is lost after the other one.
 _RENEWAL_FRACTION: Final = 1 / 3
 _LOST_FRACTION: Final = 0.9
-#: Seconds before a failed write is repeated.
+#: Seconds before a failed write is repeated, also one in place of a holder that has stopped.
 _RETRY_S: Final = 0.25
 
 
@@ -93,7 +93,7 @@ class Lock:
         self._writing = threading.Lock()
         self._released = Signal()
         self._released.set()
-        self._lost = Signal()
+        self._is_lost = False
         self._pid = 0
         self._token = 0
         # --- under _writing ---
@@ -114,9 +114,9 @@ class Lock:
     def lost(self) -> bool:
         """Whether the lock was acquired and is over without a release; another client may hold it."""
         if self._released.is_set():
-            return self._lost.is_set()
+            return self._is_lost
         late = monotonic() - self._renewed_at >= self._ttl * _LOST_FRACTION
-        return late or self._lost.is_set() or self._pid != os.getpid()
+        return late or self._is_lost or self._pid != os.getpid()
 
     @property
     def token(self) -> int:
@@ -145,7 +145,7 @@ class Lock:
         deadline = Deadline(timeout)
         while self.held and not deadline.expired():
             left = self._renewed_at + self._ttl * _LOST_FRACTION - monotonic()
-            self._lost.wait(deadline.sooner(max(0.0, min(left, _RETRY_S))).left())
+            self._released.wait_for(lambda: not self.held, deadline.sooner(max(0.0, left)))
         return self.lost
 
     # --- acquiring ------------------------------------------------------------------------------
@@ -211,9 +211,9 @@ class Lock:
         self._token = self._revision = revision
         self._renewed_at = began
         self._pid = os.getpid()
-        self._lost = Signal()
+        self._is_lost = False
         self._released = released = Signal()
-        spawn(f"nats-lock-{self._key}", lambda: self._renew_until(released))
+        spawn(f"lock-{self._key}", lambda: self._renew_until(released))
         return True
 
     def _value(self) -> bytes:
@@ -233,16 +233,16 @@ class Lock:
         """Write the key again and again; the function of a thread."""
         wait = self._ttl * _RENEWAL_FRACTION
         while not released.wait(wait):
-            if self.lost:
-                self._lost.set()
-                return
             wait = self._ttl * _RENEWAL_FRACTION
             try:
-                if not self._renew(released):
-                    self._lost.set()
-                    return
+                is_lost = self.lost or not self._renew(released)
             except Error:
                 wait = _RETRY_S  # until it is lost
+                continue
+            if is_lost:
+                self._is_lost = True
+                released.wake_all()  # the threads in `wait_lost`
+                return
 
     def _renew(self, released: Signal) -> bool:
         """Write the key again; return false if another client has written it."""
@@ -274,7 +274,7 @@ class Lock:
         if self._pid != os.getpid() or self._released.is_set():
             return
         if self.lost:
-            self._lost.set()
+            self._is_lost = True
         self._released.set()
         with self._writing, suppress(WrongLastRevisionError):
             self._kv.delete(self._key, last=self._revision)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ..client.result_slot import copy_exception
 from ..client.threads import Waiters
 from ..errors import IteratorClosedError, TimeoutError
 from ..net.clock import Deadline
@@ -115,7 +116,7 @@ class Replica(Mapping[str, bytes]):
             lambda: self._revision >= revision, deadline.sooner(_POLL_S)
         ):
             if self._handle.error is not None:
-                raise self._handle.error
+                raise copy_exception(self._handle.error)
             if self._handle.closed:
                 raise IteratorClosedError("the replica was closed")
             if deadline.expired():

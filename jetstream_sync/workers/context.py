@@ -129,7 +129,7 @@ class Context:
         self.acked = True
 
     def extend(self, seconds: float) -> None:
-        """Let the handler run for this many seconds from now, instead of its ``timeout``."""
+        """Let the handler run for this many seconds from now, instead of its ``timeout``; a ``soft_timeout`` stays."""
         if not self._delivery.given_up:
             self._delivery.give_up_at = lease_clock() + seconds
 

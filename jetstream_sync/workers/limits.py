@@ -160,7 +160,7 @@ class SoftTimeoutError(Exception):
     """
 
 
-class _SoftLimit:
+class SoftLimit:
     """The limit of one run of a handler, in the thread that creates it."""
 
     def __init__(self, seconds: float) -> None:
@@ -174,25 +174,23 @@ class _SoftLimit:
         with self._lock:
             if self._runs:
                 self._runs = False
-                _raise_in(self._thread, SoftTimeoutError)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(self._thread), ctypes.py_object(SoftTimeoutError)
+                )
 
     def end(self) -> None:
-        """Prevent an interrupt, also one that is about to be raised; called by the thread itself."""
+        """Prevent an interrupt, or take the one that was sent; called by the thread itself."""
+        # An error that is not raised yet is raised here: at the latest when the lock is released,
+        # since the interpreter looks for it after each call. It must not be taken back with a null
+        # pointer instead: CPython then looks for an error after every call from there on, and 3.11
+        # under a debugger or coverage never returns from that.
         while True:
             try:
                 with self._lock:
                     self._runs = False
-                _raise_in(self._thread, None)
                 return
             except SoftTimeoutError:
                 pass  # it came just now
-
-
-def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """Raise an error in another thread at its next byte code; ``None``: take an earlier one back."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(thread), None if error is None else ctypes.py_object(error)
-    )
 
 
 class SoftLimits:
@@ -200,11 +198,11 @@ class SoftLimits:
 
     def __init__(self) -> None:
         # Changed in single steps, by any thread.
-        self._running: set[_SoftLimit] = set()
+        self._running: set[SoftLimit] = set()
 
     def run(self, seconds: float, function: Callable[[], T]) -> T:
         """Call a function, and raise `SoftTimeoutError` in it after a number of seconds."""
-        limit = _SoftLimit(seconds)
+        limit = SoftLimit(seconds)
         self._running.add(limit)
         try:
             return function()
