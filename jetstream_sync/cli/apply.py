@@ -36,10 +36,10 @@ from .config import (
 )
 from .output import emit
 from .prompts import Asker
-from .settings import Settings, common_options
+from .settings import Settings, command
 from .status import CommandError, ExitStatus
 from .streams import is_internal
-from .values import FILE
+from .values import FILE, option
 
 CREATE, UPDATE, NOTHING, DELETE = "create", "update", "", "delete"
 
@@ -103,7 +103,7 @@ def desired_resources(documents: Sequence[Any], path: str) -> list[DesiredResour
                 if resource.consumer is None
                 else f"{resource.stream} > {resource.consumer}"
             )
-            raise CommandError(f"{path}: {name} occurs twice", ExitStatus.USAGE)
+            raise CommandError(f"{path}: {name} occurs twice")
         seen.add(key)
     return sorted(found, key=lambda resource: resource.consumer is not None)
 
@@ -114,27 +114,25 @@ def _of_document(document: Any, where: str) -> Iterator[DesiredResource]:
             yield from _of_document(item, f"{where}, item {number + 1}")
         return
     if not isinstance(document, dict):
-        raise CommandError(f"{where}: expected an object", ExitStatus.USAGE)
+        raise CommandError(f"{where}: expected an object")
     if not {"streams", "consumers"} & document.keys() or "name" in document:
         yield from _of_item(document, where)
         return
     unknown = document.keys() - {"streams", "consumers"}
     if unknown:
         listed = ", ".join(sorted(map(str, unknown)))
-        raise CommandError(
-            f"{where}: unknown keys {listed}: expected 'streams' and 'consumers'", ExitStatus.USAGE
-        )
+        raise CommandError(f"{where}: unknown keys {listed}: expected 'streams' and 'consumers'")
     for key in ("streams", "consumers"):
         items = document.get(key) or []
         if not isinstance(items, list):
-            raise CommandError(f"{where}: {key}: expected a list", ExitStatus.USAGE)
+            raise CommandError(f"{where}: {key}: expected a list")
         for number, item in enumerate(items):
             yield from _of_item(item, f"{where}, {key}[{number}]", consumer=key == "consumers")
 
 
 def _of_item(item: Any, where: str, *, consumer: bool = False) -> Iterator[DesiredResource]:
     if not isinstance(item, dict):
-        raise CommandError(f"{where}: expected an object", ExitStatus.USAGE)
+        raise CommandError(f"{where}: expected an object")
     names = {"stream", "stream_name"} & item.keys()
     try:
         if consumer or names:
@@ -149,7 +147,7 @@ def _of_item(item: Any, where: str, *, consumer: bool = False) -> Iterator[Desir
         for each in inside:
             yield _consumer(each, resource.stream)
     except Error as error:
-        raise CommandError(f"{where}: {error}", ExitStatus.USAGE) from error
+        raise CommandError(f"{where}: {error}") from error
 
 
 def _config_fields(item: Any) -> dict[str, Any]:
@@ -271,30 +269,14 @@ def prune(js: JetStream, desired: Sequence[DesiredResource]) -> list[Step]:
     return steps
 
 
-@click.command("apply")
-@click.option(
-    "-f",
-    "--file",
-    "path",
-    required=True,
-    type=FILE,
-    metavar="FILE",
-    help="JSON or YAML file; '-' for standard input.",
+@command("apply")
+@option(
+    "-f, --file FILE", "JSON or YAML file; '-' for standard input.", FILE, to="path", required=True
 )
-@click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
-@click.option(
-    "--exit-code", is_flag=True, help="With --dry-run: exit with status 1 if there are changes."
-)
-@click.option(
-    "--prune",
-    "pruning",
-    is_flag=True,
-    help="Delete streams and consumers that are not in the file.",
-)
-@click.option(
-    "--force", "-y", "--yes", is_flag=True, help="With --prune: do not ask for confirmation."
-)
-@common_options
+@option("--dry-run", "Show what would be done, and change nothing.")
+@option("--exit-code", "With --dry-run: exit with status 1 if there are changes.")
+@option("--prune", "Delete streams and consumers that are not in the file.", to="pruning")
+@option("--force, -y, --yes", "With --prune: do not ask for confirmation.")
 def apply(
     settings: Settings, path: str, dry_run: bool, exit_code: bool, pruning: bool, force: bool
 ) -> None:
@@ -324,8 +306,7 @@ def apply(
     desired = desired_resources(read_documents(settings, path), path)
     if pruning and not desired:
         raise CommandError(
-            f"{path} contains no streams or consumers: --prune would delete everything",
-            ExitStatus.USAGE,
+            f"{path} contains no streams or consumers: --prune would delete everything"
         )
     with settings.jetstream() as js:
         steps = plan(js, desired)

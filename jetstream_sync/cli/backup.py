@@ -44,10 +44,10 @@ from .names import find_stream, stream_argument
 from .output import count, counted, emit, note, say, size, to_json
 from .progress import show_progress
 from .prompts import Asker
-from .settings import Settings, common_options
+from .settings import Settings, command
 from .status import CommandError, ExitStatus, exit_status, one_line
 from .stream_config import write_info
-from .values import FILE, SIZE, TAG, FilePath
+from .values import FILE, SIZE, TAG, FilePath, option
 
 _INFO: Final = "backup.json"
 _DATA: Final = "stream.tar.s2"
@@ -73,7 +73,7 @@ class Backup:
 
 
 def _error(path: Path, reason: object) -> CommandError:
-    return CommandError(f"{path}: {reason}", ExitStatus.USAGE)
+    return CommandError(f"{path}: {reason}")
 
 
 # --- writing ---------------------------------------------------------------------------------
@@ -241,29 +241,22 @@ class _ProgressFile(io.FileIO):
         return data or b""
 
 
-_progress = click.option(
-    "--progress/--no-progress", default=True, help="Show progress on standard error."
-)
+_progress = option("--progress/--no-progress", "Show progress on standard error.", default=True)
 _directory = click.argument("directory", type=FilePath(path_type=Path))
-_consumers = click.option(
-    "--consumers/--no-consumers", default=True, help="Save the consumers too."
-)
-_check = click.option("--check", is_flag=True, help="Let the server check every message first.")
-_force = click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Replace older backups.")
+_consumers = option("--consumers/--no-consumers", "Save the consumers too.", default=True)
+_check = option("--check", "Let the server check every message first.")
+_force = option("-f, --force, -y, --yes", "Replace older backups.")
 
 
-@click.command()
+@command()
 @stream_argument
 @_directory
 @_consumers
 @_check
-@click.option("--chunk-size", type=SIZE, help="Size of a chunk; the server default is 128KiB.")
-@click.option(
-    "--window-size", type=SIZE, help="Maximum data in flight; the server default is 8MiB."
-)
+@option("--chunk-size", "Size of a chunk; the server default is 128KiB.", SIZE)
+@option("--window-size", "Maximum data in flight; the server default is 8MiB.", SIZE)
 @_force
 @_progress
-@common_options
 def backup(
     settings: Settings, name: str, directory: Path, force: bool, progress: bool, **options: Any
 ) -> None:
@@ -293,36 +286,17 @@ def backup(
     )
 
 
-@click.command()
+@command()
 @_directory
-@click.option(
-    "--config",
-    "file",
-    type=FILE,
-    metavar="FILE",
-    help="Restore with this config; its name must match the backup.",
+@option(
+    "--config FILE", "Restore with this config; its name must match the backup.", FILE, to="file"
 )
-@click.option("--replicas", type=int, help="Number of replicas.")
-@click.option("--cluster", metavar="NAME", help="Cluster to place the stream in.")
-@click.option(
-    "--tag",
-    "tags",
-    type=TAG,
-    multiple=True,
-    metavar="TAG",
-    help="Tag that its servers must have; repeatable.",
-)
-@click.option("--overwrite", is_flag=True, help="Delete an existing stream with this name first.")
-@click.option(
-    "-f",
-    "--force",
-    "-y",
-    "--yes",
-    is_flag=True,
-    help="With --overwrite: do not ask for confirmation.",
-)
+@option("--replicas", "Number of replicas.", int)
+@option("--cluster NAME", "Cluster to place the stream in.")
+@option("--tag TAG", "Tag that its servers must have; repeatable.", TAG, to="tags", multiple=True)
+@option("--overwrite", "Delete an existing stream with this name first.")
+@option("-f, --force, -y, --yes", "With --overwrite: do not ask for confirmation.")
 @_progress
-@common_options
 def restore(
     settings: Settings,
     directory: Path,
@@ -347,8 +321,7 @@ def restore(
         if config.name != saved.info.config.name:
             raise CommandError(
                 f"{file}: the name {config.name} differs from the stream in the backup, "
-                f"{saved.info.config.name}: a restore cannot rename a stream",
-                ExitStatus.USAGE,
+                f"{saved.info.config.name}: a restore cannot rename a stream"
             )
     if cluster or tags:
         config = replace(config, placement=Placement(cluster=cluster, tags=list(tags) or None))
@@ -448,13 +421,12 @@ def _compare(settings: Settings, saved: Backup, found: StreamInfo) -> None:
     raise CommandError(text, ExitStatus.FAILED)
 
 
-@click.command("backup")
+@command("backup")
 @_directory
 @_consumers
 @_check
 @_force
 @_progress
-@common_options
 def backup_account(
     settings: Settings, *, directory: Path, force: bool, progress: bool, **options: Any
 ) -> None:
@@ -478,10 +450,9 @@ def backup_account(
     _report(settings, results, f"backed up to {directory}", "backed up")
 
 
-@click.command("restore")
+@command("restore")
 @_directory
 @_progress
-@common_options
 def restore_account(settings: Settings, *, directory: Path, progress: bool) -> None:
     """
     Restore the streams from a backup made by this command or by nats.
@@ -502,8 +473,7 @@ def restore_account(settings: Settings, *, directory: Path, progress: bool) -> N
         other = saved.setdefault(each.info.config.name, each)
         if other is not each:
             raise CommandError(
-                f"{other.directory} and {each.directory} are both backups of stream {each.info.config.name}",
-                ExitStatus.USAGE,
+                f"{other.directory} and {each.directory} are both backups of stream {each.info.config.name}"
             )
     # A partly restored stream can only be removed over a new connection.
     with settings.jetstream(allow_reconnect=True) as js:

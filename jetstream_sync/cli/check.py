@@ -31,9 +31,9 @@ from .env import readable
 from .names import complete_bucket, complete_stream
 from .output import counted, to_json
 from .render import Field, bad, warn, write_rows
-from .settings import Settings, common_options
+from .settings import Settings, command
 from .status import CommandError, one_line
-from .values import DURATION, PATTERN, Decorator, FilePath, with_options
+from .values import DURATION, FROM_0, PATTERN, Decorator, FilePath, option, with_options
 
 #: The words for the exit statuses 0, 1 and 2.
 _WORDS: Final = ("OK", "WARNING", "CRITICAL")
@@ -192,25 +192,21 @@ def _check(suite: str, name: str = "") -> Callable[[Callable[..., None]], click.
     """Return a decorator that makes a command of a function that fills in a `_Result`."""
 
     def decorate(function: Callable[..., None]) -> click.Command:
-        @click.command()
-        @click.option(
+        @command()
+        @option(
             "--format",
-            "layout",
-            type=click.Choice(["nagios", "json", "prometheus", "text"]),
+            "Select the format of the output.",
+            click.Choice(["nagios", "json", "prometheus", "text"]),
+            to="layout",
             default="nagios",
-            show_default=True,
-            help="Select the format of the output.",
         )
-        @click.option(
-            "--namespace",
-            metavar="TEXT",
+        @option(
+            "--namespace TEXT",
+            "Start the names of Prometheus metrics with this text.",
             default="nats_server_check",
-            show_default=True,
-            help="Start the names of Prometheus metrics with this text.",
         )
-        @common_options
         @functools.wraps(function)
-        def command(settings: Settings, *, layout: str, namespace: str, **options: Any) -> None:
+        def run(settings: Settings, *, layout: str, namespace: str, **options: Any) -> None:
             result = _Result(suite, name)
             try:
                 function(settings, result, **{key: _seconds(each) for key, each in options.items()})
@@ -222,7 +218,7 @@ def _check(suite: str, name: str = "") -> Callable[[Callable[..., None]], click.
             # A scraper reads the status from the output.
             raise click.exceptions.Exit(0 if layout == "prometheus" else result.status)
 
-        return command
+        return run
 
     return decorate
 
@@ -231,13 +227,11 @@ def _seconds(value: Any) -> Any:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
-def _option(flag: str, about: str, kind: Any = None, default: Any = None) -> Decorator:
+def _option(flag: str, text: str, kind: Any = None, default: Any = None) -> Decorator:
     """Return a threshold: a number, unless a type is given."""
-    kind = kind or click.IntRange(0)
-    metavar = "N" if isinstance(kind, click.IntRange) else None
-    return click.option(
-        flag, type=kind, metavar=metavar, default=default, show_default=bool(default), help=about
-    )
+    if kind is None:
+        return option(f"{flag} N", text, FROM_0, default=default)
+    return option(flag, text, kind, default=default)
 
 
 def _levels(name: str, about: str, *defaults: Any, kind: Any = None) -> Decorator:
@@ -256,15 +250,16 @@ def _thresholds(options: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _with_metadata(options: dict[str, Any], metadata: Mapping[str, str] | None) -> dict[str, Any]:
     """Return the options with the thresholds of the metadata for those that were not given."""
     context = click.get_current_context()
-    for option in context.command.params:
-        text = (metadata or {}).get(f"{_METADATA}{(option.name or '').replace('_', '-')}")
-        if text is not None and options.get(option.name or "", 0) is None:
-            options[option.name or ""] = _seconds(option.type.convert(text, option, context))
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        text = (metadata or {}).get(f"{_METADATA}{name.replace('_', '-')}")
+        if text is not None and options.get(name, 0) is None:
+            options[name] = _seconds(parameter.type.convert(text, parameter, context))
     return options
 
 
-_stream_option = click.option(
-    "--stream", required=True, metavar="STREAM", shell_complete=complete_stream, help="The stream."
+_stream_option = option(
+    "--stream STREAM", "The stream.", required=True, shell_complete=complete_stream
 )
 
 
@@ -276,8 +271,8 @@ def connection(settings: Settings, result: _Result, **options: Any) -> None:
     """Check the times to connect, to ping and to receive an own message."""
     started = monotonic()
 
-    def check(name: str, option: str, seconds: float, text: str) -> None:
-        levels = _thresholds(options, option)
+    def check(name: str, prefix: str, seconds: float, text: str) -> None:
+        levels = _thresholds(options, prefix)
         shown = f"{text} {seconds:.4f}s"
         result.check(name, seconds, shown, f"Time of: {text}", unit="s", **levels)
 
@@ -381,14 +376,14 @@ def _check_sources(result: _Result, info: StreamInfo, options: Mapping[str, Any]
 
 @_check("consumer")
 @_stream_option
-@click.option("--consumer", required=True, metavar="CONSUMER", help="The consumer.")
+@option("--consumer CONSUMER", "The consumer.", required=True)
 @_option("--outstanding-ack-critical", "Fail with N unacknowledged messages.")
 @_option("--waiting-critical", "Fail with N waiting pulls.")
 @_option("--unprocessed-critical", "Fail with N messages to deliver.")
 @_option("--last-delivery-critical", "Fail without deliveries for this time.", DURATION)
 @_option("--last-ack-critical", "Fail without acknowledgements for this time.", DURATION)
 @_option("--redelivery-critical", "Fail with N redelivered messages.")
-@click.option("--pinned", is_flag=True, default=None, help="Fail unless all groups have a client.")
+@option("--pinned", "Fail unless all groups have a client.", default=None)
 def consumer(
     settings: Settings, result: _Result, *, stream: str, consumer: str, **options: Any
 ) -> None:
@@ -402,13 +397,13 @@ def consumer(
     with settings.jetstream() as js:
         info = js.consumer_info(stream, consumer)
     options = _with_metadata(options, info.config.metadata)
-    for name, option, value, about in (
+    for name, prefix, value, about in (
         ("ack_pending", "outstanding_ack", info.num_ack_pending, "Unacknowledged messages"),
         ("pull_waiting", "waiting", info.num_waiting, "Waiting pulls"),
         ("pending", "unprocessed", info.num_pending, "Messages to deliver"),
         ("redelivered", "redelivery", info.num_redelivered, "Redelivered messages"),
     ):
-        levels = _thresholds(options, option)
+        levels = _thresholds(options, prefix)
         result.check(name, value, f"{about.lower()}: {value:,}", about, **levels)
     now = datetime.now(timezone.utc)
     for name, last, about in (
@@ -438,10 +433,10 @@ def _check_pinned(result: _Result, info: ConsumerInfo) -> None:
 
 @_check("message", "Stream Message")
 @_stream_option
-@click.option("--subject", metavar="SUBJECT", default=">", help="Check the last message of it.")
+@option("--subject SUBJECT", "Check the last message of it.", default=">")
 @_levels("age", "age of the message", kind=DURATION)
 @_option("--content", "Fail unless the body matches this regular expression.", PATTERN)
-@click.option("--body-timestamp", is_flag=True, help="The body is the time, in Unix seconds.")
+@option("--body-timestamp", "The body is the time, in Unix seconds.")
 def message(
     settings: Settings,
     result: _Result,
@@ -482,7 +477,7 @@ def message(
 @_levels("store", "use of files, in percent", 75, 90)
 @_levels("streams", "use of streams, in percent")
 @_levels("consumers", "use of consumers, in percent")
-@click.option("--replicas/--no-replicas", default=True, help="Check the replicas of all streams.")
+@option("--replicas/--no-replicas", "Check the replicas of all streams.", default=True)
 @_option("--replica-seen-critical", "Fail if a replica was not seen for it.", DURATION, "5s")
 @_option("--replica-lag-critical", "Fail if a replica is N operations behind.", None, 200)
 def jetstream(settings: Settings, result: _Result, **options: Any) -> None:
@@ -517,25 +512,23 @@ def jetstream(settings: Settings, result: _Result, **options: Any) -> None:
 
 def _check_usage(result: _Result, account: AccountInfo, options: Mapping[str, Any]) -> None:
     limits = account.limits
-    for name, option, used, most, unit in (
+    for name, prefix, used, most, unit in (
         ("memory", "mem", account.memory, limits.max_memory, "B"),
         ("storage", "store", account.storage, limits.max_storage, "B"),
         ("streams", "streams", account.streams, limits.max_streams, ""),
         ("consumers", "consumers", account.consumers, limits.max_consumers, ""),
     ):
         percent = 100 * used // most if most > 0 else 0
-        levels = _thresholds(options, option)
+        levels = _thresholds(options, prefix)
         result.check(name, used, "", f"Use of {name}", unit=unit)
         text, about = f"{percent}% of {name}", f"Use of {name} in percent"
         result.check(f"{name}_pct", percent, text, about, unit="%", **levels)
 
 
 @_check("kv")
-@click.option(
-    "--bucket", required=True, metavar="BUCKET", shell_complete=complete_bucket, help="The bucket."
-)
+@option("--bucket BUCKET", "The bucket.", required=True, shell_complete=complete_bucket)
 @_levels("values", "number of values")
-@click.option("--key", metavar="KEY", help="Fail unless this key has a value.")
+@option("--key KEY", "Fail unless this key has a value.")
 def kv(
     settings: Settings, result: _Result, *, bucket: str, key: str | None, **options: Any
 ) -> None:
@@ -563,17 +556,9 @@ def kv(
 
 
 @_check("credential")
-@click.option(
-    "--credential",
-    required=True,
-    metavar="FILE",
-    type=FilePath(path_type=Path),
-    help="The credentials file.",
-)
+@option("--credential FILE", "The credentials file.", FilePath(path_type=Path), required=True)
 @_levels("validity", "time until it expires", kind=DURATION)
-@click.option(
-    "--require-expiry/--no-require-expiry", default=True, help="Fail if it never expires."
-)
+@option("--require-expiry/--no-require-expiry", "Fail if it never expires.", default=True)
 def credential(
     settings: Settings, result: _Result, *, credential: Path, require_expiry: bool, **options: Any
 ) -> None:

@@ -26,20 +26,20 @@ from .names import (
 from .output import emit_text, note
 from .prompts import Asker
 from .render import Field, bad, show_rows
-from .settings import Settings, common_options
+from .settings import Settings, command
 from .status import CommandError, ExitStatus
 from .streams import find_options as stream_options
 from .streams import find_streams
-from .values import force_option, with_options
+from .values import force_option, option, with_options
 
 #: Seconds between two checks for a new leader.
 _CHECK_INTERVAL_S: Final = 0.2
 
 _step_down_options = with_options(
-    click.option("--preferred", metavar="SERVER", help="Elect this server. (2.11)"),
-    click.option("-f", "--force", is_flag=True, help="Step down even if no leader is known."),
+    option("--preferred SERVER", "Elect this server. (2.11)"),
+    option("-f, --force", "Step down even if no leader is known."),
 )
-_dry_run_option = click.option("--dry-run", is_flag=True, help="Only show the changes.")
+_dry_run_option = option("--dry-run", "Only show the changes.")
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _step_down(settings: Settings, group: _Group, preferred: str | None, *, forc
         )
     if preferred is not None and preferred not in group.replicas:
         text = f"--preferred {preferred!r}: the replicas are {', '.join(group.replicas)}"
-        raise CommandError(text, ExitStatus.USAGE)
+        raise CommandError(text)
     group.step_down(preferred)
     leader = group.wait_leader(settings.timeout)
     emit_text(
@@ -126,10 +126,9 @@ def _step_down(settings: Settings, group: _Group, preferred: str | None, *, forc
         note(settings, f"{leader} was elected instead of {preferred}")
 
 
-@click.command()
+@command()
 @optional_stream_argument
 @_step_down_options
-@common_options
 def stream_step_down(
     settings: Settings, *, name: str | None, preferred: str | None, force: bool
 ) -> None:
@@ -139,10 +138,9 @@ def stream_step_down(
         _step_down(settings, _stream_group(js, info), preferred, force=force)
 
 
-@click.command()
+@command()
 @consumer_arguments
 @_step_down_options
-@common_options
 def consumer_step_down(
     settings: Settings,
     *,
@@ -157,11 +155,10 @@ def consumer_step_down(
         _step_down(settings, _consumer_group(js, info), preferred, force=force)
 
 
-@click.command()
+@command()
 @optional_stream_argument
 @click.argument("peer", required=False)
 @force_option
-@common_options
 def peer_remove(settings: Settings, *, name: str | None, peer: str | None, force: bool) -> None:
     """
     Remove the server PEER from the replicas of a stream.
@@ -246,10 +243,9 @@ def _balance(settings: Settings, groups: list[_Group], noun: str, *, dry_run: bo
     )
 
 
-@click.command()
+@command()
 @stream_options
 @_dry_run_option
-@common_options
 def stream_balance(settings: Settings, *, dry_run: bool, **options: Any) -> None:
     """
     Spread the leaders of streams evenly over the servers of each cluster.
@@ -262,11 +258,10 @@ def stream_balance(settings: Settings, *, dry_run: bool, **options: Any) -> None
         _balance(settings, groups, "Stream", dry_run=dry_run)
 
 
-@click.command()
+@command()
 @click.argument("stream", required=False, shell_complete=complete_stream)
 @consumer_options
 @_dry_run_option
-@common_options
 def consumer_balance(
     settings: Settings, *, stream: str | None, dry_run: bool, **options: Any
 ) -> None:

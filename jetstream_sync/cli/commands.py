@@ -158,9 +158,7 @@ def help_(settings: Settings, *, path: tuple[str, ...]) -> None:
     for name in path:
         found = command.get_command(below, name) if isinstance(command, click.Group) else None
         if found is None:
-            raise CommandError(
-                f"no such command: {name!r}", ExitStatus.USAGE, hint="see 'jsm commands'"
-            )
+            raise CommandError(f"no such command: {name!r}", hint="see 'jsm commands'")
         command, below = found, click.Context(found, info_name=found.name, parent=below)
     text = command.get_help(below)
     emit(

@@ -31,6 +31,7 @@ from .values import (
     FILE,
     Decorator,
     Parsed,
+    option,
     parse_limited_duration,
     parse_limited_size,
     with_options,
@@ -143,9 +144,9 @@ def read_text(settings: Settings, path: str) -> str:
         data = settings.env.stdin.read() if path == "-" else Path(path).read_bytes()
         return data.decode()
     except OSError as error:
-        raise CommandError(f"{path}: {error.strerror or error}", ExitStatus.USAGE) from error
+        raise CommandError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise CommandError(f"{path}: the file is not UTF-8 text", ExitStatus.USAGE) from error
+        raise CommandError(f"{path}: the file is not UTF-8 text") from error
 
 
 def read_documents(settings: Settings, path: str) -> list[Any]:
@@ -155,7 +156,7 @@ def read_documents(settings: Settings, path: str) -> list[Any]:
         return [loads(text)]
     except InvalidResponseError as error:
         if text.lstrip().startswith(("{", "[")):
-            raise CommandError(f"{path}: {error}", ExitStatus.USAGE) from error
+            raise CommandError(f"{path}: {error}") from error
         return _yaml_documents(text, path)
 
 
@@ -166,14 +167,13 @@ def _yaml_documents(text: str, path: str) -> list[Any]:
         yaml = importlib.import_module("yaml")
     except ModuleNotFoundError:
         raise CommandError(
-            f"{path}: the file is not JSON; to read YAML, install PyYAML: pip install pyyaml",
-            ExitStatus.USAGE,
+            f"{path}: the file is not JSON; to read YAML, install PyYAML: pip install pyyaml"
         ) from None
     try:
         return [_as_json(each) for each in yaml.safe_load_all(text)]
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         reason = " ".join(str(error).split())
-        raise CommandError(f"{path}: invalid YAML: {reason}", ExitStatus.USAGE) from error
+        raise CommandError(f"{path}: invalid YAML: {reason}") from error
 
 
 def _as_json(value: Any) -> Any:
@@ -256,7 +256,7 @@ def config_of_file(settings: Settings, record: type[R], path: str, more: dict[st
             raise InvalidArgumentError(f"expected one config, found {len(documents)}")
         return config_of(record, documents[0], more)
     except Error as error:
-        raise CommandError(f"{path}: {error}", ExitStatus.USAGE) from error
+        raise CommandError(f"{path}: {error}") from error
 
 
 def write_config(settings: Settings, config: Record, path: str) -> None:
@@ -281,25 +281,11 @@ def _needs_terminal(context: click.Context, _parameter: click.Parameter, value: 
 
 #: The options for editing a config; see `edit_config`.
 edit_options: Decorator = with_options(
-    click.option(
-        "--config",
-        "file",
-        type=FILE,
-        metavar="FILE",
-        help="Read the new config from FILE; - is stdin.",
-    ),
-    click.option(
-        "-i",
-        "--interactive",
-        is_flag=True,
-        callback=_needs_terminal,
-        help="Edit the config in $EDITOR.",
-    ),
-    click.option("--dry-run", is_flag=True, help="Show the changes without applying them."),
-    click.option(
-        "--exit-code", is_flag=True, help="With --dry-run, exit with status 1 on changes."
-    ),
-    click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Skip the confirmation."),
+    option("--config FILE", "Read the new config from FILE; - is stdin.", FILE, to="file"),
+    option("-i, --interactive", "Edit the config in $EDITOR.", callback=_needs_terminal),
+    option("--dry-run", "Show the changes without applying them."),
+    option("--exit-code", "With --dry-run, exit with status 1 on changes."),
+    option("-f, --force, -y, --yes", "Skip the confirmation."),
 )
 
 
@@ -329,7 +315,7 @@ def _in_editor(config: R, names: Mapping[str, Any]) -> R:
             return config_of(type(config), json.loads(edited), dict(names))
         except (ValueError, Error) as error:
             if not click.confirm(f"{error}\nEdit it again?", default=True, err=True):
-                raise CommandError("nothing was done", ExitStatus.USAGE) from error
+                raise CommandError("nothing was done") from error
             text = edited
 
 

@@ -39,10 +39,10 @@ from .names import (
 from .output import count, document, duration, emit, note, seconds_text, when
 from .prompts import Asker
 from .render import Block, Field, bad, show_blocks, warn, write_blocks
-from .settings import Settings, common_options
+from .settings import Settings, command
 from .status import CommandError, ExitStatus
 from .stream_config import CLUSTER
-from .values import FILE, Parsed, parse_duration, parse_time
+from .values import FILE, Parsed, option, parse_duration, parse_time
 
 if TYPE_CHECKING:
     from .. import JetStream
@@ -225,28 +225,19 @@ def _filters(subjects: list[str]) -> dict[str, Any]:
     return {"filter_subject": subjects[0] if subjects else None, "filter_subjects": None}
 
 
-@click.command()
+@command()
 @click.argument("stream", required=False, shell_complete=complete_stream)
 @click.argument("consumer", required=False)
-@click.option("--pull", is_flag=True, help="Create a pull consumer.")
-@click.option(
-    "--ephemeral", is_flag=True, help="Create an ephemeral consumer; the name is optional."
-)
+@option("--pull", "Create a pull consumer.")
+@option("--ephemeral", "Create an ephemeral consumer; the name is optional.")
 @_config_options
-@click.option(
-    "--config",
-    "config_file",
-    type=FILE,
-    metavar="FILE",
-    help="Read the config from FILE; '-' is standard input.",
+@option(
+    "--config FILE", "Read the config from FILE; '-' is standard input.", FILE, to="config_file"
 )
-@click.option(
-    "--output", type=FILE, metavar="FILE", help="Write the config to FILE instead of creating it."
-)
-@click.option("--defaults", is_flag=True, help="Use defaults instead of prompts.")
-@click.option("--dry-run", is_flag=True, help="Show the config without creating the consumer.")
-@click.option("--update", is_flag=True, help="Update the consumer if it exists.")
-@common_options
+@option("--output FILE", "Write the config to FILE instead of creating it.", FILE)
+@option("--defaults", "Use defaults instead of prompts.")
+@option("--dry-run", "Show the config without creating the consumer.")
+@option("--update", "Update the consumer if it exists.")
 def add(
     settings: Settings,
     *,
@@ -408,11 +399,10 @@ def _warn_inactive(settings: Settings, info: ConsumerInfo) -> None:
     )
 
 
-@click.command()
+@command()
 @consumer_arguments
 @edit_options
 @_config_options
-@common_options
 def edit(settings: Settings, *, stream: str | None, consumer: str | None, **options: Any) -> None:
     """
     Change the configuration of a CONSUMER of a STREAM.
@@ -461,13 +451,12 @@ def _show(settings: Settings, info: ConsumerInfo, done: str) -> None:
     emit(settings, info, human)
 
 
-@click.command()
+@command()
 @click.argument("stream", shell_complete=complete_stream)
 @click.argument("consumer", metavar="SOURCE", shell_complete=complete_consumer)
 @click.argument("destination")
-@click.option("--pull", is_flag=True, help="Make the copy a pull consumer.")
+@option("--pull", "Make the copy a pull consumer.")
 @_config_options
-@common_options
 def copy(
     settings: Settings,
     *,
@@ -492,7 +481,7 @@ def copy(
     with settings.jetstream() as js:
         source = find_consumer(settings, js, stream, consumer)
         if destination == source.name:
-            raise CommandError("the destination must differ from the source", ExitStatus.USAGE)
+            raise CommandError("the destination must differ from the source")
         base = replace(
             without_server_labels(source.config),
             durable_name=destination,

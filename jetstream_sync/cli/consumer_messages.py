@@ -16,9 +16,9 @@ from .messages.view import FORMAT_HELP, MessageWriter, header_lines
 from .names import consumer_arguments, find_consumer, find_pull, title
 from .output import announce, note, seconds_text, when
 from .output import count as with_separators
-from .settings import Settings, common_options
+from .settings import Settings, command
 from .status import CommandError, ExitStatus, one_line
-from .values import TIMEOUT, Parsed, parse_duration, with_options
+from .values import FROM_1, TIMEOUT, Parsed, option, parse_duration, with_options
 
 if TYPE_CHECKING:
     from .. import ConsumerInfo, JetStream, JetStreamMsg, PullConsumer
@@ -42,40 +42,28 @@ _DELAY: Final = Parsed("duration", partial(parse_duration, bare="s"))
 
 #: How a read message is answered.
 _answer_options = with_options(
-    click.option(
-        "--no-ack", is_flag=True, help="Do not acknowledge; it is redelivered after ack wait."
+    option("--no-ack", "Do not acknowledge; it is redelivered after ack wait."),
+    option(
+        "--nak [=DELAY]", "Negatively acknowledge, to redeliver at once or after DELAY.", _DELAY
     ),
-    click.option(
-        "--nak",
-        type=_DELAY,
-        metavar="[=DELAY]",
-        help="Negatively acknowledge, to redeliver at once or after DELAY.",
-    ),
-    click.option(
-        "--term", is_flag=True, help="Terminate the message, so that it is not redelivered."
-    ),
+    option("--term", "Terminate the message, so that it is not redelivered."),
 )
 _read_options = with_options(
-    click.option("--group", metavar="NAME", help="Pull for this priority group. (2.11)"),
-    click.option("-r", "--raw", is_flag=True, help="Show only the bodies."),
-    click.option("-f", "--format", "layout", metavar="TEXT", help=FORMAT_HELP),
+    option("--group NAME", "Pull for this priority group. (2.11)"),
+    option("-r, --raw", "Show only the bodies."),
+    option("-f, --format TEXT", FORMAT_HELP, to="layout"),
 )
 
 
-@click.command(cls=OptionalNak)
+@command(cls=OptionalNak)
 @consumer_arguments
 @_answer_options
-@click.option("--ack", is_flag=True, hidden=True)
-@click.option("--double-ack", is_flag=True, help="Wait until the server confirms the ack.")
-@click.option(
-    "--count", type=click.IntRange(1), default=1, metavar="N", help="Fetch at most N messages."
-)
-@click.option("--no-wait", is_flag=True, help="Fetch only messages available now.")
-@click.option(
-    "--expires", "--wait", type=TIMEOUT, metavar="TIME", help="Time to wait for messages."
-)
+@option("--ack", "", hidden=True)
+@option("--double-ack", "Wait until the server confirms the ack.")
+@option("--count N", "Fetch at most N messages.", FROM_1, default=1)
+@option("--no-wait", "Fetch only messages available now.")
+@option("--expires, --wait TIME", "Time to wait for messages.", TIMEOUT)
 @_read_options
-@common_options
 def next(  # noqa: A001 - the command's name
     settings: Settings,
     *,
@@ -195,13 +183,12 @@ def _why(info: ConsumerInfo) -> str:
     return f"{title(info)}: {left} delivered and not acknowledged, to come again{within}"
 
 
-@click.command(cls=OptionalNak)
+@command(cls=OptionalNak)
 @consumer_arguments
 @_answer_options
-@click.option("--count", type=click.IntRange(1), metavar="N", help="Exit after N messages.")
-@click.option("--wait", type=TIMEOUT, metavar="TIME", help="Exit after TIME without a message.")
+@option("--count N", "Exit after N messages.", FROM_1)
+@option("--wait TIME", "Exit after TIME without a message.", TIMEOUT)
 @_read_options
-@common_options
 def sub(
     settings: Settings,
     *,
@@ -265,7 +252,6 @@ def _source_of(js: JetStream, info: ConsumerInfo, count: int | None, group: str 
     except DuplicateSubscriptionError as error:
         raise CommandError(
             f"another client is subscribed to {title(info)}",
-            ExitStatus.USAGE,
             hint=f"to receive the same messages, use 'jsm sub {info.config.deliver_subject}'",
         ) from error
     return PushSource(subscription)

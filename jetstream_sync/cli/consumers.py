@@ -26,13 +26,16 @@ from .names import (
 from .output import count, counted, duration, emit, emit_names, emit_text, limit, seconds_text, when
 from .prompts import Asker
 from .render import Field, Mark, show_rows, warn, write_rows
-from .settings import Settings, common_options
-from .status import CommandError, ExitStatus
+from .settings import Settings, command
+from .status import CommandError
 from .streams import matching, servers_of
 from .values import (
     DURATION,
+    FROM_0,
+    FROM_1,
     force_option,
     names_option,
+    option,
     reverse_option,
     sort_option,
     watch_option,
@@ -48,11 +51,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@click.command()
+@command()
 @click.argument("stream", required=False, shell_complete=complete_stream)
 @names_option
-@click.option("-a", "--all-streams", is_flag=True, help="List the consumers of all streams.")
-@common_options
+@option("-a, --all-streams", "List the consumers of all streams.")
 def ls(settings: Settings, *, stream: str | None, names: bool, all_streams: bool) -> None:
     """
     List the consumers of a STREAM.
@@ -133,10 +135,9 @@ def _list_names(settings: Settings, js: JetStream, stream: str | None) -> None:
     emit(settings, result, lambda: settings.env.stdout.writelines(f"{line}\n" for line in names))
 
 
-@click.command()
+@command()
 @consumer_arguments
-@click.option("--state", "state_only", is_flag=True, help="Show only the state.")
-@common_options
+@option("--state", "Show only the state.", to="state_only")
 def info(settings: Settings, *, stream: str | None, consumer: str | None, state_only: bool) -> None:
     """Show the configuration and the state of a CONSUMER of a STREAM."""
     with settings.jetstream() as js:
@@ -144,9 +145,8 @@ def info(settings: Settings, *, stream: str | None, consumer: str | None, state_
     emit(settings, found, lambda: show(settings, found, state_only=state_only))
 
 
-@click.command()
+@command()
 @consumer_arguments
-@common_options
 def state(settings: Settings, *, stream: str | None, consumer: str | None) -> None:
     """Show the state of a CONSUMER of a STREAM."""
     with settings.jetstream() as js:
@@ -165,12 +165,11 @@ _SORTS: Final[dict[str, Callable[[ConsumerInfo], Any]]] = {
 }
 
 
-@click.command()
+@command()
 @click.argument("stream", required=False, shell_complete=complete_stream)
 @sort_option(_SORTS, "name")
 @reverse_option
 @watch_option
-@common_options
 def report(
     settings: Settings,
     *,
@@ -256,49 +255,33 @@ _REPORT: Final = (
 
 #: The options that select consumers, for `find_consumers`.
 find_options: Final = with_options(
-    click.option("--pull", is_flag=True, help="Pull consumers."),
-    click.option("--push", is_flag=True, help="Push consumers."),
-    click.option(
-        "--bound", is_flag=True, help="Consumers with a bound subscription or waiting pulls."
+    option("--pull", "Pull consumers."),
+    option("--push", "Push consumers."),
+    option("--bound", "Consumers with a bound subscription or waiting pulls."),
+    option("--waiting N", "Consumers with at most N pulls.", FROM_0),
+    option(
+        "--ack-pending N",
+        "Consumers with at most N messages that were delivered and not acknowledged.",
+        FROM_0,
     ),
-    click.option(
-        "--waiting", type=click.IntRange(0), metavar="N", help="Consumers with at most N pulls."
-    ),
-    click.option(
-        "--ack-pending",
-        type=click.IntRange(0),
-        metavar="N",
-        help="Consumers with at most N messages that were delivered and not acknowledged.",
-    ),
-    click.option(
-        "--pending",
-        type=click.IntRange(0),
-        metavar="N",
-        help="Consumers with at most N messages to deliver.",
-    ),
-    click.option("--idle", type=DURATION, help="Consumers without deliveries for this time."),
-    click.option("--created", type=DURATION, help="Consumers that are older than this."),
-    click.option(
-        "--replicas", type=click.IntRange(1), metavar="N", help="Consumers with at most N replicas."
-    ),
-    click.option("--leader", metavar="SERVER", help="Consumers with this leader."),
-    click.option(
-        "--pinned", is_flag=True, help="Consumers that have a pinned client in each group."
-    ),
-    click.option(
+    option("--pending N", "Consumers with at most N messages to deliver.", FROM_0),
+    option("--idle", "Consumers without deliveries for this time.", DURATION),
+    option("--created", "Consumers that are older than this.", DURATION),
+    option("--replicas N", "Consumers with at most N replicas.", FROM_1),
+    option("--leader SERVER", "Consumers with this leader."),
+    option("--pinned", "Consumers that have a pinned client in each group."),
+    option(
         "--stuck",
-        is_flag=True,
-        help="Consumers that have messages to deliver, and no reader or too many unacknowledged ones.",
+        "Consumers that have messages to deliver, and no reader or too many unacknowledged ones.",
     ),
-    click.option("--invert", is_flag=True, help="Invert each of these conditions."),
+    option("--invert", "Invert each of these conditions."),
 )
 
 
-@click.command()
+@command()
 @click.argument("stream", required=False, shell_complete=complete_stream)
 @find_options
 @names_option
-@common_options
 def find(settings: Settings, *, stream: str | None, names: bool, **options: Any) -> None:
     """Find the consumers of a STREAM, or of all streams, that match all options."""
     with settings.jetstream() as js:
@@ -363,11 +346,10 @@ _CONDITIONS: Final[dict[str, Callable[[JetStream, ConsumerInfo, Any], bool | Non
 }
 
 
-@click.command()
+@command()
 @consumer_arguments
 @click.argument("until", required=False, type=UNTIL)
 @force_option
-@common_options
 def pause(
     settings: Settings,
     *,
@@ -403,9 +385,8 @@ def pause(
     emit_text(settings, result, _pause_text(settings, info, result))
 
 
-@click.command()
+@command()
 @consumer_arguments
-@common_options
 def resume(settings: Settings, *, stream: str | None, consumer: str | None) -> None:
     """Resume a paused CONSUMER of a STREAM."""
     with settings.jetstream() as js:
@@ -423,11 +404,10 @@ def _pause_text(settings: Settings, info: ConsumerInfo, result: ConsumerPause) -
     return text
 
 
-@click.command()
+@command()
 @consumer_arguments
 @click.argument("group", required=False)
 @force_option
-@common_options
 def unpin(
     settings: Settings, *, stream: str | None, consumer: str | None, group: str | None, force: bool
 ) -> None:
@@ -437,7 +417,7 @@ def unpin(
         info = find_consumer(settings, js, stream, consumer)
         groups = list(info.config.priority_groups or ())
         if not groups:
-            raise CommandError(f"{title(info)} has no priority groups", ExitStatus.USAGE)
+            raise CommandError(f"{title(info)} has no priority groups")
         if group is None and len(groups) == 1:
             group = groups[0]
         if group is None:
@@ -455,18 +435,10 @@ def unpin(
     emit_text(settings, document, f"{title(info)}, group {group}: {done}")
 
 
-@click.command()
+@command()
 @consumer_arguments
-@click.option(
-    "--seq",
-    "--sequence",
-    "seq",
-    type=click.IntRange(1),
-    metavar="SEQ",
-    help="Continue at this stream sequence.",
-)
+@option("--seq, --sequence SEQ", "Continue at this stream sequence.", FROM_1, to="seq")
 @force_option
-@common_options
 def reset(
     settings: Settings, *, stream: str | None, consumer: str | None, seq: int | None, force: bool
 ) -> None:
@@ -493,12 +465,11 @@ def reset(
         show(settings, result, state_only=True)
 
 
-@click.command()
+@command()
 @click.argument("stream", required=False, shell_complete=complete_stream)
 @click.argument("consumers", metavar="[CONSUMER]...", nargs=-1, shell_complete=complete_consumer)
 @force_option
-@click.option("--ignore-missing", is_flag=True, help="Ignore consumers that do not exist.")
-@common_options
+@option("--ignore-missing", "Ignore consumers that do not exist.")
 def rm(
     settings: Settings,
     *,

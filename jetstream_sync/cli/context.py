@@ -18,9 +18,9 @@ from .login import Login, chosen_context, read_password
 from .output import emit, emit_names, note, say
 from .prompts import Asker
 from .render import Block, Field, show_blocks, show_rows
-from .settings import Settings, common_options
+from .settings import Settings, command
 from .status import CommandError, ExitStatus, one_line
-from .values import force_option, names_option
+from .values import force_option, names_option, option
 
 #: Options that do not affect the login.
 _KEPT = ("timeout", "trace")
@@ -66,14 +66,13 @@ _SET_BY: Final = {
 _FILES: Final = ("creds", "nkey", "cert", "key", "ca")
 
 
-@click.command()
+@command()
 @click.argument("name")
-@click.option("--description", metavar="TEXT", help="Describe its purpose.")
-@click.option("--jwt", metavar="TEXT", help="Log in with this user JWT.")
-@click.option("--seed", metavar="TEXT", help="Sign with this nkey seed.")
-@click.option("--event-prefix", metavar="SUBJECT", help="Use this prefix for JetStream events.")
-@click.option("--select", is_flag=True, help="Select the context.")
-@common_options
+@option("--description TEXT", "Describe its purpose.")
+@option("--jwt TEXT", "Log in with this user JWT.")
+@option("--seed TEXT", "Sign with this nkey seed.")
+@option("--event-prefix SUBJECT", "Use this prefix for JetStream events.")
+@option("--select", "Select the context.")
 def add(
     settings: Settings,
     *,
@@ -94,9 +93,9 @@ def add(
     exists = name in store.names()
     fields = store.load(name) if exists else dict(KEYS)
     before = dict(fields) if exists else None
-    for key, option in _SET_BY.items():
-        if option in settings.given:
-            fields[key] = settings.given[option]
+    for key, given in _SET_BY.items():
+        if given in settings.given:
+            fields[key] = settings.given[given]
     if isinstance(fields.get("url"), list):
         fields["url"] = ",".join(fields["url"])
     for key in _FILES:
@@ -120,7 +119,7 @@ def add(
         else:
             store.save(name, before)
         text = f"context {name} was not saved, because other commands would refuse it: {error}"
-        raise CommandError(text, ExitStatus.USAGE) from error
+        raise CommandError(text) from error
     if select:
         store.select(name)
     done = "changed" if exists else "created"
@@ -156,9 +155,8 @@ _LIST: Final = (
 )
 
 
-@click.command()
+@command()
 @names_option
-@common_options
 def ls(settings: Settings, *, names: bool) -> None:
     """List the contexts."""
     store = _contexts(settings)
@@ -185,10 +183,9 @@ def ls(settings: Settings, *, names: bool) -> None:
     show_rows(settings, found, _LIST, title="Contexts", none="No contexts defined")
 
 
-@click.command()
+@command()
 @_NAME
-@click.option("--show-secrets", is_flag=True, help="Show passwords, tokens and keys.")
-@common_options
+@option("--show-secrets", "Show passwords, tokens and keys.")
 def info(settings: Settings, *, name: str | None, show_secrets: bool) -> None:
     """
     Show a context; without a name, the effective login.
@@ -239,23 +236,20 @@ def _without_secrets(login: Login) -> dict[str, Any]:
     return {**login.values, **masked, "url": url}
 
 
-@click.command()
+@command()
 @_NAME
-@common_options
 def select(settings: Settings, *, name: str | None) -> None:
     """Select the context to use by default."""
     _select(settings, name or _ask(settings))
 
 
-@click.command()
-@common_options
+@command()
 def unselect(settings: Settings) -> None:
     """Clear the selection, so that no context is used by default."""
     _select(settings, None)
 
 
-@click.command()
-@common_options
+@command()
 def previous(settings: Settings) -> None:
     """Select the previously selected context."""
     before = _contexts(settings).previous
@@ -272,10 +266,9 @@ def _select(settings: Settings, name: str | None) -> None:
     _report(settings, {"selected": now, "previous": store.previous}, text)
 
 
-@click.command()
+@command()
 @click.argument("source", shell_complete=complete_context)
 @click.argument("name")
-@common_options
 def copy(settings: Settings, *, source: str, name: str) -> None:
     """Copy a context."""
     store = _contexts(settings)
@@ -287,9 +280,8 @@ def copy(settings: Settings, *, source: str, name: str) -> None:
     _report(settings, document, f"Context {name} was created")
 
 
-@click.command()
+@command()
 @_NAME
-@common_options
 def edit(settings: Settings, *, name: str | None) -> None:
     """Edit a context with $VISUAL or $EDITOR."""
     store = _contexts(settings)
@@ -303,20 +295,19 @@ def edit(settings: Settings, *, name: str | None) -> None:
         try:
             fields = json.loads(after or "")
         except ValueError as error:
-            raise CommandError(f"nothing was saved: {error}", ExitStatus.USAGE) from error
+            raise CommandError(f"nothing was saved: {error}") from error
         if reason := fault_in(fields):
-            raise CommandError(f"nothing was saved: {reason}", ExitStatus.USAGE)
+            raise CommandError(f"nothing was saved: {reason}")
         store.save(name, fields)
     text = f"Context {name} was changed" if changed else "Nothing was changed"
     _report(settings, {"context": name, "changed": changed}, text)
 
 
-@click.command()
+@command()
 @click.argument(
     "names", nargs=-1, required=True, shell_complete=complete_context, metavar="NAME..."
 )
 @force_option
-@common_options
 def rm(settings: Settings, *, names: tuple[str, ...], force: bool) -> None:
     """Delete contexts."""
     store = _contexts(settings)
@@ -330,10 +321,9 @@ def rm(settings: Settings, *, names: tuple[str, ...], force: bool) -> None:
     emit(settings, {"deleted": list(names)}, lambda: None)
 
 
-@click.command()
+@command()
 @click.argument("names", nargs=-1, shell_complete=complete_context, metavar="[NAME]...")
-@click.option("--connect", is_flag=True, help="Connect with each context as well.")
-@common_options
+@option("--connect", "Connect with each context as well.")
 def validate(settings: Settings, *, names: tuple[str, ...], connect: bool) -> None:
     """
     Check that contexts are usable; without names, check all of them.

@@ -36,8 +36,7 @@ class Contexts:
         """Return the path of a context, which may not exist."""
         if not is_context_name(name):
             raise CommandError(
-                f"context name {name!r} is invalid: use letters, digits, '-' and '_'",
-                ExitStatus.USAGE,
+                f"context name {name!r} is invalid: use letters, digits, '-' and '_'"
             )
         return self.root / "context" / f"{name}.json"
 
@@ -72,9 +71,9 @@ class Contexts:
         except FileNotFoundError:
             raise self._missing(name) from None
         except (OSError, ValueError) as error:
-            raise CommandError(f"{path}: {error}", ExitStatus.USAGE) from error
+            raise CommandError(f"{path}: {error}") from error
         if reason := fault_in(fields):
-            raise CommandError(f"{path}: {reason}", ExitStatus.USAGE)
+            raise CommandError(f"{path}: {reason}")
         return dict(fields)
 
     def save(self, name: str, fields: Mapping[str, Any]) -> None:

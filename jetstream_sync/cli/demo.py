@@ -47,9 +47,9 @@ from .long_running import pause
 from .output import emit, note
 from .progress import show_progress
 from .render import Field, bad, write_rows
-from .settings import Settings, common_options
+from .settings import Settings, command
 from .status import CommandError, ExitStatus
-from .values import FilePath
+from .values import FilePath, option
 
 # --- the orders -----------------------------------------------------------------------------------
 
@@ -112,12 +112,12 @@ def read_orders(name: str | None, stdin: BinaryIO) -> dict[str, bytes]:
         try:
             order_id = read(line, price)["id"]
         except OrderError as error:
-            raise CommandError(f"{where}: {error}", ExitStatus.USAGE) from error
+            raise CommandError(f"{where}: {error}") from error
         if order_id in orders:
-            raise CommandError(f"{where}: order {order_id!r} occurs twice", ExitStatus.USAGE)
+            raise CommandError(f"{where}: order {order_id!r} occurs twice")
         orders[order_id] = line.strip()
     if not orders:
-        raise CommandError(f"{source} contains no orders", ExitStatus.USAGE)
+        raise CommandError(f"{source} contains no orders")
     return orders
 
 
@@ -363,49 +363,34 @@ class Run:
 # --- the command ----------------------------------------------------------------------------------
 
 
-@click.command()
-@click.option(
-    "-i",
-    "--input",
-    "input_name",
-    type=FilePath(exists=True, dir_okay=False, allow_dash=True),
-    metavar="FILE",
-    help=f"Orders as JSON lines, '-' for standard input.  [default: a sample of {_SAMPLE_SIZE:,}]",
+@command()
+@option(
+    "-i, --input FILE",
+    f"Orders as JSON lines, '-' for standard input.  [default: a sample of {_SAMPLE_SIZE:,}]",
+    FilePath(exists=True, dir_okay=False, allow_dash=True),
+    to="input_name",
 )
-@click.option(
-    "-w",
-    "--workers",
-    type=click.IntRange(1, 64),
-    default=2,
-    show_default=True,
-    help="Workers of each of the two consumers.",
-)
-@click.option(
-    "--redeliver",
-    "redeliver_percent",
-    type=click.FloatRange(0, 100),
+@option("-w, --workers", "Workers of each of the two consumers.", click.IntRange(1, 64), default=2)
+@option(
+    "--redeliver PERCENT",
+    "Percentage of orders whose worker fails before it acknowledges.",
+    click.FloatRange(0, 100),
+    to="redeliver_percent",
     default=1.0,
-    show_default=True,
-    metavar="PERCENT",
-    help="Percentage of orders whose worker fails before it acknowledges.",
 )
-@click.option(
-    "--rate",
-    type=click.FloatRange(0, min_open=True),
-    metavar="N",
-    help="Publish N orders per second.  [default: no limit]",
+@option(
+    "--rate N",
+    "Publish N orders per second.  [default: no limit]",
+    click.FloatRange(0, min_open=True),
 )
-@click.option(
-    "--stream",
-    "name",
+@option(
+    "--stream NAME",
+    "Name of the stream to create; its subjects are NAME.*.",
+    to="name",
     default="ORDERS",
-    show_default=True,
-    metavar="NAME",
-    help="Name of the stream to create; its subjects are NAME.*.",
 )
-@click.option("--keep", is_flag=True, help="Keep the stream; needs --server or --context.")
-@click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
-@common_options
+@option("--keep", "Keep the stream; needs --server or --context.")
+@option("-q, --quiet", "Show no progress.")
 def demo(
     settings: Settings,
     *,

@@ -26,9 +26,9 @@ from .names import (
 from .output import count, document, emit, emit_text, note, say, size
 from .prompts import Asker
 from .render import Block, Field, bad, show_rows, write_blocks
-from .settings import Settings, common_options
+from .settings import Settings, command
 from .status import CommandError, ExitStatus, one_line
-from .values import LIMITED_DURATION, force_option
+from .values import LIMITED_DURATION, force_option, option
 
 if TYPE_CHECKING:
     from .. import JetStream, StoredMsg
@@ -38,20 +38,15 @@ _SETUP: Final = "'jsm consumer dlq setup' creates a stream that stores the advis
 _STORE: Final = "DEAD_LETTERS"
 
 
-@click.command()
-@click.option("--name", default=_STORE, show_default=True, help="Set the name of the stream.")
-@click.option(
-    "--max-age",
-    type=LIMITED_DURATION,
+@command()
+@option("--name TEXT", "Set the name of the stream.", default=_STORE)
+@option(
+    "--max-age TIME",
+    "Keep advisories for this time; -1: no limit.",
+    LIMITED_DURATION,
     default="30d",
-    show_default=True,
-    metavar="TIME",
-    help="Keep advisories for this time; -1: no limit.",
 )
-@click.option(
-    "--replicas", type=click.IntRange(1, 5), metavar="N", help="Store the stream on N servers."
-)
-@common_options
+@option("--replicas N", "Store the stream on N servers.", click.IntRange(1, 5))
 def setup(settings: Settings, *, name: str, max_age: timedelta, replicas: int | None) -> None:
     """Create a stream that stores the advisories, unless one exists."""
     with settings.jetstream() as js:
@@ -67,11 +62,10 @@ def setup(settings: Settings, *, name: str, max_age: timedelta, replicas: int | 
 # --- ls -------------------------------------------------------------------------------------------
 
 
-@click.command()
+@command()
 @click.argument("stream", required=False, shell_complete=complete_stream)
 @click.argument("consumer", required=False, shell_complete=complete_consumer)
-@click.option("--gone", is_flag=True, help="Include messages that are no longer in the stream.")
-@common_options
+@option("--gone", "Include messages that are no longer in the stream.")
 def ls(settings: Settings, *, stream: str | None, consumer: str | None, gone: bool) -> None:
     """
     List the dead letters of a CONSUMER, of a STREAM, or of all streams.
@@ -223,11 +217,10 @@ def _offer(settings: Settings, letters: DeadLetters) -> None:
 # --- show -----------------------------------------------------------------------------------------
 
 
-@click.command()
+@command()
 @consumer_arguments
 @click.argument("seq", type=click.IntRange(1), required=False)
-@click.option("-r", "--raw", is_flag=True, help="Show only the body.")
-@common_options
+@option("-r, --raw", "Show only the body.")
 def show(
     settings: Settings, *, stream: str | None, consumer: str | None, seq: int | None, raw: bool
 ) -> None:
@@ -297,23 +290,15 @@ def _gone(stream: str, sequences: Sequence[int]) -> CommandError:
 # --- requeue --------------------------------------------------------------------------------------
 
 
-@click.command()
+@command()
 @consumer_arguments
 @click.argument("sequences", nargs=-1, type=click.IntRange(1), metavar="[SEQ]...")
-@click.option(
-    "--all", "everything", is_flag=True, help="Republish all dead letters of the consumer."
-)
-@click.option(
-    "--to",
-    "subject",
-    metavar="SUBJECT",
-    help="Publish to this subject instead of the original one.",
-)
-@click.option("--delete", is_flag=True, help="Delete the originals from the stream afterwards.")
-@click.option("--keep", is_flag=True, help="Keep the messages in the list of dead letters.")
-@click.option("--dry-run", is_flag=True, help="Show the messages without publishing them.")
+@option("--all", "Republish all dead letters of the consumer.", to="everything")
+@option("--to SUBJECT", "Publish to this subject instead of the original one.", to="subject")
+@option("--delete", "Delete the originals from the stream afterwards.")
+@option("--keep", "Keep the messages in the list of dead letters.")
+@option("--dry-run", "Show the messages without publishing them.")
 @force_option
-@common_options
 def requeue(
     settings: Settings,
     *,

@@ -23,9 +23,9 @@ from .messages.reading import CoreSource, Source, Start, stream_source
 from .names import complete_stream, consumer_arguments, find_consumer, title
 from .output import announce, emit_line, note, seconds_text, when
 from .render import Block, Field, write_blocks
-from .settings import Settings, common_options
+from .settings import Settings, command
 from .status import CommandError, ExitStatus
-from .values import ANY_CASE_PATTERN, TIME, TIMEOUT
+from .values import ANY_CASE_PATTERN, FROM_1, TIME, TIMEOUT, option
 
 if TYPE_CHECKING:
     from .. import Msg
@@ -47,36 +47,22 @@ _NOT_SHORT: Final = frozenset({"server", "client", "request", "response"})
 _DURATIONS: Final = frozenset({"ack_time", "rtt", "nats_rtt"})
 
 
-@click.command()
-@click.option("--js-metric", is_flag=True, help="Show metrics, such as acknowledgement samples.")
-@click.option(
-    "--js-advisory", is_flag=True, help="Show advisories, such as API calls and failures."
-)
-@click.option(
-    "--srv-advisory", is_flag=True, help="Show client connects and disconnects (system account)."
-)
-@click.option("-a", "--all", "every", is_flag=True, help="Show all events.")
-@click.option(
-    "--subjects", multiple=True, metavar="SUBJECT", help="Also show events on this subject."
-)
-@click.option(
-    "--stream",
-    metavar="STREAM",
+@command()
+@option("--js-metric", "Show metrics, such as acknowledgement samples.")
+@option("--js-advisory", "Show advisories, such as API calls and failures.")
+@option("--srv-advisory", "Show client connects and disconnects (system account).")
+@option("-a, --all", "Show all events.", to="every")
+@option("--subjects SUBJECT", "Also show events on this subject.", multiple=True)
+@option(
+    "--stream STREAM",
+    "Show the events in a stream, stored and new.",
     shell_complete=complete_stream,
-    help="Show the events in a stream, stored and new.",
 )
-@click.option("--since", type=TIME, metavar="TIME", help="With --stream, start at this time.")
-@click.option(
-    "--filter",
-    "matches",
-    type=ANY_CASE_PATTERN,
-    metavar="RE",
-    help="Show only events whose JSON matches.",
-)
-@click.option("--short", is_flag=True, help="Show each event in one line.")
-@click.option("--count", type=click.IntRange(1), metavar="N", help="Exit after N events.")
-@click.option("--wait", type=TIMEOUT, metavar="TIME", help="Exit after TIME without an event.")
-@common_options
+@option("--since TIME", "With --stream, start at this time.", TIME)
+@option("--filter RE", "Show only events whose JSON matches.", ANY_CASE_PATTERN, to="matches")
+@option("--short", "Show each event in one line.")
+@option("--count N", "Exit after N events.", FROM_1)
+@option("--wait TIME", "Exit after TIME without an event.", TIMEOUT)
 def events(
     settings: Settings,
     *,
@@ -264,11 +250,10 @@ _SAMPLE: Final = (
 )
 
 
-@click.command()
+@command()
 @consumer_arguments
-@click.option("--count", type=click.IntRange(1), metavar="N", help="Exit after N samples.")
-@click.option("--wait", type=TIMEOUT, metavar="TIME", help="Exit after TIME without a sample.")
-@common_options
+@option("--count N", "Exit after N samples.", FROM_1)
+@option("--wait TIME", "Exit after TIME without a sample.", TIMEOUT)
 def sample(
     settings: Settings,
     *,
@@ -289,7 +274,6 @@ def sample(
         if not int(percent):
             raise CommandError(
                 f"consumer {title(info)} has sampling disabled",
-                ExitStatus.USAGE,
                 hint=f"'jsm consumer edit {info.stream_name} {info.name} --sample 100' enables it",
             )
 

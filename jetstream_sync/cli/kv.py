@@ -30,9 +30,9 @@ from .names import complete_key
 from .output import count, counted, emit, emit_line, emit_text, to_json, when
 from .prompts import Asker
 from .render import Field, show_rows
-from .settings import Settings, common_options
+from .settings import Settings, command
 from .status import CommandError, ExitStatus
-from .values import DURATION, TIMEOUT, Decorator, force_option
+from .values import DURATION, FROM_1, TIMEOUT, Decorator, force_option, option
 
 
 def _own_document(status: KeyValueStatus) -> dict[str, Any]:
@@ -128,9 +128,8 @@ edit: click.Command = edit_command(
 )
 
 
-@click.command()
+@command()
 @KV.argument("name", required=False)
-@common_options
 def info(settings: Settings, name: str | None) -> None:
     """Show the config and state of a bucket."""
     with settings.jetstream() as js:
@@ -139,14 +138,11 @@ def info(settings: Settings, name: str | None) -> None:
     show_bucket(settings, KV, status)
 
 
-@click.command()
+@command()
 @KV.argument(required=False)
-@click.option("-n", "--names", is_flag=True, help="Show only the names of the buckets.")
-@click.option("-v", "--verbose", is_flag=True, help="Show the revision and time of each key.")
-@click.option(
-    "--display-value", is_flag=True, help="Show the value of each key; implies --verbose."
-)
-@common_options
+@option("-n, --names", "Show only the names of the buckets.")
+@option("-v, --verbose", "Show the revision and time of each key.")
+@option("--display-value", "Show the value of each key; implies --verbose.")
 def ls(
     settings: Settings, bucket: str | None, names: bool, verbose: bool, display_value: bool
 ) -> None:
@@ -189,12 +185,11 @@ def _list_keys(settings: Settings, store: KeyValue, patterns: Sequence[str]) -> 
 # --- reading ------------------------------------------------------------------------------------
 
 
-@click.command()
+@command()
 @bucket_argument
 @key_argument
-@click.option("--revision", type=click.IntRange(1), help="Read this revision of the key.")
-@click.option("-r", "--raw", is_flag=True, help="Write the value unchanged, also to a terminal.")
-@common_options
+@option("--revision", "Read this revision of the key.", FROM_1)
+@option("-r, --raw", "Write the value unchanged, also to a terminal.")
 def get(settings: Settings, bucket: str, key: str, revision: int | None, raw: bool) -> None:
     """
     Read the value of KEY.
@@ -217,10 +212,9 @@ def get(settings: Settings, bucket: str, key: str, revision: int | None, raw: bo
         out.write(f"{head}\n\n{readable(entry.value)}\n")
 
 
-@click.command()
+@command()
 @bucket_argument
 @key_argument
-@common_options
 def history(settings: Settings, bucket: str, key: str) -> None:
     """Show the stored revisions of KEY, the oldest first; a bucket keeps --history of them."""
     with settings.jetstream() as js:
@@ -249,10 +243,9 @@ _HISTORY: Final = (
 )
 
 
-@click.command()
+@command()
 @bucket_argument
 @click.argument("patterns", nargs=-1, metavar="[PATTERN]...", shell_complete=complete_key)
-@common_options
 def keys(settings: Settings, bucket: str, patterns: tuple[str, ...]) -> None:
     """
     List the keys of a bucket in alphabetical order, one per line.
@@ -263,17 +256,14 @@ def keys(settings: Settings, bucket: str, patterns: tuple[str, ...]) -> None:
         _list_keys(settings, find_bucket(KV, js, bucket), patterns)
 
 
-@click.command()
+@command()
 @bucket_argument
 @click.argument("patterns", nargs=-1, metavar="[KEY]...", shell_complete=complete_key)
-@click.option("--history", is_flag=True, help="Show all stored revisions of each key first.")
-@click.option("--deletes/--no-deletes", default=True, help="Show deleted keys.")
-@click.option("--updates", is_flag=True, help="Show only new changes, not the present values.")
-@click.option("--revision", type=click.IntRange(1), metavar="SEQ", help="Start at this revision.")
-@click.option(
-    "--count", "number", type=click.IntRange(1), metavar="N", help="Exit after N changes."
-)
-@common_options
+@option("--history", "Show all stored revisions of each key first.")
+@option("--deletes/--no-deletes", "Show deleted keys.", default=True)
+@option("--updates", "Show only new changes, not the present values.")
+@option("--revision SEQ", "Start at this revision.", FROM_1)
+@option("--count N", "Exit after N changes.", FROM_1, to="number")
 def watch(
     settings: Settings,
     *,
@@ -342,11 +332,10 @@ def _show(settings: Settings, bucket: str, key: str, revision: int) -> None:
     emit_text(settings, document, text)
 
 
-@click.command()
+@command()
 @bucket_argument
 @key_argument
 @_value_argument
-@common_options
 def put(settings: Settings, bucket: str, key: str, value: str | None) -> None:
     """
     Store VALUE for KEY, whether or not the key exists.
@@ -361,17 +350,13 @@ def put(settings: Settings, bucket: str, key: str, value: str | None) -> None:
     _store(settings, bucket, key, value, lambda store, data: store.put(key, data))
 
 
-@click.command()
+@command()
 @bucket_argument
 @click.argument("key", required=False, metavar="KEY", shell_complete=complete_key)
 @_value_argument
-@click.option(
-    "--ttl",
-    type=TIMEOUT,
-    metavar="TIME",
-    help="Delete the key after TIME, at least 1s; the bucket needs --marker-ttl.",
+@option(
+    "--ttl TIME", "Delete the key after TIME, at least 1s; the bucket needs --marker-ttl.", TIMEOUT
 )
-@common_options
 def create(
     settings: Settings, bucket: str, key: str | None, value: str | None, ttl: float | None
 ) -> None:
@@ -387,12 +372,11 @@ def create(
     _store(settings, bucket, key, value, lambda store, data: store.create(name, data, ttl=ttl))
 
 
-@click.command()
+@command()
 @bucket_argument
 @key_argument
 @click.argument("value")
 @click.argument("revision", type=click.IntRange(0))
-@common_options
 def update(settings: Settings, bucket: str, key: str, value: str, revision: int) -> None:
     """
     Store VALUE for KEY if REVISION is its last revision; 0 means that the key does not exist.
@@ -402,12 +386,11 @@ def update(settings: Settings, bucket: str, key: str, value: str, revision: int)
     _store(settings, bucket, key, value, lambda store, data: store.update(key, data, revision))
 
 
-@click.command()
+@command()
 @bucket_argument
 @key_argument
 @click.argument("revision", type=click.IntRange(1))
 @force_option
-@common_options
 def revert(settings: Settings, bucket: str, key: str, revision: int, force: bool) -> None:
     """
     Store the value of an older REVISION of KEY again, as a new revision.
@@ -433,12 +416,11 @@ def revert(settings: Settings, bucket: str, key: str, revision: int, force: bool
 # --- deleting -----------------------------------------------------------------------------------
 
 
-@click.command("del")
+@command("del")
 @bucket_argument
 @click.argument("keys", nargs=-1, metavar="[KEY]...", shell_complete=complete_key)
 @force_option
-@click.option("--ignore-missing", is_flag=True, help="Ignore what does not exist.")
-@common_options
+@option("--ignore-missing", "Ignore what does not exist.")
 def delete(
     settings: Settings, bucket: str, keys: tuple[str, ...], force: bool, ignore_missing: bool
 ) -> None:
@@ -472,17 +454,15 @@ def delete(
     emit_text(settings, document, f"Deleted {listed or 'nothing'}")
 
 
-@click.command()
+@command()
 @bucket_argument
 @key_argument
-@click.option(
-    "--ttl",
-    type=TIMEOUT,
-    metavar="TIME",
-    help="Delete the marker after TIME, at least 1s; the bucket needs --marker-ttl.",
+@option(
+    "--ttl TIME",
+    "Delete the marker after TIME, at least 1s; the bucket needs --marker-ttl.",
+    TIMEOUT,
 )
 @force_option
-@common_options
 def purge(settings: Settings, bucket: str, key: str, ttl: float | None, force: bool) -> None:
     """Delete KEY with all its revisions; only a marker of the deletion remains."""
     ask = Asker(settings)
@@ -494,18 +474,15 @@ def purge(settings: Settings, bucket: str, key: str, ttl: float | None, force: b
     emit_text(settings, document, f"Purged {bucket} > {readable(key)}")
 
 
-@click.command()
+@command()
 @bucket_argument
-@click.option(
-    "--older-than",
-    type=DURATION,
+@option(
+    "--older-than TIME",
+    "Keep the markers of keys that were deleted less than TIME ago, for clients that watch.",
+    DURATION,
     default="30m",
-    show_default=True,
-    metavar="TIME",
-    help="Keep the markers of keys that were deleted less than TIME ago, for clients that watch.",
 )
 @force_option
-@common_options
 def compact(settings: Settings, bucket: str, older_than: timedelta, force: bool) -> None:
     """
     Purge the history of all deleted keys, to free its space.

@@ -22,7 +22,7 @@ from ..errors import InvalidOptionError, SubscriptionError
 from .context_store import Contexts
 from .env import SafeText, unescaped
 from .prompts import Asker
-from .status import CommandError, ExitStatus, one_line
+from .status import CommandError, one_line
 
 if TYPE_CHECKING:
     from .. import Connection
@@ -134,9 +134,7 @@ class Login:
         fields = Contexts(variables).load(context) if context else {}
         wanted = unsupported_key(fields)
         if wanted is not None:
-            raise CommandError(
-                f"context {context}: jsm does not support {wanted!r}", ExitStatus.USAGE
-            )
+            raise CommandError(f"context {context}: jsm does not support {wanted!r}")
         levels = (
             _Level({part: settings.given.get(each.name) for part, each in _PARTS.items()}),
             _Level({part: variables.get(each.variable) for part, each in _PARTS.items()}),
@@ -190,7 +188,7 @@ class Login:
         if source.startswith("context "):
             source += f", {_PARTS[part].key}"
         value = "" if error.value == "..." else f" {error.value!r}"
-        return CommandError(f"{source}{value}: {error.reason}", ExitStatus.USAGE)
+        return CommandError(f"{source}{value}: {error.reason}")
 
     def files(self) -> list[Path]:
         """Return the files of the login."""
@@ -234,9 +232,7 @@ def _file(text: str) -> Path:
     try:
         return Path(text).expanduser()
     except RuntimeError as error:  # it begins with the home directory of an unknown user
-        raise CommandError(
-            f"{text}: the home directory does not exist", ExitStatus.USAGE
-        ) from error
+        raise CommandError(f"{text}: the home directory does not exist") from error
 
 
 def _addresses(value: Any) -> list[str]:
@@ -249,14 +245,12 @@ def read_password(settings: CommonOptions) -> str | None:
     given = settings.given
     ways = [name for name in ("password", "password_file", "password_stdin") if name in given]
     if len(ways) > 1:
-        raise CommandError(
-            "--password, --password-file and --password-stdin exclude each other", ExitStatus.USAGE
-        )
+        raise CommandError("--password, --password-file and --password-stdin exclude each other")
     if path := given.get("password_file"):
         try:
             return _file(path).read_text("utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
-            raise CommandError(f"{path}: {error}", ExitStatus.USAGE) from error
+            raise CommandError(f"{path}: {error}") from error
     if given.get("password_stdin"):
         return settings.env.stdin.readline().decode("utf-8", "replace").rstrip("\r\n")
     return given.get("password")
@@ -273,7 +267,7 @@ def _with_password(settings: CommonOptions, login: Login) -> dict[str, Any]:
         # Prompt once, also for several connections.
         settings.given["password"] = options["password"]
     if "password" in options and "user" not in options:
-        raise CommandError("a password needs a --user", ExitStatus.USAGE)
+        raise CommandError("a password needs a --user")
     return options
 
 

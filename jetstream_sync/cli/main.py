@@ -27,6 +27,7 @@ from .groups import Entry, MissingCommandError, NounGroup
 from .output import to_json
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus, document_of, exit_status, hint_of, one_line
+from .values import option
 
 _COMPLETE_VARIABLE = "_JSM_COMPLETE"
 
@@ -338,13 +339,7 @@ COMMANDS: Final = {
     epilog="'jsm COMMAND --help' shows the help of a command, and 'jsm help options' the login "
     "options of all commands and the exit statuses.",
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    expose_value=False,
-    callback=_print_version,
-    help="Show the version and exit.",
-)
+@option("--version", "Show the version and exit.", expose_value=False, callback=_print_version)
 @common_options
 def jsm(_settings: Settings) -> None:
     """

@@ -47,7 +47,7 @@ def find_stream(js: JetStream, name: str | None, ask: Asker | None = None) -> St
     """Return the stream with a name; ask for one when no name was given."""
     if name is None:
         if ask is None:
-            raise CommandError("the stream name is missing", ExitStatus.USAGE)
+            raise CommandError("the stream name is missing")
         with ask:
             name = ask.select("Select a stream", js.stream_names, "STREAM")
     try:
@@ -99,7 +99,6 @@ def find_pull(
     except ConsumerIsPushBasedError as error:
         raise CommandError(
             f"consumer {stream} > {consumer} is a push consumer",
-            ExitStatus.USAGE,
             hint=f"read it with 'jsm consumer sub {stream} {consumer}'",
         ) from error
 

@@ -48,9 +48,9 @@ from .output import count, counted, emit, emit_line, emit_text, note, size, when
 from .progress import show_progress
 from .prompts import Asker
 from .render import Block, Field, show_blocks, show_rows
-from .settings import Settings, common_options
-from .status import CommandError, ExitStatus
-from .values import DURATION, FILE, Decorator, force_option, names_option
+from .settings import Settings, command
+from .status import CommandError
+from .values import DURATION, FILE, FROM_1, Decorator, force_option, names_option, option
 
 OBJECTS: Final = BucketKind[ObjectStore](
     noun="Object Store Bucket",
@@ -153,10 +153,9 @@ edit: click.Command = edit_command(
 )
 
 
-@click.command()
+@command()
 @OBJECTS.argument(required=False)
 @click.argument("name", required=False, metavar="[OBJECT]", shell_complete=complete_object)
-@common_options
 def info(settings: Settings, bucket: str | None, name: str | None) -> None:
     """Show the config and state of a bucket, or the size, digest and metadata of OBJECT."""
     with settings.jetstream() as js:
@@ -169,10 +168,9 @@ def info(settings: Settings, bucket: str | None, name: str | None) -> None:
     show_object(settings, found)
 
 
-@click.command()
+@command()
 @OBJECTS.argument(required=False)
 @names_option
-@common_options
 def ls(settings: Settings, bucket: str | None, names: bool) -> None:
     """List the buckets, or the objects of BUCKET."""
     if bucket is None:
@@ -203,13 +201,10 @@ def _size_text(info: ObjectInfo) -> str:
     return size(info.size) if info.link is None else "link"
 
 
-@click.command()
+@command()
 @bucket_argument
-@click.option("--updates", is_flag=True, help="Show only new changes, not the present objects.")
-@click.option(
-    "--count", "number", type=click.IntRange(1), metavar="N", help="Exit after N changes."
-)
-@common_options
+@option("--updates", "Show only new changes, not the present objects.")
+@option("--count N", "Exit after N changes.", FROM_1, to="number")
 def watch(settings: Settings, bucket: str, updates: bool, number: int | None) -> None:
     """
     Show the present objects of a bucket, and then each change until Ctrl-C.
@@ -248,21 +243,20 @@ _BUFFER_SIZE: Final = 128 * 1024
 #: The callback of a transfer: bytes done, bytes in total if known.
 _ShowProgress = Callable[[int, "int | None"], None]
 
-_progress_option = click.option(
-    "--progress/--no-progress", default=True, help="Show a progress bar on a terminal."
+_progress_option = option(
+    "--progress/--no-progress", "Show a progress bar on a terminal.", default=True
 )
 
 
-@click.command()
+@command()
 @bucket_argument
 @click.argument("file", required=False, type=FILE)
-@click.option("--name", metavar="NAME", help="Name of the object.  [default: FILE]")
-@click.option("--description", metavar="TEXT", help="Description of the object.")
+@option("--name NAME", "Name of the object.  [default: FILE]")
+@option("--description TEXT", "Description of the object.")
 @header_option
-@click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Metadata entry; repeatable.")
+@option("--metadata KEY=VALUE", "Metadata entry; repeatable.", multiple=True)
 @_progress_option
 @force_option
-@common_options
 def put(
     settings: Settings,
     *,
@@ -367,19 +361,16 @@ def _shown_progress(
         yield lambda done, _total: show(done)
 
 
-@click.command()
+@command()
 @bucket_argument
 @object_argument
-@click.option(
-    "-O",
-    "--output",
-    type=FILE,
-    metavar="FILE",
-    help="File to write; '-' for standard output.  [default: the last part of OBJECT]",
+@option(
+    "-O, --output FILE",
+    "File to write; '-' for standard output.  [default: the last part of OBJECT]",
+    FILE,
 )
 @_progress_option
 @force_option
-@common_options
 def get(
     settings: Settings, *, bucket: str, name: str, output: str | None, progress: bool, force: bool
 ) -> None:
@@ -403,7 +394,6 @@ def get(
         if info.link is not None and info.link.name is None:
             raise CommandError(
                 f"{bucket} > {single_line(name)} is a link to bucket {info.link.bucket}",
-                ExitStatus.USAGE,
                 hint=f"list its objects with 'jsm object ls {info.link.bucket}'",
             )
         if target is not None and target.is_file() and not force:
@@ -428,19 +418,14 @@ def _target(name: str, output: str | None) -> Path:
     if output is None and (base in ("", ".", "..") or "\0" in base):
         raise CommandError(
             f"object name {single_line(name)!r} has no file name",
-            ExitStatus.USAGE,
             hint="name the file with --output",
         )
     # A link is followed, so that the file it points to is replaced, not the link.
     path = Path(os.path.realpath(base))
     if path.is_dir():
-        raise CommandError(
-            f"{single_line(base)}: is a directory", ExitStatus.USAGE, hint="name a file in it"
-        )
+        raise CommandError(f"{single_line(base)}: is a directory", hint="name a file in it")
     if not path.parent.is_dir():
-        raise CommandError(
-            f"{single_line(str(path.parent))}: the directory does not exist", ExitStatus.USAGE
-        )
+        raise CommandError(f"{single_line(str(path.parent))}: the directory does not exist")
     return path
 
 
@@ -470,18 +455,17 @@ def _stdout_writer(settings: Settings) -> Callable[[bytes], object]:
 
 def _unreadable(path: str, error: Exception) -> CommandError:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return CommandError(f"{single_line(path)}: {reason}", ExitStatus.USAGE)
+    return CommandError(f"{single_line(path)}: {reason}")
 
 
 # --- changes ------------------------------------------------------------------------------------
 
 
-@click.command("del")
+@command("del")
 @bucket_argument
 @click.argument("names", nargs=-1, metavar="[OBJECT]...", shell_complete=complete_object)
 @force_option
-@click.option("--ignore-missing", is_flag=True, help="Ignore what does not exist.")
-@common_options
+@option("--ignore-missing", "Ignore what does not exist.")
 def delete(
     settings: Settings, bucket: str, names: tuple[str, ...], force: bool, ignore_missing: bool
 ) -> None:
@@ -509,18 +493,16 @@ def delete(
     emit_text(settings, document, f"Deleted {listed or 'nothing'}")
 
 
-@click.command()
+@command()
 @bucket_argument
 @click.argument("name", metavar="NAME")
 @click.argument("target", required=False, metavar="[TARGET]", shell_complete=complete_object)
-@click.option(
-    "--to-bucket",
-    type=BUCKET_NAME,
-    metavar="BUCKET",
+@option(
+    "--to-bucket BUCKET",
+    "Bucket of TARGET, or without a TARGET the bucket to link to.  [default: the same]",
+    BUCKET_NAME,
     shell_complete=complete_store,
-    help="Bucket of TARGET, or without a TARGET the bucket to link to.  [default: the same]",
 )
-@common_options
 def link(
     settings: Settings, bucket: str, name: str, target: str | None, to_bucket: str | None
 ) -> None:
@@ -548,18 +530,15 @@ def link(
     emit_text(settings, object_document(info), text)
 
 
-@click.command()
+@command()
 @bucket_argument
-@click.option(
-    "--older-than",
-    type=DURATION,
+@option(
+    "--older-than TIME",
+    "Keep the chunks of uploads that stored one less than TIME ago.",
+    DURATION,
     default="1d",
-    show_default=True,
-    metavar="TIME",
-    help="Keep the chunks of uploads that stored one less than TIME ago.",
 )
 @force_option
-@common_options
 def compact(settings: Settings, bucket: str, older_than: timedelta, force: bool) -> None:
     """Delete the chunks of uploads that never ended, to free their space."""
     with settings.jetstream() as js:
@@ -570,10 +549,9 @@ def compact(settings: Settings, bucket: str, older_than: timedelta, force: bool)
     emit_text(settings, document, f"Deleted {counted(purged, 'chunk')}")
 
 
-@click.command()
+@command()
 @bucket_argument
 @force_option
-@common_options
 def seal(settings: Settings, bucket: str, force: bool) -> None:
     """Make a bucket read-only, permanently; objects can neither be added nor deleted."""
     with settings.jetstream() as js:

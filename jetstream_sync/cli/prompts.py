@@ -48,7 +48,7 @@ class Asker:
         """Raise the error that lists the missing values, if there are any."""
         if self.missing:
             names = ", ".join(self.missing)
-            raise CommandError(f"missing: {names}", ExitStatus.USAGE)
+            raise CommandError(f"missing: {names}")
 
     def text(self, label: str, flag: str, *, default: str | None = None) -> str:
         """Return the answer to a prompt, else the default; see `value`."""
@@ -123,11 +123,9 @@ class Asker:
         if force:
             return
         if not self.interactive:
-            raise CommandError(
-                f"{text} Cannot prompt without a terminal: use {flag} to confirm", ExitStatus.USAGE
-            )
+            raise CommandError(f"{text} Cannot prompt without a terminal: use {flag} to confirm")
         if not self.agrees(text):
-            raise CommandError("nothing was done", ExitStatus.USAGE)
+            raise CommandError("nothing was done")
 
     def secret(self, label: str, flag: str) -> str:
         """Return a text that is typed without echo."""
@@ -146,6 +144,4 @@ class Asker:
         try:
             return prompt.unsafe_ask()  # ask() would return None on Ctrl-C
         except EOFError:
-            raise CommandError(
-                "the input ended before all prompts were answered", ExitStatus.USAGE
-            ) from None
+            raise CommandError("the input ended before all prompts were answered") from None

@@ -15,9 +15,9 @@ from ..errors import ServerUnavailableError
 from .long_running import password_once
 from .output import document, emit_line, limit, seconds_text, size
 from .render import Block, Field, show_blocks, show_rows, write_blocks
-from .settings import Settings, common_options
+from .settings import Settings, command
 from .status import CommandError, ExitStatus, one_line
-from .values import FilePath
+from .values import FilePath, option
 
 if TYPE_CHECKING:
     from .. import Connection
@@ -29,33 +29,26 @@ _FATAL: Final = re.compile(r"(?:\[FTL\]|nats-server: )\s*(.*)")
 _CHECK_INTERVAL_S: Final = 0.5
 
 
-@click.command()
-@click.option(
-    "-p",
-    "--port",
-    type=click.IntRange(0, 65535),
+@command()
+@option(
+    "-p, --port",
+    "Listen for clients on this port; 0 picks a free port.",
+    click.IntRange(0, 65535),
     default=4222,
-    show_default=True,
-    help="Listen for clients on this port; 0 picks a free port.",
 )
-@click.option("--name", metavar="TEXT", help="Set the server name.")
-@click.option(
-    "--store-dir",
-    metavar="DIR",
-    type=FilePath(file_okay=False, path_type=Path),
-    help="Keep streams in this directory.  [default: delete them on exit]",
+@option("--name TEXT", "Set the server name.")
+@option(
+    "--store-dir DIR",
+    "Keep streams in this directory.  [default: delete them on exit]",
+    FilePath(file_okay=False, path_type=Path),
 )
-@click.option(
-    "--config",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Read a nats-server configuration file.",
+@option(
+    "--config FILE",
+    "Read a nats-server configuration file.",
+    click.Path(exists=True, dir_okay=False, path_type=Path),
 )
-@click.option("--jetstream/--no-jetstream", default=True, help="Enable JetStream.")
-@click.option(
-    "--cluster", type=click.IntRange(2, 9), metavar="N", help="Run a cluster of N servers."
-)
-@common_options
+@option("--jetstream/--no-jetstream", "Enable JetStream.", default=True)
+@option("--cluster N", "Run a cluster of N servers.", click.IntRange(2, 9))
 def run(
     settings: Settings,
     *,
@@ -77,7 +70,7 @@ def run(
     try:
         text = config.read_text("utf-8") if config else ""
     except UnicodeDecodeError as error:
-        raise CommandError(f"{config}: the file is not UTF-8 text", ExitStatus.USAGE) from error
+        raise CommandError(f"{config}: the file is not UTF-8 text") from error
     if cluster is not None and store_dir is not None:
         raise click.UsageError("--cluster excludes --store-dir")
     try:
@@ -153,16 +146,8 @@ _TIMES: Final = tuple(
 )
 
 
-@click.command()
-@click.option(
-    "-n",
-    "--count",
-    type=click.IntRange(1, 10_000),
-    default=5,
-    show_default=True,
-    help="Number of pings to each server.",
-)
-@common_options
+@command()
+@option("-n, --count", "Number of pings to each server.", click.IntRange(1, 10_000), default=5)
 def rtt(settings: Settings, *, count: int) -> None:
     """
     Measure the round-trip time to each server.
@@ -229,8 +214,7 @@ _API: Final = (
 )
 
 
-@click.command()
-@common_options
+@command()
 def info(settings: Settings) -> None:
     """Show the account's usage and limits, and the connection."""
     with settings.connection() as nc:

@@ -12,8 +12,9 @@ from ..net.clock import monotonic
 from .env import single_line, visible
 from .output import emit_line, emit_text
 from .render import Block, Field, bad, show_blocks, show_rows
-from .settings import Settings, common_options
+from .settings import Settings, command
 from .status import CommandError, ExitStatus
+from .values import option
 
 if TYPE_CHECKING:
     from .. import CounterEntry
@@ -48,9 +49,8 @@ _name = click.argument("name", required=False)
 _id = click.argument("instance", required=False, metavar="[ID]")
 
 
-@click.command()
+@command()
 @_name
-@common_options
 def ls(settings: Settings, *, name: str | None) -> None:
     """List the running instances of all services, or of one."""
     with settings.connection() as nc:
@@ -58,10 +58,9 @@ def ls(settings: Settings, *, name: str | None) -> None:
     show_rows(settings, found, _INSTANCES, title="Services", none="No services")
 
 
-@click.command()
+@command()
 @click.argument("name")
 @_id
-@common_options
 def info(settings: Settings, *, name: str, instance: str | None) -> None:
     """Show the description and the endpoints of a service."""
     with settings.connection() as nc:
@@ -83,10 +82,9 @@ _DESCRIPTION: Final = (
 )
 
 
-@click.command()
+@command()
 @_name
 @_id
-@common_options
 def stats(settings: Settings, *, name: str | None, instance: str | None) -> None:
     """Show the requests, errors and processing times of endpoints."""
     with settings.connection() as nc:
@@ -99,9 +97,8 @@ def stats(settings: Settings, *, name: str | None, instance: str | None) -> None
     )
 
 
-@click.command()
+@command()
 @_name
-@common_options
 def ping(settings: Settings, *, name: str | None) -> None:
     """Measure the time until each instance of all services, or of one, replies."""
     subject = "$SRV.PING" if name is None else f"$SRV.PING.{name}"
@@ -165,10 +162,9 @@ def _counter_document(entry: CounterEntry) -> dict[str, Any]:
     }
 
 
-@click.command("ls")
+@command("ls")
 @click.argument("stream")
 @click.argument("pattern", required=False, default=">", metavar="[FILTER]")
-@common_options
 def list_counters(settings: Settings, *, stream: str, pattern: str) -> None:
     """List the counters of a stream; FILTER may contain wildcards."""
     with settings.jetstream() as js:
@@ -183,10 +179,9 @@ def list_counters(settings: Settings, *, stream: str, pattern: str) -> None:
     )
 
 
-@click.command("get")
+@command("get")
 @click.argument("stream")
 @click.argument("subject")
-@common_options
 def get_counter(settings: Settings, *, stream: str, subject: str) -> None:
     """Show the value of a counter."""
     with settings.jetstream() as js:
@@ -194,12 +189,11 @@ def get_counter(settings: Settings, *, stream: str, subject: str) -> None:
     emit_text(settings, _counter_document(found), str(found.value))
 
 
-@click.command("add", context_settings={"ignore_unknown_options": True})
+@command("add", context_settings={"ignore_unknown_options": True})
 @click.argument("stream")
 @click.argument("subject")
 @click.argument("value", type=int, default=1, required=False)
-@click.option("--msg-id", metavar="ID", help="Add nothing if this id was used before.")
-@common_options
+@option("--msg-id ID", "Add nothing if this id was used before.")
 def add_counter(
     settings: Settings, *, stream: str, subject: str, value: int, msg_id: str | None
 ) -> None:
@@ -209,10 +203,9 @@ def add_counter(
     emit_text(settings, {"subject": subject, "value": str(total)}, str(total))
 
 
-@click.command("reset")
+@command("reset")
 @click.argument("stream")
 @click.argument("subject")
-@common_options
 def reset_counter(settings: Settings, *, stream: str, subject: str) -> None:
     """Set a counter to 0 and delete its history."""
     with settings.jetstream() as js:

@@ -15,13 +15,13 @@ from ..errors import InvalidOptionError
 from .context_store import complete_context
 from .env import CommonOptions
 from .login import LOGIN_PARTS, Login, LoginPart, connected
-from .status import CommandError, ExitStatus
+from .status import CommandError
 from .values import TIMEOUT
 
 if TYPE_CHECKING:
     from .. import Connection, JetStream
 
-_Command = TypeVar("_Command", bound=Callable[..., object])
+_Function = TypeVar("_Function", bound=Callable[..., object])
 
 
 class Settings(CommonOptions):
@@ -70,7 +70,7 @@ class Settings(CommonOptions):
             if context.get_parameter_source(error.option) is ParameterSource.COMMANDLINE:
                 flag, value = self._typed(option.opts)
                 text = f"{flag} {value!r}: {error.reason}"
-                return CommandError(text, ExitStatus.USAGE)
+                return CommandError(text)
         return error
 
     def _typed(self, flags: Sequence[str]) -> tuple[str, str]:
@@ -172,25 +172,33 @@ _OPTIONS: Final = (
 )
 
 
-def common_options(command: _Command) -> _Command:
+def common_options(function: _Function) -> _Function:
     """
-    Add the common options to a click command, and pass the `Settings` as its first argument.
+    Add the common options to a function, and pass the `Settings` as its first argument.
 
-    The help of the command shows the most frequent ones only. A command that has a parameter of the same
-    name, such as ``timeout``, keeps its own option.
+    The help of the command shows the most frequent ones only, after its own. A command that has a parameter of
+    the same name, such as ``timeout``, keeps its own option.
     """
-    own = inspect.signature(command).parameters
+    own = inspect.signature(function).parameters
 
     @click.pass_obj
-    @functools.wraps(command)
+    @functools.wraps(function)
     def with_settings(settings: Settings, /, *args: Any, **options: Any) -> object:
         try:
-            return command(settings, *args, **options)
+            return function(settings, *args, **options)
         except InvalidOptionError as error:
             raise settings.named_error(error) from error
 
     decorated: Any = with_settings
+    # click keeps the parameters in reverse order.
+    parameters = decorated.__dict__.pop("__click_params__", [])
     for name, option in reversed(_OPTIONS):
         if name not in own:
             decorated = option(decorated)
+    decorated.__click_params__ += parameters
     return decorated  # type: ignore[no-any-return]  # click's decorators lose the type
+
+
+def command(*args: Any, **attributes: Any) -> Callable[[Callable[..., object]], click.Command]:
+    """Return the decorator of a command with the common options; see `click.command`."""
+    return lambda function: click.command(*args, **attributes)(common_options(function))

@@ -68,10 +68,15 @@ MEANINGS: Final = {
 
 
 class CommandError(Exception):
-    """A command failed for a reason other than an error of the library."""
+    """A command failed for a reason other than an error of the library; by default, the user can mend it."""
 
     def __init__(
-        self, message: str, status: ExitStatus, *, hint: str = "", cause: APIError | None = None
+        self,
+        message: str,
+        status: ExitStatus = ExitStatus.USAGE,
+        *,
+        hint: str = "",
+        cause: APIError | None = None,
     ) -> None:
         super().__init__(message, status)
         self.message = message

@@ -33,9 +33,9 @@ from .names import find_stream, optional_stream_argument, stream_argument
 from .output import count, counted, emit, say, seconds_text, size, when
 from .prompts import Asker
 from .render import Block, Field, Mark, bad, show_rows, warn, write_blocks
-from .settings import Settings, common_options
-from .status import CommandError, ExitStatus
-from .values import FILE, STREAM_NAME, force_option
+from .settings import Settings, command
+from .status import CommandError
+from .values import FILE, STREAM_NAME, force_option, option
 
 
 def replica_text(peer: PeerInfo) -> str | Mark:
@@ -125,18 +125,16 @@ def write_state(settings: Settings, info: StreamInfo) -> None:
     write_blocks(settings, Block("State", _state(settings), info), heading=heading)
 
 
-@click.command()
+@command()
 @optional_stream_argument
-@click.option("--state", "only_state", is_flag=True, help="Show only the state.")
-@common_options
+@option("--state", "Show only the state.", to="only_state")
 def info(settings: Settings, name: str | None, only_state: bool) -> None:
     """Show the config and state of a stream."""
     _info(settings, name, only_state=only_state)
 
 
-@click.command()
+@command()
 @optional_stream_argument
-@common_options
 def state(settings: Settings, name: str | None) -> None:
     """Show the state of a stream."""
     _info(settings, name, only_state=True)
@@ -151,18 +149,17 @@ def _info(settings: Settings, name: str | None, *, only_state: bool) -> None:
         emit(settings, found, lambda: write_info(settings, found))
 
 
-@click.command()
+@command()
 @optional_stream_argument
 @click.argument("pattern", required=False, default=">", metavar="[FILTER]")
-@click.option(
+@option(
     "--sort",
-    type=click.Choice(["messages", "count", "name", "subjects"]),
+    "Sort by number of messages, descending, or by name.",
+    click.Choice(["messages", "count", "name", "subjects"]),
     default="messages",
-    help="Sort by number of messages, descending, or by name.",
 )
-@click.option("-R", "--reverse", is_flag=True, help="Reverse the order.")
-@click.option("-n", "--names", is_flag=True, help="Show only the subjects, one per line.")
-@common_options
+@option("-R, --reverse", "Reverse the order.")
+@option("-n, --names", "Show only the subjects, one per line.")
 def subjects(
     settings: Settings, name: str | None, pattern: str, sort: str, reverse: bool, names: bool
 ) -> None:
@@ -198,10 +195,9 @@ _SUBJECTS: Final = (
 )
 
 
-@click.command()
+@command()
 @optional_stream_argument
 @click.argument("pattern", required=False, default=">", metavar="[FILTER]")
-@common_options
 def schedules(settings: Settings, name: str | None, pattern: str) -> None:
     """List the scheduled messages of a stream; FILTER may contain wildcards."""
     with settings.jetstream() as js:
@@ -243,9 +239,8 @@ _SCHEDULES: Final = (
 )
 
 
-@click.command()
+@command()
 @optional_stream_argument
-@common_options
 def gaps(settings: Settings, name: str | None) -> None:
     """List the deleted sequences between the first and the last message of a stream."""
     with settings.jetstream() as js:
@@ -301,27 +296,15 @@ _PROMPTED: Final = {
 }
 
 
-@click.command()
+@command()
 @click.argument("name", required=False, type=STREAM_NAME)
-@click.option(
-    "--config",
-    "file",
-    type=FILE,
-    metavar="FILE",
-    help="Read the config from a file; '-' for standard input.",
-)
-@click.option(
-    "--output",
-    type=FILE,
-    metavar="FILE",
-    help="Write the config to a file without creating the stream.",
-)
-@click.option("--validate", is_flag=True, help="Check the config without creating the stream.")
-@click.option("--defaults", is_flag=True, help="Use defaults instead of asking.")
-@click.option("--if-not-exists", is_flag=True, help="Do nothing if a stream with this name exists.")
-@click.option("--update", is_flag=True, help="Update the stream if it exists.")
+@option("--config FILE", "Read the config from a file; '-' for standard input.", FILE, to="file")
+@option("--output FILE", "Write the config to a file without creating the stream.", FILE)
+@option("--validate", "Check the config without creating the stream.")
+@option("--defaults", "Use defaults instead of asking.")
+@option("--if-not-exists", "Do nothing if a stream with this name exists.")
+@option("--update", "Update the stream if it exists.")
 @config_options(StreamConfig)
-@common_options
 def add(
     settings: Settings,
     name: str | None,
@@ -427,11 +410,10 @@ def _prompt_for_config(
     return changed(StreamConfig(name=check_stream_name(name)), fields)
 
 
-@click.command()
+@command()
 @click.argument("source", type=STREAM_NAME)
 @click.argument("destination", type=STREAM_NAME)
 @config_options(StreamConfig)
-@common_options
 def copy(settings: Settings, source: str, destination: str, **options: Any) -> None:
     """
     Create a stream with the config of another one; messages and consumers are not copied.
@@ -446,21 +428,19 @@ def copy(settings: Settings, source: str, destination: str, **options: Any) -> N
         config = changed(replace(base, name=destination, sealed=None), fields)
         if config.subjects and config.subjects == base.subjects:
             raise CommandError(
-                f"two streams cannot both store {', '.join(config.subjects)}: use --subjects",
-                ExitStatus.USAGE,
+                f"two streams cannot both store {', '.join(config.subjects)}: use --subjects"
             )
         stream = js.create_stream(config)
     _show(settings, stream, f"was created as a copy of {source}")
 
 
-@click.command()
+@command()
 @optional_stream_argument
 @edit_options
-@click.option("--no-mirror", is_flag=True, help="Turn a mirror into a normal stream.")
-@click.option("--no-transform", is_flag=True, help="Remove the subject transform.")
-@click.option("--no-republish", is_flag=True, help="Remove the republish rule.")
+@option("--no-mirror", "Turn a mirror into a normal stream.")
+@option("--no-transform", "Remove the subject transform.")
+@option("--no-republish", "Remove the republish rule.")
 @config_options(StreamConfig)
-@common_options
 def edit(settings: Settings, name: str | None, **options: Any) -> None:
     """
     Edit the config of a stream.
@@ -496,10 +476,9 @@ _REMOVABLE = {
 }
 
 
-@click.command()
+@command()
 @stream_argument
 @force_option
-@common_options
 def seal(settings: Settings, name: str, force: bool) -> None:
     """Make a stream read-only, permanently; messages can neither be added nor deleted."""
     with settings.jetstream() as js:

@@ -27,9 +27,9 @@ from .messages.view import FORMAT_HELP, MessageWriter, Translator, header_lines
 from .names import find_stream, optional_stream_argument, stream_argument
 from .output import emit_text, note, when
 from .prompts import Asker
-from .settings import Settings, common_options
+from .settings import Settings, command
 from .status import CommandError, ExitStatus
-from .values import PATTERN, TIME, Parsed, force_option, with_options
+from .values import FROM_1, PATTERN, TIME, Parsed, force_option, option, with_options
 
 _ALL_SUBJECTS: Final = ">"
 #: Limits of one batch; it ends with the message that reaches one of them.
@@ -158,9 +158,9 @@ _FOLLOW_INTERVAL_S = 0.2
 
 #: How a message is written.
 _write_options = with_options(
-    click.option("-r", "--raw", is_flag=True, help="Write only the payload, unchanged."),
-    click.option("-f", "--format", "layout", metavar="TEXT", help=FORMAT_HELP),
-    click.option("--translate", metavar="COMMAND", help="Pipe each payload through this command."),
+    option("-r, --raw", "Write only the payload, unchanged."),
+    option("-f, --format TEXT", FORMAT_HELP, to="layout"),
+    option("--translate COMMAND", "Pipe each payload through this command."),
 )
 
 
@@ -195,35 +195,24 @@ def _matches(
     )
 
 
-@click.command()
+@command()
 @optional_stream_argument
 @click.argument("page", required=False, type=click.IntRange(1), default=10, metavar="[PAGE]")
-@click.option("--id", "--seq", "seq", type=click.IntRange(1), help="Start at this sequence.")
-@click.option("--since", type=TIME, metavar="TIME", help="Start at this time, or this long ago.")
-@click.option("--last", type=click.IntRange(1), metavar="N", help="Show only the last N messages.")
-@click.option(
-    "--limit",
-    "--count",
-    "limit",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Show at most N messages.",
-)
-@click.option("--subject", metavar="SUBJECT", help="Show only messages of this subject.")
-@click.option(
-    "--grep", type=PATTERN, metavar="REGEX", help="Show only messages with a matching payload."
-)
-@click.option(
-    "--header",
-    "headers",
-    type=Parsed("NAME=REGEX", _parse_header),
+@option("--id, --seq", "Start at this sequence.", FROM_1, to="seq")
+@option("--since TIME", "Start at this time, or this long ago.", TIME)
+@option("--last N", "Show only the last N messages.", FROM_1)
+@option("--limit, --count N", "Show at most N messages.", FROM_1, to="limit")
+@option("--subject SUBJECT", "Show only messages of this subject.")
+@option("--grep REGEX", "Show only messages with a matching payload.", PATTERN)
+@option(
+    "--header NAME=REGEX",
+    "Show only messages with a matching header; repeatable.",
+    Parsed("NAME=REGEX", _parse_header),
+    to="headers",
     multiple=True,
-    metavar="NAME=REGEX",
-    help="Show only messages with a matching header; repeatable.",
 )
-@click.option("--follow", is_flag=True, help="Continue with new messages until Ctrl-C.")
+@option("--follow", "Continue with new messages until Ctrl-C.")
 @_write_options
-@common_options
 def view(
     settings: Settings,
     *,
@@ -302,15 +291,12 @@ def _ask_next_page(ask: Asker) -> bool:
     return ask.agrees("Next page?", default=True)
 
 
-@click.command()
+@command()
 @stream_argument
 @click.argument("seq", required=False, type=click.IntRange(1), metavar="[SEQ]")
-@click.option("-S", "--last-for", metavar="SUBJECT", help="Read the last message of a subject.")
-@click.option(
-    "--next-for", metavar="SUBJECT", help="Read the first message of a subject, from SEQ on."
-)
+@option("-S, --last-for SUBJECT", "Read the last message of a subject.")
+@option("--next-for SUBJECT", "Read the first message of a subject, from SEQ on.")
 @_write_options
-@common_options
 def get(
     settings: Settings,
     *,
@@ -324,21 +310,18 @@ def get(
     if last_for is not None and (seq is not None or next_for is not None):
         raise click.UsageError("--last-for cannot be combined with SEQ or --next-for")
     if last_for is None and seq is None and next_for is None:
-        raise CommandError(
-            "no message selected: use SEQ, --last-for or --next-for", ExitStatus.USAGE
-        )
+        raise CommandError("no message selected: use SEQ, --last-for or --next-for")
     writer = _writer(settings, single=True, **writing)
     with settings.jetstream() as js:
         stream = find_stream(js, name)
         writer.write(stream.get_msg(seq=seq, last_by_subject=last_for, next_by_subject=next_for))
 
 
-@click.command()
+@command()
 @stream_argument
 @click.argument("sequences", nargs=-1, required=True, type=click.IntRange(1), metavar="SEQ...")
-@click.option("--no-erase", is_flag=True, help="Do not overwrite the data; this is faster.")
+@option("--no-erase", "Do not overwrite the data; this is faster.")
 @force_option
-@common_options
 def rmm(
     settings: Settings, name: str, sequences: tuple[int, ...], no_erase: bool, force: bool
 ) -> None:

@@ -16,14 +16,17 @@ from .names import complete_stream, find_stream, not_found, optional_stream_argu
 from .output import counted, emit_names, emit_text, seconds_text, size
 from .prompts import Asker
 from .render import Field, Mark, bad, show_rows, warn, write_rows
-from .settings import Settings, common_options
+from .settings import Settings, command
 from .stream_config import write_state
 from .values import (
     DURATION,
+    FROM_0,
+    FROM_1,
     PATTERN,
     STREAM_NAME,
     force_option,
     names_option,
+    option,
     reverse_option,
     sort_option,
     watch_option,
@@ -41,12 +44,8 @@ def is_internal(name: str) -> bool:
     return name.startswith(_INTERNAL_PREFIXES)
 
 
-_all_option = click.option(
-    "-a",
-    "--all",
-    "everything",
-    is_flag=True,
-    help="Include internal streams, such as those of buckets.",
+_all_option = option(
+    "-a, --all", "Include internal streams, such as those of buckets.", to="everything"
 )
 
 
@@ -69,11 +68,10 @@ def _show_list(
         show_rows(settings, found, _LIST, title="Streams", none=f"No Streams {none}")
 
 
-@click.command()
+@command()
 @names_option
 @_all_option
-@click.option("--subject", metavar="SUBJECT", help="List only streams that store this subject.")
-@common_options
+@option("--subject SUBJECT", "List only streams that store this subject.")
 def ls(settings: Settings, names: bool, everything: bool, subject: str | None) -> None:
     """List the streams of the account."""
     with settings.jetstream() as js:
@@ -94,46 +92,27 @@ def _infos(js: JetStream, subject: str | None = None, *, everything: bool) -> li
 
 #: The options that select streams, for `find_streams`.
 find_options: Final = with_options(
-    click.option("--empty", is_flag=True, help="Streams without messages."),
-    click.option(
-        "--idle", type=DURATION, help="Streams without new messages and deliveries for this time."
-    ),
-    click.option("--created", type=DURATION, help="Streams that are older than this."),
-    click.option(
-        "--consumers", type=click.IntRange(0), metavar="N", help="Streams with at most N consumers."
-    ),
-    click.option(
-        "--messages", type=click.IntRange(0), metavar="N", help="Streams with at most N messages."
-    ),
-    click.option(
-        "--replicas", type=click.IntRange(1), metavar="N", help="Streams with at most N replicas."
-    ),
-    click.option("--subject", metavar="SUBJECT", help="Streams that store this subject."),
-    click.option("--sourced", is_flag=True, help="Streams that have sources."),
-    click.option("--mirrored", is_flag=True, help="Streams that are mirrors."),
-    click.option("--sealed", is_flag=True, help="Streams that are sealed."),
-    click.option("--leader", metavar="SERVER", help="Streams with this leader."),
-    click.option(
-        "--cluster",
-        type=PATTERN,
-        metavar="REGEX",
-        help="Streams in a cluster with a matching name.",
-    ),
-    click.option(
-        "--server-name",
-        type=PATTERN,
-        metavar="REGEX",
-        help="Streams on a server with a matching name.",
-    ),
-    click.option("--invert", is_flag=True, help="Invert each of these conditions."),
+    option("--empty", "Streams without messages."),
+    option("--idle", "Streams without new messages and deliveries for this time.", DURATION),
+    option("--created", "Streams that are older than this.", DURATION),
+    option("--consumers N", "Streams with at most N consumers.", FROM_0),
+    option("--messages N", "Streams with at most N messages.", FROM_0),
+    option("--replicas N", "Streams with at most N replicas.", FROM_1),
+    option("--subject SUBJECT", "Streams that store this subject."),
+    option("--sourced", "Streams that have sources."),
+    option("--mirrored", "Streams that are mirrors."),
+    option("--sealed", "Streams that are sealed."),
+    option("--leader SERVER", "Streams with this leader."),
+    option("--cluster REGEX", "Streams in a cluster with a matching name.", PATTERN),
+    option("--server-name REGEX", "Streams on a server with a matching name.", PATTERN),
+    option("--invert", "Invert each of these conditions."),
 )
 
 
-@click.command()
+@command()
 @find_options
 @names_option
 @_all_option
-@common_options
 def find(settings: Settings, names: bool, everything: bool, **options: Any) -> None:
     """Find streams that match all options; without options, list all streams."""
     with settings.jetstream() as js:
@@ -233,14 +212,13 @@ _SORTS: Final[dict[str, Callable[[StreamInfo], Any]]] = {
 }
 
 
-@click.command()
+@command()
 @sort_option(_SORTS, "bytes")
 @reverse_option
 @_all_option
-@click.option("--subject", metavar="SUBJECT", help="Include only streams that store this subject.")
-@click.option("--cluster", metavar="NAME", help="Include only streams in this cluster.")
+@option("--subject SUBJECT", "Include only streams that store this subject.")
+@option("--cluster NAME", "Include only streams in this cluster.")
 @watch_option
-@common_options
 def report(
     settings: Settings,
     *,
@@ -365,13 +343,12 @@ _REPLICATION: Final = (
 )
 
 
-@click.command()
+@command()
 @click.argument(
     "names", nargs=-1, metavar="[STREAM]...", type=STREAM_NAME, shell_complete=complete_stream
 )
 @force_option
-@click.option("--ignore-missing", is_flag=True, help="Ignore streams that do not exist.")
-@common_options
+@option("--ignore-missing", "Ignore streams that do not exist.")
 def rm(settings: Settings, names: tuple[str, ...], force: bool, ignore_missing: bool) -> None:
     """Delete streams with their messages and consumers."""
     ask = Asker(settings)
@@ -413,14 +390,13 @@ def _existing(js: JetStream, names: tuple[str, ...], *, ignore_missing: bool) ->
     return found
 
 
-@click.command()
+@command()
 @optional_stream_argument
-@click.option("--subject", metavar="SUBJECT", help="Delete only messages of this subject.")
-@click.option("--seq", type=click.IntRange(1), help="Delete only messages before this sequence.")
-@click.option("--keep", type=click.IntRange(0), metavar="N", help="Keep the newest N messages.")
-@click.option("--dry-run", is_flag=True, help="Show how many messages would be deleted.")
+@option("--subject SUBJECT", "Delete only messages of this subject.")
+@option("--seq", "Delete only messages before this sequence.", FROM_1)
+@option("--keep N", "Keep the newest N messages.", FROM_0)
+@option("--dry-run", "Show how many messages would be deleted.")
 @force_option
-@common_options
 def purge(
     settings: Settings,
     name: str | None,

@@ -22,9 +22,9 @@ from .env import single_line
 from .long_running import failover_options, write_reports
 from .output import counted, emit_line, limit, seconds_text, size
 from .render import Block, Field, bad, show_blocks, show_rows, warn, write_rows
-from .settings import Settings, common_options
+from .settings import Settings, command
 from .status import CommandError, ExitStatus
-from .values import reverse_option, sort_option, watch_option, with_options
+from .values import FROM_1, option, reverse_option, sort_option, watch_option, with_options
 
 if TYPE_CHECKING:
     from .. import Connection
@@ -146,11 +146,10 @@ _SERVER_SORTS: Final[dict[str, Callable[[Row], Any]]] = {
 _expect = click.argument("expect", required=False, type=click.IntRange(1))
 
 
-@click.command()
+@command()
 @_expect
 @sort_option(_SERVER_SORTS, "rtt")
 @reverse_option
-@common_options
 def ls(settings: Settings, *, expect: int | None, sort: str, reverse: bool) -> None:
     """
     List the servers with their load.
@@ -162,10 +161,9 @@ def ls(settings: Settings, *, expect: int | None, sort: str, reverse: bool) -> N
     show_rows(settings, found, _SERVERS, title="Servers", none="No servers")
 
 
-@click.command()
+@command()
 @_expect
-@click.option("--id", "with_id", is_flag=True, help="Show the server ids.")
-@common_options
+@option("--id", "Show the server ids.", to="with_id")
 def ping(settings: Settings, *, expect: int | None, with_id: bool) -> None:
     """
     Measure the time until each server answers.
@@ -246,9 +244,8 @@ _INFO: Final = {
 }
 
 
-@click.command()
+@command()
 @click.argument("server", required=False)
-@common_options
 def info(settings: Settings, *, server: str | None) -> None:
     """
     Show the configuration and the load of a SERVER, by its name or id; by default of the connected one.
@@ -273,8 +270,8 @@ def info(settings: Settings, *, server: str | None) -> None:
 # --- reports --------------------------------------------------------------------------------------
 
 _server_options = with_options(
-    click.option("--host", metavar="SERVER", help="Include only this server."),
-    click.option("--cluster", metavar="NAME", help="Include only servers of this cluster."),
+    option("--host SERVER", "Include only this server."),
+    option("--cluster NAME", "Include only servers of this cluster."),
     reverse_option,
     watch_option,
 )
@@ -365,11 +362,10 @@ def _of_account(rows: list[Row]) -> list[Row]:
     return found
 
 
-@click.command()
-@click.option("--account", metavar="NAME", help="Show only what this account uses.")
+@command()
+@option("--account NAME", "Show only what this account uses.")
 @sort_option(_JETSTREAM_SORTS, "cluster")
 @_server_options
-@common_options
 def jetstream(settings: Settings, *, account: str | None, sort: str, **options: Any) -> None:
     """Compare the use of JetStream on the servers; ``*`` marks the meta leader."""
     _report(
@@ -412,22 +408,10 @@ _CONNECTION_SORTS: Final[dict[str, tuple[Callable[[Row], Any], str]]] = {
 _STATES: Final = ("open", "closed", "all")
 _connection_options = with_options(
     sort_option(_CONNECTION_SORTS, "subs"),
-    click.option(
-        "--top",
-        type=click.IntRange(1),
-        default=1000,
-        show_default=True,
-        help="Show only the first connections.",
-    ),
-    click.option("--subject", metavar="SUBJECT", help="Connections with interest in this subject."),
-    click.option("--username", metavar="USER", help="Connections of this user."),
-    click.option(
-        "--state",
-        type=click.Choice(_STATES),
-        default="open",
-        show_default=True,
-        help="Connections in this state.",
-    ),
+    option("--top", "Show only the first connections.", FROM_1, default=1000),
+    option("--subject SUBJECT", "Connections with interest in this subject."),
+    option("--username USER", "Connections of this user."),
+    option("--state", "Connections in this state.", click.Choice(_STATES), default="open"),
 )
 
 
@@ -453,21 +437,19 @@ def _connections(settings: Settings, subject: str, options: Row, account: str | 
     _report(settings, options, subject, body, _CONNECTIONS, "Connections", rows=rows, sort=key)
 
 
-@click.command("connections")
-@click.option("--account", metavar="NAME", help="Connections of this account.")
+@command("connections")
+@option("--account NAME", "Connections of this account.")
 @_connection_options
 @_server_options
-@common_options
 def server_connections(settings: Settings, *, account: str | None, **options: Any) -> None:
     """List the connections of the servers."""
     _connections(settings, f"{_PING}.CONNZ", options, account)
 
 
-@click.command("connections")
+@command("connections")
 @_connection_options
 @reverse_option
 @watch_option
-@common_options
 def account_connections(settings: Settings, **options: Any) -> None:
     """List the connections of the own account."""
     _connections(settings, "$SYS.REQ.ACCOUNT.PING.CONNZ", options, None)
@@ -520,11 +502,10 @@ def _by_account(answers: list[Row]) -> list[Row]:
     return [{"account": account, **row} for account, row in sums.items()]
 
 
-@click.command()
+@command()
 @click.argument("account", required=False)
 @sort_option(_ACCOUNT_SORTS, "subs")
 @_server_options
-@common_options
 def accounts(settings: Settings, *, account: str | None, sort: str, **options: Any) -> None:
     """Compare the connections and the traffic of accounts, or show those of one ACCOUNT."""
     _report(
@@ -551,10 +532,9 @@ _STATISTICS: Final = (
 )
 
 
-@click.command()
+@command()
 @reverse_option
 @watch_option
-@common_options
 def statistics(settings: Settings, **options: Any) -> None:
     """Show the connections and the traffic of the own account on each server."""
 
@@ -598,14 +578,13 @@ _HEALTH: Final = (
 )
 
 
-@click.command()
-@click.option("-J", "--js-enabled", is_flag=True, help="Check that JetStream is enabled.")
-@click.option("-S", "--server-only", is_flag=True, help="Do not check streams and consumers.")
-@click.option("--account", metavar="NAME", help="Check only this account.")
-@click.option("--stream", metavar="STREAM", help="Check only this stream; needs --account.")
-@click.option("--consumer", metavar="CONSUMER", help="Check only this consumer; needs --stream.")
+@command()
+@option("-J, --js-enabled", "Check that JetStream is enabled.")
+@option("-S, --server-only", "Do not check streams and consumers.")
+@option("--account NAME", "Check only this account.")
+@option("--stream STREAM", "Check only this stream; needs --account.")
+@option("--consumer CONSUMER", "Check only this consumer; needs --stream.")
 @_server_options
-@common_options
 def health(settings: Settings, *, js_enabled: bool, server_only: bool, **options: Any) -> None:
     """Show whether the servers, their streams and their consumers are healthy."""
     body = {

@@ -13,75 +13,42 @@ from ..install import install_command
 from .long_running import RECONNECT_OPTIONS, pause
 from .output import emit, emit_line, note
 from .render import write_rows
-from .settings import Settings, common_options
+from .settings import Settings, command
 from .status import CommandError, ExitStatus, one_line
 from .top_data import CONSUMERS, STREAMS, VIEWS, Collector, Frame, View
-from .values import PAUSE
+from .values import FROM_1, PAUSE, option
 
 T = TypeVar("T")
 
 _SORTS: Final = {column.title.lower(): number for number, column in enumerate(CONSUMERS.columns)}
 
 
-@click.command()
-@click.option(
-    "--interval",
-    type=PAUSE,
-    default="1s",
-    show_default=True,
-    metavar="TIME",
-    help="Time between refreshes.",
-)
-@click.option(
-    "--once", is_flag=True, help="Show one table with the rates of one interval, and exit."
-)
-@click.option("--count", type=click.IntRange(1), metavar="N", help="Exit after N tables.")
-@click.option(
-    "--filter",
-    "text",
-    default="",
-    metavar="TEXT",
-    help="Show only rows whose names contain TEXT.",
-)
-@click.option(
-    "--sort",
-    type=click.Choice(sorted(_SORTS)),
-    default="lag",
-    show_default=True,
-    help="Column to sort the consumers by.",
-)
-@click.option(
+@command()
+@option("--interval TIME", "Time between refreshes.", PAUSE, default="1s")
+@option("--once", "Show one table with the rates of one interval, and exit.")
+@option("--count N", "Exit after N tables.", FROM_1)
+@option("--filter TEXT", "Show only rows whose names contain TEXT.", to="text", default="")
+@option("--sort", "Column to sort the consumers by.", click.Choice(sorted(_SORTS)), default="lag")
+@option(
     "--view",
-    type=click.Choice(["both", *VIEWS]),
+    "Tables to show; both: streams and consumers.",
+    click.Choice(["both", *VIEWS]),
     default="both",
-    show_default=True,
-    help="Tables to show; both: streams and consumers.",
 )
-@click.option(
-    "--progress",
-    metavar="BUCKET",
-    help="Show the Spark queries that store their progress in this bucket.",
-)
-@click.option("--read-only", is_flag=True, help="Do not offer to requeue or discard dead letters.")
-@click.option(
-    "--web", is_flag=True, help="Show it in a browser; prints an address that works once."
-)
-@click.option("--allow-changes", is_flag=True, help="With --web: offer changes in the browser.")
-@click.option(
-    "--listen",
+@option("--progress BUCKET", "Show the Spark queries that store their progress in this bucket.")
+@option("--read-only", "Do not offer to requeue or discard dead letters.")
+@option("--web", "Show it in a browser; prints an address that works once.")
+@option("--allow-changes", "With --web: offer changes in the browser.")
+@option(
+    "--listen HOST:PORT",
+    "With --web: listen here; other machines need TLS.",
     default="127.0.0.1:8484",
-    show_default=True,
-    metavar="HOST:PORT",
-    help="With --web: listen here; other machines need TLS.",
 )
-@click.option(
-    "--public-url",
-    metavar="URL",
-    help="With --web: the address of a proxy in front of it, as browsers use it.",
+@option(
+    "--public-url URL", "With --web: the address of a proxy in front of it, as browsers use it."
 )
-@click.option("--web-cert", metavar="FILE", help="With --web: use TLS with this certificate.")
-@click.option("--web-key", metavar="FILE", help="With --web: the private key of the certificate.")
-@common_options
+@option("--web-cert FILE", "With --web: use TLS with this certificate.")
+@option("--web-key FILE", "With --web: the private key of the certificate.")
 def top(settings: Settings, **options: Any) -> None:
     """
     Monitor streams, consumers, workers, dead letters, buckets, Spark queries and servers.

@@ -221,6 +221,9 @@ def _parse_pause(text: str) -> timedelta:
 
 #: The name of a file to read or write, or ``-``; an error of the file is reported when it is opened.
 FILE: Final = FilePath(readable=False, allow_dash=True)
+#: An ``int``.
+FROM_0: Final = click.IntRange(0)
+FROM_1: Final = click.IntRange(1)
 #: Bytes, as an ``int``.
 SIZE: Final = Parsed("size", parse_size)
 #: Bytes, as an ``int``; -1 means no limit.
@@ -246,31 +249,58 @@ PAUSE: Final = Parsed("duration", _parse_pause)
 STREAM_NAME: Final = Parsed("name", check_stream_name)
 
 
-#: The option that skips the confirmation.
-force_option: Decorator = click.option(
-    "-f", "--force", "-y", "--yes", is_flag=True, help="Do not ask for confirmation."
-)
+# --- options ------------------------------------------------------------------------------------
 
+
+def option(
+    spec: str,
+    text: str,
+    kind: Any = None,
+    *,
+    to: str = "",
+    default: Any = None,
+    **attributes: Any,
+) -> Decorator:
+    """
+    Return the decorator that adds an option to a command.
+
+    `spec`: the flags and the placeholder of the value, as in ``-n, --count N``. An option without a
+    placeholder and a type is a switch. `to`: the name of the parameter, unless it is that of the flag. A
+    default value is shown in the help.
+    """
+    flags, _, metavar = spec.replace(", ", ",").partition(" ")
+    is_switch = not metavar and kind is None
+    if default is not None:
+        attributes = {
+            "default": default,
+            "show_default": bool(default) and not is_switch,
+            **attributes,
+        }
+    if is_switch:
+        attributes["is_flag"] = True
+    return click.option(
+        *flags.split(","),
+        *([to] if to else []),
+        type=kind,
+        metavar=metavar or None,
+        help=text,
+        **attributes,
+    )
+
+
+#: The option that skips the confirmation.
+force_option: Decorator = option("-f, --force, -y, --yes", "Do not ask for confirmation.")
 
 #: Options of listings and reports.
-names_option: Decorator = click.option(
-    "-n", "--names", is_flag=True, help="Show only the names, one per line."
-)
-reverse_option: Decorator = click.option("-R", "--reverse", is_flag=True, help="Reverse the order.")
-watch_option: Decorator = click.option(
-    "--watch", type=PAUSE, metavar="TIME", help="Repeat the report at this interval."
-)
+names_option: Decorator = option("-n, --names", "Show only the names, one per line.")
+reverse_option: Decorator = option("-R, --reverse", "Reverse the order.")
+watch_option: Decorator = option("--watch TIME", "Repeat the report at this interval.", PAUSE)
 
 
 def sort_option(keys: Iterable[str], default: str) -> Decorator:
     """Return the option for the column to sort by."""
-    return click.option(
-        "--sort",
-        type=click.Choice(list(keys)),
-        default=default,
-        show_default=True,
-        help="Column to sort by; numbers are in descending order.",
-    )
+    text = "Column to sort by; numbers are in descending order."
+    return option("--sort", text, click.Choice(list(keys)), default=default)
 
 
 def with_options(*options: Callable[[Any], Any]) -> Decorator:

@@ -16,9 +16,9 @@ from .env import single_line, visible
 from .output import counted, emit, note, say
 from .prompts import Asker
 from .render import Block, Field, bad, show_blocks, show_rows, warn
-from .settings import Settings, common_options
+from .settings import Settings, command
 from .status import CommandError, ExitStatus
-from .values import Decorator, with_options
+from .values import Decorator, option, with_options
 
 if TYPE_CHECKING:
     from ..workers import Worker
@@ -52,10 +52,9 @@ def _run_option(option: RunOption) -> Decorator:
 _run_options: Final = with_options(*map(_run_option, RUN_OPTIONS))
 
 
-@click.command()
+@command()
 @click.argument("target", metavar="MODULE:ATTRIBUTE")
 @_run_options
-@common_options
 @click.pass_context
 def run(ctx: click.Context, /, settings: Settings, *, target: str, **given: Any) -> None:
     """
@@ -91,18 +90,16 @@ def run(ctx: click.Context, /, settings: Settings, *, target: str, **given: Any)
         raise _usage_error(error) from error
 
 
-@click.command()
+@command()
 @click.argument("target", metavar="MODULE:ATTRIBUTE")
-@click.option(
-    "--processes",
-    type=click.IntRange(min=1),
+@option(
+    "--processes N",
+    "Number of processes that will run the worker.",
+    click.IntRange(min=1),
     default=1,
-    metavar="N",
     envvar="JETSTREAM_WORKERPROCESSES",
-    help="Number of processes that will run the worker.  [default: 1]",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Show all options of the handlers.")
-@common_options
+@option("-v, --verbose", "Show all options of the handlers.")
 @click.pass_context
 def check(
     ctx: click.Context, settings: Settings, *, target: str, processes: int, verbose: bool
@@ -138,13 +135,10 @@ def check(
     ctx.exit(result.status)
 
 
-@click.command()
+@command()
 @click.argument("target", metavar="MODULE:ATTRIBUTE")
-@click.option("--prune", is_flag=True, help="Delete the schedules that the worker does not define.")
-@click.option(
-    "-f", "--force", "-y", "--yes", is_flag=True, help="With --prune: do not ask for confirmation."
-)
-@common_options
+@option("--prune", "Delete the schedules that the worker does not define.")
+@option("-f, --force, -y, --yes", "With --prune: do not ask for confirmation.")
 def schedules(settings: Settings, *, target: str, prune: bool, force: bool) -> None:
     """
     List the schedules that a worker defines, and those that are stored under its name.
@@ -214,9 +208,8 @@ PROCESSES: Final = (
 )
 
 
-@click.command()
+@command()
 @_name
-@common_options
 def ls(settings: Settings, *, name: str | None) -> None:
     """
     List the processes of all running workers, or of the worker NAME.
@@ -247,9 +240,8 @@ MESSAGES: Final = (
 )
 
 
-@click.command()
+@command()
 @_name
-@common_options
 def running(settings: Settings, *, name: str | None) -> None:
     """
     List the messages that all workers, or the worker NAME, handle now.
@@ -276,9 +268,8 @@ def _note_omitted(settings: Settings, reports: list[ProcessReport]) -> None:
             note(settings, f"warning: {text} left out")
 
 
-@click.command()
+@command()
 @_name
-@common_options
 def stacks(settings: Settings, *, name: str | None) -> None:
     """
     Show the stacks of the threads in which all workers, or the worker NAME, handle messages.
@@ -324,4 +315,4 @@ def _load(target: str, settings: Settings) -> Worker:
 
 
 def _usage_error(error: InvalidOptionError) -> CommandError:
-    return CommandError(f"{error.option} {error.value!r}: {error.reason}", ExitStatus.USAGE)
+    return CommandError(f"{error.option} {error.value!r}: {error.reason}")

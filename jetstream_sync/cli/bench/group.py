@@ -15,7 +15,7 @@ from ..output import count, size
 from ..progress import show_progress
 from ..render import Block, Field, show_blocks
 from ..settings import Settings, common_options
-from ..values import SIZE, Parsed, with_options
+from ..values import FROM_1, SIZE, Parsed, option, with_options
 from .run import Interrupted, Outcome, prepared, run_clients, split
 from .work import KINDS, Workload
 
@@ -30,43 +30,23 @@ def _positive(text: str) -> int:
 
 
 _POSITIVE: Final = Parsed("number", _positive)
-_RATE: Final = click.option(
-    "--rate",
-    type=click.FloatRange(0, min_open=True),
-    metavar="N",
-    help="Maximum messages per second of all clients together.",
+_RATE: Final = option(
+    "--rate N",
+    "Maximum messages per second of all clients together.",
+    click.FloatRange(0, min_open=True),
 )
-_SUBJECT: Final = click.option(
-    "--subject",
-    default="jsm.bench",
-    show_default=True,
-    metavar="SUBJECT",
-    help="Subject of the messages.",
-)
-_BATCH: Final = click.option(
-    "--batch",
-    type=click.IntRange(1),
-    default=500,
-    show_default=True,
-    metavar="N",
-    help="Maximum number of messages in a pull request.",
+_SUBJECT: Final = option("--subject SUBJECT", "Subject of the messages.", default="jsm.bench")
+_BATCH: Final = option(
+    "--batch N", "Maximum number of messages in a pull request.", FROM_1, default=500
 )
 _STORED: Final = (
-    click.option(
+    option(
         "--storage",
-        type=click.Choice(["memory", "file"]),
+        "Storage of the messages; with memory the disk does not affect the result.",
+        click.Choice(["memory", "file"]),
         default="memory",
-        show_default=True,
-        help="Storage of the messages; with memory the disk does not affect the result.",
     ),
-    click.option(
-        "--replicas",
-        type=click.IntRange(1, 5),
-        default=1,
-        show_default=True,
-        metavar="N",
-        help="Number of replicas.",
-    ),
+    option("--replicas N", "Number of replicas.", click.IntRange(1, 5), default=1),
 )
 
 
@@ -75,33 +55,22 @@ def _command(path: str, text: str, *more: Callable[[Any], Any]) -> click.Command
 
     @click.command(help=text)
     @with_options(
-        click.option(
-            "--msgs",
-            "count",
-            type=_POSITIVE,
+        option(
+            "--msgs N",
+            "Number of messages of all clients together.",
+            _POSITIVE,
+            to="count",
             default="100k",
-            show_default=True,
-            metavar="N",
-            help="Number of messages of all clients together.",
         ),
-        click.option(
-            "--size",
-            type=_POSITIVE,
-            default="128",
-            show_default=True,
-            metavar="BYTES",
-            help="Size of each message.",
-        ),
-        click.option(
-            "--clients",
-            type=click.IntRange(1, 256),
+        option("--size BYTES", "Size of each message.", _POSITIVE, default="128"),
+        option(
+            "--clients N",
+            "Number of clients, each with its own connection and thread.",
+            click.IntRange(1, 256),
             default=1,
-            show_default=True,
-            metavar="N",
-            help="Number of clients, each with its own connection and thread.",
         ),
         *more,
-        click.option("--no-progress", "quiet", is_flag=True, help="Show no progress."),
+        option("--no-progress", "Show no progress.", to="quiet"),
         common_options,
     )
     def measure(settings: Settings, clients: int, quiet: bool, **options: Any) -> None:

@@ -189,8 +189,7 @@ def split(workload: Workload, clients: int, *, each: bool) -> Iterator[Workload]
     """Yield the workload of each client: a part of the work, or with ``each`` all of it."""
     if workload.count < clients:
         raise CommandError(
-            f"--msgs {workload.count} is too few for {clients} clients: each needs at least one message",
-            ExitStatus.USAGE,
+            f"--msgs {workload.count} is too few for {clients} clients: each needs at least one message"
         )
     for number in range(clients):
         extra = number < workload.count % clients

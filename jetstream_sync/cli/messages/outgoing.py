@@ -20,8 +20,8 @@ from ...suggestions import closest_match
 from ..env import Environment
 from ..long_running import password_once, read_interruptibly
 from ..settings import Settings
-from ..status import CommandError, ExitStatus
-from ..values import Decorator, with_options
+from ..status import CommandError
+from ..values import Decorator, option, with_options
 
 if TYPE_CHECKING:
     from ... import Connection
@@ -62,29 +62,28 @@ def _header_pairs(
 
 
 #: The headers of a message, as pairs.
-header_option: Decorator = click.option(
-    *("-H", "--header", "headers"),
+header_option: Decorator = option(
+    "-H, --header K:V",
+    "Add a header; repeatable.",
+    to="headers",
     multiple=True,
-    metavar="K:V",
     callback=_header_pairs,
-    help="Add a header; repeatable.",
 )
 
 #: The options of `outgoing()`.
 message_options: Decorator = with_options(
     header_option,
-    click.option(
+    option(
         "--send-on",
-        type=click.Choice(["eof", "newline"]),
+        "Send standard input as one message, or one message per line.",
+        click.Choice(["eof", "newline"]),
         default="eof",
-        show_default=True,
-        help="Send standard input as one message, or one message per line.",
     ),
-    click.option(
+    option(
         "--templates/--no-templates",
-        default=False,
-        help="Fill in {{Count}}, {{Time}}, {{TimeStamp}}, {{Unix}}, {{UnixNano}}, {{ID}} and "
+        "Fill in {{Count}}, {{Time}}, {{TimeStamp}}, {{Unix}}, {{UnixNano}}, {{ID}} and "
         "{{Random MIN MAX}} in subject, headers and body.",
+        default=False,
     ),
 )
 
@@ -159,7 +158,7 @@ def _lines(env: Environment) -> Iterator[bytes]:
 
 def _unreadable(error: OSError) -> CommandError:
     why = error.strerror or str(error)
-    return CommandError(f"cannot read standard input: {why}", ExitStatus.USAGE)
+    return CommandError(f"cannot read standard input: {why}")
 
 
 _BRACES: Final = re.compile(rb"\{\{(.*?)\}\}", re.DOTALL)
@@ -242,7 +241,7 @@ def _value(found: re.Match[bytes], values: Values) -> str:
             "the first length must not exceed the second, and the second must not exceed 64 MiB"
         )
     text = found[0].decode("utf-8", "replace")
-    raise CommandError(f"template {text}: {reason}", ExitStatus.USAGE)
+    raise CommandError(f"template {text}: {reason}")
 
 
 #: Timeout for the callback with an error that has been received already, in seconds.

@@ -22,8 +22,8 @@ from ..env import readable, visible
 from ..long_running import failover, failover_options, pause
 from ..output import count as count_text
 from ..output import counted, emit_line, say, to_json
-from ..settings import Settings, common_options
-from ..values import DURATION, TIMEOUT, with_options
+from ..settings import Settings, command
+from ..values import DURATION, FROM_0, FROM_1, TIMEOUT, option, with_options
 from .outgoing import Message, PermissionWatch, message_options, outgoing, require_2_11
 
 if TYPE_CHECKING:
@@ -45,41 +45,26 @@ _EXPECTATIONS: Final = frozenset(_HEADERS) - {"msg_id"}
 
 #: The options that make the message a schedule, by the arguments of `JetStream.schedule`.
 _schedule_options: Final = with_options(
-    click.option(
-        "--schedule-dest", "target", metavar="SUBJECT", help="Schedule a message to SUBJECT."
+    option("--schedule-dest SUBJECT", "Schedule a message to SUBJECT.", to="target"),
+    option(
+        "--schedule-at TIME",
+        "Schedule it once, for a time or a duration from now. (2.12)",
+        UNTIL,
+        to="at",
     ),
-    click.option(
-        "--schedule-at",
-        "at",
-        type=UNTIL,
-        metavar="TIME",
-        help="Schedule it once, for a time or a duration from now. (2.12)",
+    option("--schedule-every", "Schedule it at an interval. (2.14)", DURATION, to="every"),
+    option("--schedule-cron CRON", "Schedule it by a cron expression. (2.14)", to="cron"),
+    option("--schedule-time-zone ZONE", "The time zone of CRON.", to="time_zone"),
+    option(
+        "--schedule-source SUBJECT",
+        "Send the last message of this subject instead of BODY. (2.14)",
+        to="source",
     ),
-    click.option(
-        "--schedule-every", "every", type=DURATION, help="Schedule it at an interval. (2.14)"
-    ),
-    click.option(
-        "--schedule-cron", "cron", metavar="CRON", help="Schedule it by a cron expression. (2.14)"
-    ),
-    click.option(
-        "--schedule-time-zone", "time_zone", metavar="ZONE", help="The time zone of CRON."
-    ),
-    click.option(
-        "--schedule-source",
-        "source",
-        metavar="SUBJECT",
-        help="Send the last message of this subject instead of BODY. (2.14)",
-    ),
-    click.option(
-        "--schedule-ttl",
-        type=DURATION,
-        help="Delete each scheduled message after this time.",
-    ),
-    click.option(
+    option("--schedule-ttl", "Delete each scheduled message after this time.", DURATION),
+    option(
         "--schedule-rollup",
-        "rollup",
-        is_flag=True,
-        help="Let each message replace the earlier ones of its subject. (2.14)",
+        "Let each message replace the earlier ones of its subject. (2.14)",
+        to="rollup",
     ),
 )
 _SCHEDULE: Final = (
@@ -94,48 +79,37 @@ _SCHEDULE: Final = (
 )
 
 
-@click.command()
+@command()
 @click.argument("subject")
 @click.argument("body", required=False)
 @message_options
-@click.option("--reply", metavar="SUBJECT", default="", help="Set the reply subject.")
-@click.option(
-    "--count", type=click.IntRange(1), default=1, metavar="N", help="Publish the message N times."
+@option("--reply SUBJECT", "Set the reply subject.", default="")
+@option("--count N", "Publish the message N times.", FROM_1, default=1)
+@option("--sleep TIME", "Pause for TIME between messages.", TIMEOUT)
+@option("-J, --jetstream", "Wait for the acknowledgement of a stream.")
+@option("--atomic", "Store all messages or none; at most 1000.")
+@option("--msg-id ID", "Set the message id for duplicate detection.")
+@option("--expect-stream NAME", "Expect this stream to store it; implies -J.")
+@option(
+    "--expect-last-sequence SEQ",
+    "Expect this last sequence of the stream; implies -J.",
+    FROM_0,
+    to="last_seq",
 )
-@click.option("--sleep", type=TIMEOUT, metavar="TIME", help="Pause for TIME between messages.")
-@click.option("-J", "--jetstream", is_flag=True, help="Wait for the acknowledgement of a stream.")
-@click.option("--atomic", is_flag=True, help="Store all messages or none; at most 1000.")
-@click.option("--msg-id", metavar="ID", help="Set the message id for duplicate detection.")
-@click.option("--expect-stream", metavar="NAME", help="Expect this stream to store it; implies -J.")
-@click.option(
-    "--expect-last-sequence",
-    "last_seq",
-    type=click.IntRange(0),
-    metavar="SEQ",
-    help="Expect this last sequence of the stream; implies -J.",
+@option(
+    "--expect-last-subject-sequence SEQ",
+    "Expect this last sequence of the subject; implies -J.",
+    FROM_0,
+    to="last_subject_seq",
 )
-@click.option(
-    "--expect-last-subject-sequence",
-    "last_subject_seq",
-    type=click.IntRange(0),
-    metavar="SEQ",
-    help="Expect this last sequence of the subject; implies -J.",
+@option(
+    "--expect-last-msg-id ID",
+    "Expect this id of the stream's last message; implies -J.",
+    to="last_msg_id",
 )
-@click.option(
-    "--expect-last-msg-id",
-    "last_msg_id",
-    metavar="ID",
-    help="Expect this id of the stream's last message; implies -J.",
-)
-@click.option(
-    "--ttl",
-    type=TIMEOUT,
-    metavar="TIME",
-    help="Delete it from the stream after TIME, in whole seconds.",
-)
+@option("--ttl TIME", "Delete it from the stream after TIME, in whole seconds.", TIMEOUT)
 @_schedule_options
-@click.option("-q", "--quiet", is_flag=True, help="Show only errors.")
-@common_options
+@option("-q, --quiet", "Show only errors.")
 def pub(
     settings: Settings,
     *,

@@ -46,7 +46,7 @@ from ..long_running import wait_interruptibly
 from ..names import find_stream
 from ..output import counted, say
 from ..settings import Settings
-from ..status import CommandError, ExitStatus
+from ..status import CommandError
 
 #: Timeout for messages in flight when reading ends, in seconds.
 _DRAIN_TIMEOUT_S = 1.0
@@ -349,7 +349,7 @@ class Settle:
         given = [(flag, word) for flag, (word, value) in options.items() if value]
         if len(given) > 1:
             names = " and ".join(flag for flag, _ in given[:2])
-            raise CommandError(f"{names} exclude each other", ExitStatus.USAGE)
+            raise CommandError(f"{names} exclude each other")
         return cls(
             word=given[0][1] if given else "ack",
             delay=nak or None,

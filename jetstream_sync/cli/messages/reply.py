@@ -8,22 +8,20 @@ import click
 
 from ..env import readable
 from ..output import emit_line, say
-from ..settings import Settings, common_options
+from ..settings import Settings, command
+from ..values import FROM_1, option
 
 
-@click.command()
+@command()
 @click.argument("subject")
 @click.argument("body", required=False)
-@click.option("--echo", is_flag=True, help="Reply with the body and headers of the request.")
-@click.option(
-    "--queue",
-    metavar="NAME",
+@option("--echo", "Reply with the body and headers of the request.")
+@option(
+    "--queue NAME",
+    "Share the requests with the members of this queue group; '' for all requests.",
     default="jsm-reply",
-    show_default=True,
-    help="Share the requests with the members of this queue group; '' for all requests.",
 )
-@click.option("--count", type=click.IntRange(1), metavar="N", help="Exit after N requests.")
-@common_options
+@option("--count N", "Exit after N requests.", FROM_1)
 def reply(
     settings: Settings,
     *,

@@ -11,9 +11,9 @@ from ...errors import NoRespondersError, TimeoutError
 from ...net.clock import Deadline, monotonic
 from ..env import readable
 from ..output import say
-from ..settings import Settings, common_options
+from ..settings import Settings, command
 from ..status import CommandError, ExitStatus
-from ..values import TIMEOUT
+from ..values import FROM_0, FROM_1, TIMEOUT, option
 from .outgoing import Message, PermissionWatch, message_options, outgoing
 from .view import MessageWriter, header_lines
 
@@ -24,27 +24,18 @@ if TYPE_CHECKING:
 _NO_RESPONDERS = 503
 
 
-@click.command()
+@command()
 @click.argument("subject")
 @click.argument("body", required=False)
 @message_options
-@click.option(
-    "--replies",
-    type=click.IntRange(0),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Wait for N replies; 0: all within the timeout.",
+@option("--replies N", "Wait for N replies; 0: all within the timeout.", FROM_0, default=1)
+@option(
+    "--reply-timeout TIME",
+    "With several replies, wait TIME for the next one.  [default: rest of --timeout]",
+    TIMEOUT,
 )
-@click.option(
-    "--reply-timeout",
-    type=TIMEOUT,
-    metavar="TIME",
-    help="With several replies, wait TIME for the next one.  [default: rest of --timeout]",
-)
-@click.option("--count", type=click.IntRange(1), default=1, metavar="N", help="Send N requests.")
-@click.option("-r", "--raw", is_flag=True, help="Show only the bodies.")
-@common_options
+@option("--count N", "Send N requests.", FROM_1, default=1)
+@option("-r, --raw", "Show only the bodies.")
 def req(
     settings: Settings,
     *,

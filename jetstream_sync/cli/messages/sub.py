@@ -11,9 +11,9 @@ from ...subjects import check_stream_name, check_subject
 from ..long_running import reconnect_options
 from ..names import complete_stream
 from ..output import announce
-from ..settings import Settings, common_options
+from ..settings import Settings, command
 from ..status import CommandError, ExitStatus
-from ..values import FILE, TIME, TIMEOUT
+from ..values import FILE, FROM_1, TIME, TIMEOUT, option
 from .reading import CoreSource, MatchingSource, Reading, Settle, Source, Start, stream_source
 from .view import SubjectReport, SubWriter, ViewOptions
 
@@ -47,55 +47,32 @@ def _start(
     )
 
 
-@click.command()
+@command()
 @click.argument("subjects", metavar="[SUBJECT]...", nargs=-1)
-@click.option("--queue", metavar="GROUP", default="", help="Share the messages with a queue group.")
-@click.option(
-    "--stream", metavar="STREAM", shell_complete=complete_stream, help="Read from this stream."
+@option("--queue GROUP", "Share the messages with a queue group.", default="")
+@option("--stream STREAM", "Read from this stream.", shell_complete=complete_stream)
+@option("--all", "Start at the first message of the stream.", to="from_all")
+@option("--new", "Start with new messages of the stream.", to="from_new")
+@option("--last", "Start at the last message of the stream.", to="from_last")
+@option("--last-per-subject", "Start with the last message of each subject.")
+@option("--since TIME", "Start at a time, or at a duration before now.", TIME)
+@option("--start-sequence SEQ", "Start at this stream sequence.", FROM_1)
+@option("--durable NAME", "Read from a durable consumer; implies --ack.")
+@option("--ack/--no-ack", "Acknowledge shown messages.  [default: with --durable]", default=None)
+@option("-T, --terminate-at-end", "Exit at the end of the stream.", to="to_end")
+@option("--count N", "Exit after N messages.", FROM_1)
+@option("--wait TIME", "Exit after TIME without a message.", TIMEOUT)
+@option(
+    "-I, --ignore-subject SUBJECT", "Skip messages on this subject.", to="ignored", multiple=True
 )
-@click.option("--all", "from_all", is_flag=True, help="Start at the first message of the stream.")
-@click.option("--new", "from_new", is_flag=True, help="Start with new messages of the stream.")
-@click.option("--last", "from_last", is_flag=True, help="Start at the last message of the stream.")
-@click.option(
-    "--last-per-subject", is_flag=True, help="Start with the last message of each subject."
-)
-@click.option(
-    "--since", type=TIME, metavar="TIME", help="Start at a time, or at a duration before now."
-)
-@click.option(
-    "--start-sequence", type=click.IntRange(1), metavar="SEQ", help="Start at this stream sequence."
-)
-@click.option("--durable", metavar="NAME", help="Read from a durable consumer; implies --ack.")
-@click.option(
-    "--ack/--no-ack", default=None, help="Acknowledge shown messages.  [default: with --durable]"
-)
-@click.option(
-    "-T", "--terminate-at-end", "to_end", is_flag=True, help="Exit at the end of the stream."
-)
-@click.option("--count", type=click.IntRange(1), metavar="N", help="Exit after N messages.")
-@click.option("--wait", type=TIMEOUT, metavar="TIME", help="Exit after TIME without a message.")
-@click.option(
-    "-I",
-    "--ignore-subject",
-    "ignored",
-    multiple=True,
-    metavar="SUBJECT",
-    help="Skip messages on this subject.",
-)
-@click.option("-t", "--timestamp", "timestamps", is_flag=True, help="Show the time of receipt.")
-@click.option("-r", "--raw", is_flag=True, help="Show only the bodies.")
-@click.option("--headers-only", is_flag=True, help="Show headers without bodies.")
-@click.option("--subjects-only", is_flag=True, help="Show only the subjects.")
-@click.option(
-    "--dump",
-    type=FILE,
-    metavar="DIR",
-    help="Write each message to a file in DIR; '-': to stdout, NUL-separated.",
-)
-@click.option("--translate", metavar="COMMAND", help="Pass each body through COMMAND.")
-@click.option("--match-replies", is_flag=True, help="Show each request with its reply.")
-@click.option("--report-subjects", is_flag=True, help="Show message counts by subject at the end.")
-@common_options
+@option("-t, --timestamp", "Show the time of receipt.", to="timestamps")
+@option("-r, --raw", "Show only the bodies.")
+@option("--headers-only", "Show headers without bodies.")
+@option("--subjects-only", "Show only the subjects.")
+@option("--dump DIR", "Write each message to a file in DIR; '-': to stdout, NUL-separated.", FILE)
+@option("--translate COMMAND", "Pass each body through COMMAND.")
+@option("--match-replies", "Show each request with its reply.")
+@option("--report-subjects", "Show message counts by subject at the end.")
 def sub(
     settings: Settings,
     *,

@@ -17,8 +17,9 @@ from ...net.clock import Deadline
 from ..env import single_line
 from ..long_running import wait_interruptibly
 from ..output import emit, seconds_text
-from ..settings import Settings, common_options
+from ..settings import Settings, command
 from ..status import CommandError, ExitStatus
+from ..values import option
 from .outgoing import body_of, header_option, require_2_11
 
 Event = dict[str, Any]
@@ -39,13 +40,12 @@ _KINDS: Final = {
 }
 
 
-@click.command()
+@command()
 @click.argument("subject")
 @click.argument("body", required=False, default="")
-@click.option("--deliver", is_flag=True, help="Deliver the message, and store it in streams.")
-@click.option("-T", "--timestamp", is_flag=True, help="Show the time since the message arrived.")
+@option("--deliver", "Deliver the message, and store it in streams.")
+@option("-T, --timestamp", "Show the time since the message arrived.")
 @header_option
-@common_options
 def trace(
     settings: Settings,
     *,

@@ -40,9 +40,7 @@ def _formatted(layout: str, document: dict[str, Any]) -> str:
     try:
         return layout.format_map(fields)
     except (KeyError, ValueError, IndexError, AttributeError, TypeError) as error:
-        raise CommandError(
-            f"--format: {error}; the fields are {', '.join(fields)}", ExitStatus.USAGE
-        ) from error
+        raise CommandError(f"--format: {error}; the fields are {', '.join(fields)}") from error
 
 
 def message_document(
@@ -136,9 +134,9 @@ class Translator:
         try:
             self._command = shlex.split(command)
         except ValueError as error:
-            raise CommandError(f"--translate: {error}", ExitStatus.USAGE) from error
+            raise CommandError(f"--translate: {error}") from error
         if not self._command:
-            raise CommandError("--translate: the command is empty", ExitStatus.USAGE)
+            raise CommandError("--translate: the command is empty")
 
     def translate(self, subject: str, body: bytes) -> bytes:
         """Return the output of the command for a body."""
@@ -175,7 +173,7 @@ class MessageWriter:
         translate: Callable[[str, bytes], bytes] | None = None,
     ) -> None:
         if raw and layout is not None:
-            raise CommandError("--raw and --format exclude each other", ExitStatus.USAGE)
+            raise CommandError("--raw and --format exclude each other")
         self.number: int = 0
         """The number of messages, including the current one."""
         self._settings = settings
