@@ -12,7 +12,7 @@ import click
 from .. import PriorityPolicy
 from ..errors import ConsumerNotFoundError, InvalidNameError, StreamNotFoundError
 from .consumer_config import UNTIL, show
-from .long_running import failover_options, write_reports
+from .long_running import failover_options
 from .names import (
     complete_consumer,
     complete_stream,
@@ -23,9 +23,9 @@ from .names import (
     no_stream,
     title,
 )
-from .output import count, counted, duration, emit, emit_names, emit_text, limit, seconds_text, when
+from .output import count, counted, duration, emit, emit_names, emit_text, seconds_text, when
 from .prompts import Asker
-from .render import Field, Mark, show_rows, warn, write_rows
+from .render import Field, Mark, bad, in_order, report_options, show_rows, warn, write_reports
 from .settings import Settings, command
 from .status import CommandError
 from .streams import matching, servers_of
@@ -36,9 +36,6 @@ from .values import (
     force_option,
     names_option,
     option,
-    reverse_option,
-    sort_option,
-    watch_option,
     with_options,
 )
 
@@ -82,7 +79,7 @@ def _title(stream: str | None) -> str:
 
 
 def _name_of(stream: str | None) -> Field:
-    return Field("Name", title if stream is None else "name")
+    return Field("Name", title if stream is None else "name", sort="name")
 
 
 def _ago(info: ConsumerInfo) -> str | None:
@@ -154,47 +151,6 @@ def state(settings: Settings, *, stream: str | None, consumer: str | None) -> No
     emit(settings, found, lambda: show(settings, found, state_only=True))
 
 
-#: Sort keys of the table; numbers sort in descending order.
-_SORTS: Final[dict[str, Callable[[ConsumerInfo], Any]]] = {
-    "name": lambda info: (info.stream_name, info.name),
-    "unprocessed": lambda info: -info.num_pending,
-    "pending": lambda info: -info.num_ack_pending,
-    "redelivered": lambda info: -info.num_redelivered,
-    "waiting": lambda info: -info.num_waiting,
-    "delivered": lambda info: -info.delivered.consumer_seq,
-}
-
-
-@command()
-@click.argument("stream", required=False, shell_complete=complete_stream)
-@sort_option(_SORTS, "name")
-@reverse_option
-@watch_option
-def report(
-    settings: Settings,
-    *,
-    stream: str | None,
-    sort: str,
-    reverse: bool,
-    watch: timedelta | None,
-) -> None:
-    """Compare the consumers of a STREAM, or of all streams, in a table."""
-    with settings.jetstream(**failover_options(settings)) as js:
-        write_reports(
-            settings,
-            watch,
-            lambda: sorted(infos_of(js, stream), key=_SORTS[sort], reverse=reverse),
-            _document,
-            lambda found: write_rows(
-                settings,
-                found,
-                (_name_of(stream), *_REPORT),
-                title=_title(stream),
-                none="No Consumers defined",
-            ),
-        )
-
-
 def _document(info: ConsumerInfo) -> dict[str, Any]:
     """Return the numbers of a consumer by the names of the server."""
     config = info.config
@@ -224,33 +180,47 @@ def _mode(info: ConsumerInfo) -> str | Mark:
     return "push" if info.push_bound else warn("push, unbound")
 
 
-def _unprocessed(info: ConsumerInfo) -> str:
-    """Return the number of unprocessed messages and their share of all messages."""
-    total = info.num_pending + info.delivered.stream_seq
-    if not info.num_pending or not total:
-        return count(info.num_pending)
-    return f"{count(info.num_pending)} / {100 * info.num_pending / total:.0f}%"
+def _ack_pending(info: ConsumerInfo) -> int | Mark:
+    pending, most = info.num_ack_pending, info.config.max_ack_pending
+    return bad(pending) if most is not None and 0 < most <= pending else pending
 
 
 _REPORT: Final = (
     Field("Mode", _mode, drop=2),
     Field("Ack", "config.ack_policy", drop=6),
     Field("Ack Wait", "config.ack_wait", drop=7),
-    Field(
-        "Ack Pending",
-        lambda info: f"{count(info.num_ack_pending)} of {limit(info.config.max_ack_pending)}",
-        right=True,
-    ),
+    Field("Ack Pending", _ack_pending, sort="pending"),
     Field(
         "Redelivered",
         lambda info: warn(info.num_redelivered) if info.num_redelivered else 0,
         drop=1,
+        sort="redelivered",
     ),
-    Field("Unprocessed", _unprocessed, right=True),
+    Field("Unprocessed", "num_pending", sort="unprocessed"),
     Field("Ack Floor", "ack_floor.stream_seq", drop=4),
     Field("Servers", lambda info: servers_of(info.cluster), drop=5),
     Field("Last Delivery", _ago, right=True, drop=3),
 )
+
+
+@command()
+@click.argument("stream", required=False, shell_complete=complete_stream)
+@report_options((_name_of(None), *_REPORT), "name")
+def report(
+    settings: Settings, *, stream: str | None, sort: str, reverse: bool, watch: timedelta | None
+) -> None:
+    """Compare the consumers of a STREAM, or of all streams, in a table."""
+    fields = (_name_of(stream), *_REPORT)
+    with settings.jetstream(**failover_options(settings)) as js:
+        write_reports(
+            settings,
+            lambda: in_order(infos_of(js, stream), fields, sort, reverse=reverse),
+            fields,
+            title=_title(stream),
+            none="No Consumers defined",
+            watch=watch,
+            document=_document,
+        )
 
 
 #: The options that select consumers, for `find_consumers`.

@@ -13,8 +13,6 @@ import math
 import select
 import threading
 from collections.abc import Callable, Iterator
-from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
 
 from ..errors import (
@@ -24,9 +22,8 @@ from ..errors import (
     TimeoutError,
 )
 from ..net.clock import Deadline
-from .env import unescaped
 from .login import read_password
-from .output import emit, emit_line, note
+from .output import note
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -130,30 +127,6 @@ def pause(seconds: float) -> None:
     never_set, deadline = threading.Event(), Deadline(seconds)
     while not deadline.expired():
         never_set.wait(min(deadline.left() or 0.0, _MAX_SLICE_S))
-
-
-def write_reports(
-    settings: Settings,
-    every: timedelta | None,
-    take: Callable[[], list[T]],
-    row: Callable[[T], Any],
-    human: Callable[[list[T]], object],
-) -> None:
-    """Write a report once, or repeatedly until Ctrl-C; a terminal is cleared before each repeated one."""
-    out = settings.env.stdout
-    while True:
-        # No server answers while a cluster elects a leader.
-        found = take() if every is None else failover(take)
-        if every is not None and not settings.json and settings.env.console(out) is not None:
-            unescaped(out).write("\x1b[H\x1b[2J")
-        if settings.json and every is not None:
-            emit_line(settings, [row(each) for each in found])
-        else:
-            emit(settings, [row(each) for each in found], partial(human, found))
-        out.flush()
-        if every is None:
-            return
-        pause(every.total_seconds())
 
 
 def read_interruptibly(file: BinaryIO, *, buffered: bool = False) -> Iterator[bytes]:

@@ -12,15 +12,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
+import click
 from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from .env import Environment, readable, single_line
-from .output import count, duration, emit, when, yes
+from .env import Environment, readable, single_line, unescaped
+from .long_running import failover, pause
+from .output import count, duration, emit, emit_line, when, yes
 from .settings import Settings
+from .values import PAUSE, Decorator, option, with_options
+
+T = TypeVar("T")
 
 #: At narrow widths, the width to which a text column may be folded: the first column, and others.
 _FOLDED_NAME: Final = 32
@@ -65,6 +71,8 @@ class Field:
     drop: int = 0
     #: Whether 0, false and empty values are left out.
     if_set: bool = False
+    #: The name by which a report is sorted by this column; empty: it is not.
+    sort: str = ""
     #: Whether a block has a line for each item of the value.
     each: bool = False
 
@@ -247,6 +255,81 @@ def _plain(title: str, columns: Sequence[_Column]) -> str:
             cells.append(space + cell.plain if column.right else cell.plain + space)
         lines.append((" " * _GAP).join(cells).rstrip())
     return "\n".join(lines) + "\n"
+
+
+# --- reports ------------------------------------------------------------------------------------
+
+
+def sort_key(value: Any) -> tuple[int, Any]:
+    """Return a sort key for values of several types: numbers, then texts, then nothing."""
+    value = value.value if isinstance(value, Mark) else value
+    if value is None:
+        return (-1, 0)
+    if isinstance(value, timedelta):
+        return (0, value.total_seconds())
+    return (0, value) if isinstance(value, (int, float)) else (1, str(value).lower())
+
+
+def report_options(
+    fields: Sequence[Field], default: str = "", *, repeats: bool = True
+) -> Decorator:
+    """Return the options of `write_reports`; `default`: the name of the column to sort by."""
+    text = "Column to sort by; numbers are in descending order."
+    kind = click.Choice([field.sort for field in fields if field.sort])
+    return with_options(
+        *([option("--sort", text, kind, default=default)] if default else []),
+        option("-R, --reverse", "Reverse the order."),
+        *(
+            [option("--watch TIME", "Repeat the report at this interval.", PAUSE)]
+            if repeats
+            else []
+        ),
+    )
+
+
+def in_order(rows: Sequence[T], fields: Sequence[Field], sort: str, *, reverse: bool) -> list[T]:
+    """Return the rows in the order of a column."""
+    field = next(field for field in fields if field.sort == sort)
+    keys = [sort_key(field.of(row)) for row in rows]
+    down = any(kind == 0 for kind, _ in keys)
+    return sorted(rows, key=lambda row: sort_key(field.of(row)), reverse=down is not reverse)
+
+
+def write_reports(
+    settings: Settings,
+    take: Callable[[], Sequence[T]],
+    fields: Sequence[Field],
+    *,
+    title: str,
+    none: str,
+    watch: timedelta | None,
+    document: Callable[[T], Any] = lambda row: row,
+    more: Callable[[Sequence[T]], object] = lambda _rows: None,
+) -> None:
+    """
+    Write a report once, or repeatedly until Ctrl-C; a terminal is cleared before each repeated one.
+
+    `more`: writes what follows the table.
+    """
+    out = settings.env.stdout
+
+    def human(rows: Sequence[T]) -> None:
+        write_rows(settings, rows, fields, title=title, none=none)
+        more(rows)
+
+    while True:
+        # No server answers while a cluster elects a leader.
+        rows = take() if watch is None else failover(take)
+        if watch is not None and not settings.json and settings.env.console(out) is not None:
+            unescaped(out).write("\x1b[H\x1b[2J")
+        if settings.json and watch is not None:
+            emit_line(settings, [document(row) for row in rows])
+        else:
+            emit(settings, [document(row) for row in rows], partial(human, rows))
+        out.flush()
+        if watch is None:
+            return
+        pause(watch.total_seconds())
 
 
 # --- blocks -------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final, TypeVar
 
@@ -11,11 +11,21 @@ import click
 from .. import ClusterInfo, JetStream, PeerInfo, Stream, StreamInfo
 from ..errors import InvalidNameError, StreamNotFoundError
 from ..subjects import check_stream_name
-from .long_running import failover_options, write_reports
+from .long_running import failover_options
 from .names import complete_stream, find_stream, not_found, optional_stream_argument
 from .output import counted, emit_names, emit_text, seconds_text, size
 from .prompts import Asker
-from .render import Field, Mark, bad, show_rows, warn, write_rows
+from .render import (
+    Field,
+    Mark,
+    bad,
+    in_order,
+    report_options,
+    show_rows,
+    warn,
+    write_reports,
+    write_rows,
+)
 from .settings import Settings, command
 from .stream_config import write_state
 from .values import (
@@ -27,9 +37,6 @@ from .values import (
     force_option,
     names_option,
     option,
-    reverse_option,
-    sort_option,
-    watch_option,
     with_options,
 )
 
@@ -199,54 +206,9 @@ _CONDITIONS: Final[dict[str, Callable[[JetStream, StreamInfo, Any], bool]]] = {
 }
 
 
-#: Sort keys of the table; numbers are sorted in descending order.
-_SORTS: Final[dict[str, Callable[[StreamInfo], Any]]] = {
-    "name": lambda info: info.config.name,
-    "messages": lambda info: -info.state.messages,
-    "bytes": lambda info: -info.state.bytes,
-    "consumers": lambda info: -info.state.consumer_count,
-    "subjects": lambda info: -(info.state.num_subjects or 0),
-    "deleted": lambda info: -(info.state.num_deleted or 0),
-    "storage": lambda info: (str(info.config.storage), info.config.name),
-    "created": lambda info: info.created,
-}
-
-
-@command()
-@sort_option(_SORTS, "bytes")
-@reverse_option
-@_all_option
-@option("--subject SUBJECT", "Include only streams that store this subject.")
-@option("--cluster NAME", "Include only streams in this cluster.")
-@watch_option
-def report(
-    settings: Settings,
-    *,
-    sort: str,
-    reverse: bool,
-    everything: bool,
-    subject: str | None,
-    cluster: str | None,
-    watch: timedelta | None,
-) -> None:
-    """Compare the streams of the account in a table."""
-    with settings.jetstream(**failover_options(settings)) as js:
-
-        def take() -> list[StreamInfo]:
-            found = [
-                info
-                for info in _infos(js, subject, everything=everything)
-                if cluster is None or (info.cluster is not None and info.cluster.name == cluster)
-            ]
-            return sorted(found, key=_SORTS[sort], reverse=reverse)
-
-        write_reports(settings, watch, take, _row, lambda found: _show_report(settings, found))
-
-
 def _row(info: StreamInfo) -> dict[str, Any]:
     """Return the JSON object of a stream, with the field names of the server."""
     cluster, state = info.cluster, info.state
-    lost = state.lost
     row: dict[str, Any] = {
         "name": info.config.name,
         "storage": str(info.config.storage),
@@ -257,7 +219,7 @@ def _row(info: StreamInfo) -> dict[str, Any]:
         "bytes": state.bytes,
         "num_subjects": state.num_subjects or 0,
         "num_deleted": state.num_deleted or 0,
-        "lost": len(lost.msgs or ()) if lost is not None else 0,
+        "lost": _lost(info),
         "first_seq": state.first_seq,
         "last_seq": state.last_seq,
         "cluster": cluster.name if cluster is not None else None,
@@ -276,9 +238,7 @@ def _row(info: StreamInfo) -> dict[str, Any]:
     return row
 
 
-def _show_report(settings: Settings, found: list[StreamInfo]) -> None:
-    title = "Streams of the account"
-    write_rows(settings, found, _REPORT, title=title, none="No Streams defined")
+def _show_replication(settings: Settings, found: Sequence[StreamInfo]) -> None:
     sources = [
         (info, kind, source)
         for info in found
@@ -311,16 +271,17 @@ def _replica(peer: PeerInfo) -> str | Mark:
 
 
 _REPORT: Final = (
-    Field("Stream", "config.name"),
-    Field("Storage", "config.storage", str, drop=3),
+    Field("Stream", "config.name", sort="name"),
+    Field("Storage", "config.storage", str, drop=3, sort="storage"),
     Field("Servers", lambda info: servers_of(info.cluster), drop=1),
     Field("Replicas", lambda info: info.config.num_replicas or 1, drop=4),
-    Field("Consumers", "state.consumer_count", drop=2),
-    Field("Messages", "state.messages"),
-    Field("Bytes", "state.bytes", size),
-    Field("Subjects", "state.num_subjects", drop=5, if_set=True),
-    Field("Deleted", "state.num_deleted", drop=6, if_set=True),
+    Field("Consumers", "state.consumer_count", drop=2, sort="consumers"),
+    Field("Messages", "state.messages", sort="messages"),
+    Field("Bytes", "state.bytes", size, sort="bytes"),
+    Field("Subjects", "state.num_subjects", drop=5, if_set=True, sort="subjects"),
+    Field("Deleted", "state.num_deleted", drop=6, if_set=True, sort="deleted"),
     Field("Lost", lambda info: bad(_lost(info)), drop=1, if_set=True),
+    Field("Created", "created", drop=7, sort="created"),
 )
 
 
@@ -341,6 +302,44 @@ _REPLICATION: Final = (
         drop=1,
     ),
 )
+
+
+@command()
+@report_options(_REPORT, "bytes")
+@_all_option
+@option("--subject SUBJECT", "Include only streams that store this subject.")
+@option("--cluster NAME", "Include only streams in this cluster.")
+def report(
+    settings: Settings,
+    *,
+    sort: str,
+    reverse: bool,
+    everything: bool,
+    subject: str | None,
+    cluster: str | None,
+    watch: timedelta | None,
+) -> None:
+    """Compare the streams of the account in a table."""
+    with settings.jetstream(**failover_options(settings)) as js:
+
+        def take() -> list[StreamInfo]:
+            found = [
+                info
+                for info in _infos(js, subject, everything=everything)
+                if cluster is None or (info.cluster is not None and info.cluster.name == cluster)
+            ]
+            return in_order(found, _REPORT, sort, reverse=reverse)
+
+        write_reports(
+            settings,
+            take,
+            _REPORT,
+            title="Streams of the account",
+            none="No Streams defined",
+            watch=watch,
+            document=_row,
+            more=lambda found: _show_replication(settings, found),
+        )
 
 
 @command()

@@ -19,12 +19,23 @@ from ..durations import duration_from_ns, time_from_text
 from ..errors import InvalidResponseError, NoRespondersError, TimeoutError
 from ..net.clock import monotonic
 from .env import single_line
-from .long_running import failover_options, write_reports
+from .long_running import failover_options
 from .output import counted, emit_line, limit, seconds_text, size
-from .render import Block, Field, bad, show_blocks, show_rows, warn, write_rows
+from .render import (
+    Block,
+    Field,
+    Mark,
+    bad,
+    in_order,
+    report_options,
+    show_blocks,
+    show_rows,
+    warn,
+    write_reports,
+)
 from .settings import Settings, command
 from .status import CommandError, ExitStatus
-from .values import FROM_1, option, reverse_option, sort_option, watch_option, with_options
+from .values import FROM_1, Decorator, option, with_options
 
 if TYPE_CHECKING:
     from .. import Connection
@@ -97,59 +108,43 @@ def _rtt(nanoseconds: int) -> str:
     return seconds_text(duration_from_ns(nanoseconds))
 
 
-def _age(since: str | None, now: str | None) -> str | None:
-    """Return the time between two RFC 3339 texts in whole seconds."""
-    if not since or not now:
-        return None
-    age = time_from_text(now) - time_from_text(since)
-    return seconds_text(timedelta(seconds=age // timedelta(seconds=1)))
+def _uptime(row: Row) -> timedelta:
+    age = time_from_text(row["server"]["time"]) - time_from_text(row["statsz"]["start"])
+    return timedelta(seconds=age // timedelta(seconds=1))
 
 
-def _sum(*names: str) -> Callable[[Row], int]:
-    return lambda row: sum(len(row["statsz"].get(name) or ()) for name in names)
+def _number_of(name: str) -> Callable[[Row], int]:
+    return lambda row: len(row["statsz"].get(name) or ())
+
+
+def _slow(part: str) -> Callable[[Row], Mark]:
+    return lambda row: warn(row[part].get("slow_consumers") or 0)
 
 
 _SERVERS: Final = (
-    Field("Name", "server.name"),
-    Field("Cluster", "server.cluster", drop=3),
+    Field("Name", "server.name", sort="name"),
+    Field("Cluster", "server.cluster", drop=3, sort="cluster"),
     Field("Host", "server.host", drop=8),
     Field("Version", "server.ver", drop=2),
     Field("JetStream", lambda row: bool(row["server"].get("jetstream")), drop=4),
-    Field("Connections", "statsz.connections"),
-    Field("Subs", "statsz.subscriptions", drop=5),
-    Field("Routes", _sum("routes"), drop=6, if_set=True),
-    Field("Gateways", _sum("gateways"), drop=7, if_set=True),
-    Field("Memory", "statsz.mem", size, right=True),
-    Field("CPU %", lambda row: f"{row['statsz'].get('cpu') or 0:.0f}", right=True),
+    Field("Connections", "statsz.connections", sort="conns"),
+    Field("Subs", "statsz.subscriptions", drop=5, sort="subs"),
+    Field("Routes", _number_of("routes"), drop=6, if_set=True),
+    Field("Gateways", _number_of("gateways"), drop=7, if_set=True),
+    Field("Memory", "statsz.mem", size, sort="mem"),
+    Field("CPU %", lambda row: row["statsz"].get("cpu") or 0, "{:.0f}".format, sort="cpu"),
     Field("Cores", "statsz.cores", drop=9),
-    Field("Slow", lambda row: warn(row["statsz"].get("slow_consumers") or 0), drop=1, if_set=True),
-    Field(
-        "Uptime", lambda row: _age(row["statsz"].get("start"), row["server"]["time"]), right=True
-    ),
-    Field("RTT", "rtt_ns", _rtt, right=True),
+    Field("Slow", _slow("statsz"), drop=1, if_set=True, sort="slow"),
+    Field("Uptime", _uptime, seconds_text, sort="uptime"),
+    Field("RTT", "rtt_ns", _rtt, sort="rtt"),
 )
-_NAME_SORTS: Final[dict[str, Callable[[Row], Any]]] = {
-    "name": lambda row: row["server"]["name"],
-    "cluster": lambda row: (row["server"].get("cluster", ""), row["server"]["name"]),
-}
-_SERVER_SORTS: Final[dict[str, Callable[[Row], Any]]] = {
-    **_NAME_SORTS,
-    "conns": lambda row: -row["statsz"]["connections"],
-    "subs": lambda row: -row["statsz"]["subscriptions"],
-    "mem": lambda row: -row["statsz"]["mem"],
-    "cpu": lambda row: -row["statsz"]["cpu"],
-    "slow": lambda row: -row["statsz"]["slow_consumers"],
-    "uptime": lambda row: time_from_text(row["statsz"]["start"]),
-    "rtt": lambda row: row["rtt_ns"],
-}
 
 _expect = click.argument("expect", required=False, type=click.IntRange(1))
 
 
 @command()
 @_expect
-@sort_option(_SERVER_SORTS, "rtt")
-@reverse_option
+@report_options(_SERVERS, "name", repeats=False)
 def ls(settings: Settings, *, expect: int | None, sort: str, reverse: bool) -> None:
     """
     List the servers with their load.
@@ -157,7 +152,7 @@ def ls(settings: Settings, *, expect: int | None, sort: str, reverse: bool) -> N
     It needs a user of the system account. The exit status is 4 if fewer than EXPECT servers answer.
     """
     with settings.connection() as nc:
-        found = sorted(_pings(settings, nc, expect), key=_SERVER_SORTS[sort], reverse=reverse)
+        found = in_order(list(_pings(settings, nc, expect)), _SERVERS, sort, reverse=reverse)
     show_rows(settings, found, _SERVERS, title="Servers", none="No servers")
 
 
@@ -269,12 +264,13 @@ def info(settings: Settings, *, server: str | None) -> None:
 
 # --- reports --------------------------------------------------------------------------------------
 
-_server_options = with_options(
-    option("--host SERVER", "Include only this server."),
-    option("--cluster NAME", "Include only servers of this cluster."),
-    reverse_option,
-    watch_option,
-)
+
+def _server_options(fields: Sequence[Field], default: str = "") -> Decorator:
+    return with_options(
+        option("--host SERVER", "Include only this server."),
+        option("--cluster NAME", "Include only servers of this cluster."),
+        report_options(fields, default),
+    )
 
 
 def _report(
@@ -286,7 +282,6 @@ def _report(
     title: str,
     *,
     rows: Callable[[list[Row]], list[Row]] = list,
-    sort: Callable[[Row], Any],
 ) -> None:
     """Write the rows that are made of the answers of the servers, once or repeatedly."""
     filters = {
@@ -294,52 +289,37 @@ def _report(
         "exact_match": bool(options.get("host")),
         "cluster": options.get("cluster"),
     }
+    sort, reverse = options.get("sort", "name"), options["reverse"]
     with settings.connection(**failover_options(settings)) as nc:
 
         def take() -> list[Row]:
             found = rows(list(_answers(settings, nc, subject, {**body, **filters})))
-            return sorted(found, key=sort, reverse=options["reverse"])[: options.get("top")]
+            return in_order(found, fields, sort, reverse=reverse)[: options.get("top")]
 
         write_reports(
-            settings,
-            options["watch"],
-            take,
-            lambda row: row,
-            lambda found: write_rows(settings, found, fields, title=title, none="No results"),
+            settings, take, fields, title=title, none="No results", watch=options["watch"]
         )
 
 
+def _server_name(row: Row) -> str:
+    name: str = row["server"]["name"]
+    return f"{name}*" if _meta(row).get("leader") == name else name
+
+
 _JETSTREAM: Final = (
-    Field(
-        "Server",
-        lambda row: (
-            row["server"]["name"]
-            + ("*" if _meta(row).get("leader") == row["server"]["name"] else "")
-        ),
-    ),
-    Field("Cluster", "server.cluster", drop=2),
+    Field("Server", _server_name, sort="name"),
+    Field("Cluster", "server.cluster", drop=2, sort="cluster"),
     Field("Domain", "server.domain", drop=4),
-    Field("Streams", "data.streams"),
-    Field("Consumers", "data.consumers"),
-    Field("Messages", "data.messages"),
-    Field("Bytes", "data.bytes", size, right=True),
-    Field("Memory", "data.memory", size, right=True, drop=3),
-    Field("File", "data.storage", size, right=True, drop=3),
-    Field("API Requests", "data.api.total", drop=1),
-    Field("API Errors", "data.api.errors", drop=1),
+    Field("Streams", "data.streams", sort="streams"),
+    Field("Consumers", "data.consumers", sort="consumers"),
+    Field("Messages", "data.messages", sort="msgs"),
+    Field("Bytes", "data.bytes", size, sort="bytes"),
+    Field("Memory", "data.memory", size, drop=3, sort="mem"),
+    Field("File", "data.storage", size, drop=3, sort="file"),
+    Field("API Requests", "data.api.total", drop=1, sort="api"),
+    Field("API Errors", "data.api.errors", drop=1, sort="err"),
     Field("Pending", lambda row: _meta(row).get("pending") or 0, drop=5, if_set=True),
 )
-_JETSTREAM_SORTS: Final[dict[str, Callable[[Row], Any]]] = {
-    **_NAME_SORTS,
-    "streams": lambda row: -row["data"]["streams"],
-    "consumers": lambda row: -row["data"]["consumers"],
-    "msgs": lambda row: -row["data"]["messages"],
-    "bytes": lambda row: -row["data"]["bytes"],
-    "mem": lambda row: -row["data"]["memory"],
-    "file": lambda row: -row["data"]["storage"],
-    "api": lambda row: -row["data"]["api"]["total"],
-    "err": lambda row: -row["data"]["api"]["errors"],
-}
 
 
 def _meta(row: Row) -> Row:
@@ -364,9 +344,8 @@ def _of_account(rows: list[Row]) -> list[Row]:
 
 @command()
 @option("--account NAME", "Show only what this account uses.")
-@sort_option(_JETSTREAM_SORTS, "cluster")
-@_server_options
-def jetstream(settings: Settings, *, account: str | None, sort: str, **options: Any) -> None:
+@_server_options(_JETSTREAM, "cluster")
+def jetstream(settings: Settings, *, account: str | None, **options: Any) -> None:
     """Compare the use of JetStream on the servers; ``*`` marks the meta leader."""
     _report(
         settings,
@@ -376,38 +355,36 @@ def jetstream(settings: Settings, *, account: str | None, sort: str, **options: 
         _JETSTREAM,
         f"JetStream of account {account}" if account else "JetStream",
         rows=_of_account if account else list,
-        sort=_JETSTREAM_SORTS[sort],
     )
 
 
 _CONNECTIONS: Final = (
-    Field("ID", "cid", str, right=True),
+    Field("ID", "cid", str, right=True, sort="cid"),
     Field("Name", "name", drop=2),
     Field("Server", "server", drop=3),
     Field("Cluster", "cluster", drop=8),
     Field("Address", lambda row: f"{row['ip']}:{row['port']}", drop=4),
     Field("Account", "account", drop=5),
-    Field("Uptime", "uptime", right=True, drop=6),
-    Field("In Messages", "in_msgs"),
-    Field("Out Messages", "out_msgs"),
-    Field("In Bytes", "in_bytes", size, right=True, drop=1),
-    Field("Out Bytes", "out_bytes", size, right=True, drop=1),
-    Field("Subs", "subscriptions"),
+    Field("Started", lambda row: time_from_text(row["start"]), drop=6, sort="uptime"),
+    Field("In Messages", "in_msgs", sort="in-msgs"),
+    Field("Out Messages", "out_msgs", sort="out-msgs"),
+    Field("In Bytes", "in_bytes", size, drop=1, sort="in-bytes"),
+    Field("Out Bytes", "out_bytes", size, drop=1, sort="out-bytes"),
+    Field("Subs", "subscriptions", sort="subs"),
     Field("Reason", "reason"),
 )
-#: The sort key, and its name on the server: the server returns the first connections only.
-_CONNECTION_SORTS: Final[dict[str, tuple[Callable[[Row], Any], str]]] = {
-    "subs": (lambda row: -row["subscriptions"], "subs"),
-    "in-bytes": (lambda row: -row["in_bytes"], "bytes_from"),
-    "out-bytes": (lambda row: -row["out_bytes"], "bytes_to"),
-    "in-msgs": (lambda row: -row["in_msgs"], "msgs_from"),
-    "out-msgs": (lambda row: -row["out_msgs"], "msgs_to"),
-    "uptime": (lambda row: time_from_text(row["start"]), "start"),
-    "cid": (lambda row: row["cid"], "cid"),
+#: The names of the sort keys on a server, which returns the first connections only.
+_SERVER_SORTS: Final = {
+    "subs": "subs",
+    "in-bytes": "bytes_from",
+    "out-bytes": "bytes_to",
+    "in-msgs": "msgs_from",
+    "out-msgs": "msgs_to",
+    "uptime": "start",
+    "cid": "cid",
 }
 _STATES: Final = ("open", "closed", "all")
 _connection_options = with_options(
-    sort_option(_CONNECTION_SORTS, "subs"),
     option("--top", "Show only the first connections.", FROM_1, default=1000),
     option("--subject SUBJECT", "Connections with interest in this subject."),
     option("--username USER", "Connections of this user."),
@@ -416,9 +393,8 @@ _connection_options = with_options(
 
 
 def _connections(settings: Settings, subject: str, options: Row, account: str | None) -> None:
-    key, server_key = _CONNECTION_SORTS[options["sort"]]
     body = {
-        "sort": server_key,
+        "sort": _SERVER_SORTS[options["sort"]],
         "limit": options["top"],
         "state": _STATES.index(options["state"]),
         "auth": True,
@@ -434,13 +410,13 @@ def _connections(settings: Settings, subject: str, options: Row, account: str | 
             for found in each["data"].get("connections") or ()
         ]
 
-    _report(settings, options, subject, body, _CONNECTIONS, "Connections", rows=rows, sort=key)
+    _report(settings, options, subject, body, _CONNECTIONS, "Connections", rows=rows)
 
 
 @command("connections")
 @option("--account NAME", "Connections of this account.")
 @_connection_options
-@_server_options
+@_server_options(_CONNECTIONS, "subs")
 def server_connections(settings: Settings, *, account: str | None, **options: Any) -> None:
     """List the connections of the servers."""
     _connections(settings, f"{_PING}.CONNZ", options, account)
@@ -448,8 +424,7 @@ def server_connections(settings: Settings, *, account: str | None, **options: An
 
 @command("connections")
 @_connection_options
-@reverse_option
-@watch_option
+@report_options(_CONNECTIONS, "subs")
 def account_connections(settings: Settings, **options: Any) -> None:
     """List the connections of the own account."""
     _connections(settings, "$SYS.REQ.ACCOUNT.PING.CONNZ", options, None)
@@ -457,29 +432,20 @@ def account_connections(settings: Settings, **options: Any) -> None:
 
 def _traffic(record: str = "") -> tuple[Field, ...]:
     return (
-        Field("In Messages", f"{record}received.msgs"),
-        Field("Out Messages", f"{record}sent.msgs"),
-        Field("In Bytes", f"{record}received.bytes", size, right=True, drop=1),
-        Field("Out Bytes", f"{record}sent.bytes", size, right=True, drop=1),
+        Field("In Messages", f"{record}received.msgs", sort="in-msgs"),
+        Field("Out Messages", f"{record}sent.msgs", sort="out-msgs"),
+        Field("In Bytes", f"{record}received.bytes", size, drop=1, sort="in-bytes"),
+        Field("Out Bytes", f"{record}sent.bytes", size, drop=1, sort="out-bytes"),
     )
 
 
 _ACCOUNTS: Final = (
-    Field("Account", "account"),
-    Field("Connections", "conns"),
+    Field("Account", "account", sort="name"),
+    Field("Connections", "conns", sort="conns"),
     *_traffic(),
-    Field("Subs", "num_subscriptions", drop=2),
+    Field("Subs", "num_subscriptions", drop=2, sort="subs"),
     Field("Slow", lambda row: warn(row["slow_consumers"]), drop=3, if_set=True),
 )
-_ACCOUNT_SORTS: Final[dict[str, Callable[[Row], Any]]] = {
-    "name": lambda row: row["account"],
-    "conns": lambda row: -row["conns"],
-    "subs": lambda row: -row["num_subscriptions"],
-    "in-msgs": lambda row: -row["received"]["msgs"],
-    "out-msgs": lambda row: -row["sent"]["msgs"],
-    "in-bytes": lambda row: -row["received"]["bytes"],
-    "out-bytes": lambda row: -row["sent"]["bytes"],
-}
 
 
 def _by_account(answers: list[Row]) -> list[Row]:
@@ -504,9 +470,8 @@ def _by_account(answers: list[Row]) -> list[Row]:
 
 @command()
 @click.argument("account", required=False)
-@sort_option(_ACCOUNT_SORTS, "subs")
-@_server_options
-def accounts(settings: Settings, *, account: str | None, sort: str, **options: Any) -> None:
+@_server_options(_ACCOUNTS, "subs")
+def accounts(settings: Settings, *, account: str | None, **options: Any) -> None:
     """Compare the connections and the traffic of accounts, or show those of one ACCOUNT."""
     _report(
         settings,
@@ -516,25 +481,23 @@ def accounts(settings: Settings, *, account: str | None, sort: str, **options: A
         _ACCOUNTS,
         "Accounts",
         rows=_by_account,
-        sort=_ACCOUNT_SORTS[sort],
     )
 
 
 _STATISTICS: Final = (
-    Field("Server", "server.name"),
+    Field("Server", "server.name", sort="name"),
     Field("Cluster", "server.cluster", drop=4),
     Field("Version", "server.ver", drop=3),
     Field("Connections", "data.conns"),
     Field("Subs", "data.num_subscriptions", drop=2),
     Field("Leaf Nodes", "data.leafnodes", drop=5, if_set=True),
     *_traffic("data."),
-    Field("Slow", lambda row: warn(row["data"]["slow_consumers"]), drop=2, if_set=True),
+    Field("Slow", _slow("data"), drop=2, if_set=True),
 )
 
 
 @command()
-@reverse_option
-@watch_option
+@report_options(_STATISTICS)
 def statistics(settings: Settings, **options: Any) -> None:
     """Show the connections and the traffic of the own account on each server."""
 
@@ -553,7 +516,6 @@ def statistics(settings: Settings, **options: Any) -> None:
         _STATISTICS,
         "Account statistics",
         rows=rows,
-        sort=_NAME_SORTS["name"],
     )
 
 
@@ -564,7 +526,7 @@ def _status(row: Row) -> Any:
 
 
 _HEALTH: Final = (
-    Field("Server", "server.name"),
+    Field("Server", "server.name", sort="name"),
     Field("Cluster", "server.cluster", drop=2),
     Field("Domain", "server.domain", drop=3),
     Field("Status", _status),
@@ -584,7 +546,7 @@ _HEALTH: Final = (
 @option("--account NAME", "Check only this account.")
 @option("--stream STREAM", "Check only this stream; needs --account.")
 @option("--consumer CONSUMER", "Check only this consumer; needs --stream.")
-@_server_options
+@_server_options(_HEALTH)
 def health(settings: Settings, *, js_enabled: bool, server_only: bool, **options: Any) -> None:
     """Show whether the servers, their streams and their consumers are healthy."""
     body = {
@@ -600,5 +562,4 @@ def health(settings: Settings, *, js_enabled: bool, server_only: bool, **options
         body,
         _HEALTH,
         "Health",
-        sort=_NAME_SORTS["name"],
     )

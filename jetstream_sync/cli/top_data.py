@@ -27,7 +27,7 @@ from ..workers import DeadLetters
 from ..workers.running import request_reports
 from .dlq import why_dead
 from .output import counted, size
-from .render import Field, Mark, bad, warn
+from .render import Field, bad, sort_key, warn
 from .status import one_line
 from .worker import PROCESSES
 
@@ -83,22 +83,12 @@ class View:
         value = self.columns[column].of
         down = self.is_down(rows, column) if down is None else down
         # Rows with equal values keep the order of their names.
-        return sorted(found, key=lambda row: _comparable(value(row.fields)), reverse=down)
+        return sorted(found, key=lambda row: sort_key(value(row.fields)), reverse=down)
 
     def is_down(self, rows: Sequence[Row], column: int) -> bool:
         """Return whether the default order of a column is descending: that of numbers is."""
-        values = [_comparable(self.columns[column].of(row.fields)) for row in rows]
+        values = [sort_key(self.columns[column].of(row.fields)) for row in rows]
         return any(kind == 0 for kind, _ in values)
-
-
-def _comparable(value: Any) -> tuple[int, Any]:
-    """Return a sort key for values of several types: numbers, then texts, then nothing."""
-    value = value.value if isinstance(value, Mark) else value
-    if value is None:
-        return (-1, 0)
-    if isinstance(value, timedelta):
-        return (0, value.total_seconds())
-    return (0, value) if isinstance(value, (int, float)) else (1, str(value).lower())
 
 
 def number(value: float | None) -> str:

@@ -8,7 +8,7 @@ Parsers and option types for sizes, durations, times and names.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -293,14 +293,6 @@ force_option: Decorator = option("-f, --force, -y, --yes", "Do not ask for confi
 
 #: Options of listings and reports.
 names_option: Decorator = option("-n, --names", "Show only the names, one per line.")
-reverse_option: Decorator = option("-R, --reverse", "Reverse the order.")
-watch_option: Decorator = option("--watch TIME", "Repeat the report at this interval.", PAUSE)
-
-
-def sort_option(keys: Iterable[str], default: str) -> Decorator:
-    """Return the option for the column to sort by."""
-    text = "Column to sort by; numbers are in descending order."
-    return option("--sort", text, click.Choice(list(keys)), default=default)
 
 
 def with_options(*options: Callable[[Any], Any]) -> Decorator:
