@@ -42,8 +42,8 @@ from .config import config_of_file, differences
 from .long_running import failover, failover_options
 from .names import find_stream, stream_argument
 from .output import count, counted, emit, note, say, size, to_json
-from .progress import show_progress
 from .prompts import Asker
+from .render import show_progress
 from .settings import Settings, command
 from .status import CommandError, ExitStatus, exit_status, one_line
 from .stream_config import write_info

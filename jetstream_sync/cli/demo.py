@@ -45,8 +45,7 @@ from ..server import NatsServer
 from ..subjects import check_stream_name
 from .long_running import pause
 from .output import emit, note
-from .progress import show_progress
-from .render import Field, bad, write_rows
+from .render import Field, bad, show_progress, write_rows
 from .settings import Settings, command
 from .status import CommandError, ExitStatus
 from .values import FilePath, option

@@ -243,22 +243,22 @@ _BENCH_JS: Final = {
     "pub": Entry(
         "Publish to a stream.",
         commands={
-            "sync": Entry("Wait for each acknowledgement.", "bench.group:js_pub_sync"),
-            "async": Entry("Publish asynchronously.", "bench.group:js_pub_async"),
+            "sync": Entry("Wait for each acknowledgement.", "bench:js_pub_sync"),
+            "async": Entry("Publish asynchronously.", "bench:js_pub_async"),
         },
     ),
-    "fetch": Entry("Fetch messages in batches.", "bench.group:js_fetch"),
-    "ordered": Entry("Read a stream in order.", "bench.group:js_ordered"),
+    "fetch": Entry("Fetch messages in batches.", "bench:js_fetch"),
+    "ordered": Entry("Read a stream in order.", "bench:js_ordered"),
 }
 _BENCH: Final = {
-    "pub": Entry("Publish core NATS messages.", "bench.group"),
-    "sub": Entry("Receive core NATS messages.", "bench.group"),
+    "pub": Entry("Publish core NATS messages.", "bench"),
+    "sub": Entry("Receive core NATS messages.", "bench"),
     "js": Entry("Measure streams.", commands=_BENCH_JS),
     "kv": Entry(
         "Measure key-value buckets.",
         commands={
-            "put": Entry("Put values to 100 keys.", "bench.group:kv_put"),
-            "get": Entry("Get the values of 100 keys.", "bench.group:kv_get"),
+            "put": Entry("Put values to 100 keys.", "bench:kv_put"),
+            "get": Entry("Get the values of 100 keys.", "bench:kv_get"),
         },
     ),
 }

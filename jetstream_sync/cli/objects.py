@@ -45,9 +45,8 @@ from .messages.outgoing import header_option
 from .messages.view import write_bytes
 from .names import complete_object, complete_store
 from .output import count, counted, emit, emit_line, emit_text, note, size, when
-from .progress import show_progress
 from .prompts import Asker
-from .render import Block, Field, show_blocks, show_rows
+from .render import Block, Field, show_blocks, show_progress, show_rows
 from .settings import Settings, command
 from .status import CommandError
 from .values import DURATION, FILE, FROM_1, Decorator, force_option, names_option, option

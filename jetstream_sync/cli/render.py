@@ -9,7 +9,8 @@ of each `Block`. A value has the text of its type: numbers get separators, times
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -392,3 +393,42 @@ def _plain_lines(lines: Sequence[tuple[str, Text]]) -> str:
         out.append(f"{label:>{width}}: {first}".rstrip())
         out += [f"{'':{width + 2}}{line}".rstrip() for line in more]
     return "\n".join(out) + "\n"
+
+
+# --- progress -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def show_progress(
+    env: Environment, title: str, total: int | None, *, in_bytes: bool = False, quiet: bool = False
+) -> Iterator[Callable[[int], None]]:
+    """
+    Yield a function that shows the number of items, or bytes, that are done; one thread may call it.
+
+    A terminal shows a bar that is erased at the end; other outputs show nothing.
+    """
+    stderr = env.stderr
+    drawn = stderr.isatty() and not quiet and not getattr(stderr, "as_json", False)
+    console = env.console(stderr) if drawn else None
+    if console is None:
+        yield lambda _done: None
+        return
+    from rich import progress  # noqa: PLC0415 - only for terminals
+
+    numbers = progress.DownloadColumn(binary_units=True), progress.TransferSpeedColumn()
+    with progress.Progress(
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(bar_width=max(4, min(40, console.width - 50))),
+        *(numbers if in_bytes else (progress.MofNCompleteColumn(), progress.TimeElapsedColumn())),
+        console=console,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ) as bars:
+        task = bars.add_task(single_line(title), total=total)
+
+        def draw(done: int) -> None:
+            # The total may be an estimate.
+            bars.update(task, completed=done, total=None if total is None else max(total, done))
+
+        yield draw

@@ -252,15 +252,7 @@ STREAM_NAME: Final = Parsed("name", check_stream_name)
 # --- options ------------------------------------------------------------------------------------
 
 
-def option(
-    spec: str,
-    text: str,
-    kind: Any = None,
-    *,
-    to: str = "",
-    default: Any = None,
-    **attributes: Any,
-) -> Decorator:
+def option(spec: str, text: str, kind: Any = None, *, to: str = "", **attributes: Any) -> Decorator:
     """
     Return the decorator that adds an option to a command.
 
@@ -269,23 +261,12 @@ def option(
     default value is shown in the help.
     """
     flags, _, metavar = spec.replace(", ", ",").partition(" ")
-    is_switch = not metavar and kind is None
-    if default is not None:
-        attributes = {
-            "default": default,
-            "show_default": bool(default) and not is_switch,
-            **attributes,
-        }
-    if is_switch:
+    if not metavar and kind is None:
         attributes["is_flag"] = True
-    return click.option(
-        *flags.split(","),
-        *([to] if to else []),
-        type=kind,
-        metavar=metavar or None,
-        help=text,
-        **attributes,
-    )
+    elif attributes.get("default"):
+        attributes["show_default"] = True
+    names = [*flags.split(","), *([to] if to else [])]
+    return click.option(*names, type=kind, metavar=metavar or None, help=text, **attributes)
 
 
 #: The option that skips the confirmation.

@@ -233,7 +233,7 @@ def test_the_report_of_all_consumers(jsm: Jsm, orders: Orders) -> None:
     table = jsm("con", "report", "ORDERS", "--sort", "unprocessed").ok().out.splitlines()
     assert [line.split()[0] for line in table[2:]] == ["P", "B", "A"]
     assert "push, unbound" in table[2]
-    assert "2 / 67%" in table[3]
+    assert table[3].split()[-3:] == ["0", "0s", "ago"]
     assert "ORDERS > A" in jsm("con", "report").ok().out
 
 

@@ -254,7 +254,7 @@ def test_a_report_is_a_table(several: Jsm) -> None:
     head, first, *rest = shown.splitlines()[1:]
     assert head.split() == [
         *("Stream", "Storage", "Replicas", "Consumers", "Messages", "Bytes"),
-        "Subjects",
+        *("Subjects", "Created"),
     ]
     assert first.split()[:2] == ["L", "file"]
     assert "Replication" in rest

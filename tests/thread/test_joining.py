@@ -13,8 +13,8 @@ import pytest
 from fix_threads import between, within
 
 from jetstream_sync import connect
-from jetstream_sync.cli.bench import run
-from jetstream_sync.cli.bench.work import BenchKind, Meter, Workload
+from jetstream_sync.cli import bench
+from jetstream_sync.cli.bench import BenchKind, Meter, Workload
 from jetstream_sync.client.threads import join, spawn
 from jetstream_sync.server import NatsServer
 
@@ -96,19 +96,19 @@ def test_a_bench_that_is_interrupted_knows_its_time(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a Ctrl-C the clients are joined, so that the duration of their work is known."""
-    monkeypatch.setattr(run, "_PROGRESS_INTERVAL_S", 30.0)
-    kind = BenchKind(title="Test", latency="none", start=_slow_to_stop(threading.Event()))
+    monkeypatch.setattr(bench, "_PROGRESS_INTERVAL_S", 30.0)
+    kind = BenchKind("test", "Test", "none", _slow_to_stop(threading.Event()))
     workload = Workload(count=10, size=1, subject="test", name="")
     settings: Any = SimpleNamespace(
         connection=lambda: connect(nats_server.url), jetstream_on=lambda nc: nc.jetstream()
     )
 
-    seen: list[run.Outcome] = []
+    seen: list[bench.Outcome] = []
 
     def interrupted() -> None:
         try:
-            run.run_clients(settings, kind, [workload], lambda _: None)
-        except run.Interrupted as error:
+            bench.run_clients(settings, kind, [workload], lambda _: None)
+        except bench.Interrupted as error:
             seen.append(error.outcome)
             raise
 

@@ -1,1 +1,0 @@
-"""``jsm bench``: how fast messages go."""
