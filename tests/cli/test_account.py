@@ -47,12 +47,6 @@ def test_limits_of_the_account() -> None:
     assert "Streams: 0 of 3\n" in out
 
 
-@pytest.mark.parametrize("alias", ["act", "a"])
-def test_aliases(jsm: Jsm, alias: str) -> None:
-    """The group has shorter aliases."""
-    assert jsm(alias, "nfo", "-j").ok().json["jetstream"]
-
-
 # --- backup and restore -------------------------------------------------------------------------
 
 

@@ -231,20 +231,6 @@ def test_invalid_values_are_usage_errors(
     assert not orders.names()
 
 
-def test_all_missing_arguments_are_named(jsm: Jsm) -> None:
-    """Without a terminal, one error names all missing arguments."""
-    result = jsm("consumer", "add", "--pull")
-    assert (result.status, result.out) == (2, "")
-    assert "STREAM, CONSUMER" in result.err
-
-
-def test_an_unknown_stream(jsm: Jsm) -> None:
-    """The error suggests a similar name."""
-    result = jsm("consumer", "add", "ORDRES", "A", "--pull")
-    assert result.status == 3
-    assert "did you mean ORDERS?" in result.err
-
-
 def test_warnings_of_subjects_that_do_not_fit(jsm: Jsm, orders: Orders) -> None:
     """A filter that matches no subject, and a target that the stream stores, cause warnings."""
     result = jsm("consumer", "add", "ORDERS", "A", "--pull", "--filter", "ORDER.received").ok()

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from fix_jsm import Jsm
 from fix_orders import Orders
-from fix_threads import wait_until
 
 pytestmark = pytest.mark.usefixtures("orders")
 
@@ -157,15 +156,6 @@ def test_a_pause_ends_by_resume_or_by_itself(jsm: Jsm, orders: Orders) -> None:
     assert jsm("con", "pause", "ORDERS", "A", "whenever", "-f").status == 2
 
 
-@pytest.mark.server("<2.11")
-def test_an_old_server_can_not_pause(jsm: Jsm, orders: Orders) -> None:
-    """The error names the required version."""
-    orders.make("A")
-    result = jsm("con", "pause", "ORDERS", "A", "1h", "-f", "--timeout", "500ms")
-    assert result.status == 1
-    assert "2.11" in result.err
-
-
 @pytest.mark.server(">=2.11")
 def test_a_client_is_unpinned(jsm: Jsm, orders: Orders) -> None:
     """The only group needs no name; the unpinned client is in the result."""
@@ -201,15 +191,6 @@ def test_a_consumer_is_reset(jsm: Jsm, orders: Orders) -> None:
     result = jsm("con", "reset", "ORDERS", "L", "--seq", "1", "-f")
     assert result.status == 1
     assert "10204" in result.err
-
-
-@pytest.mark.server("<2.14")
-def test_an_old_server_can_not_reset(jsm: Jsm, orders: Orders) -> None:
-    """The error names the required version."""
-    orders.make("A")
-    result = jsm("con", "reset", "ORDERS", "A", "-f")
-    assert result.status == 1
-    assert "2.14" in result.err
 
 
 # --- report ---------------------------------------------------------------------------------------
@@ -314,14 +295,3 @@ def test_other_messages_are_not_samples(jsm: Jsm, orders: Orders) -> None:
     assert child.returncode == 0, err
     assert b"Stream Sequence: 1" in out
     assert len(err.splitlines()) == 4
-
-
-def test_ctrl_c_ends_the_samples(orders: Orders, terminal: Any) -> None:
-    """The exit status is that of Ctrl-C, without a traceback."""
-    orders.make("A", sample_freq="100")
-    shown = terminal("con", "sample", "ORDERS", "A", TERM="dumb")
-    shown.expect("Listening for Ack Samples")
-    shown.send("\x03")
-    assert shown.wait() == 130
-    assert "Traceback" not in shown.text
-    wait_until(lambda: orders.names() == ["A"])

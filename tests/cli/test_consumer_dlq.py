@@ -10,11 +10,8 @@ import pytest
 from fix_jsm import Jsm
 from fix_orders import Orders
 from fix_threads import wait_until
-from fix_worker import is_settled, running
 
-from jetstream_sync import connect
 from jetstream_sync.durations import time_from_text
-from jetstream_sync.workers import Reject, Worker
 
 pytestmark = pytest.mark.usefixtures("orders")
 
@@ -291,29 +288,3 @@ def test_missing_messages_are_reported(jsm: Jsm, stored: Orders) -> None:
 
 
 # --- copies that workers store --------------------------------------------------------------------
-
-
-def test_the_copy_of_a_worker_is_a_dead_letter(jsm: Jsm, orders: Orders) -> None:
-    """It is listed, shown with the original's subject and headers, and requeued."""
-    worker = Worker(jsm.server.url, dead_letters="DEAD")
-
-    @worker.handler(stream="ORDERS", consumer="NEW")
-    def handle() -> None:
-        raise Reject("no address")
-
-    with connect(jsm.server.url) as nc, running(worker):
-        js = nc.jetstream()
-        js.publish("ORDERS.a", b"xxx", headers={"A": "1"})
-        stream = js.get_stream("ORDERS")
-        wait_until(lambda: "NEW" in stream.consumer_names() and is_settled(stream, "NEW"))
-    orders.raw.api("STREAM.PURGE.ORDERS")  # as a work queue does
-    (listed,) = jsm("con", "dlq", "ls", "ORDERS", "-j").ok().json["messages"]
-    names = ("kind", "reason", "subject", "stream_seq", "bytes")
-    assert [listed[name] for name in names] == ["copy", "no address", "ORDERS.a", 1, 3]
-    assert "worker: no address" in jsm("con", "dlq", "ls", "ORDERS").ok().out
-    shown = jsm("con", "dlq", "show", "ORDERS", "NEW", "-j").ok().json
-    assert (shown["headers"], shown["text"]) == ({"A": ["1"]}, "xxx")
-    done = jsm("con", "dlq", "requeue", "ORDERS", "NEW", "1", "--delete", "-f", "-j").ok().json
-    assert done["requeued"][0]["to_seq"] == 2
-    assert message(orders, 2)["subject"] == "ORDERS.a"
-    assert jsm("con", "dlq", "ls", "-j").ok().json["messages"] == []

@@ -175,22 +175,6 @@ def test_orders_from_standard_input(orders: Path) -> None:
     assert "jsm:" not in err
 
 
-def test_two_demos_side_by_side(
-    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
-) -> None:
-    """Demos with different stream names do not see each other; the same name is refused."""
-    common = ("--input", orders, "--server", fresh_server.url)
-    with started(*common, "--rate", 20, "--json") as first:
-        wait_until(lambda: seen(js, 1))
-        status, _, err = demo(*common, "--quiet")
-        assert status == 1
-        assert one_line(err, "stream name already in use")
-        assert demo(*common, "--stream", "OTHER")[0] == 0
-        status, out, _ = end_of(first)
-        assert status == 0
-        assert json.loads(out)["exactly_once"] is True
-
-
 # --- what it refuses ----------------------------------------------------------------------------
 
 
@@ -249,18 +233,6 @@ def steal(js: jetstream_sync.JetStream) -> jetstream_sync.JetStreamMsg:
     wait_until(lambda: "DISPATCH" in stream.consumer_names())
     thief = stream.get_consumer("DISPATCH")
     return wait_until(lambda: thief.fetch(1, timeout=0.2))[0]
-
-
-def test_signal_while_input_is_read() -> None:
-    """Ctrl-C ends it while it waits for its input."""
-    with started("--input", "-", stdin=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        process.stdin.write(b"\n" * 2**17)
-        process.stdin.flush()
-        process.send_signal(signal.SIGINT)
-        assert process.stderr is not None
-        assert process.wait(timeout=15) == 130
-        assert process.stderr.read() == b"jsm: interrupted\n"
 
 
 def test_signal_leaves_nothing_of_the_demos_own_server(orders: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 from typing import Any
 
@@ -168,17 +167,6 @@ def test_none_in_time(jsm: Jsm) -> None:
     with between(0.2, 10):
         result = jsm("events", "--subjects", "quiet", "--wait", "200ms")
     assert result.status == 4
-
-
-def test_ctrl_c(jsm: Jsm, peer: RawPeer) -> None:
-    """Ctrl-C ends it with its status; what came was written before."""
-    child = started(jsm, "-j", "--subjects", "events.c")
-    peer.publish("events.c", b"{}")
-    assert child.stdout is not None
-    assert child.stdout.readline() == b"{}\n"
-    child.send_signal(signal.SIGINT)
-    child.communicate(timeout=20)
-    assert child.returncode == 130
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from fix_jsm import Jsm, run_jsm
+from fix_jsm import Jsm
 from fix_threads import SCALE, wait_until
 from rawnats import RawClient
 
@@ -511,11 +511,6 @@ def test_values_that_do_not_fit(jsm: Jsm) -> None:
         result = jsm("kv", "put", "S", f"k{number}", "x" * 8)
     assert result.status == 1
     assert "maximum bytes" in result.err
-
-
-def test_no_server() -> None:
-    """Without a server the status is 5."""
-    assert run_jsm("kv", "get", "CONFIG", "k", "-s", "127.0.0.1:1").status == 5
 
 
 # --- prompts and completion ---------------------------------------------------------------------

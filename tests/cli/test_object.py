@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_jsm import Jsm, Terminal, run_jsm
+from fix_jsm import Jsm, Terminal
 from fix_threads import SCALE, wait_until
 from rawnats import RawClient
 
@@ -100,22 +100,6 @@ def test_add_creates_the_stream_of_adr_20(jsm: Jsm, raw: RawClient) -> None:
     assert config["metadata"]["team"] == "shop"
     assert (made["bucket"], made["sealed"], made["ttl"]) == ("FILES", False, 3600 * 10**9)
     assert made["stream_info"]["config"]["name"] == "OBJ_FILES"
-
-
-def test_buckets_are_listed(jsm: Jsm, raw: RawClient, files: str) -> None:
-    """``object ls`` lists object stores only."""
-    raw.api("STREAM.CREATE.OBJX", name="OBJX", subjects=["objx"], storage="memory")
-    assert jsm("object", "ls", "-n").ok().out == f"{files}\n"
-    assert [each["bucket"] for each in jsm("obj", "ls", "-j").ok().json] == [files]
-    assert "Last Update" in jsm("object", "ls").ok().out
-
-
-def test_no_buckets_and_no_objects(jsm: Jsm) -> None:
-    """Empty lists are no error."""
-    assert jsm("object", "ls").ok().out == "No Object Store Buckets defined\n"
-    jsm("object", "add", "EMPTY", "--storage", "memory").ok()
-    assert jsm("object", "ls", "EMPTY").ok().out == "No objects in bucket EMPTY\n"
-    assert jsm("object", "ls", "EMPTY", "-j").ok().json == []
 
 
 def test_info_of_a_bucket(jsm: Jsm, files: str, terminal: Any) -> None:
@@ -310,18 +294,6 @@ def test_a_damaged_object_is_not_written(jsm: Jsm, raw: RawClient, files: str) -
     assert here() == ["data.bin"]
 
 
-def test_a_reader_that_goes_away(jsm: Jsm, files: str) -> None:
-    """When the reader of the output closes the pipe, the status is 141."""
-    jsm("object", "put", files, "--name", "big", stdin=DATA * 20).ok()
-    with jsm.spawn("object", "get", files, "big", "-O", "-") as child:
-        assert child.stdout is not None
-        assert child.stderr is not None
-        assert child.stdout.read(10) == DATA[:10]
-        child.stdout.close()
-        assert child.wait(20 * SCALE) == 141
-        assert child.stderr.read() == b""
-
-
 def test_a_bar_on_a_terminal_only(jsm: Jsm, files: str, terminal: Any) -> None:
     """Progress is drawn on a terminal; --no-progress and pipes have none."""
     shown: Terminal = terminal("object", "get", files, "data.bin", "-O", "copy")
@@ -447,13 +419,6 @@ def test_wrong_usage(jsm: Jsm, files: str, words: str) -> None:
     assert (result.status, result.out) == (2, ""), result
     assert result.err.splitlines()[-1].startswith("jsm: ")
     assert jsm("object", "ls", files, "-n").ok().out == "data.bin\n"
-
-
-def test_no_server(tmp_path: Path) -> None:
-    """Without a server the status is 5."""
-    assert run_jsm("object", "ls", "-s", "127.0.0.1:1").status == 5
-    target = str(tmp_path / "x")
-    assert run_jsm("object", "get", "F", "k", "-O", target, "-s", "127.0.0.1:1").status == 5
 
 
 def test_completion(jsm: Jsm, files: str, monkeypatch: pytest.MonkeyPatch) -> None:

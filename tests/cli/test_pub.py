@@ -123,11 +123,6 @@ def test_sleep_is_between_messages(jsm: Jsm) -> None:
         jsm("pub", "pub.slow", "x", "--count", "3", "--sleep", "100ms").ok()
 
 
-def test_what_steers_a_terminal_is_escaped(jsm: Jsm) -> None:
-    """Control characters in a body are escaped in the output."""
-    assert jsm("pub", "pub.esc", "\x1b[2J").ok().out == "Published [pub.esc] : '\\x1b[2J'\n"
-
-
 # --- with acknowledgements ------------------------------------------------------------------------
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fix_jsm import CLEAR_LINE, Jsm
 from rawnats import RawClient
-
-from jetstream_sync.server import NatsServer
 
 #: The command of the document of 2020, as it stands there.
 SEED = (
@@ -323,15 +320,6 @@ def test_one_error_names_all_missing_values(jsm: Jsm) -> None:
         assert jsm("stream", command).err == "jsm: missing: STREAM\n"
 
 
-def test_an_unknown_name_suggests_a_similar_one(jsm: Jsm) -> None:
-    """An unknown stream exits with status 3, and the error suggests a similar name."""
-    jsm("ms", *SEED.split()).ok()
-    missed = jsm("stream", "info", "ORDRES")
-    assert missed.status == 3
-    assert missed.err == 'jsm: stream "ORDRES" not found, did you mean ORDERS?\n'
-    assert jsm("ms", "purge", "nothing", "-f").err == 'jsm: stream "nothing" not found\n'
-
-
 def test_purge_reports_the_number_of_messages(jsm: Jsm, raw: RawClient) -> None:
     """The output has the number of deleted messages, and the next sequence follows the last one."""
     jsm("ms", *SEED.split()).ok()
@@ -494,16 +482,6 @@ def test_a_stream_is_chosen_from_a_list(terminal: Any, jsm: Jsm) -> None:
     child.send("\n")
     child.expect("Information for stream ORDERS")
     assert child.wait() == 0
-
-
-def test_no_server_is_status_five(jsm: Jsm) -> None:
-    """Without a server the error is one line, and the exit status is 5."""
-    with NatsServer() as gone:
-        url = gone.url
-    refused = jsm("stream", "ls", "-s", url)
-    assert refused.status == 5
-    assert len(refused.err.splitlines()) == 1
-    assert json.loads(jsm("stream", "ls", "-s", url, "-j").err)["error"]["exit_status"] == 5
 
 
 def test_an_identical_add_changes_nothing(jsm: Jsm) -> None:

@@ -112,14 +112,6 @@ def test_viewing_a_work_queue_takes_no_messages(jsm: Jsm, raw: RawClient) -> Non
     assert (state["consumer_count"], state["messages"]) == (0, 3)
 
 
-def test_a_stream_without_direct_gets_is_read(jsm: Jsm, raw: RawClient) -> None:
-    """Without direct gets the messages are read from the leader."""
-    jsm("stream", "add", "L", "--subjects", "l", "--no-allow-direct").ok()
-    publish(raw, "l", b"x")
-    assert bodies(jsm) == ["x"]
-    assert jsm("stream", "get", "L", "1", "--raw").ok().out == "x\n"
-
-
 def test_translate(stored: Jsm) -> None:
     """--translate pipes each payload through a command."""
     shown = stored("stream", "view", "L", "--raw", "--limit", "2", "--translate", "sed s/^/no./")

@@ -383,19 +383,6 @@ def test_the_document_of_what_a_consumer_pushes(jsm: Jsm, raw: RawClient) -> Non
     assert "reply" not in document
 
 
-def test_a_reader_that_goes_away(jsm: Jsm, peer: RawPeer) -> None:
-    """When the reader of a pipe closes it, the command exits silently with status 141."""
-    child = started(jsm, "sub.pipe")
-    assert child.stdout is not None
-    assert child.stderr is not None
-    child.stdout.close()
-    wait_until(lambda: (peer.publish("sub.pipe", b"x"), child.poll())[1] is not None)
-    assert (child.returncode, child.stderr.read()) == (141, b"")
-    for stream in (child.stdin, child.stderr):
-        assert stream is not None
-        stream.close()
-
-
 @pytest.mark.usefixtures("orders")
 def test_no_such_stream(jsm: Jsm) -> None:
     """A missing stream has exit status 3 and a suggestion."""

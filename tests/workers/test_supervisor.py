@@ -186,23 +186,6 @@ def test_processes_that_never_get_ready_end_the_supervisor(
         assert "5 processes in a row" in program.output
 
 
-def test_order_by_key_needs_one_process(
-    stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
-    """A handler with a key is refused in several processes: its order holds within one."""
-    (tmp_path / "app.py").write_text(f"""
-from jetstream_sync.workers import Worker
-worker = Worker()
-@worker.handler(stream={stream.name!r}, consumer="C", key=lambda msg: msg.subject)
-def handle():
-    pass
-""")
-    command = ["-m", "jetstream_sync.workers", "app:worker", "--processes", "5"]
-    with Program(command, nats_server.url, tmp_path) as program:
-        assert program.ended() == 2
-        assert "processes=5: handler handle has 'key'" in program.output
-
-
 def test_a_message_that_kills_its_worker_process_becomes_a_dead_letter(
     js: JetStream, stream_name: str, nats_server: NatsServer, tmp_path: Path
 ) -> None:

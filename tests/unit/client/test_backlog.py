@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -17,67 +16,6 @@ SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=6)
 def batch(*sizes):
     """Messages of these sizes, of which a third is headers; subject and reply do not count."""
     return [(b"subject", b"reply", b"h" * (n // 3), b"p" * (n - n // 3)) for n in sizes]
-
-
-def test_without_limits_everything_is_admitted():
-    """0 and negative numbers are unlimited."""
-    for backlog in (PendingLimits(0, 0), PendingLimits(-1, -1)):
-        assert backlog.admit(batch(*[10] * 1000), 0) == 1000
-        assert backlog.pending_bytes == 10_000
-
-
-@pytest.mark.parametrize(("waiting", "admitted"), [(0, 3), (1, 3), (2, 3), (3, 2), (4, 1), (5, 0)])
-def test_the_limit_of_messages_is_exact(waiting, admitted):
-    """Messages are admitted while there is room, and counted."""
-    backlog = PendingLimits(5, 0)
-    assert backlog.admit(batch(*[1] * waiting), 0) == waiting
-    assert backlog.admit(batch(1, 1, 1), waiting) == admitted
-    assert backlog.pending_bytes == waiting + admitted
-
-
-def test_more_may_wait_than_the_limit_allows():
-    """Above the limit nothing is admitted, and the counts stay correct."""
-    backlog = PendingLimits(5, 0)
-    assert backlog.admit(batch(1), 9) == 0
-
-
-@pytest.mark.parametrize(
-    ("sizes", "admitted"),
-    [([10], 1), ([11], 0), ([4, 6], 2), ([4, 7], 1), ([4, 7, 1], 1), ([0], 1)],
-)
-def test_the_limit_of_bytes_is_exact_in_an_empty_mailbox(sizes, admitted):
-    """Messages are admitted in order until one does not fit; none after that one is."""
-    backlog = PendingLimits(0, 10)
-    assert backlog.admit(batch(*sizes), 0) == admitted
-    assert backlog.pending_bytes == sum(sizes[:admitted])
-
-
-def test_a_half_read_batch_counts_in_full():
-    """The bytes of a batch are freed when its last message is taken."""
-    backlog = PendingLimits(0, 10)
-    assert backlog.admit(batch(5, 5), 0) == 2
-    assert backlog.admit(batch(1), 1) == 0
-    assert backlog.pending_bytes == 10
-    assert backlog.admit(batch(1), 0) == 1
-    assert backlog.pending_bytes == 1
-
-
-def test_settling_forgets_what_is_read():
-    """The statistics are updated without admitting anything."""
-    backlog = PendingLimits(0, 100)
-    backlog.admit(batch(5, 5), 0)
-    backlog.admit(batch(7), 2)
-    backlog.settle(1)
-    assert backlog.pending_bytes == 7
-    backlog.settle(0)
-    assert backlog.pending_bytes == 0
-
-
-def test_both_limits():
-    """The stricter limit applies."""
-    backlog = PendingLimits(2, 10)
-    assert backlog.admit(batch(1, 1, 1), 0) == 2
-    assert PendingLimits(2, 10).admit(batch(9, 9), 0) == 1
 
 
 @given(SIZES, st.integers(1, 6), st.integers(1, 20))

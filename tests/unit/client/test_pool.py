@@ -63,67 +63,11 @@ def test_minus_one_is_never_given_up():
     assert hosts(servers) == ["a"]
 
 
-def test_a_lost_server_is_tried_last():
-    """The server whose link broke comes after the others, without a failure."""
-    servers = pool(max_failures=1)
-    servers.lost(A)
-    assert hosts(servers) == ["b", "c", "a"]
-    servers.failed(B)
-    assert hosts(servers) == ["c", "a"]
-
-
-def test_zero_attempts_give_a_lost_server_up():
-    """`max_reconnect_attempts=0`: it is not tried again, and the others once."""
-    servers = pool(max_failures=0)
-    servers.lost(A)
-    assert hosts(servers) == ["b", "c"]
-    servers.failed(B)
-    assert hosts(servers) == ["c"]
-
-
 def test_the_first_round_does_not_count():
     """A server that failed in the first round is tried later, as often as the others."""
     servers = pool((A, B), max_failures=1)
     servers.skipped(A)
     assert hosts(servers) == ["b", "a"]
-
-
-def test_a_repeated_refusal_is_recognised():
-    """The same text from the same server, without a success in between, is a repeated refusal."""
-    servers = pool()
-    assert not servers.refused(A, "no")
-    assert not servers.refused(B, "no")
-    servers.failed(A)
-    assert servers.refused(A, "no")
-    assert not servers.refused(A, "expired")
-    assert not servers.refused(A, "no")
-    servers.succeeded(A)
-    assert not servers.refused(A, "no")
-    assert not servers.refused(ServerAddress("unknown", 1), "no")
-
-
-def test_a_failure_is_new_until_it_repeats():
-    """A continuing failure is reported once."""
-    servers = pool()
-    assert servers.is_new_failure(A, "certificate")
-    assert not servers.is_new_failure(A, "certificate")
-    assert servers.is_new_failure(B, "certificate")
-    assert servers.is_new_failure(A, "refused")
-    servers.succeeded(A)
-    assert servers.is_new_failure(A, "refused")
-    assert not servers.is_new_failure(ServerAddress("unknown", 1), "refused")
-
-
-def test_success_ends_a_row_of_failures():
-    """Only consecutive failures of the same server count."""
-    servers = pool((A, B), max_failures=2)
-    servers.failed(A)
-    servers.succeeded(A)
-    servers.failed(A)
-    assert hosts(servers) == ["b", "a"]
-    servers.succeeded(B)
-    servers.failed(A)
-    assert hosts(servers) == ["b"]
 
 
 def test_discovered_servers_are_added():

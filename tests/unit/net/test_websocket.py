@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from typing import Any
 
@@ -15,7 +14,6 @@ from websockets.frames import Frame, Opcode
 from jetstream_sync.address import ServerAddress
 from jetstream_sync.errors import (
     ConnectionLostError,
-    InvalidOptionError,
     ProtocolError,
     ServerRefusedError,
 )
@@ -152,12 +150,6 @@ def test_a_server_that_hangs_up() -> None:
         stream.handshake(Deadline(10))
 
 
-def test_a_handshake_has_a_deadline() -> None:
-    """A server that does not answer is given up."""
-    with pytest.raises(TimeoutError):
-        stream_on(Wire(Scripted(b""))).handshake(Deadline(0))
-
-
 def test_what_comes_right_behind_the_handshake_is_kept() -> None:
     """A server sends INFO at once."""
 
@@ -256,10 +248,3 @@ def test_without_speedups_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     stream.send(memoryview(b"PING\r\n"), [])
     wire.deliver()
     assert peer.heard == b"PING\r\n"
-
-
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the extra the error names the package to install."""
-    monkeypatch.setitem(sys.modules, "websockets.client", None)
-    with pytest.raises(InvalidOptionError, match=r"pip install 'jetstream-sync\[websocket\]'"):
-        stream_on(Wire(Scripted(b"")))
