@@ -221,6 +221,8 @@ def deliver_to_handlers(names: dict[str, object], functions: list[str]) -> None:
     for worker in [worker for worker in names.values() if isinstance(worker, Worker)]:
         client = worker.test_client()
         for handler in [each for each in client._handlers if each.name in left]:
+            if handler.consumer.startswith("task-"):
+                continue  # its messages are calls
             if handler.max_messages is not None:
                 outcomes = client.deliver_batch(handler, [b"1"])
             else:
@@ -236,6 +238,7 @@ def call_the_functions_about_workers(page: dict[str, Any], server: NatsServer) -
     page["report"](mock.Mock())
     page["announce"](mock.Mock())
     assert page["report_payload"]() == b"{}"
+    assert page["send_receipt_mail"](17) == "sent 17"
 
     def answer(msg: jetstream_sync.Msg) -> None:
         assert msg.headers is not None

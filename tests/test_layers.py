@@ -82,7 +82,7 @@ MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
 ONLY_IN: dict[str, set[str]] = {
     "asyncio": set(),
     "concurrent": {"client", "jetstream", "cli", "spark"},
-    "json": {"codec.py", "contexts.py", "cli", "spark", "workers", "django/tasks.py"},
+    "json": {"codec.py", "contexts.py", "cli", "spark", "workers"},
     "logging": {"client", "jetstream", "cli", "spark", "workers", "django"},
     # Handlers run in processes: pipes, and the import of the main module.
     "multiprocessing": {"workers/processes.py", "workers/child.py"},
@@ -115,7 +115,7 @@ ONLY_IN: dict[str, set[str]] = {
 THIRD_PARTY: dict[str, set[str]] = {
     "typing_extensions": {"base", "protocol", "api", "net", "client", "services", "jetstream"}
     | {"server", "spark", "cli"},
-    "orjson": {"codec.py"},
+    "orjson": {"codec.py", "workers/tasks.py"},
     "nkeys": {"protocol"},
     "websockets": {"net"},
     "click": {"cli", "flask"},
@@ -187,7 +187,7 @@ BROAD_HANDLERS: dict[tuple[str, str], str] = {
     ): "the relay outlives any error of the database, and reports it",
     (
         "django/tasks.py",
-        "_execute",
+        "_run",
     ): "a task may raise anything: its result says that it has failed",
     (
         "workers/processing.py",

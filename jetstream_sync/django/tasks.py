@@ -6,23 +6,19 @@ Django has tasks from version 6.0 on; the package ``django-tasks`` brings them t
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-import traceback
-import uuid
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, Final
 
 from django.conf import settings
 from django.utils.dateparse import parse_datetime
 from django.utils.module_loading import import_string
-from django.utils.timezone import is_naive, make_aware, now
+from django.utils.timezone import is_naive, make_aware
 
-from .. import InvalidArgumentError, InvalidOptionError, KeyNotFoundError, KeyValue
-from ..workers import Context, Reject, Worker
-from .publishing import jetstream
+from .. import BucketNotFoundError, InvalidArgumentError, KeyNotFoundError
+from ..workers import Reject, Worker
+from ..workers.tasks import CANCELLED, FAILED, TaskQueue, check_token, new_record
+from .config import Config
+from .publishing import connection
 
 try:
     from django.tasks import TaskContext, TaskResult, TaskResultStatus
@@ -47,16 +43,17 @@ class JetStreamBackend(BaseTaskBackend):
     """
     Runs the tasks of a Django project in workers.
 
-    A task of the queue ``mail`` is a message with the subject ``tasks.run.mail``. A task that raises has
+    A task of the queue ``mail`` is a message with a subject below ``tasks.run.mail``. A task that raises has
     failed, and is not run again. A task whose worker is killed is run again. Tasks with ``run_after`` are
-    kept by the server until then (ADR-51). Priorities and coroutines are refused.
+    kept by the server until then (ADR-51). Priorities and coroutines are refused. The stream and the bucket
+    are created if they do not exist, unless the setting ``JETSTREAM`` has ``ensure="none"``.
 
     Args:
         alias: the name of the backend.
         params: its entry in the setting ``TASKS``. ``OPTIONS`` may have ``stream``, ``TASKS`` by default;
             ``subject``, the first token of its subjects, ``tasks`` by default; ``results``, the key-value
             bucket of the results, ``TASK_RESULTS`` by default, or ``None`` for no results; and options of
-            `Worker.handler`. The stream and the bucket must exist.
+            `Worker.handler`.
 
     Raises:
         InvalidOptionError: the name of a queue is no token of a subject.
@@ -69,14 +66,18 @@ class JetStreamBackend(BaseTaskBackend):
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
         options = dict(self.options)
-        self._stream: str = options.pop("stream", "TASKS")
         self._subject: str = options.pop("subject", "tasks")
-        self._bucket: str | None = options.pop("results", "TASK_RESULTS")
+        results = options.pop("results", "TASK_RESULTS")
+        self._tasks = TaskQueue(
+            connection,
+            stream=options.pop("stream", "TASKS"),
+            subject=self._subject,
+            results=results,
+        )
         self._handler_options = options
-        self.supports_get_result = self._bucket is not None
+        self.supports_get_result = results is not None
         for queue in self.queues:
-            if not queue or set(queue) & set(".*> \t\r\n"):
-                raise InvalidOptionError("QUEUES", queue, "must be a token of a subject")
+            check_token("QUEUES", queue)
 
     # --- enqueueing ---------------------------------------------------------------------------
 
@@ -92,29 +93,18 @@ class JetStreamBackend(BaseTaskBackend):
 
         """
         self.validate_task(task)
-        result = TaskResult(
-            task=task,
-            id=uuid.uuid4().hex,
-            status=TaskResultStatus.READY,
-            enqueued_at=now(),
-            started_at=None,
-            finished_at=None,
-            last_attempted_at=None,
-            args=list(args),
-            kwargs=dict(kwargs),
-            backend=self.alias,
-            errors=[],
-            worker_ids=[],
-        )
-        self._store(result)
-        data = json.dumps(_to_json(result)).encode()
-        target = f"{self._subject}.run.{task.queue_name}"
-        if task.run_after is None:
-            jetstream().publish(target, data, msg_id=result.id)
-        else:
-            at = make_aware(task.run_after) if is_naive(task.run_after) else task.run_after
-            later = f"{self._subject}.later.{result.id}"
-            jetstream().schedule(later, data, target=target, at=at, msg_id=result.id)
+        run_after = task.run_after
+        if run_after is not None and is_naive(run_after):
+            run_after = make_aware(run_after)
+        record = {
+            **new_record(task.module_path, args, kwargs),
+            "queue": task.queue_name,
+            "run_after": None if run_after is None else run_after.isoformat(),
+        }
+        if Config.load().ensure != "none":
+            self._tasks.create()
+        self._tasks.send(task.queue_name, record, run_after)
+        result = self._from_record(record)
         task_enqueued.send(type(self), task_result=result)
         return result
 
@@ -129,23 +119,27 @@ class JetStreamBackend(BaseTaskBackend):
             Error: as `KeyValue.get`.
 
         """
-        results = self._results()
-        if results is None:
+        if not self.supports_get_result:
             return super().get_result(result_id)
         try:
-            return self._from_json(json.loads(results.get(result_id).value))
-        except (KeyNotFoundError, InvalidArgumentError) as error:
+            return self._from_record(self._tasks.read(result_id))
+        except (KeyNotFoundError, BucketNotFoundError, InvalidArgumentError) as error:
             raise TaskResultDoesNotExist(result_id) from error
 
-    def _results(self) -> KeyValue | None:
-        return None if self._bucket is None else jetstream().key_value(self._bucket)
+    def cancel(self, result_id: str) -> bool:
+        """
+        Have a task not run that is not running; its result is then that of a failed one.
 
-    def _store(self, result: Any) -> None:
-        results = self._results()
-        if results is not None:
-            results.put(result.id, json.dumps(_to_json(result)).encode())
+        Returns:
+            Whether the task was cancelled; ``False``: it runs, has ended, or is unknown.
 
-    def _from_json(self, data: Mapping[str, Any]) -> Any:
+        Raises:
+            Error: as `jetstream_sync.workers.TaskResult.cancel`.
+
+        """
+        return self._tasks.cancel(result_id)
+
+    def _from_record(self, data: Mapping[str, Any]) -> Any:
         task = import_string(data["task"])
         if not isinstance(task, Task):
             raise TaskResultDoesNotExist(f"{data['task']} is not a task")
@@ -153,7 +147,7 @@ class JetStreamBackend(BaseTaskBackend):
         result = TaskResult(
             task=task.using(queue_name=data["queue"], run_after=run_after, backend=self.alias),
             id=data["id"],
-            status=TaskResultStatus(data["status"]),
+            status=TaskResultStatus(FAILED if data["status"] == CANCELLED else data["status"]),
             args=data["args"],
             kwargs=data["kwargs"],
             backend=self.alias,
@@ -161,7 +155,7 @@ class JetStreamBackend(BaseTaskBackend):
             worker_ids=data["worker_ids"],
             **{name: data[name] and parse_datetime(data[name]) for name in _TIMES},
         )
-        _change(result, _return_value=data["return_value"])
+        object.__setattr__(result, "_return_value", data["return_value"])  # it is frozen for users
         return result
 
     # --- running --------------------------------------------------------------------------------
@@ -170,65 +164,46 @@ class JetStreamBackend(BaseTaskBackend):
         """Add a handler for each queue to a worker; without queues, one for all."""
         for queue in sorted(self.queues) or ["*"]:
 
-            def run_task(data: dict[str, Any], _ctx: Context) -> None:
+            def run_task(data: dict[str, Any]) -> None:
                 self._run(data)
 
             options = {"decode": "json", **self._handler_options}
             worker.handler(
-                stream=self._stream,
+                stream=self._tasks.stream,
                 consumer=f"{self._subject}-{'all' if queue == '*' else queue}",
-                filter_subject=f"{self._subject}.run.{queue}",
+                filter_subject=self._tasks.filter_subject(queue),
                 **options,
             )(run_task)
+        worker.task_queues.append(self._tasks)
 
-    def _run(self, data: Mapping[str, Any]) -> None:
-        """Run the task of a message, unless it has been run to its end."""
+    def _run(self, sent: dict[str, Any]) -> None:
+        """Run the task of a message, unless it has ended; a task that raises has failed."""
         try:
-            try:
-                result = self.get_result(data["id"]) if self._bucket else self._from_json(data)
-            except TaskResultDoesNotExist:
-                result = self._from_json(data)  # it has expired
+            self._from_record(sent)
         except (ImportError, TaskResultDoesNotExist) as error:
             raise Reject(f"the task cannot be found: {error}") from error
-        if result.is_finished:
-            return
-        began = now()
-        result.worker_ids.append(f"{platform.node()}-{os.getpid()}")
-        _change(
-            result,
-            status=TaskResultStatus.RUNNING,
-            started_at=result.started_at or began,
-            last_attempted_at=began,
-        )
-        self._store(result)
-        task_started.send(type(self), task_result=result)
-        self._execute(result)
-        self._store(result)
+        failures: list[BaseException] = []
 
-    def _execute(self, result: Any) -> None:
-        """Call the function of a task, and record the outcome."""
-        context = [TaskContext(task_result=result)] if result.task.takes_context else []
+        def is_final(error: BaseException) -> bool:
+            failures.append(error)
+            return True
+
+        def call(record: dict[str, Any]) -> object:
+            result = self._from_record(record)
+            context = [TaskContext(task_result=result)] if result.task.takes_context else []
+            return result.task.call(*context, *result.args, **result.kwargs)
+
         try:
-            value = result.task.call(*context, *result.args, **result.kwargs)
-            value = json.loads(json.dumps(value))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the task has failed
-            kind = type(error)
-            result.errors.append(
-                TaskError(
-                    exception_class_path=f"{kind.__module__}.{kind.__qualname__}",
-                    traceback="".join(traceback.format_exception(error)),
-                )
-            )
-            _change(result, status=TaskResultStatus.FAILED, finished_at=now())
-            task_finished.send(type(self), task_result=result)  # Django logs the current exception
-        else:
-            _change(
-                result,
-                status=TaskResultStatus.SUCCESSFUL,
-                finished_at=now(),
-                _return_value=value,
-            )
-            task_finished.send(type(self), task_result=result)
+            self._tasks.run(sent, call, is_final=is_final, on_change=self._report)
+        except BaseException as error:
+            if error not in failures:
+                raise  # the state of the task could not be read or stored
+
+    def _report(self, record: Mapping[str, Any]) -> None:
+        """Send Django's signal for a change; in a failure, Django logs the current exception."""
+        result = self._from_record(record)
+        signal = task_finished if result.is_finished else task_started
+        signal.send(type(self), task_result=result)
 
 
 def add_handlers(worker: Worker) -> None:
@@ -236,33 +211,3 @@ def add_handlers(worker: Worker) -> None:
     for alias, params in getattr(settings, "TASKS", {}).items():
         if params.get("BACKEND") == _PATH:
             JetStreamBackend(alias, params).add_handlers(worker)
-
-
-def _to_json(result: Any) -> dict[str, Any]:
-    run_after = result.task.run_after
-    return {
-        "id": result.id,
-        "task": result.task.module_path,
-        "queue": result.task.queue_name,
-        "run_after": None if run_after is None else run_after.isoformat(),
-        "status": str(result.status),
-        "args": result.args,
-        "kwargs": result.kwargs,
-        "errors": [
-            {"exception_class_path": each.exception_class_path, "traceback": each.traceback}
-            for each in result.errors
-        ],
-        "worker_ids": result.worker_ids,
-        "return_value": result._return_value,  # noqa: SLF001 - the property raises until the end
-        **{name: _iso(getattr(result, name)) for name in _TIMES},
-    }
-
-
-def _iso(time: datetime | None) -> str | None:
-    return None if time is None else time.isoformat()
-
-
-def _change(result: Any, **fields: Any) -> None:
-    # Results are frozen for their users.
-    for name, value in fields.items():
-        object.__setattr__(result, name, value)

@@ -12,7 +12,7 @@ from django.db import DEFAULT_DB_ALIAS, close_old_connections, connections
 from django.utils.module_loading import autodiscover_modules, import_string
 
 from .. import InvalidOptionError, workers
-from ..workers import Context, Handler
+from ..workers import Context, Handler, Task
 from ..workers.handler import HandlerFunction, Middleware
 from .config import Config
 
@@ -76,9 +76,35 @@ class Worker(workers.Worker):
 
         """
         decorate = super().handler(stream=stream, consumer=consumer, **options)
+        self._set_atomic(stream, consumer, atomic)
+        return decorate
+
+    def task(
+        self, *, atomic: bool | str = False, **options: Any
+    ) -> Callable[[Callable[..., Any]], Task]:
+        """
+        Return a decorator that makes a function a task.
+
+        Args:
+            atomic: as for `handler`.
+            **options: as for `jetstream_sync.workers.Worker.task`.
+
+        Raises:
+            InvalidOptionError: as `jetstream_sync.workers.Worker.task`.
+
+        """
+        decorate = super().task(**options)
+
+        def decorated(function: Callable[..., Any]) -> Task:
+            task = decorate(function)
+            self._set_atomic(task.handler.stream, task.handler.consumer, atomic)
+            return task
+
+        return decorated
+
+    def _set_atomic(self, stream: str, consumer: str, atomic: bool | str) -> None:
         if atomic:
             self.atomic[stream, consumer] = DEFAULT_DB_ALIAS if atomic is True else atomic
-        return decorate
 
     def batch(
         self, *, stream: str, consumer: str, **options: Any

@@ -35,6 +35,7 @@ from .processes import HandlerTimeoutError, WorkerCrashedError
 from .retries import Backoff, BatchError, Reject, Retry
 from .schedules import ScheduleState
 from .status import CheckResult
+from .tasks import Task, TaskArgumentsError, TaskError, TaskResult
 from .worker import Worker
 
 __all__ = [
@@ -55,6 +56,10 @@ __all__ = [
     "Retry",
     "ScheduleState",
     "SoftTimeoutError",
+    "Task",
+    "TaskArgumentsError",
+    "TaskError",
+    "TaskResult",
     "Worker",
     "WorkerCollector",
     "WorkerCrashedError",

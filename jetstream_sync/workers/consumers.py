@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from .. import (
     AckPolicy,
-    BucketNotFoundError,
     ConsumerConfig,
     ConsumerNotFoundError,
     DeliverPolicy,
@@ -289,24 +288,8 @@ def check_handler(
         )
     if handler.park_after is not None:
         check_parking(js, handler)
-    if handler.once is not None:
-        try:
-            js.key_value(handler.once)
-        except BucketNotFoundError:
-            if not may_change:
-                raise
-            found.append(f"bucket {handler.once!r} does not exist: it is created at start")
     if handler.dead_letters is None:
         kept = stream.cached_info.config.retention == RetentionPolicy.LIMITS
         fate = "skipped" if kept else "deleted"
         found.append(f"no stream for dead letters is given: messages that fail are {fate}")
-        return found
-    if not isinstance(handler.dead_letters, str):
-        return found  # the subjects are not known yet
-    try:
-        get_stream(js, handler.dead_letters)
-    except StreamNotFoundError:
-        if not may_change:
-            raise
-        found.append(f"stream {handler.dead_letters!r} does not exist: it is created at start")
     return found

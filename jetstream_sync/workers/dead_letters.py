@@ -38,8 +38,8 @@ DeadLetterTarget: TypeAlias = "str | Callable[[JetStreamMsg, str], str]"
 
 #: The subjects of the stream for dead letters.
 DEAD_LETTER_SUBJECTS: Final = "dead.>"
-_DUPLICATE_WINDOW: Final = timedelta(hours=1)
-_MAX_AGE: Final = timedelta(days=30)
+#: How long a stream for dead letters keeps them by default.
+MAX_AGE: Final = timedelta(days=30)
 #: Maximum length of the reason, in characters.
 _MAX_REASON: Final = 500
 _PUBLISH_TIMEOUT_S: Final = 5.0
@@ -93,21 +93,6 @@ class DeadLetterWriter:
         self._choose = None if isinstance(target, str) else target
         self._stream = target if isinstance(target, str) else None
         self._worker = worker
-
-    def ensure_stream(self) -> None:
-        """Create the stream unless it exists; with a function there is nothing to create."""
-        if self._stream is None:
-            return
-        try:
-            self._js.get_stream(self._stream)
-        except StreamNotFoundError:
-            self._js.create_stream(
-                name=self._stream,
-                subjects=[DEAD_LETTER_SUBJECTS],
-                storage=StorageType.FILE,
-                duplicate_window=_DUPLICATE_WINDOW,
-                max_age=_MAX_AGE,
-            )
 
     def write(self, delivery: Delivery, message_id: str, reason: str, error: str) -> None:
         """
@@ -247,7 +232,7 @@ class DeadLetters:
         self,
         name: str = "DEAD_LETTERS",
         *,
-        max_age: timedelta | None = _MAX_AGE,
+        max_age: timedelta | None = MAX_AGE,
         num_replicas: int | None = None,
     ) -> Stream:
         """

@@ -14,7 +14,7 @@ from .. import DeliverPolicy, Headers, InvalidOptionError
 from .context import Context
 from .dead_letters import DeadLetterTarget, one_line
 from .limits import rate_interval
-from .retries import Backoff, backoff_for, check_count, is_number
+from .retries import Backoff, Reject, Retry, backoff_for, check_count, is_number
 
 if TYPE_CHECKING:
     from .. import JetStreamMsg
@@ -292,6 +292,14 @@ class Handler:
                 "or run one process for each partition of the stream",
             )
 
+    def rejects(self, error: BaseException) -> bool:
+        """Return whether an error makes a dead letter at once."""
+        if isinstance(error, (Reject, DecodeError, *self.reject_on)):
+            return True
+        if self.retry_on is None or isinstance(error, Retry):
+            return False
+        return not isinstance(error, tuple(self.retry_on))
+
     def __call__(self, *args: Any, **kwargs: Any) -> object:
         """Call the function itself."""
         return self.function(*args, **kwargs)
@@ -453,11 +461,11 @@ def _arity(function: HandlerFunction) -> str:
             "handler", function, "must take at most two arguments: the payload and the context"
         )
     if len(positional) == 1:
-        return "context" if _is_context(positional[0].annotation) else "payload"
+        return "context" if is_context(positional[0].annotation) else "payload"
     return "both" if positional else "none"
 
 
-def _is_context(annotation: Any) -> bool:
+def is_context(annotation: Any) -> bool:
     """Return whether an annotation is `Context`; it may be a string."""
     if isinstance(annotation, str) or hasattr(annotation, "__origin__"):
         text = str(annotation)

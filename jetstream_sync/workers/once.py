@@ -16,22 +16,19 @@ from __future__ import annotations
 
 import re
 import threading
-from datetime import timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from .. import BucketNotFoundError, Error, KeyExistsError, KeyNotFoundError, WrongLastSequenceError
+from .. import Error, KeyExistsError, KeyNotFoundError, WrongLastSequenceError
 from .logs import log
 from .retries import Retry
 
 if TYPE_CHECKING:
-    from .. import JetStream, KeyValue
+    from .. import KeyValue
 
 _RUNNING: Final = b"running"
 _FAILED: Final = b"failed"
 _DONE: Final = b"done"
-#: How long a bucket that the worker creates keeps the states.
-_TTL: Final = timedelta(days=30)
 #: Characters of an id that a key cannot have, and the one that introduces their codes.
 _ESCAPED: Final = re.compile(rb"[^-/_.a-zA-Z0-9]")
 
@@ -45,16 +42,6 @@ class Start(Enum):
     """Yes, but an earlier run may have had its effect."""
     DONE = "done"
     """No."""
-
-
-def ensure_bucket(js: JetStream, bucket: str, *, may_change: bool) -> None:
-    """Create the bucket unless it exists."""
-    try:
-        js.key_value(bucket)
-    except BucketNotFoundError:
-        if not may_change:
-            raise
-        js.create_key_value(bucket=bucket, ttl=_TTL)
 
 
 class Once:

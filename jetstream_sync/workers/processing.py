@@ -298,9 +298,7 @@ class Processor:
             log.warning("%s: %r failed after its lease was lost", what, delivery, exc_info=logged)
             self._observer.settled(delivery, "lost", error)
             return None
-        fatal = isinstance(error, (Reject, DecodeError, *self.handler.reject_on))
-        if self.handler.retry_on is not None and not isinstance(error, Retry):
-            fatal = fatal or not isinstance(error, tuple(self.handler.retry_on))
+        fatal = self.handler.rejects(error)
         if not (fatal or isinstance(error, Retry)):
             self.breaker.failed()
         if fatal or delivery.attempt >= retry.attempts:

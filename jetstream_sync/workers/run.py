@@ -32,9 +32,9 @@ from .limits import Limit
 from .logs import log
 from .metrics import GaugeSnapshot
 from .observer import Observer
-from .once import ensure_bucket
 from .parking import check_parking
 from .processing import Shared
+from .resources import Resource, create_missing
 from .running import RunningReporter
 from .schedules import Schedule, Schedules
 from .settle import Settlements
@@ -81,6 +81,9 @@ class _Worker(Protocol):
     trace: str | None
     http: str | None
     report: str | None
+
+    def resources(self, nc: Connection) -> Sequence[Resource]:
+        """Return the configs of the streams and buckets that the worker creates."""
 
     def gauges(self) -> list[GaugeSnapshot]:
         """Return the numbers of the worker that do not belong to a handler."""
@@ -156,6 +159,8 @@ class WorkerRun:
             if not self._wait_connected():
                 return False
             try:
+                if self._worker.ensure != "none":
+                    create_missing(self._js, self._worker.resources(self._nc))
                 self._pools = [self._prepare(handler) for handler in self._worker.handlers]
                 if self._worker.ensure != "none":
                     self._schedules.store()
@@ -193,13 +198,9 @@ class WorkerRun:
         consumer = HandlerConsumer(self._js, handler, may_change=may_change)
         if handler.park_after is not None:
             check_parking(self._js, handler)
-        if handler.once is not None:
-            ensure_bucket(self._js, handler.once, may_change=may_change)
         writer = None
         if handler.dead_letters is not None:
             writer = DeadLetterWriter(self._js, handler.dead_letters, self._worker.name)
-            if may_change:
-                writer.ensure_stream()
         return HandlerThreads(handler, self._shared, consumer, writer)
 
     def _maintain(self, interval: float) -> None:

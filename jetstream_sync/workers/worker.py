@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime, timedelta
+from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import (
@@ -18,9 +19,11 @@ from .. import (
     InvalidArgumentError,
     InvalidOptionError,
     connect,
+    shared_connection,
 )
 from .child import refuse_to_run, register
 from .consumers import check_handler
+from .context import Context
 from .dead_letters import DeadLetterTarget
 from .handler import Handler, HandlerFunction, HandlerOptions, Middleware
 from .health import Monitor
@@ -28,6 +31,7 @@ from .heartbeat import SupervisorLink, supervisor_link
 from .http_server import MonitoringServer, parse_address
 from .logs import log
 from .observer import EVENT_KINDS, EventKind, Hook, Observer
+from .resources import Resource, missing, name_of, resources_of
 from .retries import check_count, is_number
 from .run import WorkerRun
 from .running import REPORTS
@@ -39,6 +43,7 @@ from .schedules import (
     find_schedules,
 )
 from .status import CheckResult, Event, ExitStatus, StopOnce, exit_status, signals
+from .tasks import Task, TaskQueue, check_token
 from .tracing import TRACE_MODES
 
 if TYPE_CHECKING:
@@ -134,6 +139,8 @@ class Worker:
         self.limits: dict[str, int] = {}
         #: The schedules, in the order of their definition.
         self.schedules: list[Schedule] = []
+        #: The streams and buckets of the tasks.
+        self.task_queues: list[TaskQueue] = []
         self.middleware: Sequence[Middleware] = tuple(middleware)
         #: Options of `jetstream_sync.connect`.
         self.connection: dict[str, Any] = dict(connection or {})
@@ -203,6 +210,75 @@ class Worker:
         return self._decorator(
             {**options, **batches, "stream": stream, "consumer": consumer}, caller
         )
+
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        stream: str = "TASKS",
+        subject: str = "tasks",
+        results: str | None = None,
+        **options: Unpack[HandlerOptions],
+    ) -> Callable[[Callable[..., Any]], Task]:
+        """
+        Return a decorator that makes a function a task: `Task.delay` has a worker call it.
+
+        The arguments are sent as JSON. The first call of a process creates the stream and the bucket if
+        they do not exist, unless ``ensure="none"``. Failed calls are retried as messages of a handler. A
+        parameter that is annotated with `Context` gets the context of the run, and is no argument.
+
+        Args:
+            name: the name, unique in the stream; ``None``: that of the function. The messages have the
+                subject ``<subject>.run.<name>.<id>``, and the consumer ``task-<name>``.
+            stream: the name of the stream, a work queue.
+            subject: the first token of its subjects.
+            results: a key-value bucket for the state and the return value of each call, for one day if it
+                is created here; ``None``: there are no results. It costs a write when the call is sent,
+                and two in the worker.
+            **options: as for `handler`, except ``decode``, ``filter_subject`` and ``filter_subjects``.
+
+        Raises:
+            InvalidOptionError: as `handler`, or the name is no token of a subject.
+
+        """
+        for option in ("decode", "filter_subject", "filter_subjects"):
+            if option in options:
+                raise InvalidOptionError(option, options.get(option), "is not for tasks")
+        tasks = TaskQueue(self._sender, stream=stream, subject=subject, results=results)
+
+        def decorate(function: Callable[..., Any]) -> Task:
+            token = function.__name__ if name is None else name
+            check_token("name", token)
+            task = Task(function, token, tasks, lambda: self._create_for(tasks))
+
+            def run(data: bytes, ctx: Context) -> None:
+                task.run(data, ctx)
+
+            wrapped = update_wrapper(
+                run, function, ("__module__", "__name__", "__qualname__", "__doc__"), ()
+            )
+            del run.__wrapped__  # type: ignore[attr-defined]  # its parameters are those of a handler
+            where = {"stream": stream, "consumer": f"task-{token}"}
+            filters = {"filter_subject": tasks.filter_subject(token)}
+            decorator = self._decorator({**options, **where, **filters}, function.__module__)
+            task.handler = decorator(wrapped)
+            self.task_queues.append(tasks)
+            return task
+
+        return decorate
+
+    def _sender(self) -> Connection:
+        """Return the connection of this process for sending tasks."""
+        return shared_connection(self._servers, **{"name": self.name, **self.connection})
+
+    def _create_for(self, tasks: TaskQueue) -> None:
+        """Create what a task needs to be sent, unless the worker must not."""
+        if self.ensure != "none":
+            tasks.create(lambda nc: resources_of(nc, [], [tasks]))
+
+    def resources(self, nc: Connection) -> list[Resource]:
+        """Return the configs of the streams and buckets that the worker creates."""
+        return resources_of(nc, self.handlers, self.task_queues)
 
     def _decorator(
         self, options: dict[str, Any], module: str
@@ -479,12 +555,24 @@ class Worker:
         try:
             with self._connect_once() as nc:
                 js = nc.jetstream()
+                may_change = self.ensure != "none"
+                absent = {name_of(each): error for each, error in missing(js, self.resources(nc))}
+                if may_change:
+                    warnings += [
+                        f"{each} does not exist: it is created at start" for each in absent
+                    ]
+                else:
+                    errors += [(f"{each}: ", error) for each, error in absent.items()]
                 for handler in self.handlers:
                     try:
                         handler.check_processes(processes)
-                        may_change = self.ensure != "none"
-                        found = check_handler(
-                            js, handler, may_change=may_change, processes=processes
+                        is_created = may_change and f"stream {handler.stream!r}" in absent
+                        found = (
+                            []
+                            if is_created
+                            else check_handler(
+                                js, handler, may_change=may_change, processes=processes
+                            )
                         )
                         warnings += [f"{handler.name}: {each}" for each in found]
                     except Error as error:
@@ -509,9 +597,12 @@ class Worker:
         return TestClient(self.handlers, self.middleware, self.name)
 
     def _connect(self, **overrides: Any) -> Connection:
-        servers = self.servers or os.environ.get("NATS_URL") or _DEFAULT_SERVER
         options = {**_CONNECTION, "name": self.name, **self.connection, **overrides}
-        return connect(servers, **options)
+        return connect(self._servers, **options)
+
+    @property
+    def _servers(self) -> str | Sequence[str]:
+        return self.servers or os.environ.get("NATS_URL") or _DEFAULT_SERVER
 
     def _connect_once(self) -> Connection:
         return self._connect(retry_on_failed_connect=False, allow_reconnect=False)

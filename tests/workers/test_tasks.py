@@ -1,0 +1,239 @@
+"""Tasks: functions whose calls are messages."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from fix_threads import SCALE, wait_until
+from fix_worker import running
+
+from jetstream_sync import (
+    InvalidOptionError,
+    JetStream,
+    KeyNotFoundError,
+    NoStreamResponseError,
+    ServerTooOldError,
+    StreamNotFoundError,
+    TimeoutError,
+    shared_connection,
+)
+from jetstream_sync.server import NatsServer
+from jetstream_sync.workers import (
+    Backoff,
+    Context,
+    Reject,
+    TaskArgumentsError,
+    TaskError,
+    Worker,
+)
+
+pytestmark = pytest.mark.timeout(110)
+
+
+@pytest.fixture
+def worker(nats_server: NatsServer, js: JetStream) -> Iterator[Worker]:
+    """A worker whose connection for sending, stream and bucket end with the test."""
+    found = Worker(nats_server.url, name=uuid.uuid4().hex, dead_letters="DEAD")
+    yield found
+    shared_connection(nats_server.url, name=found.name).close()
+    for stream in ("DEAD", "TASKS", "KV_RESULTS"):
+        with suppress(StreamNotFoundError):
+            js.delete_stream(stream)
+
+
+def test_a_call_runs_in_a_worker_and_has_a_result(worker: Worker, js: JetStream) -> None:
+    """The stream and the bucket are created; the result is found by id; a direct call is one."""
+    order_ids = []
+
+    @worker.task(results="RESULTS")
+    def bill(order_id: int, *, total: float = 1.5, ctx: Context) -> dict[str, Any]:
+        order_ids.append(order_id)
+        return {"total": total, "attempt": ctx.attempt}
+
+    call = bill.delay(order_id=17)
+    assert call.status == "READY"
+    with running(worker):
+        assert call.get(10 * SCALE) == {"total": 1.5, "attempt": 1}
+        assert bill.send(18, total=2).get(10 * SCALE) == {"total": 2, "attempt": 1}
+        assert bill.result_of(call.id).status == "SUCCESSFUL"
+        wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
+    assert order_ids == [17, 18]
+    assert not call.cancel()
+    with pytest.raises(KeyNotFoundError):
+        _ = bill.result_of("unknown").status
+
+
+@dataclass
+class Point:
+    x: int
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda task: task.delay(),
+        lambda task: task.delay(1, 2),
+        lambda task: task.delay(total=1),
+        lambda task: task.delay(order_id=object()),
+    ],
+)
+def test_wrong_arguments_are_refused_when_they_are_sent(
+    worker: Worker, js: JetStream, send: Callable[[Any], object]
+) -> None:
+    """Nothing is published, and the error is a TypeError."""
+
+    @worker.task()
+    def bill(order_id: int) -> None:
+        pass
+
+    with pytest.raises(TypeError, match="bill") as caught:
+        send(bill)
+    assert isinstance(caught.value, TaskArgumentsError)
+    assert "TASKS" not in js.stream_names()
+
+
+def test_pydantic_validates_annotated_arguments(worker: Worker) -> None:
+    """The function gets objects of its annotations; other values are refused when they are sent."""
+    pytest.importorskip("pydantic")
+    seen: list[object] = []
+
+    def note(at: datetime, where: Point, *sizes: int, **labels: float) -> None:
+        seen.append((at, where, sizes, labels))
+
+    note.__annotations__ = {"at": datetime, "where": Point, "sizes": int, "labels": float}
+    task = worker.task()(note)
+    at = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    with pytest.raises(TaskArgumentsError, match="where"):
+        task.delay(at, "here")
+    with running(worker):
+        task.delay(at, Point(1), 2, 3, weight=1)
+        wait_until(lambda: seen == [(at, Point(1), (2, 3), {"weight": 1.0})])
+
+
+def test_a_message_that_is_no_call_is_a_dead_letter(worker: Worker, js: JetStream) -> None:
+    """Other programs may publish calls: an object with the arguments is enough."""
+    seen: list[int] = []
+
+    @worker.task()
+    def bill(order_id: int) -> None:
+        seen.append(order_id)
+
+    bill.delay(1)
+    for payload in (b"{", b"[]", b'{"args": []}', b'{"args": [2]}'):
+        js.publish("tasks.run.bill.x", payload)
+    with running(worker):
+        wait_until(lambda: seen == [1, 2])
+        wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
+    assert js.get_stream("DEAD").info().state.messages == 3
+
+
+def test_a_failed_call_is_retried_and_tells_its_error(worker: Worker) -> None:
+    """It is READY between two attempts, and FAILED after the last one or a Reject."""
+    attempts: list[int] = []
+    seen: list[str] = []
+
+    @worker.task(results="RESULTS", retry=Backoff(first=0.2, jitter=0, attempts=2))
+    def fail(text: str, ctx: Context) -> None:
+        attempts.append(ctx.attempt)
+        seen.append(call.status)
+        raise Reject(text) if text == "no" else ValueError(text)
+
+    call = fail.delay("boom")
+    with running(worker):
+        with pytest.raises(TaskError, match="ValueError") as caught:
+            call.get(20 * SCALE)
+        assert "ValueError: boom" in caught.value.traceback
+        assert (attempts, seen) == ([1, 2], ["RUNNING", "RUNNING"])
+        call = fail.delay("no")
+        with pytest.raises(TaskError, match="Reject"):
+            call.get(20 * SCALE)
+    assert call.status == "FAILED"
+    assert attempts == [1, 2, 1]
+
+
+@pytest.mark.parametrize("results", [None, "RESULTS"])
+def test_a_queued_call_can_be_cancelled(worker: Worker, js: JetStream, results: str | None) -> None:
+    """Its message is deleted, and with results no worker that has it starts it; a running one goes on."""
+    started, goes_on = threading.Event(), threading.Event()
+    runs: list[int] = []
+
+    @worker.task(results=results, prefetch=1)
+    def wait(number: int) -> None:
+        runs.append(number)
+        started.set()
+        goes_on.wait(30)
+
+    queued = wait.delay(0)
+    assert queued.cancel()
+    assert js.get_stream("TASKS").info().state.messages == 0
+    if results is None:
+        assert not queued.cancel()
+        with pytest.raises(InvalidOptionError, match="results"):
+            _ = queued.status
+        return
+    assert queued.status == "CANCELLED"
+    with pytest.raises(TaskError, match="cancelled"):
+        queued.get(1)
+    first = wait.delay(1)
+    with running(worker):
+        assert started.wait(20 * SCALE)
+        second = wait.delay(2)
+        info = js.get_stream("TASKS").get_consumer("task-wait").info
+        wait_until(lambda: info().num_ack_pending == 2)
+        assert not first.cancel()
+        assert second.cancel()
+        with pytest.raises(TimeoutError):
+            first.get(0.1)
+        goes_on.set()
+        assert first.get(20 * SCALE) is None
+        wait_until(lambda: info().num_ack_pending == 0)
+    assert runs == [1]
+
+
+def test_a_call_for_a_later_time(worker: Worker, nats_server: NatsServer) -> None:
+    """The server keeps it; an older server refuses it."""
+
+    @worker.task(results="RESULTS")
+    def now() -> float:
+        return datetime.now(timezone.utc).timestamp()
+
+    at = datetime.now(timezone.utc) + timedelta(seconds=2)
+    if nats_server.version.startswith(("2.10.", "2.11.")):
+        with pytest.raises(ServerTooOldError):
+            now.send_at(at)
+        return
+    late, never = now.send_at(at), now.send_at(at)
+    assert never.cancel()
+    with running(worker):
+        assert late.get(20 * SCALE) >= at.timestamp()
+    assert never.status == "CANCELLED"
+
+
+def test_what_is_refused(worker: Worker) -> None:
+    """Names that are no tokens, options of messages, and a missing stream with ensure='none'."""
+
+    def bill() -> None:
+        pass
+
+    for options in ({"name": "a.b"}, {"subject": "a b"}, {"decode": "json"}):
+        with pytest.raises(InvalidOptionError):
+            worker.task(**options)(bill)  # type: ignore[arg-type]
+    worker.task()(bill)
+    with pytest.raises(InvalidOptionError, match="used by handler"):
+        worker.task()(bill)
+    worker.ensure = "none"
+    with pytest.raises(NoStreamResponseError):
+        worker.task(name="other")(bill).delay()
+    result = worker.check()
+    assert "stream 'TASKS'" in result.errors[0]
+    worker.ensure = "consumer"
+    result = worker.check()
+    assert (result.status, result.errors) == (0, [])
+    assert any("stream 'TASKS' does not exist" in text for text in result.warnings)
