@@ -62,12 +62,6 @@ def test_any_seconds_are_within_half_a_nanosecond(seconds):
     assert abs(duration_to_ns(duration(seconds)) - exact) <= Decimal("0.5")
 
 
-@given(st.integers(-(9 * 10**9), 9 * 10**9))
-def test_whole_seconds(seconds):
-    """An int is seconds, too."""
-    assert duration(seconds) == timedelta(seconds=seconds)
-
-
 @pytest.mark.parametrize(
     "value",
     [True, "1", None, b"1", [1], float("nan"), float("inf"), 1e300, 10**10, timedelta(days=110000)],

@@ -329,13 +329,6 @@ def test_a_pickled_address_has_no_login_in_it(url, protocol):
     assert caught.value.option == "servers"
 
 
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_an_address_without_a_login_survives_pickle(protocol):
-    """All fields survive."""
-    address = ServerAddress("h", 1, scheme="wss", path="/p", tls_name="other", user="u")
-    assert pickle.loads(pickle.dumps(address, protocol)) == address
-
-
 def test_the_mark_of_a_lost_secret_is_one():
     """The mark is a singleton, also after pickling; using it as the secret is an error."""
     assert pickle.loads(pickle.dumps(left_out)) is left_out

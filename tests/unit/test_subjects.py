@@ -185,24 +185,6 @@ def test_patterns_overlap_where_a_subject_falls_under_both(one, other, subject):
     assert subjects_overlap(one, other) == subjects_overlap(other, one)
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "overlap"),
-    [
-        ("a", "a", True),
-        ("a", "b", False),
-        ("a.*", "*.b", True),
-        ("a.>", "*.b.c", True),
-        ("a.>", "a", False),
-        ("a.b", "a.b.c", False),
-        ("a.*", "a.b.c", False),
-        (">", "a", True),
-    ],
-)
-def test_overlapping_by_example(one, other, overlap):
-    """A ``>`` stands for one token at least."""
-    assert subjects_overlap(one, other) is overlap
-
-
 @pytest.mark.parametrize("check", [check_stream_name, check_consumer_name])
 def test_names_of_other_clients(check) -> None:
     """A name that a server accepts can be used, as long as a subject can contain it."""

@@ -50,18 +50,6 @@ def test_each_argument_makes_its_header(argument: str) -> None:
     assert made(**{argument: value}) == {name: text}
 
 
-def test_all_together() -> None:
-    """All arguments set their headers, beside those of the user."""
-    headers = {"Own": ["1", "2"]}
-    got = made(headers, **{argument: value for argument, (value, _, _) in MADE.items()})
-    block = encode_headers(got).decode()
-    assert block.count("\r\n") == 1 + 2 + len(MADE) + 1
-    for _, name, text in MADE.values():
-        assert f"\r\n{name}: {text}\r\n" in block
-    assert "\r\nOwn: 1\r\nOwn: 2\r\n" in block
-    assert headers == {"Own": ["1", "2"]}, "what the user gave is not changed"
-
-
 def test_without_arguments_the_headers_are_the_users() -> None:
     """The user's headers are used without a copy or a check."""
     headers = {"a": "b"}

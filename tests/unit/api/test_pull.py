@@ -183,16 +183,6 @@ def test_the_first_request_fills_the_buffer():
     assert ledger.pending_messages == 10
 
 
-def test_a_request_is_due_below_the_threshold():
-    """A request below the threshold asks for as many messages as were read."""
-    pull = ContinuousPull.of(max_messages=10)
-    ledger = PullLedger(pull)
-    ledger.next_request()
-    assert [ledger.message(0) for _ in range(6)] == [False] * 5 + [True]
-    assert ledger.next_request() == replace(pull.request, batch=6)
-    assert ledger.pending_messages == 10
-
-
 def test_a_buffer_of_one_message_goes_on():
     """With a buffer of one message, each read message is followed by a request (ADR-37 warns of this case)."""
     ledger = PullLedger(ContinuousPull.of(max_messages=1))
@@ -232,18 +222,6 @@ def test_on_demand_only_the_allowed_messages_are_asked_for():
     assert not ledger.complete()
 
 
-def test_on_demand_too_many_messages_reduce_no_later_request():
-    """Messages above the allowed number, after a repeated request, do not count for the next one."""
-    ledger = PullLedger(ContinuousPull.of(on_demand=True))
-    ledger.allow(1)
-    ledger.next_request()
-    for _ in range(3):
-        ledger.message(0)
-    assert ledger.next_request() is None
-    ledger.allow(1)
-    assert ledger.next_request().batch == 1
-
-
 def test_on_demand_the_consumer_s_largest_batch_is_respected():
     """More messages than the largest batch are requested in several requests."""
     ledger = PullLedger(ContinuousPull.of(on_demand=True, largest_batch=10))
@@ -265,17 +243,6 @@ def test_what_an_ended_request_left_is_asked_for_again():
     ledger.request_ended((8, 0))
     assert ledger.pending_messages == 2
     assert ledger.next_request().batch == 8
-
-
-def test_a_server_that_counts_too_much():
-    """The pending counts never fall below zero."""
-    ledger = PullLedger(ContinuousPull.of(max_bytes=10))
-    ledger.next_request()
-    ledger.request_ended((10**9, 10**9))
-    assert (ledger.pending_messages, ledger.pending_bytes) == (0, 0)
-    ledger.message(10**9)
-    assert (ledger.pending_messages, ledger.pending_bytes) == (0, 0)
-    assert ledger.next_request().max_bytes == 10
 
 
 def test_after_a_reset_all_is_asked_for_again():

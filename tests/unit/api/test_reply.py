@@ -52,13 +52,6 @@ def test_what_a_reply_subject_tells(reply, domain):
     assert metadata_of(reply) == Metadata(domain=domain, **FIELDS)
 
 
-@pytest.mark.parametrize("reply", [reply for reply, _ in FORMS])
-def test_the_tokens_that_both_forms_share(reply):
-    """The shared tokens are counted from the prefix, regardless of the tokens after them."""
-    assert ack_tokens(reply) == V1.split(b".")[2:]
-    assert consumer_sequence(reply) == 3
-
-
 @pytest.mark.parametrize("reply", JUNK)
 def test_other_subjects_are_no_streams(reply):
     """A message that did not come from a stream has no metadata."""
@@ -87,16 +80,6 @@ def test_names_are_text(position):
     tokens[position] = b"\xff"
     with pytest.raises(NotJSMessageError):
         metadata_of(b".".join(tokens))
-
-
-def test_the_time_is_exact():
-    """The timestamp keeps its nanoseconds, of which a `datetime` drops the last three digits."""
-    metadata = metadata_of(V1)
-    assert metadata.timestamp_ns == 1605139610113260007
-    # date -u -d @1605139610
-    whole = datetime(2020, 11, 12, 0, 6, 50, tzinfo=timezone.utc)
-    assert metadata.timestamp == whole + timedelta(microseconds=113260)
-    assert metadata.timestamp.tzinfo is timezone.utc
 
 
 @given(st.integers(0, 2**63 - 1))

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from jetstream_sync.api.routes import DEFAULT_PREFIX, Routes
+from jetstream_sync.api.routes import Routes
 from jetstream_sync.errors import InvalidOptionError
 
 # As in nats-server/server/jetstream_api.go, with its wildcards filled in.
@@ -78,16 +78,6 @@ def test_a_prefix_replaces_the_usual_one(name: str) -> None:
     """A prefix replaces `$JS.API`."""
     expected = re.sub(r"^\$JS\.API", "from.acme", SUBJECTS[name])
     assert route(Routes.of(prefix="from.acme"), name) == expected
-
-
-def test_a_prefix_may_end_with_a_dot() -> None:
-    """`from.acme.`, the form of other clients, is the same as `from.acme`."""
-    assert Routes.of(prefix="from.acme.") == Routes.of(prefix="from.acme")
-
-
-def test_the_usual_prefix_can_be_said() -> None:
-    """The default prefix can be given explicitly."""
-    assert Routes.of(prefix=DEFAULT_PREFIX) == Routes.of()
 
 
 @pytest.mark.parametrize("filter_subject", [None, ""])

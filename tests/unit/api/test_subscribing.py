@@ -1,8 +1,8 @@
 """
 The checks of ADR-15: one row for each sentence of the document that calls something an error.
 
-A row has the rule of the sentence; the request; the existing consumer, if the sentence is about
-one; and the error with the two values that it has to name.
+A row has the request; the existing consumer, if the sentence is about one; and the error with the two
+values that it has to name.
 """
 
 from __future__ import annotations
@@ -63,206 +63,70 @@ GROUP = {**PUSH, "deliver_group": "workers"}
 BEAT = {"idle_heartbeat": 5}
 FLOW = {**BEAT, "flow_control": True}
 CFG = ConsumerConfig
+FIVE = timedelta(seconds=5)
+A_PULL = "a pull subscription"
+IN_QUEUE = {"subject": "a", "queue": "workers"}
+PULL = {"subject": "a", "pull": True}
+NAMED = {"subject": "a", "durable": "C"}
+MEMBER = {**NAMED, "queue": "workers"}
+OTHERS = {**NAMED, "queue": "others"}
 
-# (the rule, the request, the existing consumer, error, requested value, found value)
-SENTENCES: list[tuple[str, dict[str, Any], ConsumerInfo | None, type, object, object]] = [
+# The request, the existing consumer, the error, the requested value, and the found value.
+SENTENCES: list[tuple[dict[str, Any], ConsumerInfo | None, type, object, object]] = [
     # --- "Configuration" -------------------------------------------------------------------------
-    (
-        "a queue with a heartbeat is refused, for the server would beat at random members",
-        {"subject": "a", "queue": "workers", "options": BEAT},
-        None,
-        QueueHeartbeatError,
-        "workers",
-        timedelta(seconds=5),
-    ),
-    (
-        "a heartbeat in the config is one, too",
-        {"subject": "a", "queue": "workers", "config": CFG(**BEAT)},
-        None,
-        QueueHeartbeatError,
-        "workers",
-        timedelta(seconds=5),
-    ),
-    (
-        "a queue with flow control is refused, for the same reason",
-        {"subject": "a", "queue": "workers", "options": {"flow_control": True}},
-        None,
-        QueueFlowControlError,
-        "workers",
-        True,
-    ),
-    (
-        "with neither a subject nor a stream there is no way to find the consumer",
-        {"subject": ""},
-        None,
-        SubjectRequiredError,
-        "",
-        None,
-    ),
-    (
-        "a pull subscription without acks is an error",
-        {"subject": "a", "pull": True, "config": CFG(ack_policy="none")},
-        None,
-        PullAckPolicyError,
-        "a pull subscription",
-        AckPolicy.NONE,
-    ),
-    (
-        "a pull subscription that acks all up to a message is an error",
-        {"subject": "a", "pull": True, "config": CFG(ack_policy="all")},
-        None,
-        PullAckPolicyError,
-        "a pull subscription",
-        AckPolicy.ALL,
-    ),
+    # The server would send the heartbeats of a queue to random members, and so with flow control.
+    ({**IN_QUEUE, "options": BEAT}, None, QueueHeartbeatError, "workers", FIVE),
+    ({**IN_QUEUE, "config": CFG(**BEAT)}, None, QueueHeartbeatError, "workers", FIVE),
+    ({**IN_QUEUE, "options": {"flow_control": True}}, None, QueueFlowControlError, "workers", True),
+    # Without a subject and a stream there is no way to find the consumer.
+    ({"subject": ""}, None, SubjectRequiredError, "", None),
+    # A pull subscription acknowledges each message.
+    ({**PULL, "config": CFG(ack_policy="none")}, None, PullAckPolicyError, A_PULL, AckPolicy.NONE),
+    ({**PULL, "config": CFG(ack_policy="all")}, None, PullAckPolicyError, A_PULL, AckPolicy.ALL),
     # --- "Stream name" ---------------------------------------------------------------------------
+    ({"subject": None, "durable": "C"}, None, SubjectRequiredError, None, None),
+    # The filter of the consumer has to be the subject even if the stream is named.
     (
-        "without a stream the subject is required",
-        {"subject": None, "durable": "C"},
-        None,
-        SubjectRequiredError,
-        None,
-        None,
-    ),
-    (
-        "also where the stream is named, a filter that is there has to be the subject",
-        {"subject": "a", "stream": "S", "durable": "C"},
+        {**NAMED, "stream": "S"},
         consumer(**PUSH, filter_subject="b"),
         SubjectMismatchError,
         "a",
         "b",
     ),
     # --- "Push Consumer active information and queue group binding" ------------------------------
-    (
-        "bound, without a group, and no queue is asked for: a duplicate subscription",
-        {"subject": "a", "durable": "C"},
-        consumer(push_bound=True, **PUSH),
-        DuplicateSubscriptionError,
-        "C",
-        "to.here",
-    ),
-    (
-        "no queue requested, consumer has a group and no subscriber",
-        {"subject": "a", "durable": "C"},
-        consumer(push_bound=False, **GROUP),
-        QueueRequiredError,
-        None,
-        "workers",
-    ),
-    (
-        "no queue requested, consumer has a group and a subscriber",
-        {"subject": "a", "durable": "C"},
-        consumer(push_bound=True, **GROUP),
-        QueueRequiredError,
-        None,
-        "workers",
-    ),
-    (
-        "a queue is asked for, and the group is another one",
-        {"subject": "a", "durable": "C", "queue": "others"},
-        consumer(push_bound=True, **GROUP),
-        QueueMismatchError,
-        "others",
-        "workers",
-    ),
-    (
-        "queue requested, consumer has another group and no subscriber",
-        {"subject": "a", "durable": "C", "queue": "others"},
-        consumer(push_bound=False, **GROUP),
-        QueueMismatchError,
-        "others",
-        "workers",
-    ),
-    (
-        "a queue is asked for, and there is no group",
-        {"subject": "a", "durable": "C", "queue": "workers"},
-        consumer(push_bound=False, **PUSH),
-        NoDeliverGroupError,
-        "workers",
-        None,
-    ),
-    (
-        "queue requested, consumer has a subscriber and no group",
-        {"subject": "a", "durable": "C", "queue": "workers"},
-        consumer(push_bound=True, **PUSH),
-        NoDeliverGroupError,
-        "workers",
-        None,
-    ),
+    (NAMED, consumer(push_bound=True, **PUSH), DuplicateSubscriptionError, "C", "to.here"),
+    (NAMED, consumer(push_bound=False, **GROUP), QueueRequiredError, None, "workers"),
+    (NAMED, consumer(push_bound=True, **GROUP), QueueRequiredError, None, "workers"),
+    (OTHERS, consumer(push_bound=True, **GROUP), QueueMismatchError, "others", "workers"),
+    (OTHERS, consumer(push_bound=False, **GROUP), QueueMismatchError, "others", "workers"),
+    (MEMBER, consumer(push_bound=False, **PUSH), NoDeliverGroupError, "workers", None),
+    (MEMBER, consumer(push_bound=True, **PUSH), NoDeliverGroupError, "workers", None),
     # --- "Other checks" --------------------------------------------------------------------------
+    (NAMED, consumer(**PUSH, filter_subject="a.new"), SubjectMismatchError, "a", "a.new"),
+    # Several filters are newer than the document.
+    (NAMED, consumer(**PUSH, filter_subjects=["a", "b"]), SubjectMismatchError, "a", ["a", "b"]),
+    ({**NAMED, "pull": True}, consumer(**PUSH), PullOnPushConsumerError, "C", "to.here"),
+    (NAMED, consumer(), PushOnPullConsumerError, "C", None),
+    # A subscription does not change an existing consumer.
     (
-        "a filter that is not empty has to be the subject",
-        {"subject": "orders.*", "durable": "C"},
-        consumer(**PUSH, filter_subject="orders.new"),
-        SubjectMismatchError,
-        "orders.*",
-        "orders.new",
-    ),
-    (
-        "so have several filters, which are later than the document",
-        {"subject": "a", "durable": "C"},
-        consumer(**PUSH, filter_subjects=["a", "b"]),
-        SubjectMismatchError,
-        "a",
-        ["a", "b"],
-    ),
-    (
-        "pulling from a consumer that has a deliver subject is an error",
-        {"subject": "a", "durable": "C", "pull": True},
-        consumer(**PUSH),
-        PullOnPushConsumerError,
-        "C",
-        "to.here",
-    ),
-    (
-        "subscribing to a consumer that has none is one, for it has to be pulled from",
-        {"subject": "a", "durable": "C"},
-        consumer(),
-        PushOnPullConsumerError,
-        "C",
-        None,
-    ),
-    (
-        "what is configured has to be what the consumer has, because it is not changed",
-        {"subject": "a", "durable": "C", "config": CFG(ack_wait=7)},
+        {**NAMED, "config": CFG(ack_wait=5)},
         consumer(**PUSH, ack_wait=30),
         ConfigMismatchError,
-        timedelta(seconds=7),
+        FIVE,
         timedelta(seconds=30),
     ),
-    (
-        "flow control that the consumer of a group has is an error",
-        {"subject": "a", "durable": "C", "queue": "workers"},
-        consumer(**GROUP, **FLOW),
-        QueueFlowControlError,
-        "workers",
-        True,
-    ),
-    (
-        "a heartbeat that the consumer of a group has is an error",
-        {"subject": "a", "durable": "C", "queue": "workers"},
-        consumer(**GROUP, **BEAT),
-        QueueHeartbeatError,
-        "workers",
-        timedelta(seconds=5),
-    ),
+    (MEMBER, consumer(**GROUP, **FLOW), QueueFlowControlError, "workers", True),
+    (MEMBER, consumer(**GROUP, **BEAT), QueueHeartbeatError, "workers", FIVE),
     # --- "Creating the JS Consumer" --------------------------------------------------------------
     (
-        "a consumer to pull from has no deliver subject",
-        {"subject": "a", "durable": "C", "pull": True, "config": CFG(deliver_subject="x")},
+        {**NAMED, "pull": True, "config": CFG(deliver_subject="x")},
         None,
         PullOnPushConsumerError,
         "C",
         "x",
     ),
-    (
-        "after losing a race, a pull subscription still needs a consumer to pull from",
-        {"subject": "a", "durable": "C", "pull": True},
-        consumer(push_bound=True, **GROUP),
-        PullOnPushConsumerError,
-        "C",
-        "to.here",
-    ),
+    # Another client may have created the consumer meanwhile.
+    ({**NAMED, "pull": True}, consumer(**GROUP), PullOnPushConsumerError, "C", "to.here"),
 ]
 
 
@@ -273,9 +137,8 @@ def attempt(asked: dict[str, Any], existing: ConsumerInfo | None) -> SubscribeRe
     return wanted
 
 
-@pytest.mark.parametrize(("sentence", "asked", "existing", "error", "one", "other"), SENTENCES)
+@pytest.mark.parametrize(("asked", "existing", "error", "one", "other"), SENTENCES)
 def test_every_sentence_has_its_error(
-    sentence: str,
     asked: dict[str, Any],
     existing: ConsumerInfo | None,
     error: type[SubscribeError],
@@ -285,19 +148,12 @@ def test_every_sentence_has_its_error(
     """Each check of the document has its own error class, and the error has both values."""
     with pytest.raises(SubscribeError) as caught:
         attempt(asked, existing)
-    assert type(caught.value) is error, sentence
-    assert caught.value.asked == one, sentence
-    assert caught.value.found == other, sentence
+    assert type(caught.value) is error
+    assert caught.value.asked == one
+    assert caught.value.found == other
     for value in (one, other):
         said = str(value) if isinstance(value, (timedelta, AckPolicy)) else repr(value)
-        assert said.strip("'") in str(caught.value), sentence
-
-
-def test_the_errors_are_distinct() -> None:
-    """Each kind of mismatch has its own class."""
-    kinds = {row[3] for row in SENTENCES}
-    assert len(kinds) == 12
-    assert not any(issubclass(a, b) for a in kinds for b in kinds if a is not b)
+        assert said.strip("'") in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -337,26 +193,17 @@ NOON = datetime(2024, 5, 1, 12, tzinfo=timezone.utc)
     ("option", "asked", "found"),
     [
         ("ack_policy", {"ack_policy": "all"}, {"ack_policy": "explicit"}),
-        ("ack_policy", {"ack_policy": "explicit"}, {"ack_policy": "none"}),
         ("ack_wait", {"ack_wait": 5}, {"ack_wait": 30}),
         ("backoff", {"backoff": [1, 2]}, {"backoff": [1, 3]}),
-        ("backoff", {"backoff": [1, 2]}, {}),
         ("deliver_policy", {"deliver_policy": "new"}, {"deliver_policy": "all"}),
         ("deliver_subject", {"deliver_subject": "mine"}, {}),
-        ("description", {"description": "mine"}, {"description": "theirs"}),
         ("durable_name", {"durable_name": "C"}, {"durable_name": None}),
         ("filter_subjects", {"filter_subjects": ["a", "b"]}, {}),
         ("flow_control", {**FLOW}, {**BEAT}),
         ("flow_control", {"flow_control": False}, {**FLOW}),
-        ("headers_only", {"headers_only": True}, {}),
-        ("idle_heartbeat", {"idle_heartbeat": 1}, {"idle_heartbeat": 2}),
-        ("inactive_threshold", {"inactive_threshold": 60}, {}),
         ("max_ack_pending", {"max_ack_pending": 5}, {"max_ack_pending": 1000}),
-        ("max_deliver", {"max_deliver": 3}, {"max_deliver": -1}),
-        ("mem_storage", {"mem_storage": True}, {}),
         ("metadata", {"metadata": {"a": "1"}}, {"metadata": {"a": "2"}}),
         ("metadata", {"metadata": {"a": "1"}}, {}),
-        ("num_replicas", {"num_replicas": 3}, {"num_replicas": 1}),
         (
             "opt_start_seq",
             {"deliver_policy": "by_start_sequence", "opt_start_seq": 5},
@@ -367,9 +214,6 @@ NOON = datetime(2024, 5, 1, 12, tzinfo=timezone.utc)
             {"deliver_policy": "by_start_time", "opt_start_time": NOON},
             {"deliver_policy": "by_start_time", "opt_start_time": NOON + timedelta(seconds=1)},
         ),
-        ("pause_until", {"pause_until": NOON}, {}),
-        ("rate_limit_bps", {"rate_limit_bps": 1000}, {"rate_limit_bps": 2000}),
-        ("replay_policy", {"replay_policy": "original"}, {"replay_policy": "instant"}),
         ("sample_freq", {"sample_freq": "30%"}, {"sample_freq": "40%"}),
     ],
 )

@@ -12,7 +12,6 @@ from jetstream_sync.address import Server, parse_servers
 from jetstream_sync.client import connector
 from jetstream_sync.client.connector import Connector
 from jetstream_sync.errors import (
-    AuthenticationExpiredError,
     AuthorizationError,
     CertificateError,
     ConnectionLostError,
@@ -117,14 +116,6 @@ def test_one_reason_for_all_is_the_error(world):
     it.answers = {"a": [ProtocolError("no NATS", b"SSH")]}
     with pytest.raises(ProtocolError, match="a:1"):
         it.reconnect()
-
-
-def test_zero_attempts(world):
-    """The lost server is not tried again, and without another one the attempts end at once."""
-    it = world(max_reconnect_attempts=0)
-    with pytest.raises(NoServersError):
-        it.reconnect()
-    assert it.asked == []
 
 
 def test_a_success_resets_the_count(world):
@@ -369,31 +360,6 @@ def test_the_same_refusal_twice_ends_the_attempts(world):
     assert it.asked == ["a", "a"]
 
 
-def test_down_in_between_does_not_matter(world):
-    """The server may be down between its two refusals."""
-    it = world()
-    it.answers = {"a": [refusal(), DOWN, refusal()]}
-    with pytest.raises(AuthorizationError):
-        it.reconnect()
-    assert it.asked == ["a"] * 3
-
-
-def test_another_refusal_is_not_the_same(world):
-    """An expired login may be refused with another text next, and be accepted after that."""
-    it = world()
-    it.answers = {"a": [refusal(), refusal("Authentication Timeout"), refusal(), None]}
-    assert it.reconnect(A, AuthenticationExpiredError("User Authentication Expired")) is not None
-
-
-def test_another_server_is_not_the_same(world):
-    """Each server may refuse once."""
-    it = world((A, B, C))
-    it.answers = {"b": [refusal()], "c": [refusal()], "a": [DOWN, refusal(), None]}
-    with pytest.raises(AuthorizationError, match="b:1"):
-        it.reconnect()
-    assert it.asked == ["b", "c", "a", "b"]
-
-
 def test_how_the_link_ended_counts(world):
     """An error line that ended the link, with the text of the next refusal, counts."""
     it = world()
@@ -412,15 +378,6 @@ def test_the_first_connect_counts(world):
     with pytest.raises(AuthorizationError):
         it.finder.reconnect(None, refusal())
     assert it.asked == ["a", "a"]
-
-
-def test_a_login_that_was_good_may_be_refused_again(world):
-    """A success resets the count of refusals."""
-    it = world()
-    for _ in range(5):
-        it.now += 100
-        it.answers = {"a": [refusal(), None]}
-        assert it.reconnect() is not None
 
 
 def test_refusals_may_be_ignored(world):

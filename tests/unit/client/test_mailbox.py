@@ -30,6 +30,15 @@ def woken(gate):
     return not gate.locked()
 
 
+def test_first_in_first_out(mailbox):
+    """Items are returned in order, however many are added at a time."""
+    mailbox.put([1, 2], 2)
+    mailbox.put([3], 1)
+    assert len(mailbox) == 3
+    assert [mailbox.get(FOREVER) for _ in range(3)] == [1, 2, 3]
+    assert len(mailbox) == 0
+
+
 @pytest.mark.parametrize("timeout", [0, -1, 0.001])
 def test_an_empty_mailbox(mailbox, timeout):
     """After a timeout the result is None, and no waiter is registered any more."""
@@ -39,6 +48,14 @@ def test_an_empty_mailbox(mailbox, timeout):
     assert not mailbox._gates
     mailbox.put(["later"], 1)
     assert mailbox.get(NOW) == "later"
+
+
+def test_waiting_ends_at_once_where_there_is_something(mailbox):
+    """A wait returns at once if there is an item, which stays."""
+    mailbox.put([1], 1)
+    mailbox.wait(FOREVER)
+    assert list(mailbox.items) == [1]
+    assert not mailbox._gates
 
 
 def test_a_closed_mailbox_can_be_read_to_its_end(mailbox):
@@ -62,6 +79,21 @@ def test_a_closed_mailbox_can_be_read_to_its_end(mailbox):
     assert not mailbox._gates
 
 
+def test_the_first_reason_stays(mailbox):
+    """Closing again changes nothing."""
+    mailbox.close(ConnectionClosedError("first"))
+    mailbox.close(ConnectionClosedError("second"))
+    with pytest.raises(ConnectionClosedError, match="first"):
+        mailbox.get(NOW)
+
+
+def test_a_closed_mailbox_takes_items(mailbox):
+    """Items can be added; `close` decides whether they can still be read."""
+    mailbox.close(ConnectionClosedError("why"))
+    mailbox.put([1], 1)
+    assert mailbox.get(NOW) == 1
+
+
 def test_as_many_are_woken_as_there_are_items(mailbox):
     """Waiting threads are woken in the order of their waits."""
     first, second, third = (sleeping(mailbox) for _ in range(3))
@@ -69,6 +101,14 @@ def test_as_many_are_woken_as_there_are_items(mailbox):
     assert [woken(gate) for gate in (first, second, third)] == [True, True, False]
     mailbox.put([3, 4, 5], 3)
     assert woken(third)
+
+
+def test_all_waiters_are_woken(mailbox):
+    """A close wakes all waiting threads."""
+    gates = [sleeping(mailbox) for _ in range(3)]
+    mailbox.close(ConnectionClosedError("why"))
+    assert all(map(woken, gates))
+    assert not mailbox._gates
 
 
 class InterruptedDeadline:

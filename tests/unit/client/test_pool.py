@@ -20,13 +20,6 @@ def hosts(servers):
     return [address.host for address in servers.addresses()]
 
 
-def test_the_order_is_the_users():
-    """Without shuffling, servers are tried in the given order."""
-    servers = pool()
-    assert hosts(servers) == ["a", "b", "c"]
-    assert len(servers) == 3
-
-
 def test_shuffling_spreads_clients():
     """With shuffling, every server comes first for some clients, and none is lost."""
     random.seed(1)
@@ -63,11 +56,46 @@ def test_minus_one_is_never_given_up():
     assert hosts(servers) == ["a"]
 
 
+def test_zero_attempts_give_a_lost_server_up():
+    """`max_reconnect_attempts=0`: it is not tried again, and the others once."""
+    servers = pool(max_failures=0)
+    servers.lost(A)
+    assert hosts(servers) == ["b", "c"]
+    servers.failed(B)
+    assert hosts(servers) == ["c"]
+
+
 def test_the_first_round_does_not_count():
     """A server that failed in the first round is tried later, as often as the others."""
     servers = pool((A, B), max_failures=1)
     servers.skipped(A)
     assert hosts(servers) == ["b", "a"]
+
+
+def test_a_repeated_refusal_is_recognised():
+    """The same text from the same server, without a success in between, is a repeated refusal."""
+    servers = pool()
+    assert not servers.refused(A, "no")
+    assert not servers.refused(B, "no")
+    servers.failed(A)
+    assert servers.refused(A, "no")
+    assert not servers.refused(A, "expired")
+    assert not servers.refused(A, "no")
+    servers.succeeded(A)
+    assert not servers.refused(A, "no")
+    assert not servers.refused(ServerAddress("unknown", 1), "no")
+
+
+def test_a_failure_is_new_until_it_repeats():
+    """A continuing failure is reported once."""
+    servers = pool()
+    assert servers.is_new_failure(A, "certificate")
+    assert not servers.is_new_failure(A, "certificate")
+    assert servers.is_new_failure(B, "certificate")
+    assert servers.is_new_failure(A, "refused")
+    servers.succeeded(A)
+    assert servers.is_new_failure(A, "refused")
+    assert not servers.is_new_failure(ServerAddress("unknown", 1), "refused")
 
 
 def test_discovered_servers_are_added():
@@ -95,20 +123,6 @@ def test_an_ip_is_verified_with_the_name_of_its_announcer():
     assert pool((alone,)).discovered(("10.0.0.1:1",), alone)[0].tls_name == ""
 
 
-def test_discovered_websockets_are_websockets():
-    """A discovered server has the scheme and the path of the server that announced it."""
-    seed = ServerAddress("seed", 80, scheme="ws", path="/nats")
-    assert pool((seed,)).discovered(("d:8080",), seed)[0].url == "ws://d:8080/nats"
-
-
-def test_what_is_known_is_not_new():
-    """A server that is announced again keeps its place."""
-    servers = pool((A, B))
-    assert servers.discovered(("b:4222", "d:1"), A) != []
-    assert servers.discovered(("d:1", "b:4222"), A) == []
-    assert hosts(servers) == ["a", "b", "d"]
-
-
 def test_a_return_is_not_a_discovery():
     """A server that left and returned, or was given up, is used again and not reported again."""
     servers = pool((A, B), max_failures=1)
@@ -129,14 +143,6 @@ def test_servers_that_left_the_cluster_are_forgotten():
     assert e not in servers.addresses()
     servers.discovered(("f:3",), A)
     assert hosts(servers) == ["a", "f"]
-
-
-def test_an_empty_list_changes_nothing():
-    """A single server sends no list."""
-    servers = pool((A,))
-    servers.discovered(("d:1",), A)
-    assert servers.discovered((), A) == []
-    assert hosts(servers) == ["a", "d"]
 
 
 @pytest.mark.parametrize("junk", ["", " ", "a b", "h:x", "h:99999", "http://h", "[::1", "a,b c"])

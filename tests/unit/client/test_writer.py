@@ -71,14 +71,6 @@ def test_a_call_that_waits_for_an_answer_sends_at_once(writer, stream):
     assert stream.sent == b"onetwo" + PONG + PING + b"three"
 
 
-def test_the_buffer_can_be_flushed(writer, stream):
-    """The buffer is sent once; then it is empty."""
-    writer.publish(b"one", 0)
-    writer.send_buffered()
-    writer.send_buffered()
-    assert stream.sent == b"one"
-
-
 def test_a_publisher_sends_itself_when_much_is_buffered(writer, stream):
     """This is the back-pressure: memory does not grow faster than the socket accepts bytes."""
     writer.publish(b"x" * _SEND_ABOVE_BYTES, 0)

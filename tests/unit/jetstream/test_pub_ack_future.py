@@ -91,19 +91,6 @@ def test_an_answer_that_makes_no_sense(future, answer):
         future.result(0)
 
 
-@pytest.mark.usefixtures("looked_at")
-def test_a_message_that_no_stream_took(future):
-    """The error is raised, however often it is read."""
-    error = NoStreamResponseError("a.b")
-    future.failed(error)
-    assert (future.done(), future.running()) == (True, False)
-    assert future.exception() is error
-    for _ in range(2):
-        with pytest.raises(NoStreamResponseError):
-            future.result(0)
-    assert future.message is None
-
-
 @pytest.mark.parametrize("answer", [None, STORED])
 def test_a_sent_message_cannot_be_cancelled(future, answer):
     """Cancelling does nothing and returns false."""
@@ -128,15 +115,6 @@ def test_a_future_is_settled_once(future):
         future.result(0)
 
 
-@pytest.mark.usefixtures("looked_at")
-def test_an_error_after_an_acknowledgement_is_refused(future):
-    """A timeout after the acknowledgement changes nothing."""
-    future.acknowledged(STORED)
-    with pytest.raises(InvalidStateError):
-        future.failed(NoStreamResponseError("a.b"))
-    assert future.result(0) == ACK
-
-
 @pytest.mark.parametrize("answer", [STORED, REFUSED])
 def test_callbacks(future, answer):
     """A callback is called with the future when it is settled, or at once."""
@@ -149,22 +127,6 @@ def test_callbacks(future, answer):
     assert called == [future, error]
     future.add_done_callback(called.append)
     assert called == [future, error, future]
-
-
-def test_a_callback_after_it_was_settled_unseen(future):
-    """It is called at once."""
-    future.acknowledged(STORED)
-    results = []
-    future.add_done_callback(lambda done: results.append(done.result(0)))
-    assert results == [ACK]
-
-
-def test_a_callback_of_a_failure(future):
-    """A failure settles it, too."""
-    called = []
-    future.add_done_callback(called.append)
-    future.failed(NoStreamResponseError("a.b"))
-    assert called == [future]
 
 
 @pytest.mark.usefixtures("looked_at")
@@ -378,9 +340,3 @@ def test_repr(future):
     assert "state=running" in repr(future).lower()
     future.acknowledged(STORED)
     assert "state=finished" in repr(future).lower()
-
-
-def test_unknown_attributes(future):
-    """An unknown attribute raises AttributeError."""
-    assert not hasattr(future, "nothing")
-    assert not hasattr(future, "_nothing")

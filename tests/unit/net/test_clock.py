@@ -101,11 +101,3 @@ def test_a_deadline_is_made_once(time):
     assert deadline.sooner(5).left() == 1.0
     assert deadline.sooner(0.5).left() == 0.5
     assert deadline.left() == 1.0
-
-
-def test_the_clock_does_not_go_back():
-    """The clock is the monotonic one."""
-    first = clock.monotonic()
-    assert clock.monotonic() >= first
-    assert clock.time.get_clock_info("monotonic").adjustable is False
-    assert clock.monotonic is clock.time.monotonic

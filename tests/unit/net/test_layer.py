@@ -10,7 +10,7 @@ from fix_layers import KINDS, Wire, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jetstream_sync.net.layer import ByteStream, Layer
+from jetstream_sync.net.layer import Layer
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -31,15 +31,6 @@ def send_all(layer: Layer, data: bytes, wire: Wire, refill: int) -> int:
             wire.room = (wire.room or 0) + refill
         rest = rest[sum(sent) :]
     return blocked
-
-
-@each_kind
-def test_it_is_a_stream(kind: str) -> None:
-    """It has the interface of a `ByteStream`."""
-    layer, _ = opened(kind)
-    for name in ("peer", *(each for each in vars(ByteStream) if not each.startswith("_"))):
-        assert hasattr(layer, name)
-    assert layer.peer == "wire"
 
 
 @each_kind

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ssl
 import threading
+from typing import Any
 
 import pytest
-import trustme
-from fix_layers import TLSPeer, Wire, client_context, opened
+from fix_layers import TLSPeer, Wire, authority, client_context, opened
 
 from jetstream_sync.errors import CertificateError, SecureConnectionError
 from jetstream_sync.net.clock import Deadline
@@ -29,6 +29,13 @@ def handshake(
     return stream
 
 
+def certified(*names: str, **how: Any) -> ssl.SSLContext:
+    """Return the context of a server with another certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority().issue_cert(*names, **how).configure_cert(context)
+    return context
+
+
 def test_the_certificate_has_to_name_the_server() -> None:
     """By its name or by its address; the error for another name is readable."""
     handshake("localhost")
@@ -41,15 +48,25 @@ def test_the_certificate_has_to_name_the_server() -> None:
         assert f"the certificate of {name} is for another {word}" in str(error)
 
 
-def test_a_self_signed_certificate_is_refused() -> None:
-    """A self-signed certificate is not trusted."""
-    alone = trustme.CA()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    alone.issue_cert("localhost").configure_cert(context)
-    own = ssl.create_default_context()
+def test_an_unknown_authority_is_refused() -> None:
+    """A certificate of an unknown authority is not trusted."""
     with pytest.raises(ssl.SSLCertVerificationError) as caught:
-        handshake(context=own, server=context)
-    assert isinstance(explain(caught.value, "localhost"), CertificateError)
+        handshake(context=ssl.create_default_context())
+    error = explain(caught.value, "localhost")
+    assert type(error) is CertificateError
+    assert "signed by an authority that is not trusted here" in str(error)
+
+
+def test_an_expired_certificate_is_refused() -> None:
+    """The error says that it has expired."""
+    from datetime import datetime, timezone
+
+    past = datetime(2020, 1, 1, tzinfo=timezone.utc)
+    with pytest.raises(ssl.SSLCertVerificationError) as caught:
+        handshake(server=certified("localhost", not_after=past))
+    error = explain(caught.value, "localhost")
+    assert type(error) is CertificateError
+    assert "the certificate of localhost has expired" in str(error)
 
 
 def test_the_server_gets_the_reason() -> None:
@@ -78,6 +95,21 @@ def test_a_server_that_does_not_speak_tls(said: bytes) -> None:
         stream.handshake(soon())
     error = explain(caught.value, "localhost")
     assert type(error) is SecureConnectionError
+
+
+def test_a_server_that_hangs_up() -> None:
+    """The error says that the handshake was in progress."""
+
+    class Gone(TLSPeer):
+        def react(self, data: bytes) -> bytes:
+            wire.ended = True
+            return b""
+
+    wire = Wire(Gone())
+    stream = TLSStream(wire, client_context(), "localhost", threading.Lock)
+    with pytest.raises(SecureConnectionError, match="in the TLS handshake"):
+        # The hello is sent before the end.
+        stream.handshake(soon())
 
 
 def test_a_handshake_has_a_deadline() -> None:
@@ -167,8 +199,3 @@ def test_a_ctrl_c_within_the_encryption(done: bool, monkeypatch: pytest.MonkeyPa
 def test_names_are_as_certificates_have_them(host: str, name: str) -> None:
     """Without the final dot of a name, or the zone of a local address."""
     assert server_name(host) == name
-
-
-def test_other_errors_are_not_of_tls() -> None:
-    """A broken link is not an error of TLS."""
-    assert explain(ConnectionResetError("reset"), "localhost") is None

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from typing import Any
 
 import pytest
 from fix_layers import WebSocketPeer, Wire
-from websockets import frames
 from websockets.frames import Frame, Opcode
 
 from jetstream_sync.address import ServerAddress
 from jetstream_sync.errors import (
     ConnectionLostError,
+    InvalidOptionError,
     ProtocolError,
     ServerRefusedError,
 )
@@ -150,6 +151,12 @@ def test_a_server_that_hangs_up() -> None:
         stream.handshake(Deadline(10))
 
 
+def test_a_handshake_has_a_deadline() -> None:
+    """A server that does not answer is given up."""
+    with pytest.raises(TimeoutError):
+        stream_on(Wire(Scripted(b""))).handshake(Deadline(0))
+
+
 def test_what_comes_right_behind_the_handshake_is_kept() -> None:
     """A server sends INFO at once."""
 
@@ -239,12 +246,8 @@ def test_close_is_answered_with_close() -> None:
     assert peer.ended
 
 
-def test_without_speedups_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package's compiled part is optional."""
-    from websockets.utils import apply_mask
-
-    monkeypatch.setattr(frames, "apply_mask", apply_mask)
-    stream, wire, peer = opened()
-    stream.send(memoryview(b"PING\r\n"), [])
-    wire.deliver()
-    assert peer.heard == b"PING\r\n"
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the extra the error names the package to install."""
+    monkeypatch.setitem(sys.modules, "websockets.client", None)
+    with pytest.raises(InvalidOptionError, match=r"pip install 'jetstream-sync\[websocket\]'"):
+        stream_on(Wire(Scripted(b"")))
