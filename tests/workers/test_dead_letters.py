@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from pathlib import Path
-
 import pytest
-from fix_faults import FaultProxy, Toward
 from fix_threads import wait_until
-from fix_worker import WorkerProgram, is_settled, running
+from fix_worker import is_settled, running
 
 from jetstream_sync import JetStream, JetStreamMsg, RetentionPolicy, Stream
 from jetstream_sync.server import NatsServer
@@ -127,38 +122,3 @@ def test_a_message_without_room_for_the_headers(
     assert full.headers is not None
     assert (full.data, full.headers["Dead-Pointer"]) == (b"", "1")
     assert stream.get_msg(int(full.headers["Dead-Sequence"])).data == b"y" * most
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX signals")
-def test_a_kill_between_the_dead_letter_and_the_term(
-    js: JetStream, stream_name: str, nats_server: NatsServer, tmp_path: Path
-) -> None:
-    """The next worker runs the message again, stores no second copy, and settles it."""
-    stream = js.create_stream(
-        name=stream_name, subjects=[f"{stream_name}.>"], retention=RetentionPolicy.WORK_QUEUE
-    )
-    code = f"""
-worker = Worker(dead_letters="DEAD")
-
-@worker.handler(
-    stream={stream.name!r}, consumer="C", ack_wait=3, prefetch=0, retry=Backoff(attempts=1)
-)
-def handle(ctx: Context):
-    record("run")
-    raise ValueError("never")
-"""
-    js.publish(f"{stream.name}.a", b"x")
-    with FaultProxy(nats_server.port) as proxy:
-        # The link stays open, and nothing is forwarded from the term on.
-        proxy.cut_after(0, Toward.SERVER, after=b"+TERM", tell=())
-        with WorkerProgram(code, proxy.url, tmp_path) as first:
-            wait_until(lambda: proxy.cuts == 1)
-            first.signal(signal.SIGKILL)
-            assert first.ended() == -signal.SIGKILL
-    dead = js.get_stream("DEAD")
-    assert dead.cached_info.state.messages == 1
-    assert stream.info().state.messages == 1
-    with WorkerProgram(code, nats_server.url, tmp_path) as last:
-        wait_until(lambda: stream.info().state.messages == 0, 10)
-        assert last.runs == ["run", "run"]
-    assert dead.info().state.messages == 1

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_apps import Program, free_port
+from fix_apps import free_port
 from fix_faults import FaultProxy
 from fix_threads import SCALE, wait_until
 from fix_worker import WorkerProgram, is_settled, running
@@ -495,23 +495,3 @@ def handle(data):
         wait_until(lambda: endpoint.status("/livez") == 200)
         program.signal(signal.SIGTERM)
         assert program.ended() == 0
-
-
-@pytest.mark.parametrize("processes", [[], ["--processes", "2"]], ids=["worker", "supervisor"])
-def test_the_command_fails_if_the_port_is_in_use(
-    stream: Stream, nats_server: NatsServer, tmp_path: Path, processes: list[str]
-) -> None:
-    """The exit status is 2, and no message is handled."""
-    (tmp_path / "app.py").write_text(
-        "from jetstream_sync.workers import Worker\n"
-        "worker = Worker()\n"
-        f"worker.handler(stream={stream.name!r}, consumer='C')(print)\n"
-    )
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        command = ["-m", "jetstream_sync.workers", "app:worker", "--http", address, *processes]
-        with Program(command, nats_server.url, tmp_path) as program:
-            assert program.ended() == 2
-            assert address in program.output
-            assert "in use" in program.output
-    assert stream.consumer_names() == []

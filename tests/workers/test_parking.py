@@ -120,11 +120,3 @@ def test_parking_needs_a_work_queue_with_schedules(stream: Stream, nats_server: 
             worker.handler(stream="S", consumer="D", park_after=60 if options else 0, **options)(
                 print
             )
-
-
-@pytest.mark.server("<2.12")
-def test_parking_needs_2_12(stream: Stream, nats_server: NatsServer) -> None:
-    """An older server is refused, with the release that is needed."""
-    worker = Worker(nats_server.url)
-    worker.handler(stream=stream.name, consumer="C", park_after=60)(print)
-    assert "2.12" in worker.check().errors[0]

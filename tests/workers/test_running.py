@@ -123,13 +123,6 @@ def test_commands_show_running_workers(jsm: Jsm, stream: Stream) -> None:
     assert "'unknown'" in missing.err
 
 
-def test_no_worker_runs(jsm: Jsm) -> None:
-    """Without a running worker the tables say so."""
-    assert jsm("worker", "ls").ok().out == "No workers\n"
-    assert jsm("worker", "running").ok().out == "No message is handled now\n"
-    assert jsm("worker", "stacks", "-j").ok().json == []
-
-
 def test_handlers_that_are_late(
     nc: Connection, js: JetStream, stream: Stream, nats_server: NatsServer
 ) -> None:

@@ -186,36 +186,21 @@ def test_processes_that_never_get_ready_end_the_supervisor(
         assert "5 processes in a row" in program.output
 
 
-def test_a_message_that_kills_its_worker_process_becomes_a_dead_letter(
-    js: JetStream, stream_name: str, nats_server: NatsServer, tmp_path: Path
+def test_order_by_key_needs_one_process(
+    stream: Stream, nats_server: NatsServer, tmp_path: Path
 ) -> None:
-    """Killed in each attempt, processes run the message as often as permitted; none is lost."""
-    stream = js.create_stream(
-        name=stream_name, subjects=[f"{stream_name}.>"], retention="workqueue"
-    )
-    code = f"""
-from jetstream_sync.workers import processing
-
-processing.MAX_EXTRA_DELIVERIES = 1  # each of them takes a restart
-worker = Worker(dead_letters="DEAD")
-
-@worker.handler(
-    stream={stream.name!r}, consumer="C", ack_wait=3, prefetch=0, retry=Backoff(attempts=2)
-)
-def handle(ctx: Context):
-    record(f"attempt {{ctx.attempt}}")
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    publish(js, stream, 0, 1)
-    with WorkerProgram(code, nats_server.url, tmp_path, ["--processes", "2"]) as program:
-        program.wait_runs(3, 30)
-        wait_until(lambda: stream.info().state.messages == 0, 10)
-        assert program.runs == ["attempt 1", "attempt 2", "attempt 3"]
-    dead = js.get_stream("DEAD")
-    assert dead.info().state.messages == 1
-    letter = dead.get_msg(seq=1)
-    assert letter.headers is not None
-    assert (letter.data, letter.headers["Dead-Attempts"]) == (b"0", "4")
+    """A handler with a key is refused in several processes: its order holds within one."""
+    (tmp_path / "app.py").write_text(f"""
+from jetstream_sync.workers import Worker
+worker = Worker()
+@worker.handler(stream={stream.name!r}, consumer="C", key=lambda msg: msg.subject)
+def handle():
+    pass
+""")
+    command = ["-m", "jetstream_sync.workers", "app:worker", "--processes", "5"]
+    with Program(command, nats_server.url, tmp_path) as program:
+        assert program.ended() == 2
+        assert "processes=5: handler handle has 'key'" in program.output
 
 
 def test_a_process_is_replaced_at_its_limits(
