@@ -25,16 +25,6 @@ def test_info_starts_with_usage_and_limits(jsm: Jsm, raw: RawClient) -> None:
     assert lines[3].strip() == "Consumers: 0 of Unlimited"
 
 
-def test_info_as_json_is_what_the_server_said(jsm: Jsm, raw: RawClient) -> None:
-    """With -j the reply of the server is shown unchanged."""
-    raw.api("STREAM.CREATE.A", name="A", subjects=["a"], storage="memory")
-    answer = raw.api("INFO")
-    said = jsm("account", "info", "-j").ok().json
-    assert said["jetstream"]["limits"] == answer["limits"]
-    assert said["jetstream"]["streams"] == answer["streams"] == 1
-    assert said["connection"]["server_id"] == raw.info["server_id"]
-
-
 def test_limits_of_the_account() -> None:
     """Limits of the account are shown as they are."""
     config = """accounts { A { jetstream { max_mem: 1MB, max_file: 1GB, max_streams: 3 }
@@ -126,11 +116,6 @@ def test_nothing_to_restore(jsm: Jsm, tmp_path: Path) -> None:
     """A directory without backups, and a missing one, have different errors."""
     assert jsm("account", "restore", str(tmp_path)).status == 3
     assert jsm("account", "restore", str(tmp_path / "none")).status == 2
-
-
-def test_an_empty_account(jsm: Jsm, tmp_path: Path) -> None:
-    """An account without streams has nothing to save, which is not an error."""
-    assert jsm("account", "backup", str(tmp_path), "-j").ok().json == []
 
 
 def test_two_backups_of_a_stream_are_refused(jsm: Jsm, raw: RawClient, tmp_path: Path) -> None:

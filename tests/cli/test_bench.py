@@ -42,13 +42,6 @@ def test_each_kind_reports_consistent_numbers(
     assert raw.api("STREAM.NAMES").get("streams") is None
 
 
-def test_pub_publishes_messages_of_the_given_number_and_size(jsm: Jsm, peer: RawPeer) -> None:
-    """Another client receives the number of messages, of the size, that the options say."""
-    peer.hear("bench.here")
-    jsm("bench", "pub", "--msgs", "50", "--size", "1KiB", "--subject", "bench.here", "-j").ok()
-    assert [len(peer.next().data) for _ in range(50)] == [1024] * 50
-
-
 def test_sub_receives_messages_of_other_clients(jsm: Jsm, peer: RawPeer) -> None:
     """The command receives what other clients publish."""
     child = jsm.spawn("bench", "sub", "--subject", "bench.o", "--msgs", "5", "-j")
@@ -66,16 +59,6 @@ def test_rate_limits_all_clients_together(jsm: Jsm) -> None:
     """With --rate all clients together do not exceed the rate."""
     args = ("--msgs", "100", "--rate", "400", "--clients", "2", "-j")
     assert 50 < jsm("bench", "pub", *args).ok().json["messages_per_second"] < 600
-
-
-def test_text_output_has_the_rate_and_percentiles(jsm: Jsm) -> None:
-    """The text has the rate, and the percentiles by their names."""
-    out = jsm("bench", "js", "pub", "sync", "--msgs", "300", "--no-progress").ok().out
-    lines = out.splitlines()
-    assert lines[0] == "Publish, wait for each ack"
-    assert lines[2].startswith("  Result: 300 messages of 128 B in ")
-    labels = [line.partition(":")[0].strip() for line in lines[6:]]
-    assert labels == ["Samples", "Minimum", "Average", "P50", "P90", "P99", "P99.9", "Maximum"]
 
 
 def _is_working(raw: RawClient, kind: str) -> bool:

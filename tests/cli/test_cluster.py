@@ -128,18 +128,6 @@ def test_balance_spreads_the_leaders(js3: JetStream, on: Callable[..., Result]) 
     assert on("consumer", "cluster", "balance", "S0", "-j").ok().json == []
 
 
-def test_there_is_nothing_to_elect_with_one_replica(jsm: Jsm, js: JetStream) -> None:
-    """A sentence says so."""
-    js.create_stream(name="S", subjects=["s"], storage="memory")
-    js.create_consumer("S", ConsumerConfig(durable_name="C"))
-    for words in (["stream", "cluster", "step-down", "S"], ["stream", "cluster", "pr", "S", "x"]):
-        refused = jsm(*words)
-        assert refused.status == 1
-        assert "S has one replica" in refused.err
-    assert "S > C has one replica" in jsm("con", "c", "d", "S", "C").err
-    assert jsm("stream", "cluster", "balance").ok().out == "Stream leaders are balanced\n"
-
-
 # --- consumer find --------------------------------------------------------------------------------
 
 

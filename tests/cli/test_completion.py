@@ -50,12 +50,6 @@ def test_commands_and_options(complete) -> None:
     assert set(complete("jsm s")) >= {"stream", "sub", "server"}
 
 
-def test_aliases(complete) -> None:
-    """An alias is completed if no command begins with the text, and so are its arguments."""
-    assert complete("jsm messages") == ["messageset"]
-    assert complete("jsm act inf") == ["info"]
-
-
 def test_names_that_a_shell_would_run_are_left_out(complete, raw: RawClient) -> None:
     """A shell inserts a name without quotes: only names that are plain words are offered."""
 
@@ -107,15 +101,6 @@ def test_a_silent_server_ends_completion_soon(complete) -> None:
         assert complete("jsm stream info O", NATS_URL=listener.url) == []
 
 
-def test_contexts(complete, tmp_path: Path) -> None:
-    """Names of contexts are completed."""
-    home = str(tmp_path)
-    for name in ("prod", "preview", "dev"):
-        run_jsm("context", "add", name, XDG_CONFIG_HOME=home).ok()
-    assert complete("jsm context info pr", XDG_CONFIG_HOME=home) == ["preview", "prod"]
-    assert complete("jsm --context d", XDG_CONFIG_HOME=home) == ["dev"]
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_scripts(shell: str) -> None:
     """The script for a shell is printed like any other result."""
@@ -123,25 +108,6 @@ def test_scripts(shell: str) -> None:
     assert f"_JSM_COMPLETE={shell}_complete" in script
     assert run_jsm("completion", shell, "-j").ok().json["script"] == script
     assert run_jsm("completion", "tcsh").status == 2
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("jsm stream add S --retention ", ["limits", "interest", "workqueue"]),
-        ("jsm stream add S --retention=w", ["workqueue"]),
-        ("jsm stream edit S --storage F", ["file"]),
-        ("jsm stream add S --discard ", ["old", "new"]),
-        ("jsm consumer add S C --deliver ", ["all", "last", "new", "subject"]),
-        ("jsm consumer add S C --ack e", ["explicit"]),
-        ("jsm consumer edit S C --replay ", ["instant", "original"]),
-        ("jsm --color a", ["auto", "always"]),
-        ("jsm top --view s", ["streams", "servers"]),
-    ],
-)
-def test_words_of_options(complete, line: str, words: list[str]) -> None:
-    """An option with a choice of values offers them."""
-    assert complete(line) == words
 
 
 # For each shell: load the script, complete a line, and print the candidates.

@@ -84,14 +84,6 @@ def test_the_commands_of_2020_create_their_consumers(
     assert result.err == ""
 
 
-@pytest.mark.parametrize("noun", ["con", "c", "obs", "observable", "consumer"])
-def test_the_group_has_its_known_names(jsm: Jsm, orders: Orders, noun: str) -> None:
-    """The group and its commands have the names of 2020 and of the nats command."""
-    orders.make("NEW")
-    out = jsm(noun, "info", "ORDERS", "NEW").ok().out
-    assert "Consumer sequence: 0 Stream sequence: 0" in out
-
-
 def test_a_start_may_be_a_duration(jsm: Jsm, orders: Orders) -> None:
     """A duration as the start is counted back from now."""
     jsm("obs", "add", "ORDERS", "2MIN", "--pull", "--deliver", "2m").ok()
@@ -195,15 +187,6 @@ def test_a_push_consumer_without_a_subscriber_gets_a_warning(jsm: Jsm, orders: O
     orders.raw.send(b"SUB my.monitor 9\r\n")
     orders.raw.api("INFO")  # the server has the subscription now
     assert jsm("obs", *words(command)).ok().err == ""
-
-
-def test_the_json_output_is_the_reply(jsm: Jsm, orders: Orders) -> None:
-    """With -j the create reply is on stdout, and nothing else is printed."""
-    result = jsm("consumer", "add", "ORDERS", "A", "--pull", "-j").ok()
-    info = orders.info("A")
-    assert result.json["config"] == info["config"]
-    assert result.json["created"] == info["created"]
-    assert result.err == ""
 
 
 @pytest.mark.parametrize(
@@ -342,16 +325,6 @@ def test_the_info_is_that_of_the_server(jsm: Jsm, orders: Orders) -> None:
         line.startswith("Last Delivered Message: Consumer sequence: 1 Stream sequence: 1")
         for line in lines
     )
-
-
-def test_the_state_alone(jsm: Jsm, orders: Orders) -> None:
-    """`state`, and `info --state`, leave out the configuration."""
-    orders.make("NEW")
-    out = jsm("con", "state", "ORDERS", "NEW").ok().out
-    assert "State:" in out
-    assert "Configuration" not in out
-    assert jsm("con", "info", "ORDERS", "NEW", "--state").ok().out == out
-    assert jsm("con", "state", "ORDERS", "NEW", "-j").ok().json["name"] == "NEW"
 
 
 def test_an_unknown_consumer(jsm: Jsm, orders: Orders) -> None:

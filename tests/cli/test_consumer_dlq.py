@@ -10,8 +10,11 @@ import pytest
 from fix_jsm import Jsm
 from fix_orders import Orders
 from fix_threads import wait_until
+from fix_worker import is_settled, running
 
+from jetstream_sync import connect
 from jetstream_sync.durations import time_from_text
+from jetstream_sync.workers import Reject, Worker
 
 pytestmark = pytest.mark.usefixtures("orders")
 
@@ -131,14 +134,6 @@ def test_lists_are_for_a_stream_or_a_consumer(jsm: Jsm, stored: Orders) -> None:
     assert jsm("con", "dlq", "ls", "NONE").status == 3
 
 
-def test_no_dead_letters(jsm: Jsm, stored: Orders) -> None:
-    """An empty list is not an error."""
-    stored.publish("one")
-    result = jsm("con", "dlq", "ls").ok()
-    assert result.out == "No dead letters\n"
-    assert jsm("con", "dlq", "ls", "-j").ok().json["messages"] == []
-
-
 def test_deleted_messages_are_left_out(jsm: Jsm, stored: Orders) -> None:
     """A deleted message is not listed, except with --gone."""
     stored.publish("one", "two")
@@ -171,18 +166,6 @@ def test_earlier_dead_letters_are_counted(jsm: Jsm, orders: Orders) -> None:
     jsm("con", "dlq", "setup").ok()
     result = jsm("con", "dlq", "ls", "ORDERS", "NEW").ok()
     assert f"ORDERS > NEW has {given_up} more dead letters" in result.err
-
-
-def test_a_terminal_prompts_for_the_setup(orders: Orders, terminal: Any) -> None:
-    """The default of the prompt is no."""
-    shown = terminal("con", "dlq", "ls", TERM="dumb")
-    shown.answer("Store the advisories from now on", "")
-    assert shown.wait() == 0
-    assert orders.raw.api("STREAM.NAMES")["streams"] == ["ORDERS"]
-    shown = terminal("con", "dlq", "ls", TERM="dumb")
-    shown.answer("Store the advisories from now on", "y")
-    assert shown.wait() == 0
-    assert orders.raw.api("STREAM.INFO.DEAD_LETTERS")["config"]["subjects"] == ADVISORIES
 
 
 # --- show -----------------------------------------------------------------------------------------
@@ -288,3 +271,29 @@ def test_missing_messages_are_reported(jsm: Jsm, stored: Orders) -> None:
 
 
 # --- copies that workers store --------------------------------------------------------------------
+
+
+def test_the_copy_of_a_worker_is_a_dead_letter(jsm: Jsm, orders: Orders) -> None:
+    """It is listed, shown with the original's subject and headers, and requeued."""
+    worker = Worker(jsm.server.url, dead_letters="DEAD")
+
+    @worker.handler(stream="ORDERS", consumer="NEW")
+    def handle() -> None:
+        raise Reject("no address")
+
+    with connect(jsm.server.url) as nc, running(worker):
+        js = nc.jetstream()
+        js.publish("ORDERS.a", b"xxx", headers={"A": "1"})
+        stream = js.get_stream("ORDERS")
+        wait_until(lambda: "NEW" in stream.consumer_names() and is_settled(stream, "NEW"))
+    orders.raw.api("STREAM.PURGE.ORDERS")  # as a work queue does
+    (listed,) = jsm("con", "dlq", "ls", "ORDERS", "-j").ok().json["messages"]
+    names = ("kind", "reason", "subject", "stream_seq", "bytes")
+    assert [listed[name] for name in names] == ["copy", "no address", "ORDERS.a", 1, 3]
+    assert "worker: no address" in jsm("con", "dlq", "ls", "ORDERS").ok().out
+    shown = jsm("con", "dlq", "show", "ORDERS", "NEW", "-j").ok().json
+    assert (shown["headers"], shown["text"]) == ({"A": ["1"]}, "xxx")
+    done = jsm("con", "dlq", "requeue", "ORDERS", "NEW", "1", "--delete", "-f", "-j").ok().json
+    assert done["requeued"][0]["to_seq"] == 2
+    assert message(orders, 2)["subject"] == "ORDERS.a"
+    assert jsm("con", "dlq", "ls", "-j").ok().json["messages"] == []

@@ -149,13 +149,6 @@ def test_given_up_messages_are_not_acknowledged(jsm: Jsm, orders: Orders) -> Non
     )
 
 
-def test_bodies_alone(jsm: Jsm, dispatch: Orders) -> None:
-    """-r prints them unchanged, for another program."""
-    out = jsm("con", "next", "ORDERS", "DISPATCH", "-r", "--count", "2").ok().out
-    assert out == "order 1\norder 2\n"
-    assert floor(dispatch) == 2
-
-
 def test_a_custom_format(jsm: Jsm, dispatch: Orders) -> None:
     """-f has the fields of the document; a missing header is empty."""
     layout = "{stream_seq}\\t{subject} {text} [{headers[None]}]\\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fix_jsm import CLEAR_LINE, Jsm
+from fix_jsm import CLEAR_LINE
 from fix_orders import Orders
 
 pytestmark = pytest.mark.usefixtures("orders")
@@ -85,29 +85,3 @@ def test_a_wrong_answer(terminal: Any, orders: Orders) -> None:
     assert shown.wait() == 0
     config = orders.config("A")
     assert (config["deliver_policy"], config["max_deliver"]) == ("new", 7)
-
-
-def test_defaults_are_taken_without_questions(terminal: Any, orders: Orders) -> None:
-    """--defaults prompts for nothing that has a default."""
-    shown = terminal("con", "add", "ORDERS", "A", "--defaults")
-    assert shown.wait() == 0
-    assert questions(shown.text) == []
-    assert orders.config("A")["deliver_policy"] == "all"
-
-
-def test_a_consumer_is_selected_and_its_deletion_confirmed(
-    terminal: Any, jsm: Jsm, orders: Orders
-) -> None:
-    """Names are selected from a list; the default for a deletion is no."""
-    jsm("con", "add", "ORDERS", "A", "--pull").ok()
-    jsm("con", "add", "ORDERS", "B", "--pull").ok()
-    shown = terminal("obs", "rm")
-    shown.answer("? Select a stream", "")
-    shown.answer("? Select a consumer", "B")
-    shown.answer("Really remove consumer ORDERS > B", "")
-    assert shown.wait() == 2
-    assert orders.names() == ["A", "B"]
-    shown = terminal("obs", "rm", "ORDERS", "B")
-    shown.answer("Really remove consumer ORDERS > B", "y")
-    assert shown.wait() == 0
-    assert orders.names() == ["A"]

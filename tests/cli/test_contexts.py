@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_jsm import Jsm, Result, run_jsm
+from fix_jsm import Result, run_jsm
 
 from jetstream_sync.server import NatsServer
 
@@ -331,17 +331,6 @@ def test_validating(home: Home, nats_server: NatsServer, tmp_path: Path) -> None
     checked = home("validate", "good", "lost", "--connect", "-j")
     assert [each["ok"] for each in checked.json] == [True, False]
     home("validate", "good", "--connect").ok()
-
-
-def test_a_context_is_used(home: Home, jsm: Jsm, nats_server: NatsServer) -> None:
-    """The selected context is used unless --context names another one."""
-    home("add", "lost", "-s", "nats://127.0.0.1:1", "--select").ok()
-    home("add", "here", "-s", nats_server.url).ok()
-    variables = {"XDG_CONFIG_HOME": str(home.path)}
-    assert run_jsm("account", "info", **variables).status == 5
-    run_jsm("account", "info", "--context", "here", **variables).ok()
-    run_jsm("account", "info", NATS_CONTEXT="here", **variables).ok()
-    jsm("account", "info", **variables).ok()
 
 
 def test_a_context_that_no_command_could_use_is_not_saved(tmp_path: Path) -> None:

@@ -17,8 +17,6 @@ from typing import Any
 import pytest
 from fix_jsm import run_jsm
 from fix_threads import wait_until
-from hypothesis import given
-from hypothesis import strategies as st
 
 import jetstream_sync
 from jetstream_sync.cli.demo import OrderError, dispatch, price, read
@@ -117,23 +115,6 @@ def test_sample_comes_through_exactly_once() -> None:
     assert report["server"].startswith("nats-server 2.")
 
 
-@pytest.mark.parametrize(("percent", "redelivered"), [(0, 0), (100, COUNT)])
-@pytest.mark.parametrize("workers", [1, 5])
-def test_redelivery_never_doubles_an_order(
-    fresh_server: NatsServer, orders: Path, percent: int, redelivered: int, workers: int
-) -> None:
-    """However many workers fail before they acknowledge, each order is there once."""
-    options = ("--redeliver", percent, "--workers", workers, "--server", fresh_server.url)
-    status, out, _ = demo("--input", orders, "--json", *options)
-    report = json.loads(out)
-    assert status == 0
-    assert [stage["messages"] for stage in report["stages"]] == [COUNT] * 3
-    for consumer in report["consumers"]:
-        assert consumer["workers"] == workers
-        assert consumer["deliveries"] == COUNT + redelivered
-        assert consumer["redelivered"] == consumer["deduplicated"] == redelivered
-
-
 def test_kept_stream_holds_the_three_stages(
     fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
 ) -> None:
@@ -194,12 +175,6 @@ def test_existing_stream_is_not_touched(
     assert after.created == before.created
 
 
-def test_a_demo_of_its_own_takes_no_login(orders: Path) -> None:
-    """The server that the demo starts needs no login, whatever the environment has."""
-    variables = dict.fromkeys(("NATS_URL", "NATS_CREDS", "NATS_CONTEXT"), "/nonexistent")
-    run_jsm("demo", "--input", str(orders), "--user", "me", **variables).ok()
-
-
 # --- how it ends --------------------------------------------------------------------------------
 
 
@@ -258,26 +233,6 @@ def test_server_that_dies_ends_it(
         status, out, err = end_of(process)
     assert (status, out) == (5, "")
     assert one_line(err)
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("what", ["stream", "consumer"])
-def test_a_deleted_stream_or_consumer_ends_it(
-    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path, what: str
-) -> None:
-    """When another client deletes the stream or a consumer, the run fails in one line."""
-    options = ("--input", orders, "--server", fresh_server.url, "--rate", 20, "--quiet")
-    with started(*options) as process:
-        wait_until(lambda: seen(js, 10))
-        if what == "stream":
-            js.delete_stream("ORDERS")
-        else:
-            js.get_stream("ORDERS").delete_consumer("NEW")
-        status, out, err = end_of(process)
-    assert status in (1, 3)
-    assert out == ""
-    assert one_line(err)
-    assert names(js) == []
 
 
 def test_a_message_that_is_no_order_is_found(
@@ -379,24 +334,6 @@ def test_a_bad_order_is_refused(payload: bytes) -> None:
     """An order without its fields, or with impossible values, is no order."""
     with pytest.raises(OrderError):
         read(payload, price)
-
-
-@given(
-    st.binary()
-    | st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.fixed_dictionaries({}, optional={"id": inner, "items": inner, "total": inner})
-        ),
-        max_leaves=6,
-    ).map(lambda value: json.dumps(value).encode())
-)
-def test_garbage_is_an_order_error(payload: bytes) -> None:
-    """Every step refuses arbitrary bytes and JSON with an order error and nothing else."""
-    for work in (price, dispatch):
-        with pytest.raises(OrderError):
-            read(payload, work)
 
 
 @pytest.mark.parametrize(

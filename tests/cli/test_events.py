@@ -106,13 +106,6 @@ def test_an_event_in_a_line(jsm: Jsm, peer: RawPeer) -> None:
     )
 
 
-def test_who_it_was_is_said_in_short(jsm: Jsm, peer: RawPeer) -> None:
-    """A client is shown as one short description."""
-    child = started(jsm, "--count", "1")
-    tell(peer, {**ACK, "client": {"name": "me\x1b", "id": 3, "acc": "A", "start": "..."}})
-    assert "        Client: name me\\x1b, account A, id 3\n" in finished(child)
-
-
 def test_only_what_is_asked_for(jsm: Jsm, peer: RawPeer) -> None:
     """Event types and a case-insensitive pattern select events."""
     child = started(jsm, "--js-metric", "--filter", '"CONSUMER": "n.w"', "-j", "--count", "1")
@@ -120,14 +113,6 @@ def test_only_what_is_asked_for(jsm: Jsm, peer: RawPeer) -> None:
     tell(peer, {**ACK, "id": "other", "consumer": "OLD"})
     tell(peer, {**ACK, "id": "mine"})
     assert json.loads(finished(child))["id"] == "mine"
-
-
-def test_other_subjects(jsm: Jsm, peer: RawPeer) -> None:
-    """Events may come from any subject."""
-    child = started(jsm, "--subjects", "my.events", "-j", "--count", "1")
-    tell(peer, ACK)
-    peer.publish("my.events", b'{"a": 1}')
-    assert finished(child) == '{"a":1}\n'
 
 
 def test_what_is_no_event_is_a_warning(jsm: Jsm, peer: RawPeer) -> None:
@@ -139,14 +124,6 @@ def test_what_is_no_event_is_a_warning(jsm: Jsm, peer: RawPeer) -> None:
     out, err = child.communicate(timeout=20)
     assert (child.returncode, out) == (0, b'{"no":"type"}\n')
     assert err.count(b"not an event") == 2
-
-
-def test_an_event_without_a_type(jsm: Jsm, peer: RawPeer) -> None:
-    """An event without a type is shown."""
-    child = started(jsm, "--count", "2")
-    tell(peer, {})
-    tell(peer, {"type": "io.other.v1", "timestamp": "soon", "x": [1]})
-    assert finished(child) == "[-] event without a type\n\n[soon] io.other.v1\n  X: [1]\n\n"
 
 
 def test_events_that_a_stream_has(jsm: Jsm, raw: RawClient) -> None:

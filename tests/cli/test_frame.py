@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from typing import Any, NoReturn
 
 import click
 import pytest
-from fix_jsm import NOWHERE, Jsm, Result, run_jsm
+from fix_jsm import NOWHERE, Jsm, run_jsm
 from fix_threads import SCALE
 from rawnats import RawClient
 
@@ -93,16 +92,6 @@ def test_with_json_the_error_is_a_document(
         assert document["err_code"] == error.err_code
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
-def test_ctrl_c_has_the_same_words_everywhere(
-    failing: list[BaseException], error: BaseException
-) -> None:
-    """A person and a program read "interrupted", and not the name of a Python class."""
-    failing.append(error)
-    assert run_jsm("fail").err == "jsm: interrupted\n"
-    assert json.loads(run_jsm("fail", "-j").err)["error"]["description"] == "interrupted"
-
-
 def test_every_error_of_the_library_has_a_status() -> None:
     """No error of the library is taken for an unknown one by accident: the root has a status."""
     assert exit_status(errors.Error("x")) is ExitStatus.FAILED
@@ -121,13 +110,6 @@ def test_error_text_is_folded_into_one_line() -> None:
     assert one_line(errors.Error()) == "Error"
 
 
-def test_broken_pipe_is_quiet(failing: list[BaseException]) -> None:
-    """When the reader goes away nothing is written, and the status is that of SIGPIPE."""
-    for error in (BrokenPipeError(), OSError(errno.EPIPE, "gone")):
-        failing[:] = [error]
-        assert run_jsm("fail") == Result(141, "", "")
-
-
 @pytest.mark.parametrize("args", [("--nonsense",), ("nonsense",), ("demo", "--workers", "0")])
 def test_wrong_usage_is_status_2(args: tuple[str, ...]) -> None:
     """An unknown option or command, or a value out of range, is wrong usage."""
@@ -135,13 +117,6 @@ def test_wrong_usage_is_status_2(args: tuple[str, ...]) -> None:
     assert (result.status, result.out) == (2, "")
     assert result.err.startswith("jsm: ")
     assert result.err.count("\n") == 1
-
-
-def test_wrong_usage_with_json() -> None:
-    """With --json a usage error is a document as well."""
-    result = run_jsm("demo", "-j", "--workers", "0")
-    assert result.status == 2
-    assert "--workers" in json.loads(result.err)["error"]["description"]
 
 
 @pytest.mark.parametrize("option", ["-h", "--help"])
@@ -313,25 +288,6 @@ def test_a_reader_that_goes_away(jsm: Jsm, args: tuple[str, ...]) -> None:
         assert child.wait(10 * SCALE) == ExitStatus.BROKEN_PIPE
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("args", [("--help",), ("account", "info"), ("stream", "ls")])
-def test_the_first_word_comes_soon(jsm: Jsm, args: tuple[str, ...]) -> None:
-    """A command is done within a fraction of a second, interpreter and connection included."""
-    # Of the processor's time, so that others who are at work do not count. It is 0.15 s on an idle
-    # machine, where all of it takes less than 0.2 s.
-    assert min(_seconds(jsm, args) for _ in range(3)) < 0.5 * SCALE
-
-
-def _seconds(jsm: Jsm, args: tuple[str, ...]) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    with jsm.spawn(*args) as child:
-        out, err = child.communicate(timeout=30 * SCALE)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert child.returncode == 0, err
-    assert out
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
 def test_a_bug_is_one_line_unless_more_is_wanted(tmp_path: Path) -> None:
     """An unexpected exception is one line with its location; JSM_DEBUG=1 adds the traceback."""
     code = (
@@ -352,16 +308,6 @@ def test_a_bug_is_one_line_unless_more_is_wanted(tmp_path: Path) -> None:
         text = done.stderr.decode()
         assert "ZeroDivisionError: division by zero" in text
         assert (text.count("\n") == 1) == (lines == 1)
-
-
-def test_no_escape_codes_off_a_terminal(jsm: Jsm, raw: RawClient) -> None:
-    """What is piped is plain text, whatever TERM says."""
-    raw.api("STREAM.CREATE.A", name="A", subjects=["a"], storage="memory")
-    for args in (("account", "info"), ("stream", "ls"), ("errors", "ls"), ("--help",)):
-        child = jsm.spawn(*args, TERM="xterm-256color", CLICOLOR_FORCE="1")
-        out, err = child.communicate(timeout=10 * SCALE)
-        assert child.returncode == 0, err
-        assert b"\x1b" not in out + err
 
 
 @pytest.mark.parametrize(
@@ -411,9 +357,3 @@ def test_json_is_utf_8_whatever_the_locale_says(jsm: Jsm, encoding: str) -> None
     with jsm.spawn("stream", "info", "S", PYTHONIOENCODING=encoding) as child:
         out, _ = child.communicate(timeout=60 * SCALE)
     assert "Description: Gr" in out.decode(encoding)
-
-
-@pytest.mark.parametrize(("alias", "command"), [("publish", "pub"), ("subscribe", "sub")])
-def test_long_names_of_publish_and_subscribe(alias: str, command: str) -> None:
-    """The long names of natscli are aliases."""
-    assert run_jsm(alias, "--help").out == run_jsm(command, "--help").out

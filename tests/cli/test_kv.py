@@ -117,21 +117,6 @@ def test_buckets_are_listed(jsm: Jsm, raw: RawClient) -> None:
     assert "Last Update" in jsm("kv", "ls").ok().out
 
 
-def test_no_buckets(jsm: Jsm) -> None:
-    """Without buckets the list is empty, and that is no error."""
-    assert jsm("kv", "ls").ok().out == "No Key-Value Buckets defined\n"
-    assert jsm("kv", "ls", "-j").ok().json == []
-
-
-def test_info_by_its_names(jsm: Jsm, config: str) -> None:
-    """``info``, ``status`` and ``view`` show the same bucket."""
-    shown = {jsm("kv", name, config).ok().out for name in ("info", "status", "view")}
-    assert len(shown) == 1
-    text = shown.pop()
-    assert "History: 3" in text
-    assert "Values: 3" in text
-
-
 def test_a_bucket_is_deleted_after_confirmation(
     jsm: Jsm, raw: RawClient, config: str, terminal: Any
 ) -> None:
@@ -234,13 +219,6 @@ def test_create_is_for_new_keys(jsm: Jsm, config: str) -> None:
     jsm("kv", "del", config, "name", "-f").ok()
     jsm("kv", "create", config, "name", stdin=b"again").ok()
     assert jsm("kv", "get", config, "name").ok().out == "again"
-
-
-def test_create_without_a_key_names_the_other_command(jsm: Jsm) -> None:
-    """``kv create BUCKET`` is a likely mistake: the error names ``kv add``."""
-    said = jsm("kv", "create", "CONFIG")
-    assert said.status == 2
-    assert "jsm kv add" in said.err
 
 
 def test_update_compares_the_revision(jsm: Jsm, config: str) -> None:
@@ -432,23 +410,10 @@ def test_watch_ends_with_the_bucket(jsm: Jsm, config: str) -> None:
     "words",
     [
         "get NONE k",
-        "put NONE k v",
-        "create NONE k v",
-        "update NONE k v 1",
-        "del NONE k -f",
-        "purge NONE k -f",
-        "history NONE k",
-        "keys NONE",
         "ls NONE",
-        "watch NONE",
-        "compact NONE -f",
         "revert NONE k 1 -f",
-        "info NONE",
-        "edit NONE --history 2 -f",
         "rm NONE -f",
         "get CONFIG none",
-        "history CONFIG none",
-        "del CONFIG none -f",
         "revert CONFIG none 1 -f",
     ],
 )
@@ -461,35 +426,19 @@ def test_what_does_not_exist(jsm: Jsm, words: str) -> None:
 
 
 @pytest.mark.usefixtures("config")
-def test_a_bucket_with_a_similar_name(jsm: Jsm) -> None:
-    """A misspelt bucket is corrected."""
-    assert "did you mean CONFIG?" in jsm("kv", "info", "CONFIGG").err
-
-
-@pytest.mark.usefixtures("config")
 @pytest.mark.parametrize(
     "words",
     [
-        "get A.B k",
         "add A.B",
         "add",
         "add A --history 65",
-        "add A --history 0",
-        "add A --storage disk",
         "add A --mirror-domain hub",
-        "add A --metadata novalue",
         "add A --marker-ttl 10ms",
         "get CONFIG a..b",
-        "get CONFIG .a",
         "put CONFIG a* v",
-        "put CONFIG ü v",
         "get CONFIG k --revision 0",
-        "get CONFIG k --revision x",
         "update CONFIG k v",
-        "update CONFIG k v -1",
         "create CONFIG k v --ttl 1ms",
-        "purge CONFIG k --ttl 1ms -f",
-        "keys CONFIG a..b",
         "keys CONFIG a*b",
         "watch CONFIG --count 0",
         "compact CONFIG -f --older-than x",
@@ -514,16 +463,6 @@ def test_values_that_do_not_fit(jsm: Jsm) -> None:
 
 
 # --- prompts and completion ---------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("config")
-def test_a_bucket_is_chosen_on_a_terminal(jsm: Jsm, terminal: Any) -> None:
-    """``kv info`` without a name offers the buckets on a terminal, and fails elsewhere."""
-    child = terminal("kv", "info")
-    child.answer("Select a bucket", "")
-    child.expect("Information for key-value bucket CONFIG")
-    assert child.wait() == 0
-    assert jsm("kv", "info").status == 2
 
 
 @pytest.mark.usefixtures("config")

@@ -102,6 +102,14 @@ def test_add_creates_the_stream_of_adr_20(jsm: Jsm, raw: RawClient) -> None:
     assert made["stream_info"]["config"]["name"] == "OBJ_FILES"
 
 
+def test_buckets_are_listed(jsm: Jsm, raw: RawClient, files: str) -> None:
+    """``object ls`` lists object stores only."""
+    raw.api("STREAM.CREATE.OBJX", name="OBJX", subjects=["objx"], storage="memory")
+    assert jsm("object", "ls", "-n").ok().out == f"{files}\n"
+    assert [each["bucket"] for each in jsm("obj", "ls", "-j").ok().json] == [files]
+    assert "Last Update" in jsm("object", "ls").ok().out
+
+
 def test_info_of_a_bucket(jsm: Jsm, files: str, terminal: Any) -> None:
     """``info`` and its aliases show the bucket."""
     assert "Sealed" not in jsm("object", "info", files).ok().out
@@ -121,14 +129,6 @@ def test_a_sealed_bucket(jsm: Jsm, files: str) -> None:
     assert jsm("object", "del", files, "data.bin", "-f").status == 1
     jsm("object", "get", files, "data.bin", "-O", "copy").ok()
     assert Path("copy").read_bytes() == DATA
-
-
-def test_a_bucket_is_deleted_after_confirmation(jsm: Jsm, raw: RawClient, files: str) -> None:
-    """Without a terminal, a bucket is deleted only with --force."""
-    assert jsm("object", "rm", files).status == 2
-    assert state(raw)["messages"] == 4
-    assert jsm("object", "rm", files, "-f", "-j").ok().json == {"deleted": [files]}
-    assert jsm("object", "rm", files, "-f").status == 3
 
 
 # --- transfers ----------------------------------------------------------------------------------
@@ -242,12 +242,6 @@ def test_output_to_what_is_no_file(jsm: Jsm, files: str) -> None:
     jsm("object", "get", files, "data.bin", "-O", "pointer", "-f").ok()
     assert Path("pointer").is_symlink()
     assert Path("target").read_bytes() == DATA
-
-
-def test_a_terminal_gets_text(jsm: Jsm, files: str) -> None:
-    """On a terminal an object is shown with escapes."""
-    jsm("object", "put", files, "--name", "t", stdin="é\x1b[2J\xff".encode("latin-1")).ok()
-    assert jsm("object", "get", files, "t", "-O", "-", tty=True).ok().out == "\\xe9\\x1b[2J\\xff"
 
 
 # --- interruptions ------------------------------------------------------------------------------

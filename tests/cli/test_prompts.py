@@ -38,13 +38,6 @@ def asker(*, tty: bool = True, **given: Any) -> tuple[Asker, Screen]:
     return Asker(Settings(env=env, given=given)), screen
 
 
-def test_a_value_that_was_given_is_not_asked_for() -> None:
-    """A given value is returned without a prompt, also an empty text."""
-    ask, screen = asker()
-    assert ask.value("Filter", "--filter", str, value="", blank="none") == ""
-    assert screen.getvalue() == ""
-
-
 def test_nothing_to_choose_from_is_an_error() -> None:
     """An empty list is not shown."""
     ask, _ = asker()

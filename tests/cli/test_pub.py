@@ -144,16 +144,6 @@ def test_several_acknowledgements_are_lines(jsm: Jsm) -> None:
     assert [line["seq"] for line in lines] == [1, 2, 3]
 
 
-@pytest.mark.usefixtures("orders")
-def test_many_acknowledgements_are_counted(jsm: Jsm, raw: RawClient) -> None:
-    """Of many acknowledgements the first are listed; the last one is in the sum."""
-    lines = jsm("pub", "ORDERS.new", "a", "-J", "--count", "50").ok().out.splitlines()
-    assert len(lines) < 30
-    assert lines[-1].startswith("Published 50 messages, 50 bytes in ")
-    assert lines[-1].endswith("; the last is stored in ORDERS with sequence 50")
-    assert len(raw.stored("ORDERS")) == 50
-
-
 def test_nobody_stores_it(jsm: Jsm) -> None:
     """Without a stream for the subject, publishing fails with --jetstream and succeeds without it."""
     assert jsm("pub", "no.stream", "a").status == 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import threading
 from collections.abc import Callable
 
@@ -37,34 +35,6 @@ def test_an_answer_is_shown(jsm: Jsm, peer: RawPeer) -> None:
     assert lines[1].startswith("Received [_INBOX.")
     assert "'pong' in " in lines[1]
     assert lines[2] == "  Kind: test"
-
-
-def test_raw_is_the_body_only(jsm: Jsm, peer: RawPeer) -> None:
-    """With --raw only the body is written."""
-    thread = answering(peer, "req.raw", lambda heard: peer.publish(heard.reply, b'{"a":1}'))
-    assert jsm("req", "req.raw", "", "--raw").ok().out == '{"a":1}\n'
-    thread.join()
-
-
-def test_json(jsm: Jsm, peer: RawPeer) -> None:
-    """With -j one answer is one document: the body in base64, and as text if it is text."""
-    thread = answering(peer, "req.j", lambda heard: peer.publish(heard.reply, b"\xff", ("K: v",)))
-    document = jsm("req", "req.j", "", "-j").ok().json
-    thread.join()
-    assert document["headers"] == {"K": ["v"]}
-    assert base64.b64decode(document["data"]) == b"\xff"
-    assert "text" not in document
-
-
-def test_standard_input_and_templates(jsm: Jsm, peer: RawPeer) -> None:
-    """A request's body may come from standard input, with templates filled in."""
-
-    def answer(heard: Heard) -> None:
-        peer.publish(heard.reply, heard.data.upper())
-
-    thread = answering(peer, "req.in", answer)
-    assert jsm("req", "req.in", "--templates", "-r", stdin=b"n {{Count}}").ok().out == "N 1\n"
-    thread.join()
 
 
 @pytest.mark.parametrize("replies", ["1", "2", "0"])
@@ -120,12 +90,6 @@ def test_fewer_answers_than_wanted(jsm: Jsm, peer: RawPeer) -> None:
     thread.join()
     assert (result.status, result.out) == (4, "one\n\n")
     assert "received 2 of 3 replies" in result.err
-
-
-def test_the_api_can_be_asked(jsm: Jsm) -> None:
-    """The server replies to requests of the JetStream API."""
-    answer = json.loads(jsm("req", "$JS.API.STREAM.NAMES", "", "--raw").ok().out)
-    assert answer["type"] == "io.nats.jetstream.api.v1.stream_names_response"
 
 
 def test_a_consumer_can_be_asked(jsm: Jsm, raw: RawClient) -> None:

@@ -111,11 +111,3 @@ def test_rtt(nats_server: NatsServer) -> None:
     for each in found:
         assert 0 < each["min_ns"] <= each["median_ns"] <= each["max_ns"] < 5_000_000_000
     assert "Median" in run_jsm("-s", nats_server.url, "rtt").ok().out
-
-
-def test_a_config_that_is_no_text(tmp_path: Path) -> None:
-    """A file of another kind is told in one line."""
-    file = tmp_path / "server.conf"
-    file.write_bytes(b"\xff\xfe\x00")
-    refused = run_jsm("server", "run", "--config", str(file))
-    assert (refused.status, refused.err) == (2, f"jsm: {file}: the file is not UTF-8 text\n")

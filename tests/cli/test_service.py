@@ -141,14 +141,6 @@ def test_schedules_that_are_refused(jsm: Jsm) -> None:
         assert text in refused.err
 
 
-@pytest.mark.server("<2.12")
-def test_old_servers_schedule_nothing(jsm: Jsm) -> None:
-    """The needed version is named."""
-    refused = jsm("pub", "a", "x", "--schedule-dest", "b", "--schedule-at", "1h")
-    assert refused.status == 1
-    assert "2.12" in refused.err
-
-
 @pytest.mark.server(">=2.12")
 def test_an_atomic_batch_is_published(jsm: Jsm, js: JetStream) -> None:
     """All lines are stored, or none."""

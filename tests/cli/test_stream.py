@@ -153,13 +153,6 @@ def test_a_field_that_the_server_ignores_is_a_warning(jsm: Jsm) -> None:
     assert "ignored allow_msg_ttl" in made.err
 
 
-def test_no_warning_for_an_accepted_config(jsm: Jsm) -> None:
-    """A config that the server accepts completely causes no warning."""
-    options = ("--subjects", "s.*", "--max-age", "1h", "--metadata", "a=b", "--replicas", "1")
-    assert jsm("stream", "add", "S", *options).ok().err == ""
-    assert jsm("stream", "edit", "S", "--max-msgs", "5", "-f").ok().err == ""
-
-
 def test_metadata_and_placement_options(jsm: Jsm, raw: RawClient) -> None:
     """--metadata is repeatable; --cluster and --tag set the placement."""
     jsm("stream", "add", "S", "--defaults", "--metadata", "team=a=b", "--metadata", "x=").ok()
@@ -472,21 +465,3 @@ def test_deleting_asks_for_confirmation(terminal: Any, raw: RawClient, jsm: Jsm)
     child.answer("Delete Stream ORDERS with 0 messages?", "y")
     assert child.wait() == 0
     assert raw.api("STREAM.NAMES")["total"] == 0
-
-
-def test_a_stream_is_chosen_from_a_list(terminal: Any, jsm: Jsm) -> None:
-    """On a terminal, a command without a stream name shows a list of the streams."""
-    jsm("ms", *SEED.split()).ok()
-    child = terminal("ms", "info")
-    child.expect("» ORDERS")
-    child.send("\n")
-    child.expect("Information for stream ORDERS")
-    assert child.wait() == 0
-
-
-def test_an_identical_add_changes_nothing(jsm: Jsm) -> None:
-    """Adding a stream again says that it is unchanged; with another config it fails."""
-    words = ("stream", "add", "SAME", "--subjects", "same", "--defaults")
-    assert "SAME was created" in jsm(*words).ok().out
-    assert "SAME is unchanged" in jsm(*words).ok().out
-    assert jsm(*words, "--max-age", "1h").status == 1

@@ -79,15 +79,6 @@ def test_a_file_replaces_the_config(stream: Jsm, raw: RawClient, tmp_path: Path)
     assert (config["max_bytes"], config["metadata"]["a"]) == (1_000_000, "b")
 
 
-def test_a_refused_change_is_named(stream: Jsm, raw: RawClient) -> None:
-    """The error names the change that the server refuses."""
-    refused = stream("stream", "edit", "E", "--storage", "memory", "-f")
-    assert refused.status == 1
-    assert "not change storage type" in refused.err
-    assert "storage: file -> memory" in refused.err
-    assert config_of(raw, "E")["storage"] == "file"
-
-
 @pytest.mark.server(">=2.12")  # earlier ones keep a mirror a mirror
 def test_parts_of_a_config_are_removed(stream: Jsm, raw: RawClient) -> None:
     """The --no- options turn a mirror into a normal stream and remove subject rules."""
@@ -108,16 +99,6 @@ def test_parts_of_a_config_are_removed(stream: Jsm, raw: RawClient) -> None:
     stream("stream", "edit", "E", "--no-republish", "--no-transform", "-f").ok()
     config = config_of(raw, "E")
     assert {"republish", "subject_transform"}.isdisjoint(config)
-
-
-def test_editing_needs_force_without_a_terminal(stream: Jsm, raw: RawClient) -> None:
-    """Without a terminal and --force nothing is changed."""
-    refused = stream("stream", "edit", "E", "--max-msgs", "20")
-    assert refused.status == 2
-    assert "--force" in refused.err
-    assert config_of(raw, "E")["max_msgs"] == 10
-    assert stream("stream", "edit", "E", "-i").status == 2
-    assert stream("stream", "edit", "ERR", "--max-msgs", "1").status == 3
 
 
 def test_editing_in_an_editor(stream: Jsm, raw: RawClient, terminal: Any, tmp_path: Path) -> None:

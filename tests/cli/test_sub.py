@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -67,14 +66,6 @@ def test_several_subjects(jsm: Jsm, peer: RawPeer) -> None:
     peer.publish("sub.m1")
     peer.publish("sub.m2")
     assert sorted(finished(child)) == ["sub.m1", "sub.m2"]
-
-
-def test_timestamps(jsm: Jsm, peer: RawPeer) -> None:
-    """With -t a line begins with local time and its offset."""
-    child = started(jsm, "sub.time", "--count", "1", "-t")
-    peer.publish("sub.time")
-    (line,) = finished(child)
-    assert re.match(r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d [+-]\d{4} \[#1\] Received on ", line)
 
 
 def test_raw_bodies(jsm: Jsm, peer: RawPeer) -> None:
@@ -381,15 +372,6 @@ def test_the_document_of_what_a_consumer_pushes(jsm: Jsm, raw: RawClient) -> Non
     assert (document["stream"], document["consumer"], document["stream_seq"]) == ("ORDERS", "P", 1)
     assert (document["pending"], document["acked"]) == (5, False)
     assert "reply" not in document
-
-
-@pytest.mark.usefixtures("orders")
-def test_no_such_stream(jsm: Jsm) -> None:
-    """A missing stream has exit status 3 and a suggestion."""
-    result = jsm("sub", "--stream", "ORDRES")
-    assert result.status == 3
-    assert "did you mean ORDERS?" in result.err
-    assert jsm("sub", "not.stored.anywhere", "--all").status == 3
 
 
 @pytest.mark.parametrize(

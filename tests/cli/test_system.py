@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from fix_jsm import Jsm, Result, run_jsm
+from fix_jsm import Result, run_jsm
 from fix_server import wait_for_peers
 from fix_threads import wait_until
 
@@ -145,18 +145,6 @@ def test_other_users_are_told_to_log_in(servers: NatsCluster, command: str) -> N
     refused = run_jsm("-s", servers.urls[0], "server", *command.split())
     assert refused.status == 6
     assert "log in as a user of the system account" in refused.err
-
-
-def test_a_report_is_repeated(jsm: Jsm) -> None:
-    """--watch refreshes it until Ctrl-C."""
-    child = jsm.spawn("account", "report", "statistics", "--watch", "100ms", "-j")
-    assert child.stdout is not None
-    try:
-        lines = [child.stdout.readline() for _ in range(2)]
-    finally:
-        child.kill()
-        child.communicate()
-    assert all(line.startswith(b"[{") for line in lines)
 
 
 def test_a_single_server_without_jetstream() -> None:

@@ -49,13 +49,6 @@ def test_random_has_a_length_in_range_and_differs(call: str) -> None:
     assert len(set(texts)) > 100
 
 
-def test_ids_and_times_are_new_for_each_message() -> None:
-    """Two messages have two ids."""
-    first, second = Values(count=1), Values(count=2)
-    assert first.id != second.id
-    assert first.time <= second.time
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [

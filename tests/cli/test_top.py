@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import signal
 import sys
 import termios
@@ -185,28 +184,6 @@ def test_once_as_text(jsm: Jsm) -> None:
     reader = next(line for line in lines if line.startswith("ORDERS > NEW"))
     assert reader.split()[3:5] == ["2", "1"]
     assert "ORDERS > NEW" not in jsm("top", "--once", "--view", "streams", "--interval", "50ms").out
-
-
-def test_many_streams_are_listed_completely(jsm: Jsm, raw: RawClient) -> None:
-    """All pages of a long list are read, and the filter finds every consumer."""
-    for serial in range(260):
-        name = f"S{serial:03}"
-        raw.api(f"STREAM.CREATE.{name}", name=name, subjects=[name], storage="memory")
-        config = {"durable_name": f"C{serial:03}", "mem_storage": True}
-        raw.api(f"CONSUMER.CREATE.{name}.C{serial:03}", stream_name=name, config=config)
-    args = ("top", "--once", "--interval", "10ms")
-    found = jsm(*args, "-j", "--filter", "c259").ok().json
-    assert [(row["stream"], row["name"]) for row in found["consumers"]] == [("S259", "C259")]
-    assert "Consumers (260)" in jsm(*args, "--view", "consumers").ok().out
-
-
-@pytest.mark.usefixtures("orders")
-def test_a_filter_and_a_view(jsm: Jsm) -> None:
-    """--filter and --view leave other rows and tables out of the document."""
-    args = ("top", "--once", "-j", "--interval", "50ms")
-    assert jsm(*args, "--filter", "new").ok().json["streams"] == []
-    assert len(jsm(*args, "--filter", "new").ok().json["consumers"]) == 1
-    assert "consumers" not in jsm(*args, "--view", "streams").ok().json
 
 
 @pytest.mark.usefixtures("orders")
@@ -542,19 +519,6 @@ def test_the_terminal_is_restored(
         top._child.send_signal(key)
     assert top.wait() == status
     assert_restored(top)
-
-
-@pytest.mark.usefixtures("jsm")
-@pytest.mark.parametrize("how", [{"NO_COLOR": "1"}, {"JSM_COLOR": "never"}], ids=str)
-def test_no_color_is_grey(terminal: Callable[..., Terminal], how: dict[str, str]) -> None:
-    """Without colours there are shades of grey."""
-    top = terminal("top", COLORTERM="truecolor", **how)
-    top.expect("No consumers")
-    top.send("q")
-    assert top.wait() == 0
-    colours = re.findall(r"[34]8;2;(\d+);(\d+);(\d+)", top.raw)
-    assert colours
-    assert all(len(set(each)) == 1 for each in colours)
 
 
 def test_the_screen_during_an_outage(terminal: Callable[..., Terminal]) -> None:

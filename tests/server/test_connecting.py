@@ -122,6 +122,15 @@ def test_an_impossible_host_name_is_an_unreachable_server(
     [
         ("passwd", PASSWORD),
         ("connect_timeout", 0),
+        ("connect_timeout", "2"),
+        ("max_reconnect_attempts", -2),
+        ("reconnect_time_wait", -1),
+        ("ping_interval", 0),
+        ("pending_size", -1),
+        ("allow_reconnect", "no"),
+        ("error_cb", "print"),
+        ("inbox_prefix", "two words"),
+        ("name", 7),
     ],
 )
 def test_an_invalid_option_is_refused_by_name(option: str, value: object) -> None:
@@ -137,6 +146,14 @@ def test_an_invalid_option_is_refused_by_name(option: str, value: object) -> Non
         listening.settimeout(0)
         with pytest.raises(BlockingIOError):
             listening.accept()
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:4222", "nats://", "nats://127.0.0.1:99999"])
+def test_an_invalid_url_is_refused(url: str) -> None:
+    """An invalid server URL is an error of the option servers."""
+    with pytest.raises(InvalidOptionError) as caught:
+        jetstream_sync.connect(url)
+    assert caught.value.option == "servers"
 
 
 # --- unreachable servers ----------------------------------------------------------------------
@@ -221,6 +238,23 @@ def test_a_wrong_login_is_refused_without_repeating_it(
     assert user_server.url in str(caught.value)
     assert "Authorization Violation" in str(caught.value)
     assert PASSWORD not in shown(caught.value)
+
+
+def test_a_wrong_login_in_the_url_is_not_repeated(
+    user_server: NatsServer, token_server: NatsServer
+) -> None:
+    """A refused login in a URL does not appear in any error."""
+    for login, server in (("worker:not-it-1", user_server), ("not-it-1", token_server)):
+        with pytest.raises(AuthorizationError) as caught:
+            jetstream_sync.connect(server.url.replace("//", f"//{login}@"))
+        assert "not-it-1" not in shown(caught.value)
+
+
+def test_a_wrong_token_is_refused_without_repeating_it(token_server: NatsServer) -> None:
+    """A token that the server refuses is an error without the token in it."""
+    with within(1.0), pytest.raises(AuthorizationError) as caught:
+        jetstream_sync.connect(token_server.url, token="not-" + TOKEN)
+    assert TOKEN not in shown(caught.value)
 
 
 def test_the_right_password_by_option_and_by_url(user_server: NatsServer) -> None:

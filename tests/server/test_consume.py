@@ -439,6 +439,23 @@ def test_silence_is_reported_and_it_goes_on(
     assert got == list(range(103))
 
 
+def test_a_restart_is_survived(
+    js: JetStream, consumer: PullConsumer, fresh_server: NatsServer
+) -> None:
+    """After a restart of the server with its store, the callback gets the next messages."""
+    got = Got()
+    with consumer.consume(got) as handle:
+        fill(js, 100)
+        wait_until(lambda: len(got) == 100)
+        wait_until(lambda: consumer.info().num_ack_pending == 0)
+        fresh_server.restart()
+        wait_until(lambda: consumer.info().num_waiting == 1, 10)
+        fill(js, 100, first=100)
+        wait_until(lambda: len(got) == 200)
+        assert (handle.closed, handle.error) == (False, None)
+    assert got == list(range(200))
+
+
 def test_a_callback_slower_than_a_request_loses_nothing(
     js: JetStream, consumer: PullConsumer, errors: Errors
 ) -> None:

@@ -19,6 +19,7 @@ from jetstream_sync import (
     AckPolicy,
     APIError,
     BadRequestError,
+    BadSubjectError,
     Connection,
     ConsumerConfig,
     ConsumerDoesNotExistError,
@@ -26,6 +27,7 @@ from jetstream_sync import (
     ConsumerIsPushBasedError,
     ConsumerNotFoundError,
     DeliverPolicy,
+    InvalidNameError,
     InvalidOptionError,
     JetStream,
     MaxConsumersError,
@@ -37,6 +39,8 @@ from jetstream_sync import (
 from jetstream_sync.codec import encode
 from jetstream_sync.jetstream.consumer_api import CREATE, add_consumer
 from jetstream_sync.server import NatsServer
+
+BAD_NAMES = ["", "a.b", "a b", "a*", "a>", "a/b", "a\\b", "a\r\n"]
 
 
 @contextmanager
@@ -380,6 +384,42 @@ def test_lists_are_put_together_of_pages(fresh_server: NatsServer) -> None:
 
 
 # --- what is refused before anything is sent ----------------------------------------------------
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_a_bad_name_is_refused_here(unanswered: JetStream, name: str) -> None:
+    """An invalid name of a stream or consumer, which would change the subject, is never sent."""
+    until = datetime.now(timezone.utc)
+    calls: list[Callable[[], object]] = [
+        lambda: unanswered.create_consumer("S", durable_name=name),
+        lambda: unanswered.create_consumer("S", name=name),
+        lambda: unanswered.get_consumer("S", name),
+        lambda: unanswered.delete_consumer("S", name),
+        lambda: unanswered.pause_consumer("S", name, until),
+        lambda: unanswered.resume_consumer("S", name),
+        lambda: unanswered.create_consumer(name, durable_name="C"),
+        lambda: unanswered.update_consumer(name, durable_name="C"),
+        lambda: unanswered.create_or_update_consumer(name, durable_name="C"),
+        lambda: unanswered.get_consumer(name, "C"),
+        lambda: unanswered.delete_consumer(name, "C"),
+        lambda: unanswered.consumer_names(name),
+        lambda: unanswered.list_consumers(name),
+        lambda: unanswered.pause_consumer(name, "C", until),
+        lambda: unanswered.resume_consumer(name, "C"),
+        lambda: unanswered.ordered_consumer(name),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidNameError):
+            call()
+
+
+@pytest.mark.parametrize("subject", ["", "a b", "a..b", "a.>.b", "a\r\nb"])
+def test_a_bad_filter_is_refused_here(unanswered: JetStream, subject: str) -> None:
+    """A filter becomes part of the request's subject, so it is checked."""
+    with pytest.raises(BadSubjectError):
+        unanswered.create_consumer("S", name="C", filter_subject=subject)
+    with pytest.raises(BadSubjectError):
+        unanswered.create_consumer("S", name="C", filter_subjects=["a", subject])
 
 
 @pytest.mark.parametrize(

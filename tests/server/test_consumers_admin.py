@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -269,3 +270,12 @@ def test_the_server_of_the_consumer_counts(nc: Connection) -> None:
 def test_a_version_is_read(version: str, pair: tuple[int, int] | None) -> None:
     """Versions are compared as numbers, and an invalid version is recognised."""
     assert release(version) == pair
+
+
+@pytest.mark.parametrize("name", ["ConsumerInvalidResetError", "ServerTooOldError"])
+def test_errors_survive_pickle(name: str) -> None:
+    """Between processes an error keeps its class, its fields and its text."""
+    cls = getattr(jetstream_sync, name)
+    error = cls(400, 10204, "no") if issubclass(cls, BadRequestError) else cls("a", "2.14", "2.1")
+    copied = pickle.loads(pickle.dumps(error))
+    assert (type(copied), vars(copied), str(copied)) == (cls, vars(error), str(error))

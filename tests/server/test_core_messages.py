@@ -16,10 +16,12 @@ from fix_threads import STALL, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
+    BadSubjectError,
     BadSubscriptionError,
     Connection,
     Headers,
     InvalidArgumentError,
+    InvalidHeaderError,
     InvalidOptionError,
     MaxPayloadError,
     Msg,
@@ -198,6 +200,56 @@ def test_the_largest_messages_arrive(nc: Connection, subject: str) -> None:
 
 
 # --- invalid messages ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["", ".", "a.", ".a", "a..b", "a b", "a\tb", "a\r\nPING", "a.*", "*", "a.>", ">", "\udc00x"],
+)
+def test_bad_subjects_are_refused(nc: Connection, subject: str, bad: str) -> None:
+    """A subject that cannot be published to is refused, and the connection stays usable."""
+    with nc.subscribe(subject) as sub:
+        with pytest.raises(BadSubjectError):
+            nc.publish(bad, b"x")
+        if bad:
+            with pytest.raises(BadSubjectError):
+                nc.publish(subject, b"x", reply=bad)
+        nc.publish(subject, b"good")
+        assert sub.next_msg(5).data == b"good"
+    assert nc.stats["errors_received"] == 0
+
+
+@pytest.mark.parametrize("bad", ["", "a..b", "a b", "a\r\nPING", "a.>.b", ">.a"])
+def test_invalid_subjects_cannot_be_subscribed_to(nc: Connection, bad: str) -> None:
+    """An invalid pattern or queue group is refused, and the connection stays usable."""
+    with pytest.raises(BadSubjectError):
+        nc.subscribe(bad)
+    with pytest.raises(BadSubjectError):
+        nc.subscribe("fine", queue="not fine")
+    nc.flush(5)
+    assert nc.stats["errors_received"] == 0
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"A": "x\r\ny"},
+        {"A": "x\n"},
+        {"A\r\nB": "x"},
+        {"A:": "x"},
+        {"": "x"},
+        {"A": 5},
+        {"A B": "x"},
+    ],
+)
+def test_bad_headers_are_refused(nc: Connection, subject: str, bad: dict[str, str]) -> None:
+    """Invalid headers, such as one with a line break, are refused; the connection stays usable."""
+    with nc.subscribe(subject) as sub:
+        with pytest.raises(InvalidHeaderError):
+            nc.publish(subject, b"x", headers=bad)
+        nc.publish(subject, b"good", headers={"A": "b"})
+        assert sub.next_msg(5).data == b"good"
+    assert nc.stats["errors_received"] == 0
 
 
 # --- delivery -----------------------------------------------------------------------------------

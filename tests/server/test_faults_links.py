@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from jetstream_sync import (
     Connection,
     ConnectionLostError,
     JetStream,
+    JetStreamMsg,
     PullConsumer,
     Stream,
     TimeoutError,
@@ -100,6 +102,88 @@ def waiting(stream: Stream, consumer: str = "C") -> int:
 
 
 # --- readers ------------------------------------------------------------------------------------
+
+
+@every_break
+def test_messages_resume_within_two_heartbeats(
+    far: Connection,
+    line: FaultProxy,
+    js: JetStream,
+    stream: Stream,
+    durable: PullConsumer,
+    how: str,
+) -> None:
+    """An iterator gets new messages within two heartbeats of the new link."""
+    with durable.messages(heartbeat=HEARTBEAT, expires=4) as messages:
+        publish(js, stream.name, range(5))
+        assert read(messages, 5) == [0, 1, 2, 3, 4]
+        with ThreadPoolExecutor(1) as pool:
+            taken = pool.submit(messages.next, 20 * SCALE)
+            break_link(far, line, how)
+            back = time.monotonic()
+            publish(js, stream.name, range(5, 10))
+            taken.result(5 * SCALE).ack()
+        assert time.monotonic() - back < 2 * HEARTBEAT * SCALE
+        assert read(messages, 4) == [6, 7, 8, 9]
+        wait_until(lambda: stream.get_consumer("C").info().num_ack_pending == 0)
+    wait_until(lambda: waiting(stream) == 0)
+
+
+@every_break
+def test_consume_resumes_within_two_heartbeats(
+    far: Connection,
+    line: FaultProxy,
+    js: JetStream,
+    stream: Stream,
+    durable: PullConsumer,
+    how: str,
+) -> None:
+    """A callback gets new messages within two heartbeats of the new link."""
+    got: SimpleQueue[bytes] = SimpleQueue()
+
+    def called(msg: JetStreamMsg) -> None:
+        msg.ack()
+        got.put(msg.data)
+
+    handle = durable.consume(called, heartbeat=HEARTBEAT, expires=4)
+    publish(js, stream.name, range(1))
+    assert got.get(timeout=5 * SCALE) == b"0"
+    break_link(far, line, how)
+    back = time.monotonic()
+    publish(js, stream.name, range(1, 3))
+    assert [got.get(timeout=5 * SCALE) for _ in range(2)] == [b"1", b"2"]
+    assert time.monotonic() - back < 2 * HEARTBEAT * SCALE
+    assert handle.error is None
+    handle.stop()
+    handle.wait_closed(5 * SCALE)
+    wait_until(lambda: waiting(stream) == 0)
+
+
+@every_break
+def test_a_fetch_and_a_next_go_on(
+    far: Connection,
+    line: FaultProxy,
+    js: JetStream,
+    stream: Stream,
+    durable: PullConsumer,
+    how: str,
+) -> None:
+    """A fetch or next that waits during a break gets new messages, and leaves no request behind."""
+    stream.create_consumer(durable_name="N")
+    other = far.jetstream().get_consumer(stream.name, "N")
+    with ThreadPoolExecutor(2) as pool:
+        fetched = pool.submit(durable.fetch, 3, 20 * SCALE)
+        single = pool.submit(other.next, 20 * SCALE)
+        wait_until(lambda: waiting(stream) == 1 and waiting(stream, "N") == 1)
+        break_link(far, line, how)
+        wait_until(lambda: waiting(stream) >= 1 and waiting(stream, "N") >= 1)
+        if how == "server does not know":
+            # The requests of the old link are gone when the server has noticed the break.
+            wait_until(lambda: waiting(stream) == 1 and waiting(stream, "N") == 1)
+        publish(js, stream.name, range(3))
+        assert [msg.data for msg in fetched.result(5 * SCALE)] == [b"0", b"1", b"2"]
+        assert single.result(5 * SCALE).data == b"0"
+    wait_until(lambda: waiting(stream) == 0 and waiting(stream, "N") == 0)
 
 
 @pytest.mark.matrix

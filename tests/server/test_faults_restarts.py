@@ -17,6 +17,7 @@ from rawnats import RawClient
 import jetstream_sync
 from jetstream_sync import (
     Connection,
+    ConnectionLostError,
     JetStream,
     JetStreamMsg,
     NoStreamResponseError,
@@ -171,6 +172,28 @@ def test_what_is_published_with_an_id_is_stored_once(
         state = raw.api("STREAM.INFO.S")["state"]
         assert state["messages"] == state["last_seq"] == len(acknowledged)
     assert Counter(acknowledged.values()).most_common(1)[0][1] == 1
+
+
+@every_end
+def test_every_future_settles(
+    server: NatsServer, alone: Connection, js: JetStream, end: str
+) -> None:
+    """Pending futures fail at once; those made while disconnected are kept for the server."""
+    js.publish("s", b"first")
+    server.pause()
+    waiting = [js.publish_async("s", b"%d" % each, timeout=30) for each in range(50)]
+    alone.jetstream()  # the messages are on their way; there are no responders
+    began = time.monotonic()
+    (server.stop if end == "stop" else server.kill)()
+    errors = [future.exception(5 * SCALE) for future in waiting]
+    assert time.monotonic() - began < 7 * SCALE
+    # A server that is stopped may have acknowledged some before.
+    assert {type(error) for error in errors} <= {ConnectionLostError, type(None)}
+    wait_until(lambda: not alone.is_connected)
+    kept = [js.publish_async("s", b"%d" % each, timeout=30) for each in range(50, 60)]
+    server.start()
+    assert [future.result(10 * SCALE).stream for future in kept] == ["S"] * 10
+    assert js.publish_async_pending == 0
 
 
 def test_fetches_among_crashes_miss_nothing(

@@ -205,11 +205,21 @@ def test_a_large_message_passes(js: JetStream, stream: Stream, nc: Connection) -
     [
         ({}, "batch"),
         ({"batch": 0}, "batch"),
+        ({"batch": -1}, "batch"),
+        ({"batch": 1.5}, "batch"),
+        ({"batch": "1"}, "batch"),
         ({"batch": 1, "timeout": 0}, "timeout"),
+        ({"batch": 1, "timeout": -1}, "timeout"),
+        ({"batch": 1, "timeout": "1"}, "timeout"),
         ({"max_bytes": 0}, "max_bytes"),
+        ({"max_bytes": -5}, "max_bytes"),
         ({"batch": 1, "timeout": 1, "heartbeat": 0.6}, "heartbeat"),
+        ({"batch": 1, "timeout": 1, "heartbeat": -0.1}, "heartbeat"),
         ({"batch": 1, "group": "G"}, "group"),
+        ({"batch": 1, "min_pending": 5}, "min_pending"),
+        ({"batch": 1, "priority": 10, "group": "G"}, "priority"),
         ({"batch": 1, "expires": 5}, "expires"),
+        ({"batch": 1, "no_wait": True}, "no_wait"),
     ],
 )
 def test_invalid_options_are_refused_by_the_client(
@@ -222,6 +232,13 @@ def test_invalid_options_are_refused_by_the_client(
     assert caught.value.option == named
     assert nc.stats["out_msgs"] == sent
     assert subscriptions(nc) == 0
+
+
+def test_fetch_no_wait_refuses_the_same(consumer: PullConsumer) -> None:
+    """``fetch_no_wait`` has the same rules for a batch and bytes."""
+    for options in ({}, {"batch": 0}, {"batch": 1, "max_bytes": -1}, {"batch": 1, "foo": 1}):
+        with pytest.raises(InvalidOptionError):
+            consumer.fetch_no_wait(**options)  # type: ignore[arg-type]
 
 
 def test_limits_of_the_consumer_are_typed_errors(stream: Stream) -> None:

@@ -57,6 +57,7 @@ from jetstream_sync import (
     Subscription,
     Watch,
     WatchHandle,
+    errors,
 )
 from jetstream_sync.client.threads import _fork_aware, after_fork
 from jetstream_sync.client.transport import _Opening
@@ -822,3 +823,24 @@ def test_options_can_be_sent_to_another_process(nats_server: NatsServer) -> None
     del again["tls"]
     with jetstream_sync.connect(nats_server.url, **again) as nc:
         nc.flush()
+
+
+def test_errors_survive_pickle(nc: Connection, nats_server: NatsServer) -> None:
+    """Errors of a connection are equal after pickling."""
+    raised: list[Exception] = []
+    for call in (
+        lambda: nc.publish("a b"),
+        lambda: nc.publish("a", b"x" * (nc.max_payload + 1)),
+        lambda: nc.request("fork.unserved", timeout=5),
+        lambda: nc.subscribe("fork.a").next_msg(timeout=0),
+        lambda: jetstream_sync.connect("nats://127.0.0.1:1"),
+        lambda: jetstream_sync.connect(nats_server.url, conect_timeout=1),
+    ):
+        with pytest.raises(errors.Error) as caught:
+            call()
+        raised.append(caught.value)
+    for error in raised:
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is type(error)
+        assert str(again) == str(error)
+        assert again.args == error.args

@@ -154,6 +154,19 @@ def test_only_buckets_are_listed(js: JetStream, bucket: str) -> None:
         js.key_value(f"{bucket}-x")
 
 
+def test_refused_before_anything_is_sent(nc: Connection, js: JetStream, bucket: str) -> None:
+    """Bad names and limits cost no request."""
+    before = nc.stats["out_msgs"]
+    for wrong in ({"history": 65}, {"limit_marker_ttl": 0.5}):
+        with pytest.raises(InvalidOptionError):
+            js.create_key_value(bucket=bucket, **wrong)
+    with pytest.raises(InvalidNameError):
+        js.create_key_value(bucket="a.b")
+    with pytest.raises(InvalidOptionError, match="no such field"):
+        js.create_key_value(bucket=bucket, hystory=2)  # type: ignore[call-arg]
+    assert nc.stats["out_msgs"] == before
+
+
 @pytest.mark.parametrize("key", ["a..b", ".a", "a b", "", "a.*", ">", "_kv.a"])
 def test_refused_keys(kv: KeyValue, key: str) -> None:
     """No write accepts a malformed or reserved key, even one that the server would accept."""

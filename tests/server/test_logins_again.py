@@ -293,6 +293,54 @@ def test_a_whole_account_may_run_out():
         nc.close()
 
 
+def test_a_login_resets_the_count_of_refusals():
+    """A successful login resets the count of refusals: logins may expire again."""
+    expired = b"-ERR 'User Authentication Expired'\r\n"
+
+    def play(peer: ScriptedPeer) -> None:
+        peer.handshake()
+        if server.clients <= 4:
+            peer.send(expired)
+            peer.close()
+
+    with Listener(play) as server, jetstream_sync.connect(server.url, **QUICK) as nc:
+        wait_until(lambda: is_back(nc, 4))
+        nc.close()
+
+
+def test_another_refusal_in_between_starts_the_count_again():
+    """Only the same refusal twice in a row closes the connection."""
+    words = [b"Authorization Violation", b"Authentication Timeout", b"Authorization Violation"]
+
+    def play(peer: ScriptedPeer) -> None:
+        said = server.clients - 2
+        if 0 <= said < len(words):
+            peer.send(b"INFO {}\r\n")
+            peer.line()
+            peer.send(b"-ERR '%b'\r\n" % words[said])
+            peer.close()
+        else:
+            peer.handshake()
+            if said < 0:
+                peer.close()
+
+    with Listener(play) as server, jetstream_sync.connect(server.url, **QUICK) as nc:
+        wait_until(lambda: is_back(nc, 1))
+        nc.close()
+    assert server.clients == 5
+
+
+def test_two_servers_with_one_that_refuses():
+    """A server that refuses the login once is skipped, and the other one is used."""
+    user = User()
+    with nkey_server(user) as good, nkey_server(User()) as bad:
+        nc = jetstream_sync.connect(
+            [bad.url, good.url], nkeys_seed_str=user.seed, dont_randomize=True, **QUICK
+        )
+        with nc:
+            assert nc.connected_url == good.url
+
+
 def test_the_first_connect_does_not_ask_twice():
     """At the first connect a server that refuses is asked once, and the error names it."""
     asked: list[Path] = []

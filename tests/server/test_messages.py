@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from fix_threads import between, wait_until
@@ -17,6 +18,7 @@ from jetstream_sync import (
     ConnectionClosedError,
     ConsumerDeletedError,
     ConsumerNotFoundError,
+    InvalidOptionError,
     IteratorClosedError,
     JetStream,
     JetStreamMsg,
@@ -392,6 +394,32 @@ def test_the_consumer_s_limits_bound_the_defaults(js: JetStream, stream: Stream)
     fill(js, stream.name, 50)
     with between(0, 5), consumer.messages() as messages:
         assert take(messages, 50) == list(range(50))
+
+
+def test_invalid_options_are_refused(consumer: PullConsumer, nc: Connection) -> None:
+    """The error names the option, and no subscription is left."""
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"max_messages": 0}, "max_messages"),
+        ({"max_messages": True}, "max_messages"),
+        ({"max_bytes": -1}, "max_bytes"),
+        ({"max_messages": 10, "threshold_messages": 11}, "threshold_messages"),
+        ({"threshold_messages": 0}, "threshold_messages"),
+        ({"threshold_bytes": 10}, "threshold_bytes"),
+        ({"max_bytes": 10, "threshold_bytes": 11}, "threshold_bytes"),
+        ({"expires": 0.9}, "expires"),
+        ({"heartbeat": 0.4}, "heartbeat"),
+        ({"heartbeat": 31, "expires": 90}, "heartbeat"),
+        ({"heartbeat": 16, "expires": 30}, "heartbeat"),
+        ({"stop_after": 0}, "stop_after"),
+        ({"batch": 5}, "batch"),
+        ({"timeout": 5}, "timeout"),
+        ({"group": "G"}, "group"),
+    ]
+    for options, named in cases:
+        with pytest.raises(InvalidOptionError) as caught:
+            consumer.messages(**options)
+        assert caught.value.option == named, options
+    assert subscriptions(nc) == 0
 
 
 def test_a_request_above_the_consumer_s_limits_is_reported(

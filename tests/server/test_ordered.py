@@ -602,6 +602,25 @@ def test_fetch_is_in_order_over_resets(js: JetStream, stream: Stream) -> None:
     assert got == list(range(101))
 
 
+def test_fetch_goes_on_over_a_new_link(alone: Connection, filed: Stream) -> None:
+    """After a lost link ``fetch`` continues after its last message."""
+    fill(alone.jetstream(), "S", 20)
+    ordered = filed.ordered_consumer()
+    got = [int(msg.data) for msg in ordered.fetch(5)]
+    break_link(alone)
+    while len(got) < 20:
+        got += [int(msg.data) for msg in ordered.fetch(5, timeout=5)]
+    assert got == list(range(20))
+
+
+def test_bad_fetches_are_refused(stream: Stream) -> None:
+    """Neither batch nor bytes, or a timeout of 0 or less, is an `InvalidOptionError`."""
+    ordered = stream.ordered_consumer()
+    for options in ({}, {"batch": 0}, {"batch": 1, "timeout": 0}, {"batch": 1, "timeout": -1}):
+        with pytest.raises(InvalidOptionError):
+            ordered.fetch(**options)
+
+
 def test_consume_calls_back_in_order_over_resets(js: JetStream, stream: Stream) -> None:
     """The callback gets every message in order, although the consumer is deleted meanwhile."""
     fill(js, stream.name, 200)

@@ -11,9 +11,11 @@ from fix_threads import between, wait_until
 import jetstream_sync
 from jetstream_sync import (
     APIError,
+    BadSubjectError,
     Connection,
     ConnectionClosedError,
     Headers,
+    InvalidHeaderError,
     InvalidOptionError,
     InvalidResponseError,
     JetStream,
@@ -215,7 +217,46 @@ def test_a_ttl_is_refused_if_the_stream_does_not_allow_it(js: JetStream, stream:
     assert stream.info().state.messages == 0
 
 
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("expected_last_sequence", -1),
+        ("expected_last_sequence", True),
+        ("expected_last_sequence", 2**64),
+        ("expected_last_subject_sequence", 1.5),
+        ("msg_ttl", 0.5),
+        ("msg_ttl", "1s"),
+        ("msg_id", ""),
+        ("expected_last_msg_id", 5),
+    ],
+)
+def test_invalid_arguments_are_refused_by_the_client(
+    js: JetStream, stream: Stream, nc: Connection, argument: str, value: object
+) -> None:
+    """An invalid argument is named in an `InvalidOptionError`, and nothing is sent."""
+    sent = nc.stats["out_msgs"]
+    with pytest.raises(InvalidOptionError) as caught:
+        js.publish(f"{stream.name}.a", **{argument: value})  # type: ignore[arg-type]
+    assert caught.value.option == argument
+    assert nc.stats["out_msgs"] == sent
+
+
 # --- invalid messages ---------------------------------------------------------------------------
+
+
+def test_a_bad_subject_or_header_is_refused_locally(
+    js: JetStream, stream: Stream, nc: Connection
+) -> None:
+    """An invalid message is a typed error at once, nothing is sent, the connection stays usable."""
+    sent = nc.stats["out_msgs"]
+    for subject in ("", f"{stream.name}.*", f"{stream.name}.>", "a b", "a\r\nb"):
+        with pytest.raises(BadSubjectError):
+            js.publish(subject)
+    for headers in ({"A": "x\r\ny"}, {"A:b": "x"}, {"": "x"}):
+        with pytest.raises(InvalidHeaderError):
+            js.publish(f"{stream.name}.a", headers=headers)
+    assert nc.stats["out_msgs"] == sent
+    assert js.publish(f"{stream.name}.a").seq == 1
 
 
 def test_the_server_s_limit_counts_headers_and_payload(

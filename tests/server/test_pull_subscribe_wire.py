@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from fix_proxy import Listener, ScriptedPeer
-from fix_threads import STALL
+from fix_threads import STALL, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
@@ -140,6 +140,18 @@ def test_a_batch_is_asked_for_without_waiting_and_then_with(stage: Stage) -> Non
     assert server.line() == b"UNSUB " + server.sid(reply)
     assert [msg.data for msg in fetched.result(1)] == [b"helo"]
     assert 0.99 < time.monotonic() - began < 1.5 + STALL
+
+
+def test_the_request_ends_a_tenth_of_a_second_before_the_fetch(stage: Stage) -> None:
+    """Of five seconds the second request gets 4.9, minus the duration of the first one."""
+    fetched = stage.fetch(2, timeout=5)
+    reply, _ = stage.server.request()
+    stage.server.status(reply, b"404 No Messages")
+    _, body = stage.server.request()
+    assert 4_800_000_000 < body["expires"] <= 4_900_000_000
+    for number in (1, 2):
+        stage.server.message(reply, number)
+    assert len(fetched.result(1)) == 2
 
 
 def test_a_full_batch_is_one_request(stage: Stage) -> None:
@@ -292,6 +304,15 @@ def test_other_statuses_are_errors(
     )
 
 
+def test_messages_before_an_error_are_returned(stage: Stage) -> None:
+    """Messages received before an error are returned."""
+    fetched = stage.fetch(5, timeout=10)
+    reply, _ = stage.server.request()
+    stage.server.message(reply, 1)
+    stage.server.status(reply, b"409 Exceeded MaxWaiting")
+    assert len(fetched.result(1)) == 1
+
+
 def test_the_waiting_request_has_a_heartbeat(stage: Stage) -> None:
     """The second request has a heartbeat; silence of twice its length is an error."""
     fetched = stage.fetch(5, timeout=10, heartbeat=0.2)
@@ -318,3 +339,14 @@ def test_without_a_timeout_it_asks_again_and_again(stage: Stage) -> None:
     stage.server.message(reply, 1)
     stage.server.message(reply, 2)
     assert len(fetched.result(1)) == 2
+
+
+def test_pending_counts_what_a_fetch_has_not_taken(stage: Stage) -> None:
+    """Between fetches nothing is pending: a subscription requests only what it returns."""
+    fetched = stage.fetch(1)
+    reply, _ = stage.server.request()
+    assert (stage.sub.pending_msgs, stage.sub.pending_bytes, stage.sub.delivered) == (0, 0, 0)
+    stage.server.message(reply, 1)
+    fetched.result(1)
+    wait_until(lambda: stage.sub.delivered == 1)
+    assert (stage.sub.pending_msgs, stage.sub.pending_bytes) == (0, 0)

@@ -257,6 +257,56 @@ def test_the_token_function_is_called_for_each_link() -> None:
     assert threads[1].startswith("nats-reader")
 
 
+def refusing(peer: ScriptedPeer) -> None:
+    """Refuse a login like nats-server."""
+    peer.send(b"INFO {}\r\n")
+    peer.line()
+    peer.send(b"-ERR 'Authorization Violation'\r\n")
+    peer.close()
+
+
+def test_the_same_refusal_twice_ends_it() -> None:
+    """A server that refuses the login twice with the same text ends the connection."""
+    diary = EventLog()
+    with Listener() as listener:
+        nc = jetstream_sync.connect(listener.url, **diary.options, **QUICK)
+        listener._play = refusing
+        listener.take().close()
+        diary.event(EventKind.DISCONNECTED)
+        for _ in range(2):
+            assert isinstance(diary.error(), AuthorizationError)
+        over = diary.event(EventKind.CLOSED)
+        assert isinstance(over.error, AuthorizationError)
+        assert isinstance(nc.last_error, AuthorizationError)
+        assert "Authorization Violation" in str(nc.last_error)
+        assert listener.clients == 3
+        with pytest.raises(AuthorizationError):
+            nc.publish("late")
+        nc.close()
+
+
+def test_refusals_may_be_ignored() -> None:
+    """With ignore_auth_error_abort attempts continue until the login is accepted."""
+    refused = threading.Event()
+    with Listener() as listener:
+        nc = jetstream_sync.connect(
+            listener.url, ignore_auth_error_abort=True, error_cb=lambda _: None, **QUICK
+        )
+
+        def play(peer: ScriptedPeer) -> None:
+            if listener.clients < 6:
+                refusing(peer)
+            else:
+                refused.set()
+                peer.handshake()
+
+        listener._play = play
+        listener.take().close()
+        assert refused.wait(5 * SCALE)
+        wait_until(lambda: nc.is_connected)
+        nc.close()
+
+
 def test_discovered_servers_and_lame_ducks() -> None:
     """Discovered servers are reported with their URLs, lame duck mode once; not the first INFO."""
     diary = EventLog()
@@ -493,6 +543,20 @@ def test_retry_on_failed_connect_gives_up() -> None:
     nc.close()
 
 
+def test_retry_on_failed_connect_is_no_excuse_for_a_wrong_login() -> None:
+    """A server that refuses the login again ends it with that error."""
+    diary = EventLog()
+    with Listener(refusing) as listener:
+        nc = jetstream_sync.connect(
+            listener.url, retry_on_failed_connect=True, **diary.options, **QUICK
+        )
+        for _ in range(2):
+            assert isinstance(diary.error(), AuthorizationError)
+        assert isinstance(diary.event(EventKind.CLOSED).error, AuthorizationError)
+        assert listener.clients == 2
+        nc.close()
+
+
 def test_leaving_the_block_before_the_first_link() -> None:
     """The end of a with block closes a connection that has no link yet, without an error."""
     began = time.monotonic()
@@ -509,3 +573,38 @@ def test_leaving_the_block_before_the_first_link() -> None:
 
 
 # --- number of attempts ---------------------------------------------------------------------------
+
+
+def test_a_server_that_hangs_up_at_once_is_not_asked_without_end() -> None:
+    """Links that break immediately are followed by the reconnect wait, too."""
+    with Listener() as listener:
+        listener._play = lambda peer: (peer.handshake(), peer.close())
+        nc = jetstream_sync.connect(listener.url, reconnect_time_wait=60)
+        wait_until(lambda: listener.clients == 2)
+        wait_until(lambda: nc.is_reconnecting)
+        nc.reconnect()
+        wait_until(lambda: listener.clients >= 3)
+        assert listener.clients <= 4
+        nc.close()
+        assert ended(nc)
+
+
+def test_reconnect_delay_cb() -> None:
+    """reconnect_delay_cb is called once per round, and its result is the wait."""
+    walks: SimpleQueue[int] = SimpleQueue()
+
+    def delay(number: int) -> float:
+        walks.put(number)
+        return 0.0 if number < 4 else 60.0
+
+    with Listener() as listener:
+        nc = jetstream_sync.connect(
+            listener.url, reconnect_delay_cb=delay, max_reconnect_attempts=-1
+        )
+        listener.refuse()
+        listener.take().close()
+        assert [walks.get(timeout=5 * SCALE) for _ in range(4)] == [1, 2, 3, 4]
+        began = time.monotonic()
+        nc.close()
+        assert time.monotonic() - began < 1 * SCALE
+        assert ended(nc)

@@ -19,6 +19,7 @@ from fix_threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
+    AuthorizationError,
     Connection,
     ConnectionClosedError,
     ConnectionEvent,
@@ -129,6 +130,39 @@ def test_reconnect_loses_nothing(server: NatsServer) -> None:
         assert sorted(received) == list(range(published))
         with pytest.raises(TimeoutError):
             sub.next_msg(0.1)
+
+
+def test_a_new_password_is_taken_at_the_next_link() -> None:
+    """If the server's password changed, a function that returns the new one is called."""
+    passwords = iter(["old", "new"])
+    config = "authorization {{ user: clerk, password: {} }}"
+    with NatsServer(jetstream=False, config=config.format("old")) as old:
+        nc = jetstream_sync.connect(
+            old.url, user="clerk", password=lambda: next(passwords), **QUICK
+        )
+        port = old.port
+        old.stop()
+        wait_until(lambda: nc.is_reconnecting)
+        with NatsServer(jetstream=False, config=config.format("new"), port=port):
+            wait_until(lambda: nc.is_connected)
+            nc.flush(5 * SCALE)
+            nc.close()
+
+
+def test_an_old_password_is_refused_twice() -> None:
+    """If the password changed and the old one is sent twice, the connection is closed."""
+    config = "authorization {{ user: clerk, password: {} }}"
+    with NatsServer(jetstream=False, config=config.format("old")) as old:
+        nc = jetstream_sync.connect(
+            old.url, user="clerk", password="old", error_cb=lambda _: None, **QUICK
+        )
+        port = old.port
+        old.stop()
+        wait_until(lambda: nc.is_reconnecting)
+        with NatsServer(jetstream=False, config=config.format("new"), port=port):
+            wait_until(lambda: nc.is_closed)
+        assert isinstance(nc.last_error, AuthorizationError)
+        nc.close()
 
 
 def test_a_full_server_is_tried_again() -> None:

@@ -17,6 +17,7 @@ from fix_threads import SCALE, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (
+    AuthorizationError,
     BadSubscriptionError,
     Connection,
     ConnectionClosedError,
@@ -420,6 +421,26 @@ def test_there_is_no_wait_after_the_last_failure(server: NatsServer) -> None:
     assert closed.wait(5 * SCALE)
     assert nc.is_closed
     nc.close()
+
+
+def test_attempts_are_made_as_often_as_allowed() -> None:
+    """A server is tried exactly max_reconnect_attempts times in a row."""
+    closed = threading.Event()
+    with Listener() as listener:
+        nc = jetstream_sync.connect(
+            listener.url,
+            max_reconnect_attempts=4,
+            reconnect_time_wait=0,
+            ignore_auth_error_abort=True,
+            closed_cb=closed.set,
+            error_cb=lambda _: None,
+        )
+        listener._play = lambda peer: peer.send(b"-ERR 'Authorization Violation'\r\n")
+        listener.take().close()
+        assert closed.wait(5 * SCALE)
+        assert listener.clients == 1 + 4
+        assert isinstance(nc.last_error, AuthorizationError)
+        nc.close()
 
 
 # --- closing while disconnected ---------------------------------------------------------------

@@ -20,6 +20,7 @@ from jetstream_sync import (
     ConnectionClosedError,
     ConnectionEvent,
     ConnectionLostError,
+    DrainTimeoutError,
     OutboundBufferLimitError,
     SlowConsumerError,
     StaleConnectionError,
@@ -126,6 +127,19 @@ def test_close_does_not_wait_for_a_dead_server(server: NatsServer, *, full: bool
     if publisher is not None:
         publisher.join(5 * SCALE)
         assert not publisher.is_alive()
+
+
+def test_drain_does_not_wait_for_a_dead_server(server: NatsServer) -> None:
+    """drain() takes its timeout and the time of a close() at most, and closes."""
+    nc = jetstream_sync.connect(server.url)
+    nc.subscribe("orders", cb=lambda _: None)
+    nc.flush(5 * SCALE)
+    server.pause()
+    began = time.monotonic()
+    with pytest.raises(DrainTimeoutError):
+        nc.drain(timeout=0.3)
+    assert time.monotonic() - began < 2.3 * SCALE
+    assert nc.is_closed
 
 
 def test_calls_keep_their_deadlines(server: NatsServer) -> None:

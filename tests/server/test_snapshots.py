@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 import random
 import threading
 from collections.abc import Iterator
@@ -38,6 +39,7 @@ from jetstream_sync import (
     StreamNotFoundError,
     StreamSubjectOverlapError,
     TimeoutError,
+    errors,
 )
 from jetstream_sync.codec import decode, encode
 from jetstream_sync.server import NatsCluster, NatsServer
@@ -547,3 +549,19 @@ def test_a_refused_snapshot_has_its_class() -> None:
         with pytest.raises(SnapshotFailedError):
             stream.snapshot()
         assert server.wait_for(lambda said: said.verb == "UNSUB")
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in errors.__all__ if name.startswith(("Snapshot", "Restore"))]
+)
+def test_errors_survive_pickle(name: str) -> None:
+    """Errors keep their class, fields and text through pickle."""
+    cls = getattr(errors, name)
+    made = {
+        "SnapshotBrokenError": ("S", 500, "no"),
+        "RestoreBrokenError": ("S", 1000),
+    }
+    error = cls(*made.get(name, (500, 10062, "text")))
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), vars(again)) == (cls, str(error), vars(error))
+    assert "S" in str(error) or "text" in str(error)

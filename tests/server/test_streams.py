@@ -18,8 +18,10 @@ import jetstream_sync
 from jetstream_sync import (
     APIError,
     BadRequestError,
+    BadSubjectError,
     Connection,
     DiscardPolicy,
+    InvalidNameError,
     InvalidOptionError,
     InvalidResponseError,
     JetStream,
@@ -35,6 +37,8 @@ from jetstream_sync import (
     StreamSubjectOverlapError,
 )
 from jetstream_sync.server import NatsServer
+
+BAD_NAMES = ["", "a.b", "a b", "a*", "a>", "a/b", "a\\b", "a\r\n", "a\x00"]
 
 
 @contextmanager
@@ -241,6 +245,43 @@ def unanswered(nc: Connection) -> JetStream:
     """A context whose requests get no reply: a call that sends one times out."""
     _kept = nc.subscribe("unanswered.API.>")
     return nc.jetstream(prefix="unanswered.API", timeout=0.2)
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_a_bad_name_is_refused_here(unanswered: JetStream, name: str) -> None:
+    """An invalid name, which would change the request's subject, is never sent."""
+    for call in (
+        lambda: unanswered.create_stream(name=name),
+        lambda: unanswered.update_stream(name=name),
+        lambda: unanswered.create_or_update_stream(name=name),
+        lambda: unanswered.get_stream(name),
+        lambda: unanswered.delete_stream(name),
+    ):
+        with pytest.raises(InvalidNameError):
+            call()
+
+
+@pytest.mark.parametrize("name", [None, 1, b"S"])
+def test_a_name_is_text(unanswered: JetStream, name: Any) -> None:
+    """A name that is not a string is refused, too."""
+    with pytest.raises(InvalidNameError):
+        unanswered.get_stream(name)
+
+
+@pytest.mark.parametrize("subject", ["", "a b", "a..b", "a.>.b"])
+def test_a_bad_subject_is_refused_here(unanswered: JetStream, subject: str) -> None:
+    """Subjects are checked wherever they are given."""
+    stream = Stream(unanswered._api, any_info())
+    for call in (
+        lambda: unanswered.create_stream(name="S", subjects=[subject]),
+        lambda: unanswered.stream_names(subject),
+        lambda: unanswered.list_streams(subject),
+        lambda: unanswered.find_stream_name_by_subject(subject),
+        lambda: stream.info(subjects_filter=subject),
+        lambda: stream.purge(subject),
+    ):
+        with pytest.raises(BadSubjectError):
+            call()
 
 
 def any_info() -> jetstream_sync.StreamInfo:

@@ -503,6 +503,14 @@ def test_a_limit_that_is_all_read_ends_it_at_once(js: JetStream, stream: Stream)
         sub.next_msg(0)
 
 
+def test_a_limit_below_0_is_refused(js: JetStream, stream: Stream) -> None:
+    """A negative limit has no effect."""
+    with js.subscribe(everything(stream)) as sub:
+        with pytest.raises(InvalidOptionError):
+            sub.unsubscribe(-1)
+        assert sub.is_valid
+
+
 def test_what_is_missing_at_the_end_is_no_error(js: JetStream, stream: Stream) -> None:
     """Unsubscribing from a deleted consumer is not an error."""
     sub = js.subscribe(everything(stream), durable="dur")

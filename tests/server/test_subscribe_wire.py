@@ -13,14 +13,17 @@ from fix_threads import wait_until
 
 import jetstream_sync
 from jetstream_sync import (
+    AmbiguousSubjectError,
     Connection,
     ConsumerConfig,
+    ConsumerNotFoundError,
     ConsumerSequenceMismatchError,
     DuplicateSubscriptionError,
     Error,
     NotJSMessageError,
     PullError,
     PushSubscription,
+    StreamNotFoundError,
     TimeoutError,
 )
 from jetstream_sync.net.clock import Deadline
@@ -134,6 +137,16 @@ def test_a_durable_consumer_that_does_not_exist() -> None:
         )
 
 
+def test_a_durable_consumer_that_exists() -> None:
+    """An existing consumer is bound to, on its deliver subject."""
+    there = consumer_info("dur", {"durable_name": "dur", "deliver_subject": "to.here"})
+    with fake_server(Streams(dur=there)) as (server, nc):
+        sub = nc.jetstream().subscribe("foo", durable="dur")
+        nc.flush()
+        assert story(server) == ["PUB STREAM.NAMES", "PUB CONSUMER.INFO.S.dur", "SUB to.here"]
+        assert sub.subject == "to.here"
+
+
 def test_the_queue_of_the_document() -> None:
     """The second member of a queue without a durable finds the consumer of the first one."""
     streams = Streams()
@@ -160,11 +173,45 @@ def test_the_queue_of_the_document() -> None:
         assert two.subject == one.subject
 
 
+def test_a_given_deliver_subject_is_used() -> None:
+    """The subscription is on the given deliver subject."""
+    with fake_server(Streams()) as (server, nc):
+        cfg = ConsumerConfig(deliver_subject="mine")
+        sub = nc.jetstream().subscribe("foo", stream="S", config=cfg)
+        assert story(server) == ["SUB mine", f"PUB CONSUMER.CREATE.S.{sub.consumer_name}.foo"]
+
+
 def test_a_stream_is_enough() -> None:
     """With a stream and no subject, all of its messages are subscribed to."""
     with fake_server(Streams()) as (server, nc):
         sub = nc.jetstream().subscribe(stream="S")
         assert story(server) == ["SUB _", f"PUB CONSUMER.CREATE.S.{sub.consumer_name}"]
+
+
+@pytest.mark.parametrize(
+    ("names", "error"), [([], StreamNotFoundError), (["S", "T"], AmbiguousSubjectError)]
+)
+def test_there_has_to_be_one_stream(names: list[str], error: type[Error]) -> None:
+    """If no stream, or more than one, has the subject, the error names the subject."""
+    streams = Streams()
+    streams.names = names
+    with fake_server(streams) as (server, nc):
+        with pytest.raises(error, match="foo") as caught:
+            nc.jetstream().subscribe("foo")
+        assert all(name in str(caught.value) for name in names)
+        assert story(server) == ["PUB STREAM.NAMES"]
+
+
+def test_binding_looks_the_consumer_up() -> None:
+    """Binding to a missing consumer is an error."""
+    there = consumer_info("c", {"name": "c", "deliver_subject": "to.here"})
+    with fake_server(Streams(c=there)) as (server, nc):
+        js = nc.jetstream()
+        js.subscribe_bind("S", "c")
+        nc.flush()
+        assert story(server) == ["PUB CONSUMER.INFO.S.c", "SUB to.here"]
+        with pytest.raises(ConsumerNotFoundError):
+            js.subscribe_bind("S", "missing")
 
 
 def test_a_failed_subscribe_leaves_no_subscription() -> None:
@@ -213,7 +260,24 @@ def test_a_lost_race_of_a_queue() -> None:
         assert not any("DELETE" in line for line in story(server))
 
 
+def test_a_lost_race_without_a_queue() -> None:
+    """Losing the race without a queue is a duplicate subscription, and leaves no subscription."""
+    streams = Streams()
+    streams.appears = consumer_info(
+        "dur", {"durable_name": "dur", "deliver_subject": "to.here"}, push_bound=True
+    )
+    with fake_server(streams) as (server, nc):
+        with pytest.raises(DuplicateSubscriptionError, match="dur"):
+            nc.jetstream().subscribe("foo", durable="dur", stream="S")
+        nc.flush()
+        assert story(server)[-1] == "UNSUB _"
+
+
 # --- the end ------------------------------------------------------------------------------------
+
+
+def deletions(server: FakeJetStream) -> list[str]:
+    return [line for line in story(server) if "CONSUMER.DELETE" in line]
 
 
 def test_unsubscribe_deletes_the_created_consumer() -> None:
@@ -222,6 +286,41 @@ def test_unsubscribe_deletes_the_created_consumer() -> None:
         sub = nc.jetstream().subscribe("foo", durable="dur", stream="S")
         sub.unsubscribe()
         assert story(server)[-2:] == ["UNSUB _", "PUB CONSUMER.DELETE.S.dur"]
+
+
+def test_an_existing_consumer_is_not_deleted() -> None:
+    """A consumer that was only bound to is not deleted."""
+    there = consumer_info("dur", {"durable_name": "dur", "deliver_subject": "to.here"})
+    with fake_server(Streams(dur=there)) as (server, nc):
+        nc.jetstream().subscribe("foo", durable="dur").unsubscribe()
+        nc.jetstream().subscribe_bind("S", "dur").drain()
+        nc.flush()
+        assert deletions(server) == []
+
+
+def test_delete_consumer_false_keeps_the_consumer() -> None:
+    """With ``delete_consumer=False`` nothing is deleted."""
+    with fake_server(Streams()) as (server, nc):
+        js = nc.jetstream()
+        js.subscribe("foo", durable="dur", delete_consumer=False).unsubscribe()
+        js.subscribe("foo", delete_consumer=False).drain()
+        nc.flush()
+        assert deletions(server) == []
+
+
+def test_a_queue_s_consumer_is_left_to_the_others() -> None:
+    """The member that created the consumer deletes it only if no other member is bound."""
+    streams = Streams()
+    with fake_server(streams) as (server, nc):
+        js = nc.jetstream()
+        sub = js.subscribe("foo", "bar")
+        sub.unsubscribe()  # still bound
+        assert deletions(server) == []
+        streams.consumers.clear()
+        sub = js.subscribe("foo", "bar")
+        streams.consumers["bar"]["push_bound"] = False
+        sub.unsubscribe()
+        assert deletions(server) == ["PUB CONSUMER.DELETE.S.bar"]
 
 
 def test_an_error_of_the_deletion() -> None:
@@ -585,6 +684,20 @@ def test_manual_acks_are_left_to_the_callback() -> None:
         wait_until(lambda: len(done) == 3)
         nc.flush()
         assert acks(wire._server) == [(ack(2), b"+ACK")]
+
+
+def test_without_acks_nothing_is_sent() -> None:
+    """With ack policy none, acknowledging does nothing."""
+    with wired(config=ConsumerConfig(ack_policy="none")) as (wire, nc):
+        wire.say(wire.message(1))
+        msg = wire.sub.next_msg(5)
+        msg.in_progress()
+        msg.ack()
+        msg.nak()
+        msg.term()
+        msg.ack_sync()
+        nc.flush()
+        assert acks(wire._server) == []
 
 
 def test_reading_acknowledges_nothing_by_itself() -> None:

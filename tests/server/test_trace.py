@@ -46,6 +46,25 @@ def test_every_protocol_line_is_traced(nats_server: NatsServer) -> None:
     assert pings == ["> PING", "< PONG"] * (len(pings) // 2)
 
 
+def test_requests_and_replies_alternate(nats_server: NatsServer) -> None:
+    """The answer is traced after its request, though another thread receives it."""
+    lines: list[str] = []
+    with jetstream_sync.connect(nats_server.url, trace_cb=lines.append) as nc:
+        nc.subscribe("trace.q", cb=lambda msg: msg.respond(msg.data))
+        for number in range(200):
+            nc.request("trace.q", b"%d" % number, 5)
+    told = [line.partition(" | ") for line in lines if " | " in line]
+    assert [payload for _, _, payload in told] == [
+        str(number) for number in range(200) for _ in range(4)
+    ]
+    assert [head.split()[:2] for head, _, _ in told] == 200 * [
+        [">", "PUB"],
+        ["<", "MSG"],
+        [">", "PUB"],
+        ["<", "MSG"],
+    ]
+
+
 def test_the_callback_has_a_thread_of_its_own(nats_server: NatsServer) -> None:
     """A blocked callback stops neither sending nor receiving."""
     threads: set[str] = set()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from fix_proxy import Listener
+from fix_proxy import Listener, ScriptedPeer
 from fix_threads import SCALE
 from fix_tls import Certificates
 
@@ -150,6 +150,20 @@ def test_the_port_for_other_clients(nats_server: NatsServer) -> None:
     """The error says that the port does not speak HTTP."""
     with refused(ProtocolError, "a port of their own"):
         connect(nats_server.url.replace("nats://", "ws://"))
+
+
+@pytest.mark.parametrize("status", [b"404 Not Found", b"502 Bad Gateway", b"301 Moved"])
+def test_an_http_server_is_quoted(status: bytes) -> None:
+    """The error has the HTTP status, although the server keeps the connection open."""
+
+    def play(peer: ScriptedPeer) -> None:
+        while peer.line().strip():
+            pass
+        peer.send(b"HTTP/1.1 " + status + b"\r\nConnection: keep-alive\r\n\r\n<html>")
+        peer.rest()
+
+    with Listener(play) as listener, refused(ServerRefusedError, status.decode()):
+        connect(listener.url.replace("nats://", "ws://"))
 
 
 def test_a_server_that_never_answers() -> None:

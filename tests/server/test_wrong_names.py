@@ -56,7 +56,6 @@ OPTIONAL_SUBJECTS: dict[str, Call] = {
     "stream.info": lambda on: on.stream.info(subjects_filter=on.bad),
     "stream.purge": lambda on: on.stream.purge(subject=on.bad),
     "stream.get_msg": lambda on: on.stream.get_msg(seq=1, next_by_subject=on.bad),
-    "last_by_subject": lambda on: on.stream.get_msg(last_by_subject=on.bad),
     "stream.get_msgs": lambda on: on.stream.get_msgs(1, next_by_subject=on.bad),
     "stream.get_last_msgs": lambda on: on.stream.get_last_msgs([on.bad]),
     "filter_subject": lambda on: on.stream.create_consumer(filter_subject=on.bad),

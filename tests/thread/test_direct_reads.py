@@ -540,6 +540,21 @@ def test_a_thread_with_many_fetches_reads_them_itself(nc: Connection, service: S
 
 
 @pytest.mark.usefixtures("slow_ticks")
+@pytest.mark.parametrize("name", ["with a ping before it", "with a ping behind it", "in two parts"])
+def test_a_message_among_other_data(
+    nc: Connection, service: Service, pool: ThreadPoolExecutor, name: str
+) -> None:
+    """The fetch gets its message, and the reader processes the rest."""
+    fetched, inbox = waiting_fetch(nc, service, pool, consumer_of(nc))
+    pongs = service.pongs
+    for piece in OTHER_DATA[name](service, service.message(inbox, 7)):
+        service.send(piece)
+        time.sleep(0.002)
+    assert numbers(fetched.result(10 * SCALE)) == [7]
+    wait_until(lambda: service.pongs > pongs)
+
+
+@pytest.mark.usefixtures("slow_ticks")
 def test_a_heartbeat_and_a_status(
     nc: Connection, service: Service, pool: ThreadPoolExecutor
 ) -> None:
@@ -626,6 +641,15 @@ def test_a_request_during_a_fetch(
 
 
 @pytest.mark.usefixtures("slow_ticks")
+def test_closing_during_a_fetch(nc: Connection, service: Service, pool: ThreadPoolExecutor) -> None:
+    """A close by another thread ends the fetch at once."""
+    fetched, _ = waiting_fetch(nc, service, pool, consumer_of(nc))
+    nc.close()
+    with pytest.raises(ConnectionClosedError):
+        fetched.result(0.5 * SCALE)
+
+
+@pytest.mark.usefixtures("slow_ticks")
 def test_the_connection_is_lost_during_a_fetch(
     nc: Connection, service: Service, pool: ThreadPoolExecutor
 ) -> None:
@@ -642,6 +666,22 @@ def test_the_connection_is_lost_during_a_fetch(
     assert numbers(fetched.result(10 * SCALE)) == [7]
     service.answers_pulls = True
     start_fetching_directly(nc, consumer)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.usefixtures("slow_ticks")
+def test_a_fork_during_a_fetch(nc: Connection, service: Service, pool: ThreadPoolExecutor) -> None:
+    """The child's fetches fail at once; the parent is not affected."""
+    consumer = consumer_of(nc)
+    fetched, inbox = waiting_fetch(nc, service, pool, consumer)
+
+    def check() -> None:
+        with pytest.raises(ForkedConnectionError):
+            consumer.fetch(1, timeout=5)
+
+    in_child(check)
+    service.send(service.message(inbox, 7))
+    assert numbers(fetched.result(10 * SCALE)) == [7]
 
 
 @by_opcodes

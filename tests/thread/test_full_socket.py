@@ -96,6 +96,26 @@ def test_a_request_that_finds_the_buffer_full_ends_in_time(nc: Connection) -> No
     assert nc._core._writer._size <= size + 3 * len(BIG) + 1000
 
 
+def test_close_takes_a_second_or_so(nc: Connection) -> None:
+    """Closing a connection whose server reads nothing takes limited time."""
+    publisher = fill(nc)
+    began = time.monotonic()
+    nc.close()
+    assert time.monotonic() - began < 2.5 * SCALE
+    publisher.join(1 * SCALE)
+    assert not publisher.is_alive()
+
+
+def test_drain_keeps_its_timeout(nc: Connection) -> None:
+    """Draining a connection whose server reads nothing ends in time, and closes it."""
+    fill_alone(nc)
+    began = time.monotonic()
+    with pytest.raises(jetstream_sync.DrainTimeoutError):
+        nc.drain(timeout=0.2)
+    assert time.monotonic() - began < 2.5 * SCALE
+    assert nc.is_closed
+
+
 def test_a_publisher_waits_and_goes_on(nc: Connection, listener: Listener) -> None:
     """A publisher faster than the server waits for it, and everything arrives in order."""
     peer = listener.take()
