@@ -215,3 +215,44 @@ def _sub_microseconds(time: datetime) -> int:
     # Arithmetic on a NanoTime returns a NanoTime with an empty slot.
     nanoseconds: int = getattr(time, "_nanoseconds", 0)
     return nanoseconds
+
+
+def duration_text(value: timedelta | None, *, unlimited: bool = False) -> str:
+    """Return a duration as Go writes it: ``30s``, ``1h0m0s``; whole days in front: ``1y (8760h0m0s)``."""
+    if value is None:
+        return "-"
+    if not value and unlimited:
+        return "Unlimited"
+    text = seconds_text(value)
+    days, rest = divmod(value, timedelta(days=1))
+    if rest or days <= 0:
+        return text
+    for each, unit in ((365, "y"), (7, "w")):
+        if days % each == 0:
+            return f"{days // each}{unit} ({text})"
+    return f"{days}d ({text})"
+
+
+def seconds_text(value: timedelta) -> str:
+    """Return a duration as Go writes it, with microsecond precision: ``1m30s``, ``5.168ms``."""
+    micros = value // timedelta(microseconds=1)
+    sign, micros = ("-" if micros < 0 else ""), abs(micros)
+    if micros < 1_000:
+        return f"{sign}{micros}µs" if micros else "0s"
+    if micros < 1_000_000:
+        return f"{sign}{_digits(micros, 1_000)}ms"
+    minutes, micros = divmod(micros, 60_000_000)
+    hours, minutes = divmod(minutes, 60)
+    text = f"{_digits(micros, 1_000_000)}s"
+    if hours or minutes:
+        text = f"{minutes}m{text}"
+    if hours:
+        text = f"{hours}h{text}"
+    return sign + text
+
+
+def _digits(number: int, unit: int) -> str:
+    whole, rest = divmod(number, unit)
+    if not rest:
+        return str(whole)
+    return f"{whole}.{rest:0{len(str(unit)) - 1}d}".rstrip("0")

@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from .. import ConsumerConfig, JetStream, StreamConfig
+from ..differences import Difference, differences, without_server_labels
 from ..errors import (
     APIError,
     ConsumerNotFoundError,
@@ -25,15 +26,7 @@ from ..errors import (
     StreamNotFoundError,
 )
 from ..subjects import check_stream_name
-from .config import (
-    Difference,
-    config_of,
-    difference_documents,
-    differences,
-    read_documents,
-    update_error,
-    without_server_labels,
-)
+from .config import config_of, difference_documents, read_documents, update_error
 from .output import emit
 from .prompts import Asker
 from .settings import Settings, command

@@ -37,8 +37,9 @@ from .. import (
     StreamSnapshot,
 )
 from ..codec import decode, encode, loads
+from ..differences import differences
 from ..errors import APIError, ConnectionClosedError, Error, StreamNotFoundError, TimeoutError
-from .config import config_of_file, differences
+from .config import config_of_file
 from .long_running import failover, failover_options
 from .names import find_stream, stream_argument
 from .output import count, counted, emit, note, say, size, to_json

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 import click
 
 from .. import StreamInfo
+from ..differences import without_server_labels
 from ..durations import duration_to_ns, time_to_text
 from ..errors import NotFoundError
-from .config import without_server_labels
 from .fields import changed, config_options, display_fields, take_fields
 from .names import complete_bucket, complete_store, not_found
 from .output import emit, emit_names, size

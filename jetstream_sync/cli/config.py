@@ -10,20 +10,21 @@ import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from .. import StreamConfig
 from ..codec import Record, decode, encode, loads
+from ..differences import Difference, differences, without_server_labels
 from ..durations import duration_to_ns, time_to_text
 from ..errors import APIError, Error, InvalidArgumentError, InvalidResponseError
 from ..suggestions import closest_match
 from .fields import ConfigField, changed, config_fields, is_record, option_type, parse_list
-from .output import duration, emit, say, to_json
+from .output import emit, say, to_json
 from .prompts import Asker
 from .settings import Settings
 from .status import CommandError, ExitStatus
@@ -41,88 +42,9 @@ R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """One field that differs between two configs; as JSON, ``None`` is an unset field."""
-
-    field: str
-    before: Any
-    after: Any
-    text: str
-    """The difference in one line of text."""
-
-
-def differences(before: R, after: R) -> list[Difference]:
-    """Return the fields that differ, by name; an unset field equals its default."""
-    old, new = (encode(without_server_labels(each)) for each in (before, after))
-    defaults = {each.name: each.metadata.get("server_default") for each in fields(before)}
-    found = []
-    for name in sorted({*old, *new}):
-        default = defaults.get(name)
-        if default is ... and name not in new:
-            continue
-        if _normalized(old.get(name), default) == _normalized(new.get(name), default):
-            continue
-        values = (
-            _shown(getattr(config, name, None), json.get(name))
-            for config, json in ((before, old), (after, new))
-        )
-        found.append(
-            Difference(
-                field=name,
-                before=old.get(name),
-                after=new.get(name),
-                text=f"{name}: {' -> '.join(values)}",
-            )
-        )
-    return found
-
-
 def difference_documents(found: Sequence[Difference]) -> list[dict[str, Any]]:
     """Return differences as JSON documents."""
     return [{"field": each.field, "before": each.before, "after": each.after} for each in found]
-
-
-def without_server_labels(config: R) -> R:
-    """Return a config without the metadata that the server adds."""
-    labels = getattr(config, "metadata", None)
-    if not labels:
-        return config
-    own = {key: text for key, text in labels.items() if not key.startswith("_nats.")}
-    fields: dict[str, Any] = {"metadata": own or None}
-    return config if len(own) == len(labels) else replace(config, **fields)
-
-
-def _normalized(value: Any, default: Any) -> Any:
-    """Return a value in normalized form for comparison: without fields that are unset, 0 or empty."""
-    if value == default or not value:
-        return None
-    if isinstance(value, dict):
-        return {key: _normalized(each, None) for key, each in value.items() if each} or None
-    if isinstance(value, list):
-        items = [_normalized(each, None) for each in value]
-        return sorted(items) if all(isinstance(each, str) for each in items) else items
-    return value
-
-
-_FORMATTERS: Final[list[tuple[type, Callable[[Any], str]]]] = [
-    (bool, lambda value: "true" if value else "false"),
-    (timedelta, duration),
-    (str, str),
-    (int, str),
-]
-
-
-def _shown(value: Any, wire: Any) -> str:
-    """Return a value as text: durations with units, other values as JSON."""
-    if wire is None:
-        return "-"
-    for kind, form in _FORMATTERS:
-        if isinstance(value, kind):
-            return form(value)
-    if isinstance(wire, list) and all(isinstance(each, str) for each in wire):
-        return ", ".join(wire)
-    return json.dumps(wire, ensure_ascii=False)
 
 
 def labels_of(values: Sequence[str]) -> dict[str, str]:

@@ -18,15 +18,11 @@ from .. import (
     SequenceInfo,
     StreamConfig,
 )
+from ..differences import without_server_labels
+from ..durations import duration_text, seconds_text
 from ..errors import ConsumerExistsError, ConsumerNotFoundError, StreamNotFoundError
 from ..subjects import check_consumer_name, subjects_overlap
-from .config import (
-    config_of_file,
-    edit_config,
-    edit_options,
-    without_server_labels,
-    write_config,
-)
+from .config import config_of_file, edit_config, edit_options, write_config
 from .fields import changed, config_fields, config_options, display_fields, option_type, take_fields
 from .names import (
     complete_consumer,
@@ -36,7 +32,7 @@ from .names import (
     no_stream,
     title,
 )
-from .output import count, document, duration, emit, note, seconds_text, when
+from .output import count, document, emit, note, when
 from .prompts import Asker
 from .render import Block, Field, bad, show_blocks, warn, write_blocks
 from .settings import Settings, command
@@ -87,7 +83,7 @@ def _state(settings: Settings) -> list[Field]:
         if not info.paused:
             return None
         left = info.pause_remaining
-        rest = f", for another {duration(left)}" if left else ""
+        rest = f", for another {duration_text(left)}" if left else ""
         return warn(f"until {when(settings, info.config.pause_until)}{rest}")
 
     return [
@@ -391,7 +387,7 @@ def _warn_inactive(settings: Settings, info: ConsumerInfo) -> None:
     config = info.config
     if config.durable_name or not config.deliver_subject or info.push_bound:
         return
-    within = duration(config.inactive_threshold) if config.inactive_threshold else "5s"
+    within = duration_text(config.inactive_threshold) if config.inactive_threshold else "5s"
     note(
         settings,
         f"warning: no subscriber on {config.deliver_subject}: subscribe within {within}, "

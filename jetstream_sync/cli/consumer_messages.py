@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from ..durations import seconds_text
 from ..errors import DuplicateSubscriptionError, TimeoutError
 from .env import readable
 from .long_running import reconnect_options
 from .messages.reading import NowSource, PullSource, PushSource, Reading, Settle, Source
 from .messages.view import FORMAT_HELP, MessageWriter, header_lines
 from .names import consumer_arguments, find_consumer, find_pull, title
-from .output import announce, note, seconds_text, when
+from .output import announce, note, when
 from .output import count as with_separators
 from .settings import Settings, command
 from .status import CommandError, ExitStatus, one_line

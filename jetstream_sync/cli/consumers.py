@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from .. import PriorityPolicy
+from ..durations import duration_text, seconds_text
 from ..errors import ConsumerNotFoundError, InvalidNameError, StreamNotFoundError
 from .consumer_config import UNTIL, show
 from .long_running import failover_options
@@ -23,7 +24,7 @@ from .names import (
     no_stream,
     title,
 )
-from .output import count, counted, duration, emit, emit_names, emit_text, seconds_text, when
+from .output import count, counted, emit, emit_names, emit_text, when
 from .prompts import Asker
 from .render import Field, Mark, bad, in_order, report_options, show_rows, warn, write_reports
 from .settings import Settings, command
@@ -370,7 +371,7 @@ def _pause_text(settings: Settings, info: ConsumerInfo, result: ConsumerPause) -
         return f"Consumer {title(info)} is not paused"
     text = f"Consumer {title(info)} is paused until {when(settings, result.pause_until)}"
     if result.pause_remaining:
-        text += f", for {duration(result.pause_remaining)}"
+        text += f", for {duration_text(result.pause_remaining)}"
     return text
 
 

@@ -13,7 +13,7 @@ import click
 
 from .. import DeliverPolicy
 from ..codec import loads
-from ..durations import time_from_text
+from ..durations import seconds_text, time_from_text
 from ..errors import InvalidResponseError, TimeoutError
 from ..net.clock import Deadline
 from ..subjects import check_subject
@@ -21,7 +21,7 @@ from .env import readable
 from .long_running import reconnect_options, wait_interruptibly
 from .messages.reading import CoreSource, Source, Start, stream_source
 from .names import complete_stream, consumer_arguments, find_consumer, title
-from .output import announce, emit_line, note, seconds_text, when
+from .output import announce, emit_line, note, when
 from .render import Block, Field, write_blocks
 from .settings import Settings, command
 from .status import CommandError, ExitStatus

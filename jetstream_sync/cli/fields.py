@@ -21,9 +21,10 @@ import click
 
 from .. import StorageType, StreamSource
 from ..codec import Record, decode, loads
+from ..durations import duration_text
 from ..errors import Error
 from ..records import field_docs
-from .output import count, duration, limit, size
+from .output import count, limit, size
 from .render import Field
 from .values import (
     LIMIT,
@@ -377,7 +378,7 @@ def value_text(value: Any, field: ConfigField | None = None) -> Any:
     if isinstance(value, (list, tuple)):
         return ", ".join(str(value_text(item)) for item in value)
     if isinstance(value, timedelta):
-        return duration(value)
+        return duration_text(value)
     if field is not None and field.metadata.get("unit") == "bytes" and isinstance(value, int):
         return size(value)
     return value.value if isinstance(value, Enum) else value

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any
 
 from ..codec import Record, encode
@@ -120,47 +120,6 @@ def size(number: int | None) -> str:
         if value < 1023.95:
             break
     return f"{value:.1f} {unit}"
-
-
-def duration(value: timedelta | None, *, unlimited: bool = False) -> str:
-    """Return a duration as Go writes it: ``30s``, ``1h0m0s``; whole days in front: ``1y (8760h0m0s)``."""
-    if value is None:
-        return "-"
-    if not value and unlimited:
-        return "Unlimited"
-    text = seconds_text(value)
-    days, rest = divmod(value, timedelta(days=1))
-    if rest or days <= 0:
-        return text
-    for each, unit in ((365, "y"), (7, "w")):
-        if days % each == 0:
-            return f"{days // each}{unit} ({text})"
-    return f"{days}d ({text})"
-
-
-def seconds_text(value: timedelta) -> str:
-    """Return a duration as Go writes it, with microsecond precision: ``1m30s``, ``5.168ms``."""
-    micros = value // timedelta(microseconds=1)
-    sign, micros = ("-" if micros < 0 else ""), abs(micros)
-    if micros < 1_000:
-        return f"{sign}{micros}µs" if micros else "0s"
-    if micros < 1_000_000:
-        return f"{sign}{_digits(micros, 1_000)}ms"
-    minutes, micros = divmod(micros, 60_000_000)
-    hours, minutes = divmod(minutes, 60)
-    text = f"{_digits(micros, 1_000_000)}s"
-    if hours or minutes:
-        text = f"{minutes}m{text}"
-    if hours:
-        text = f"{hours}h{text}"
-    return sign + text
-
-
-def _digits(number: int, unit: int) -> str:
-    whole, rest = divmod(number, unit)
-    if not rest:
-        return str(whole)
-    return f"{whole}.{rest:0{len(str(unit)) - 1}d}".rstrip("0")
 
 
 def when(settings: Settings, moment: datetime | None, *, short: bool = False) -> str:

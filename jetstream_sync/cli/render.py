@@ -21,9 +21,10 @@ from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from ..durations import duration_text
 from .env import Environment, readable, single_line, unescaped
 from .long_running import failover, pause
-from .output import count, duration, emit, emit_line, when, yes
+from .output import count, emit, emit_line, when, yes
 from .settings import Settings
 from .values import PAUSE, Decorator, option, with_options
 
@@ -120,7 +121,7 @@ def _text(settings: Settings, value: Any, *, short: bool, line: bool = True) -> 
     elif isinstance(value, datetime):
         shown = when(settings, value, short=short) if value.year > 1 else ""
     elif isinstance(value, timedelta):
-        shown = duration(value)
+        shown = duration_text(value)
     else:
         shown = str(value)
     # Texts are chosen by other clients, which may be malicious.

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from ..durations import seconds_text
 from ..errors import ServerUnavailableError
 from .long_running import password_once
-from .output import document, emit_line, limit, seconds_text, size
+from .output import document, emit_line, limit, size
 from .render import Block, Field, show_blocks, show_rows, write_blocks
 from .settings import Settings, command
 from .status import CommandError, ExitStatus, one_line

@@ -10,15 +10,11 @@ from typing import Any, Final
 import click
 
 from .. import JetStream, PeerInfo, Stream, StreamConfig, StreamInfo, StreamSourceInfo
+from ..differences import without_server_labels
+from ..durations import seconds_text
 from ..errors import StreamNotFoundError
 from ..subjects import check_stream_name
-from .config import (
-    config_of_file,
-    edit_config,
-    edit_options,
-    without_server_labels,
-    write_config,
-)
+from .config import config_of_file, edit_config, edit_options, write_config
 from .env import readable
 from .fields import (
     changed,
@@ -30,7 +26,7 @@ from .fields import (
     take_fields,
 )
 from .names import find_stream, optional_stream_argument, stream_argument
-from .output import count, counted, emit, say, seconds_text, size, when
+from .output import count, counted, emit, say, size, when
 from .prompts import Asker
 from .render import Block, Field, Mark, bad, show_rows, warn, write_blocks
 from .settings import Settings, command

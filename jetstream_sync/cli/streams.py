@@ -9,11 +9,12 @@ from typing import Any, Final, TypeVar
 import click
 
 from .. import ClusterInfo, JetStream, PeerInfo, Stream, StreamInfo
+from ..durations import seconds_text
 from ..errors import InvalidNameError, StreamNotFoundError
 from ..subjects import check_stream_name
 from .long_running import failover_options
 from .names import complete_stream, find_stream, not_found, optional_stream_argument
-from .output import counted, emit_names, emit_text, seconds_text, size
+from .output import counted, emit_names, emit_text, size
 from .prompts import Asker
 from .render import (
     Field,

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..durations import duration_from_ns, time_from_text
+from ..durations import duration_from_ns, seconds_text, time_from_text
 from ..errors import InvalidResponseError, NoRespondersError, TimeoutError
 from ..net.clock import monotonic
 from .env import single_line
 from .long_running import failover_options
-from .output import counted, emit_line, limit, seconds_text, size
+from .output import counted, emit_line, limit, size
 from .render import (
     Block,
     Field,

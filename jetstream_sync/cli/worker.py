@@ -137,6 +137,30 @@ def check(
 
 @command()
 @click.argument("target", metavar="MODULE:ATTRIBUTE")
+@option("--check", "Show the changes and make none; exit with status 1 if there are any.")
+@click.pass_context
+def setup(ctx: click.Context, settings: Settings, *, target: str, check: bool) -> None:
+    """
+    Create the streams, buckets and consumers of a worker, and update those that differ.
+
+    Of streams and buckets, the fields that 'ensure' of the worker sets are compared, and of a consumer
+    those that its handler names. Each change is shown before it is made. Nothing is deleted.
+    """
+    out = settings.env.stdout
+    steps = _load(target, settings).setup(
+        check=check, report=lambda step: None if settings.json else out.write(f"{step}\n")
+    )
+    items = [
+        {"action": step.action, "name": step.name, "differences": list(step.differences)}
+        for step in steps
+    ]
+    none = "" if steps else "Nothing to do\n"
+    emit(settings, {"check": check, "steps": items}, lambda: out.write(none))
+    ctx.exit(ExitStatus.FAILED if check and steps else ExitStatus.OK)
+
+
+@command()
+@click.argument("target", metavar="MODULE:ATTRIBUTE")
 @option("--prune", "Delete the schedules that the worker does not define.")
 @option("-f, --force, -y, --yes", "With --prune: do not ask for confirmation.")
 def schedules(settings: Settings, *, target: str, prune: bool, force: bool) -> None:

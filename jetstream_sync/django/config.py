@@ -11,6 +11,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS
 
+from .. import KeyValueConfig, StreamConfig
 from ..suggestions import closest_match
 
 #: What Django assumes for a database without settings.
@@ -33,7 +34,9 @@ class Config:
     """As for `jetstream_sync.workers.Worker`."""
     drain_timeout: float = 25.0
     """As for `jetstream_sync.workers.Worker`."""
-    ensure: str = "consumer"
+    ensure: str | Sequence[StreamConfig | KeyValueConfig] = "consumer"
+    """As for `jetstream_sync.workers.Worker`."""
+    num_replicas: int | None = None
     """As for `jetstream_sync.workers.Worker`."""
     middleware: Sequence[str | Callable[..., object]] = ()
     """Middleware of the worker: functions, or their dotted paths."""

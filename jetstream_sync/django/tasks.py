@@ -16,6 +16,7 @@ from django.utils.timezone import is_naive, make_aware
 
 from .. import BucketNotFoundError, InvalidArgumentError, KeyNotFoundError
 from ..workers import Reject, Worker
+from ..workers.resources import resources_of
 from ..workers.tasks import CANCELLED, FAILED, TaskQueue, check_token, new_record
 from .config import Config
 from .publishing import connection
@@ -101,8 +102,12 @@ class JetStreamBackend(BaseTaskBackend):
             "queue": task.queue_name,
             "run_after": None if run_after is None else run_after.isoformat(),
         }
-        if Config.load().ensure != "none":
-            self._tasks.create()
+        config = Config.load()
+        if config.ensure != "none":
+            given = () if isinstance(config.ensure, str) else config.ensure
+            self._tasks.create(
+                lambda nc: resources_of(nc, [], [self._tasks], given, config.num_replicas)
+            )
         self._tasks.send(task.queue_name, record, run_after)
         result = self._from_record(record)
         task_enqueued.send(type(self), task_result=result)

@@ -44,7 +44,8 @@ class Worker(workers.Worker):
 
     def __init__(self, servers: str | Sequence[str] | None = None, **options: Any) -> None:
         config = Config.load()
-        for name in ("name", "dead_letters", "drain_timeout", "ensure", "connection", "middleware"):
+        names = ("name", "dead_letters", "drain_timeout", "ensure", "num_replicas")
+        for name in (*names, "connection", "middleware"):
             options.setdefault(name, getattr(config, name))
         options["middleware"] = [
             _with_database,

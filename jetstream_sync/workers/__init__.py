@@ -32,6 +32,7 @@ from .logs import JsonLogFormatter, LogContextFilter
 from .metrics import WorkerCollector
 from .observer import WorkerEvent
 from .processes import HandlerTimeoutError, WorkerCrashedError
+from .resources import SetupStep
 from .retries import Backoff, BatchError, Reject, Retry
 from .schedules import ScheduleState
 from .status import CheckResult
@@ -55,6 +56,7 @@ __all__ = [
     "Reply",
     "Retry",
     "ScheduleState",
+    "SetupStep",
     "SoftTimeoutError",
     "Task",
     "TaskArgumentsError",

@@ -16,10 +16,12 @@ from .. import (
     RetentionPolicy,
     StreamNotFoundError,
 )
+from ..differences import differences
 from .handler import Handler, start_of
 from .leases import MIN_WAIT_S, LeaseKeeper, LeaseTimes
 from .logs import log
 from .parking import check_parking
+from .resources import SetupStep
 from .retries import MAX_EXTRA_DELIVERIES
 
 if TYPE_CHECKING:
@@ -184,6 +186,21 @@ def _updated(config: ConsumerConfig, handler: Handler) -> ConsumerConfig:
     elif filters:
         config = replace(config, filter_subject=None, filter_subjects=list(filters))
     return config
+
+
+def plan_consumer(js: JetStream, handler: Handler) -> SetupStep | None:
+    """Return the step that creates or updates the consumer of a handler; ``None``: it fits."""
+
+    def run() -> None:
+        HandlerConsumer(js, handler, may_change=True)
+
+    name = f"consumer {handler.consumer!r} of stream {handler.stream!r}"
+    try:
+        config = js.consumer_info(handler.stream, handler.consumer).config
+    except (ConsumerNotFoundError, StreamNotFoundError):
+        return SetupStep(action="create", name=name, run=run)
+    found = [each.text for each in differences(config, _updated(config, handler))]
+    return SetupStep(action="update", name=name, differences=found, run=run) if found else None
 
 
 def _check_consumer(config: ConsumerConfig, handler: Handler) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
-from .. import DeliverPolicy, Headers, InvalidOptionError
+from .. import DeliverPolicy, Headers, InvalidOptionError, KeyValueConfig, StreamConfig
 from .context import Context
 from .dead_letters import DeadLetterTarget, one_line
 from .limits import rate_interval
@@ -81,6 +81,7 @@ class HandlerOptions(TypedDict, total=False):
     limit: str | None
     rate: str | None
     pool: str
+    ensure: Sequence[StreamConfig | KeyValueConfig]
 
 
 class DecodeError(Exception):
@@ -178,6 +179,8 @@ class Handler:
     """``"processes"``: each thread runs the function and the middleware in a process of its own, which is
     killed at the ``timeout``, and whose crash fails only its message. The process imports the module of
     the handler, which must define it at the top level."""
+    ensure: Sequence[StreamConfig | KeyValueConfig] = ()
+    """Streams and buckets of the handler, as for `Worker`."""
     max_messages: int | None = None
     """The size of the largest batch; ``None``: each message is handled by itself."""
     max_wait: float = 1.0

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from .. import (
     BucketNotFoundError,
-    Error,
     KeyValueConfig,
     StorageType,
     StreamConfig,
     StreamNotFoundError,
 )
+from ..differences import differences
 from .dead_letters import DEAD_LETTER_SUBJECTS, MAX_AGE
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .handler import Handler
 
 Resource = StreamConfig | KeyValueConfig
+R = TypeVar("R", StreamConfig, KeyValueConfig)
 
 _DEAD_LETTER_WINDOW: Final = timedelta(hours=1)
 #: How long a bucket for ``once`` keeps the states of messages.
@@ -49,23 +50,51 @@ def name_of(resource: Resource) -> str:
     return f"bucket {resource.bucket!r}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class SetupStep:
+    """What `Worker.setup` changes on the server."""
+
+    action: str
+    """``"create"`` or ``"update"``."""
+    name: str
+    """What is created or updated, such as ``stream 'ORDERS'``."""
+    differences: Sequence[str] = ()
+    """The fields that differ, such as ``num_replicas: 1 -> 3``; empty: it is created."""
+    run: Callable[[], object] = field(repr=False)
+    """Does it."""
+
+    def __str__(self) -> str:
+        """Return the step as text of one or more lines."""
+        return "\n  ".join([f"{self.action} {self.name}", *self.differences])
+
+
 def resources_of(
     nc: Connection,
     handlers: Iterable[Handler],
     queues: Iterable[Owner],
-    given: Sequence[Resource] = (),
+    given: Iterable[Resource] = (),
     replicas: int | None = None,
-) -> list[Resource]:
-    """Return the configs of streams and buckets, those that are given first, each name once."""
-    found = [*given]
+) -> list[Wanted]:
+    """Return the streams and buckets of a worker, those that are given first, each name once."""
+    found = [Wanted(_with_replicas(resource, replicas), is_given=True) for resource in given]
+    implied: list[Resource] = []
     for queue in queues:
-        found += queue.resources(nc)
+        implied += queue.resources(nc)
     for handler in handlers:
-        found += _of_handler(handler)
-    by_name: dict[str, Resource] = {}
-    for resource in found:
-        by_name.setdefault(name_of(resource), resource)
-    return [_with_replicas(resource, replicas) for resource in by_name.values()]
+        implied += _of_handler(handler)
+    found += [Wanted(_with_replicas(each, replicas), is_given=False) for each in implied]
+    by_name: dict[str, Wanted] = {}
+    for wanted in found:
+        by_name.setdefault(name_of(wanted.resource), wanted)
+    return list(by_name.values())
+
+
+class Wanted(NamedTuple):
+    """A stream or bucket of a worker."""
+
+    resource: Resource
+    is_given: bool
+    """Whether the user gave the config; otherwise an existing one is left as it is."""
 
 
 def _of_handler(handler: Handler) -> Iterator[Resource]:
@@ -87,22 +116,54 @@ def _with_replicas(resource: Resource, replicas: int | None) -> Resource:
     return replace(resource, replicas=resource.replicas or replicas)
 
 
-def missing(js: JetStream, resources: Iterable[Resource]) -> Iterator[tuple[Resource, Error]]:
-    """Return the streams and buckets that do not exist, with the error of the server."""
-    for resource in resources:
-        try:
-            if isinstance(resource, StreamConfig):
-                js.get_stream(resource.name)
-            else:
-                js.key_value(resource.bucket)
-        except (StreamNotFoundError, BucketNotFoundError) as error:
-            yield resource, error
-
-
-def create_missing(js: JetStream, resources: Iterable[Resource]) -> None:
-    """Create the streams and buckets that do not exist."""
-    for resource, _error in missing(js, resources):
+def plan_resources(js: JetStream, resources: Iterable[Wanted]) -> Iterator[SetupStep]:
+    """Return a step for each stream and bucket that does not exist, or differs from a given config."""
+    for resource, is_given in resources:
         if isinstance(resource, StreamConfig):
-            js.create_stream(resource)
+            step = _stream_step(js, resource, is_given=is_given)
         else:
-            js.create_key_value(resource)
+            step = _bucket_step(js, resource, is_given=is_given)
+        if step is not None:
+            yield step
+
+
+def _stream_step(js: JetStream, config: StreamConfig, *, is_given: bool) -> SetupStep | None:
+    name = name_of(config)
+    try:
+        found = js.get_stream(config.name).cached_info.config
+    except StreamNotFoundError:
+        return SetupStep(action="create", name=name, run=lambda: js.create_stream(config))
+    wanted = _merged(found, config)
+    return _update(name, found, wanted, lambda: js.update_stream(wanted)) if is_given else None
+
+
+def _bucket_step(js: JetStream, config: KeyValueConfig, *, is_given: bool) -> SetupStep | None:
+    name = name_of(config)
+    try:
+        found = js.key_value(config.bucket).status().config
+    except BucketNotFoundError:
+        return SetupStep(action="create", name=name, run=lambda: js.create_key_value(config))
+    wanted = _merged(found, config)
+    return _update(name, found, wanted, lambda: js.update_key_value(config)) if is_given else None
+
+
+def _update(
+    name: str, found: Resource, wanted: Resource, run: Callable[[], object]
+) -> SetupStep | None:
+    texts = [each.text for each in differences(found, wanted)]
+    return SetupStep(action="update", name=name, differences=texts, run=run) if texts else None
+
+
+def _merged(found: R, wanted: R) -> R:
+    """Return a config with the fields that another one sets."""
+    given = {each.name: getattr(wanted, each.name) for each in fields(wanted)}
+    return replace(found, **{name: value for name, value in given.items() if value is not None})
+
+
+def create_missing(js: JetStream, resources: Iterable[Wanted]) -> list[SetupStep]:
+    """Create the streams and buckets that do not exist; return the steps that are left."""
+    steps = list(plan_resources(js, resources))
+    for step in steps:
+        if step.action == "create":
+            step.run()
+    return [step for step in steps if step.action != "create"]

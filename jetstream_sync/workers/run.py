@@ -34,7 +34,7 @@ from .metrics import GaugeSnapshot
 from .observer import Observer
 from .parking import check_parking
 from .processing import Shared
-from .resources import Resource, create_missing
+from .resources import Wanted, create_missing
 from .running import RunningReporter
 from .schedules import Schedule, Schedules
 from .settle import Settlements
@@ -82,8 +82,8 @@ class _Worker(Protocol):
     http: str | None
     report: str | None
 
-    def resources(self, nc: Connection) -> Sequence[Resource]:
-        """Return the configs of the streams and buckets that the worker creates."""
+    def resources(self, nc: Connection) -> Sequence[Wanted]:
+        """Return the streams and buckets of the worker."""
 
     def gauges(self) -> list[GaugeSnapshot]:
         """Return the numbers of the worker that do not belong to a handler."""
@@ -160,7 +160,8 @@ class WorkerRun:
                 return False
             try:
                 if self._worker.ensure != "none":
-                    create_missing(self._js, self._worker.resources(self._nc))
+                    for step in create_missing(self._js, self._worker.resources(self._nc)):
+                        log.warning("worker %r: setup would %s", name, step)
                 self._pools = [self._prepare(handler) for handler in self._worker.handlers]
                 if self._worker.ensure != "none":
                     self._schedules.store()

@@ -19,7 +19,7 @@ import platform
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -36,7 +36,7 @@ from .. import (
 )
 from .context import Context
 from .handler import is_context
-from .resources import Resource, create_missing, has_schedules
+from .resources import Resource, Wanted, create_missing, has_schedules
 from .retries import Reject
 
 if TYPE_CHECKING:
@@ -171,11 +171,11 @@ class TaskQueue:
             found.append(KeyValueConfig(bucket=self._results, ttl=_RESULT_TTL))
         return found
 
-    def create(self, resources: Callable[[Connection], Sequence[Resource]] | None = None) -> None:
+    def create(self, resources: Callable[[Connection], Iterable[Wanted]]) -> None:
         """Create the stream and the bucket unless they exist; once in a process."""
         if not self._exists:
             nc = self._connection()
-            create_missing(nc.jetstream(), (resources or self.resources)(nc))
+            create_missing(nc.jetstream(), resources(nc))
             self._exists = True
 
     def filter_subject(self, queue: str) -> str:

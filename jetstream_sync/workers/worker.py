@@ -12,17 +12,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime, timedelta
 from functools import update_wrapper
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import (
     Error,
     InvalidArgumentError,
     InvalidOptionError,
+    StreamNotFoundError,
     connect,
     shared_connection,
 )
 from .child import refuse_to_run, register
-from .consumers import check_handler
+from .consumers import check_handler, plan_consumer
 from .context import Context
 from .dead_letters import DeadLetterTarget
 from .handler import Handler, HandlerFunction, HandlerOptions, Middleware
@@ -31,7 +33,7 @@ from .heartbeat import SupervisorLink, supervisor_link
 from .http_server import MonitoringServer, parse_address
 from .logs import log
 from .observer import EVENT_KINDS, EventKind, Hook, Observer
-from .resources import Resource, missing, name_of, resources_of
+from .resources import Resource, SetupStep, Wanted, plan_resources, resources_of
 from .retries import check_count, is_number
 from .run import WorkerRun
 from .running import REPORTS
@@ -79,8 +81,12 @@ class Worker:
         drain_timeout: how long running handlers may take when the worker stops, in seconds.
         middleware: functions called as ``middleware(call, context)`` around each run of a handler, the
             first one outermost. One that raises counts as the handler.
-        ensure: ``"consumer"``: create missing consumers, and update the fields that a handler names;
-            ``"none"``: consumers and the stream for dead letters must exist.
+        ensure: ``"consumer"``: create missing consumers, and update the fields that a handler names, and
+            create missing streams for dead letters and tasks and missing buckets; ``"none"``: all of
+            them must exist. A list of configs: as ``"consumer"``, and these streams and buckets are
+            created, too; one that exists with other values is only logged, see `setup`.
+        num_replicas: the number of replicas of the streams and buckets that are created and whose config
+            names none; ``None``: 1.
         trace: how a handler's span refers to the one that published the message, if an OpenTelemetry SDK
             is configured before `run`: ``"link"``: it starts a trace with a link; ``"parent"``: it is a child;
             ``None``: handlers are not traced.
@@ -109,14 +115,18 @@ class Worker:
         dead_letters: DeadLetterTarget | None = None,
         drain_timeout: float = 25.0,
         middleware: Sequence[Middleware] = (),
-        ensure: str = "consumer",
+        ensure: str | Sequence[Resource] = "consumer",
+        num_replicas: int | None = None,
         trace: str | None = "link",
         http: str | None = None,
         report: str | None = "messages",
         connection: dict[str, Any] | None = None,
     ) -> None:
-        if ensure not in {"consumer", "none"}:
-            raise InvalidOptionError("ensure", ensure, "must be 'consumer' or 'none'")
+        given = [] if isinstance(ensure, str) else list(ensure)
+        is_mode = not isinstance(ensure, str) or ensure in {"consumer", "none"}
+        if not (is_mode and all(isinstance(each, Resource) for each in given)):
+            rule = "must be 'consumer', 'none' or a list of configs of streams and buckets"
+            raise InvalidOptionError("ensure", ensure, rule)
         if not (is_number(drain_timeout) and drain_timeout >= 0):
             raise InvalidOptionError("drain_timeout", drain_timeout, "must be 0 or above")
         if trace is not None and trace not in TRACE_MODES:
@@ -132,7 +142,9 @@ class Worker:
         self.name = name
         self.dead_letters = dead_letters
         self.drain_timeout = drain_timeout
-        self.ensure = ensure
+        self.ensure: str = ensure if isinstance(ensure, str) else "consumer"
+        self._given: list[Resource] = given
+        self._num_replicas = num_replicas
         #: The handlers, in the order of their definition.
         self.handlers: list[Handler] = []
         #: The limits by name: how many handlers may run at a time.
@@ -274,11 +286,45 @@ class Worker:
     def _create_for(self, tasks: TaskQueue) -> None:
         """Create what a task needs to be sent, unless the worker must not."""
         if self.ensure != "none":
-            tasks.create(lambda nc: resources_of(nc, [], [tasks]))
+            tasks.create(lambda nc: resources_of(nc, [], [tasks], self._given, self._num_replicas))
 
-    def resources(self, nc: Connection) -> list[Resource]:
-        """Return the configs of the streams and buckets that the worker creates."""
-        return resources_of(nc, self.handlers, self.task_queues)
+    def resources(self, nc: Connection) -> list[Wanted]:
+        """Return the streams and buckets of the worker."""
+        given = [*self._given, *(each for handler in self.handlers for each in handler.ensure)]
+        return resources_of(nc, self.handlers, self.task_queues, given, self._num_replicas)
+
+    def setup(
+        self, *, check: bool = False, report: Callable[[SetupStep], object] = lambda _step: None
+    ) -> list[SetupStep]:
+        """
+        Create the streams, buckets and consumers of the worker, and update those that differ.
+
+        Of a stream or bucket, the fields that a config in ``ensure`` sets are compared; of a consumer,
+        those that its handler names. Nothing is deleted.
+
+        Args:
+            check: change nothing.
+            report: called with each step before it is made.
+
+        Returns:
+            The steps; empty: everything fits.
+
+        Raises:
+            Error: the server cannot be reached, or it refused a step; the steps before it are made.
+
+        """
+        steps = []
+        with self._connect_once() as nc:
+            js = nc.jetstream()
+            consumers = (plan_consumer(js, handler) for handler in self.handlers)
+            for step in chain(plan_resources(js, self.resources(nc)), consumers):
+                if step is None:
+                    continue
+                steps.append(step)
+                report(step)
+                if not check:
+                    step.run()
+        return steps
 
     def _decorator(
         self, options: dict[str, Any], module: str
@@ -556,13 +602,7 @@ class Worker:
             with self._connect_once() as nc:
                 js = nc.jetstream()
                 may_change = self.ensure != "none"
-                absent = {name_of(each): error for each, error in missing(js, self.resources(nc))}
-                if may_change:
-                    warnings += [
-                        f"{each} does not exist: it is created at start" for each in absent
-                    ]
-                else:
-                    errors += [(f"{each}: ", error) for each, error in absent.items()]
+                absent = self._check_resources(nc, warnings, errors)
                 for handler in self.handlers:
                     try:
                         handler.check_processes(processes)
@@ -589,6 +629,23 @@ class Worker:
             errors=[f"{where}{error}" for where, error in errors],
             status=exit_status(errors[0][1]) if errors else ExitStatus.OK,
         )
+
+    def _check_resources(
+        self, nc: Connection, warnings: list[str], errors: list[tuple[str, Error]]
+    ) -> set[str]:
+        """Return the names of streams and buckets that do not exist, and report them."""
+        absent = set()
+        for step in plan_resources(nc.jetstream(), self.resources(nc)):
+            if step.action != "create":
+                warnings.append(f"setup would {step}")
+                continue
+            absent.add(step.name)
+            if self.ensure != "none":
+                warnings.append(f"{step.name} does not exist: it is created at start")
+            else:
+                missing = StreamNotFoundError(404, 10059, "does not exist")
+                errors.append((f"{step.name}: ", missing))
+        return absent
 
     def test_client(self) -> TestClient:
         """Return a client that delivers messages to the handlers without a server, for tests."""

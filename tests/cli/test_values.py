@@ -13,15 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetstream_sync.cli.env import Environment
-from jetstream_sync.cli.output import (
-    count,
-    counted,
-    duration,
-    limit,
-    seconds_text,
-    size,
-    when,
-)
+from jetstream_sync.cli.output import count, counted, limit, size, when
 from jetstream_sync.cli.settings import Settings
 from jetstream_sync.cli.values import (
     PAUSE,
@@ -33,6 +25,7 @@ from jetstream_sync.cli.values import (
     parse_size,
     parse_time,
 )
+from jetstream_sync.durations import duration_text, seconds_text
 
 
 @pytest.mark.parametrize(
@@ -215,7 +208,7 @@ def test_a_duration_that_is_shown_can_be_read(micros: int) -> None:
 )
 def test_durations_are_shown_as_go_has_them(value: timedelta | None, text: str) -> None:
     """Durations have the format of Go, with whole days in front."""
-    assert duration(value) == text
+    assert duration_text(value) == text
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,27 @@ def test_schedules_are_listed_and_unused_ones_deleted(
     assert jobs.info().state.messages == 0
 
 
+def test_setup_shows_and_makes_the_differences(
+    jsm: Jsm, js: JetStream, stream: Stream, app: str
+) -> None:
+    """With --check nothing is changed, and the status is 1; later runs have nothing to do."""
+    name = f"{stream.name}-DEAD"
+    path = Path(f"{app}.py")
+    path.write_text(path.read_text().replace('"DEAD"', f"{name!r}"))
+    command = ("worker", "setup", f"{app}:worker")
+    lines = f"create stream {name!r}\ncreate consumer 'C' of stream {stream.name!r}\n"
+    checked = jsm(*command, "--check")
+    assert (checked.status, checked.out) == (1, lines)
+    assert name not in js.stream_names()
+    assert jsm(*command).ok().out == lines
+    assert jsm(*command, "--check").ok().out == "Nothing to do\n"
+    path.write_text(path.read_text().replace('"C",', '"C", filter_subject="x.>",'))
+    sys.modules.pop(app)
+    step = jsm(*command, "--check", "-j").json["steps"][0]
+    assert step["differences"] == ["filter_subject: - -> x.>"]
+    js.delete_stream(name)
+
+
 def test_a_worker_may_be_an_attribute_of_an_object(jsm: Jsm, app: str) -> None:
     """As `js.worker` of the Flask extension."""
     with Path(f"{app}.py").open("a") as file:

@@ -11,12 +11,12 @@ from typing import Any, Final
 import click
 
 from ... import Headers
-from ...durations import time_from_text
+from ...durations import seconds_text, time_from_text
 from ...errors import InvalidResponseError, TimeoutError
 from ...net.clock import Deadline
 from ..env import single_line
 from ..long_running import wait_interruptibly
-from ..output import emit, seconds_text
+from ..output import emit
 from ..settings import Settings, command
 from ..status import CommandError, ExitStatus
 from ..values import option

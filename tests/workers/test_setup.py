@@ -1,0 +1,97 @@
+"""The streams, buckets and consumers that a worker creates and checks."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+import pytest
+from fix_threads import wait_until
+from fix_worker import running
+
+from jetstream_sync import InvalidOptionError, JetStream, KeyValueConfig, StreamConfig, connect
+from jetstream_sync.server import NatsServer
+from jetstream_sync.workers import Worker
+
+ORDERS = StreamConfig(name="SETUP", subjects=["setup.*"], max_age=timedelta(hours=1))
+STATES = KeyValueConfig(bucket="SETUP", history=3)
+
+
+def defined(url: str) -> Worker:
+    """Return a worker that needs two streams and two buckets."""
+    worker = Worker(url, dead_letters="SETUP_DEAD", ensure=[ORDERS])
+
+    @worker.handler(stream="SETUP", consumer="C", once="SETUP_ONCE", ensure=[STATES])
+    def handle() -> None:
+        pass
+
+    return worker
+
+
+@pytest.fixture
+def js(fresh_server: NatsServer, request: pytest.FixtureRequest) -> JetStream:
+    """A context of a server without streams."""
+    nc = connect(fresh_server.url)
+    request.addfinalizer(nc.close)  # noqa: PT021 - the fixture has nothing else to end
+    return nc.jetstream()
+
+
+NAMES = ["stream 'SETUP'", "bucket 'SETUP'", "bucket 'SETUP_ONCE'", "stream 'SETUP_DEAD'"]
+CONSUMER = "consumer 'C' of stream 'SETUP'"
+
+
+def test_setup_creates_what_is_missing(js: JetStream, fresh_server: NatsServer) -> None:
+    """A check changes nothing; the second setup has nothing to do."""
+    worker = defined(fresh_server.url)
+    planned = worker.setup(check=True)
+    assert [(each.action, each.name) for each in planned] == [
+        ("create", name) for name in (*NAMES, CONSUMER)
+    ]
+    assert js.stream_names() == []
+    result = worker.check()
+    assert (result.status, len(result.warnings)) == (0, len(NAMES))
+    shown: list[str] = []
+    assert len(worker.setup(report=lambda step: shown.append(str(step)))) == len(planned)
+    assert shown[0] == "create stream 'SETUP'"
+    assert worker.setup() == []
+    assert js.key_value("SETUP").status().history == 3
+    assert js.consumer_info("SETUP", "C").config.max_deliver == -1
+
+
+def test_a_running_worker_creates_and_reports(
+    js: JetStream, fresh_server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is missing is created at start; what differs is logged, and changed by setup only."""
+    js.create_stream(name="SETUP", subjects=["setup.*"], max_age=60)
+    js.create_stream(name="SETUP_DEAD", subjects=["dead.>"], max_age=60)
+    worker = defined(fresh_server.url)
+    with caplog.at_level(logging.WARNING), running(worker):
+        wait_until(lambda: "KV_SETUP_ONCE" in js.stream_names())
+        wait_until(lambda: "max_age: 1m0s -> 1h0m0s" in caplog.text)
+    assert any("max_age: 1m0s -> 1h0m0s" in text for text in worker.check().warnings)
+    (step,) = worker.setup()
+    assert (step.action, step.differences) == ("update", ["max_age: 1m0s -> 1h0m0s"])
+    assert js.get_stream("SETUP").info().config.max_age == timedelta(hours=1)
+    # A stream that no config names keeps its values.
+    assert js.get_stream("SETUP_DEAD").info().config.max_age == timedelta(minutes=1)
+
+
+def test_ensure_is_checked(fresh_server: NatsServer) -> None:
+    """An unknown word and what is no config are refused; with 'none', all must exist."""
+    for wrong in ("all", ["ORDERS"]):
+        with pytest.raises(InvalidOptionError, match="ensure"):
+            Worker(ensure=wrong)  # type: ignore[arg-type]
+    worker = defined(fresh_server.url)
+    worker.ensure = "none"
+    result = worker.check()
+    assert result.status == 3
+    assert [text.partition(":")[0] for text in result.errors[:4]] == NAMES
+
+
+def test_replicas_of_what_is_created(fresh_server: NatsServer) -> None:
+    """`num_replicas` is used where a config names none; a single server refuses three."""
+    worker = Worker(fresh_server.url, num_replicas=3, ensure=[ORDERS])
+    with connect(fresh_server.url) as nc:
+        wanted = worker.resources(nc)[0].resource
+    assert isinstance(wanted, StreamConfig)
+    assert wanted.num_replicas == 3
