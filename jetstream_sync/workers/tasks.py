@@ -38,6 +38,7 @@ from .context import Context
 from .handler import is_context
 from .resources import Resource, Wanted, create_missing, has_schedules
 from .retries import Reject
+from .tracing import publishing
 
 if TYPE_CHECKING:
     from .. import Connection, KeyValue, KeyValueEntry
@@ -190,7 +191,8 @@ class TaskQueue:
             js.key_value(self._results).put(record["id"], data)
         target = f"{self._subject}.run.{queue}.{record['id']}"
         if at is None:
-            js.publish(target, data, msg_id=record["id"])
+            with publishing(target, data, None, record["id"]) as headers:
+                js.publish(target, data, headers=headers, msg_id=record["id"])
         else:
             later = f"{self._subject}.later.{queue}.{record['id']}"
             js.schedule(later, data, target=target, at=at, msg_id=record["id"])

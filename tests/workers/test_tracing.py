@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from jetstream_sync import InvalidOptionError, JetStream, Stream
+from jetstream_sync import InvalidOptionError, JetStream, Stream, shared_connection
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Context, Reject, Worker
 from jetstream_sync.workers.tracing import tracing_middleware
@@ -120,6 +120,31 @@ def test_a_trace_spans_workers_and_dead_letters(
         "messaging.nats.stream_sequence": 1,
         "messaging.nats.delivery_attempt": 1,
     }
+
+
+def test_a_task_of_a_task_continues_its_trace(
+    nats_server: NatsServer, js: JetStream, spans: InMemorySpanExporter
+) -> None:
+    """A call that a handler sends is a span of its trace, and the run of the call is linked to it."""
+    worker = Worker(nats_server.url, name="traced-tasks")
+
+    @worker.task(stream="TRACED", subject="traced")
+    def inner() -> None:
+        pass
+
+    @worker.task(stream="TRACED", subject="traced")
+    def outer() -> None:
+        inner.delay()
+
+    outer.delay()
+    with running(worker):
+        wait_until(lambda: len(named(spans, "process task-inner")) == 1)
+    shared_connection(nats_server.url, name="traced-tasks").close()
+    js.delete_stream("TRACED")
+    (publish,) = named(spans, "publish")
+    assert ids(publish.parent) == ids(named(spans, "process task-outer")[0].context)
+    (link,) = named(spans, "process task-inner")[0].links
+    assert ids(link.context) == ids(publish.context)
 
 
 def test_a_handler_can_continue_the_trace_of_the_producer(

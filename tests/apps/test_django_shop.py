@@ -1,0 +1,61 @@
+"""The small project of docs/howto/django, with everything that a Django team needs on its first day."""
+
+from __future__ import annotations
+
+import urllib.request
+from pathlib import Path
+
+import pytest
+from fix_apps import APPS, Program, copied, free_port, http, run
+from fix_threads import wait_until
+
+from jetstream_sync import connect
+from jetstream_sync.server import NatsServer
+
+pytestmark = [pytest.mark.apps, pytest.mark.timeout(110), pytest.mark.server(">=2.14")]
+
+
+def test_the_project_is_short() -> None:
+    """All of its files together have at most 60 lines, without empty ones."""
+    files = (APPS / "django_shop").rglob("*.py")
+    lines = [line for file in files for line in file.read_text().splitlines() if line.strip()]
+    assert len(lines) <= 60
+
+
+def test_the_project_runs(fresh_server: NatsServer, tmp_path: Path) -> None:
+    """From an empty server: setup, an order, its receipt, the report and the numbers of the worker."""
+    folder, url = copied("django_shop", tmp_path), fresh_server.url
+    run(["manage.py", "migrate", "--verbosity", "0"], url, folder)
+    setup = ["manage.py", "jetstream_setup"]
+    with Program([*setup, "--check"], url, folder) as program:
+        assert program.ended() == 1
+        assert "create stream 'SHOP'" in program.output
+    with connect(url) as nc:
+        assert nc.jetstream().stream_names() == []
+    run(setup, url, folder)
+    assert "Nothing to do" in run([*setup, "--check"], url, folder)
+    site, metrics = free_port(), free_port()
+    options = ("--threads", "2", "--bind", f"127.0.0.1:{site}")
+    with (
+        Program(["-m", "gunicorn", *options, "manage:application"], url, folder) as web,
+        Program(
+            ["manage.py", "jetstream_worker", "--http", f"127.0.0.1:{metrics}"], url, folder
+        ) as worker,
+        connect(url) as nc,
+    ):
+        web.wait_for("Listening at")
+        worker.wait_for("is ready")
+        for number in (17, 18, 17):
+            assert http("GET", f"http://127.0.0.1:{site}/orders/{number}")[0] == 200
+        receipts = nc.jetstream().key_value("RECEIPTS")
+        wait_until(lambda: [b"SUCCESSFUL" in value for value in values(receipts)] == [True] * 2, 30)
+        wait_until(lambda: http("GET", f"http://127.0.0.1:{site}/report")[1] == {"last": 18}, 30)
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics") as response:
+            text = response.read().decode()
+    assert 'handler="send_receipt"' in text
+    assert "outbox_messages" in text
+
+
+def values(bucket: object) -> list[bytes]:
+    """Return the values of a bucket."""
+    return [bucket[key] for key in bucket]  # type: ignore[attr-defined]
