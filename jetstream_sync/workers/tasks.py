@@ -157,6 +157,8 @@ class TaskQueue:
         self._subject = subject
         self._results = results
         self._exists = False
+        # The bucket of a connection; a forked process has another one.
+        self._opened: tuple[Connection, KeyValue] | None = None
 
     def resources(self, nc: Connection) -> list[Resource]:
         """Return the configs of the stream and the bucket, as far as the server supports them."""
@@ -188,7 +190,7 @@ class TaskQueue:
         js = self._connection().jetstream()
         data = to_json(record)
         if self._results is not None:
-            js.key_value(self._results).put(record["id"], data)
+            self._bucket().put(record["id"], data)
         target = f"{self._subject}.run.{queue}.{record['id']}"
         if at is None:
             with publishing(target, data, None, record["id"]) as headers:
@@ -200,7 +202,10 @@ class TaskQueue:
     def _bucket(self) -> KeyValue:
         if self._results is None:
             raise InvalidOptionError("results", None, "the task has no bucket for results")
-        return self._connection().jetstream().key_value(self._results)
+        nc = self._connection()
+        if self._opened is None or self._opened[0] is not nc:
+            self._opened = nc, nc.jetstream().key_value(self._results)
+        return self._opened[1]
 
     def read(self, task_id: str) -> Record:
         """Return the current record; raises as `KeyValue.get`."""
@@ -332,7 +337,8 @@ class TaskResult:
         """
         The current status: ``READY``, ``RUNNING``, ``SUCCESSFUL``, ``FAILED`` or ``CANCELLED``.
 
-        A task that waits for its next attempt is ``READY``.
+        A task that waits for its next attempt is ``READY``. One whose workers are killed in every attempt
+        stays ``RUNNING``; its message becomes a dead letter.
 
         Raises:
             InvalidOptionError: the task has no ``results``.

@@ -611,7 +611,7 @@ def test_a_database_that_closes_idle_connections(
         ({"inbox_days": -1}, "it must be a number of days, from 0 to"),
         ({"inbox_days": 1e9}, "it must be a number of days, from 0 to"),
         ({"inbox_days": float("nan")}, "it must be a number of days, from 0 to"),
-        ({"ensure": "everything"}, "must be 'consumer' or 'none'"),
+        ({"ensure": "everything"}, "must be 'consumer', 'none' or a list"),
         ({"worker": "nowhere:worker"}, "cannot import the worker"),
         ({"worker": "os:path"}, "create it with its class Worker"),
         ({"outbox": ["archive"]}, "the database 'archive', which DATABASES does not have"),

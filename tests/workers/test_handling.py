@@ -193,7 +193,7 @@ def test_a_dead_letter_that_cannot_be_stored_is_not_lost(
         raise Reject("never")
 
     with running(worker):
-        wait_until(lambda: "DEAD" in js.stream_names())
+        wait_until(lambda: "C" in js.consumer_names(stream.name))
         js.delete_stream("DEAD")
         js.publish(f"{stream.name}.a", b"x")
         wait_until(lambda: stream.consumer_info("C").delivered.consumer_seq > 2)
