@@ -19,6 +19,8 @@ from .. import (
     Error,
     InvalidArgumentError,
     InvalidOptionError,
+    KeyValueConfig,
+    StreamConfig,
     StreamNotFoundError,
     connect,
     shared_connection,
@@ -115,7 +117,7 @@ class Worker:
         dead_letters: DeadLetterTarget | None = None,
         drain_timeout: float = 25.0,
         middleware: Sequence[Middleware] = (),
-        ensure: str | Sequence[Resource] = "consumer",
+        ensure: str | Sequence[StreamConfig | KeyValueConfig] = "consumer",
         num_replicas: int | None = None,
         trace: str | None = "link",
         http: str | None = None,
@@ -151,7 +153,7 @@ class Worker:
         self.limits: dict[str, int] = {}
         #: The schedules, in the order of their definition.
         self.schedules: list[Schedule] = []
-        #: The streams and buckets of the tasks.
+        # The streams and buckets of the tasks.
         self.task_queues: list[TaskQueue] = []
         self.middleware: Sequence[Middleware] = tuple(middleware)
         #: Options of `jetstream_sync.connect`.
