@@ -420,6 +420,27 @@ def test_an_atomic_handler(database: str, js: JetStream, stream: Stream) -> None
     assert count(database, "jetstream_inbox") == 3
 
 
+def test_an_atomic_task(database: str, js: JetStream) -> None:
+    """A call that fails leaves no effect in the database; the next attempt has it once."""
+    from jetstream_sync.django import connection
+
+    worker = new_worker()
+
+    @worker.task(stream="ATOMIC", subject="atomic", atomic=database, retry=FAST)
+    def insert(text: str, ctx: Context) -> None:
+        execute(database, "INSERT INTO effects VALUES (%s)", text)
+        if ctx.attempt == 1:
+            raise OSError("busy")
+
+    insert.delay("x")
+    with running(worker):
+        wait_until(lambda: js.get_stream("ATOMIC").info().state.messages == 0)
+    assert effects(database) == ["x"]
+    assert count(database, "jetstream_inbox") == 1
+    connection().close()
+    js.delete_stream("ATOMIC")
+
+
 def test_an_atomic_handler_whose_message_comes_again(
     database: str, js: JetStream, stream: Stream
 ) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fix_threads import SCALE, wait_until
-from fix_worker import running
+from fix_worker import WorkerProgram, running
 
 from jetstream_sync import (
     InvalidOptionError,
@@ -214,6 +216,31 @@ def test_a_call_for_a_later_time(worker: Worker, nats_server: NatsServer) -> Non
     with running(worker):
         assert late.get(20 * SCALE) >= at.timestamp()
     assert never.status == "CANCELLED"
+
+
+def test_tasks_run_in_processes_of_their_own(
+    worker: Worker, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """The process finds the task by its name, and stores the result over its own connection."""
+    code = """
+worker = Worker(dead_letters="DEAD")
+
+@worker.task(results="RESULTS", pool="processes")
+def square(number: int, ctx: Context) -> list:
+    return [number**2, os.getpid(), ctx.attempt]
+"""
+    square = worker.task(name="square", results="RESULTS")(square_elsewhere)
+    call = square.delay(7)
+    with WorkerProgram(code, nats_server.url, tmp_path) as program:
+        number, pid, attempt = call.get(20 * SCALE)
+        program.signal(signal.SIGTERM)
+        assert program.ended() == 0
+    assert (number, attempt) == (49, 1)
+    assert pid != program.process.pid
+
+
+def square_elsewhere(number: int) -> None:
+    """Stand for the task of the other program: only its signature is used."""
 
 
 def test_what_is_refused(worker: Worker) -> None:
