@@ -64,7 +64,7 @@ class Worker(workers.Worker):
         Return a decorator that makes a function handle the messages of a consumer.
 
         Args:
-            stream: the name of the stream, which must exist.
+            stream: the name of the stream, which must exist, or be in an ``ensure``.
             consumer: the durable name of the consumer.
             atomic: whether the function runs in a transaction that also stores the id of the message in
                 the inbox: its effects in the database happen once, even if the message is delivered

@@ -99,7 +99,7 @@ class Handler:
     function: HandlerFunction = field(repr=False)
     """The function."""
     stream: str
-    """The name of the stream, which must exist."""
+    """The name of the stream, which must exist, or be in an ``ensure``."""
     consumer: str
     """The durable name of the consumer, a pull consumer with ack policy ``explicit``."""
     filter_subject: str | None = None

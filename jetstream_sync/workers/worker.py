@@ -175,7 +175,7 @@ class Worker:
         again after a delay, or becomes a dead letter after its last attempt.
 
         Args:
-            stream: the name of the stream, which must exist.
+            stream: the name of the stream, which must exist, or be in an ``ensure``.
             consumer: the durable name of the consumer, a pull consumer with ack policy ``explicit``.
             **options: the attributes of `Handler`, where they are explained, from ``filter_subject`` to
                 ``pool``.
