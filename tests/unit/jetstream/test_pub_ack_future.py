@@ -340,3 +340,9 @@ def test_repr(future):
     assert "state=running" in repr(future).lower()
     future.acknowledged(STORED)
     assert "state=finished" in repr(future).lower()
+
+
+def test_unknown_attributes(future):
+    """An unknown attribute raises AttributeError."""
+    assert not hasattr(future, "nothing")
+    assert not hasattr(future, "_nothing")

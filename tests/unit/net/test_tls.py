@@ -199,3 +199,8 @@ def test_a_ctrl_c_within_the_encryption(done: bool, monkeypatch: pytest.MonkeyPa
 def test_names_are_as_certificates_have_them(host: str, name: str) -> None:
     """Without the final dot of a name, or the zone of a local address."""
     assert server_name(host) == name
+
+
+def test_other_errors_are_not_of_tls() -> None:
+    """A broken link is not an error of TLS."""
+    assert explain(ConnectionResetError("reset"), "localhost") is None

@@ -28,6 +28,17 @@ from jetstream_sync.protocol.parser import (
 BLOCK = b"NATS/1.0\r\nA: 1\r\n\r\n"
 
 
+@pytest.fixture(autouse=True, scope="module", params=["extension", "python"])
+def reader(request):
+    """Run every test with the C extension and without it."""
+    if request.param == "extension" and not speedups.IN_USE:
+        pytest.skip("the C extension is not in use")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "python":
+            patch.setattr(parser_module, "read_messages", None)
+        yield
+
+
 # --- the server's bytes, made without the package -------------------------------------------------
 
 
