@@ -46,6 +46,20 @@ def report_payload() -> bytes:
     return b"{}"
 
 
+# --- Worker.task
+@worker.task(results="RESULTS")
+def total(prices: list[float]) -> float:
+    return sum(prices)
+
+
+call = total.delay([1.5, 2.5])
+
+# --- Worker.setup
+for step in worker.setup(check=True):
+    print(step)
+worker.setup()
+
+
 # --- Worker.check
 result = worker.check()
 print(result)

@@ -164,7 +164,7 @@ class SoftLimit:
     """The limit of one run of a handler, in the thread that creates it."""
 
     def __init__(self, seconds: float) -> None:
-        self.ends_at = time.monotonic() + seconds
+        self.ends_at: float = time.monotonic() + seconds
         self._thread = threading.get_ident()
         self._lock = threading.Lock()
         self._runs = True

@@ -291,7 +291,11 @@ class Worker:
             tasks.create(lambda nc: resources_of(nc, [], [tasks], self._given, self._num_replicas))
 
     def resources(self, nc: Connection) -> list[Wanted]:
-        """Return the streams and buckets of the worker."""
+        """
+        Return the streams and buckets of the worker.
+
+        :meta private:
+        """
         given = [*self._given, *(each for handler in self.handlers for each in handler.ensure)]
         return resources_of(nc, self.handlers, self.task_queues, given, self._num_replicas)
 

@@ -129,7 +129,7 @@ OTHERS = {
     "consumer sample",
     "consumer unpin",
     "bench sub",
-    *(f"worker {name}" for name in ("run", "check", "schedules")),
+    *(f"worker {name}" for name in ("run", "check", "schedules", "setup")),
     "reply",
     *(f"service {name}" for name in ("ls", "info", "stats", "ping")),
     *(f"counter {name}" for name in ("ls", "get", "add", "reset")),
