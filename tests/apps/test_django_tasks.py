@@ -82,12 +82,18 @@ def test_tasks_and_their_results() -> None:
     assert "ValueError: no" in bad.errors[0].traceback
 
 
+def last_message(js: JetStream) -> bytes:
+    """Return the record of the task that was enqueued last."""
+    stream = js.get_stream("TASKS")
+    return stream.get_msg(stream.info().state.last_seq).data
+
+
 def test_a_task_that_comes_again(js: JetStream) -> None:
     """A task that has ended is not run again; one whose worker was killed is."""
     from fix_django_tasks import runs, times
 
     result = times.enqueue("x")
-    message = js.get_stream("TASKS").get_msg(1).data
+    message = last_message(js)
     with running(worker()):
         wait_until(lambda: result.refresh() or result.is_finished)
         js.publish("tasks.run.default.x", message)
@@ -118,7 +124,7 @@ def test_a_task_that_does_not_exist(js: JetStream) -> None:
     from fix_django_tasks import add
 
     add.enqueue(1)
-    message = js.get_stream("TASKS").get_msg(1).data
+    message = last_message(js)
     js.get_stream("TASKS").purge()
     result_id = b'"id":"x"'
     for path in (b"fix_django_tasks.gone", b"os.abort"):
