@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from inspect import iscoroutinefunction
@@ -327,9 +327,9 @@ class ConnectionOptions:
                 continue
             if self._in_seconds(option) < 0:
                 raise InvalidOptionError(option, getattr(self, option), "must be 0 or above")
-        _at_least("max_outstanding_pings", self.max_outstanding_pings, 1)
-        _at_least("pending_size", self.pending_size, 0)
-        _at_least("max_reconnect_attempts", self.max_reconnect_attempts, -1)
+        check_int("max_outstanding_pings", self.max_outstanding_pings, 1)
+        check_int("pending_size", self.pending_size, 0)
+        check_int("max_reconnect_attempts", self.max_reconnect_attempts, -1)
         try:
             check_publish_subject(self.inbox_prefix)
         except BadSubjectError as error:
@@ -470,6 +470,16 @@ def check_callback(option: str, callback: object) -> None:
         raise InvalidOptionError(option, "...", "must be a plain function, not an async one")
 
 
-def _at_least(option: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidOptionError(option, value, f"must be an integer of at least {least}")
+def check_int(option: str, value: object, least: int, most: int | None = None) -> None:
+    """Raise `InvalidOptionError` unless a value is an int within its limits."""
+    is_int = isinstance(value, int) and not isinstance(value, bool)
+    if not is_int or value < least or (most is not None and value > most):  # type: ignore[operator]
+        limits = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise InvalidOptionError(option, value, f"must be an integer {limits}")
+
+
+def check_known(options: Iterable[str], known: Iterable[str]) -> None:
+    """Raise `InvalidOptionError` if an option is unknown."""
+    unknown = set(options).difference(known)
+    if unknown:
+        raise InvalidOptionError(min(unknown), "...", f"not one of {sorted(known)}")

@@ -27,6 +27,7 @@ from ..headers import (
     Headers,
     HeadersLike,
 )
+from ..options import check_int, check_known
 from ..subjects import check_publish_subject, check_stream_name, check_subject
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 NEVER: Final = "never"
 
 _SECOND: Final = 1_000_000_000
-_LAST_SEQUENCE: Final = 2**64 - 1
+LAST_SEQUENCE: Final = 2**64 - 1
 
 
 class FastPublishOptions(TypedDict, total=False):
@@ -101,8 +102,7 @@ class Retries(NamedTuple):
     def of(cls, options: PublishOptions) -> Self:
         """Return the retries that publish options ask for."""
         attempts = options.get("retry_attempts", DEFAULT_RETRIES.attempts)
-        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < -1:
-            raise InvalidOptionError("retry_attempts", attempts, "must be an int of at least -1")
+        check_int("retry_attempts", attempts, -1)
         wait = duration(options.get("retry_wait", DEFAULT_RETRIES.wait_s), "retry_wait")
         if wait < timedelta(0):
             raise InvalidOptionError("retry_wait", options["retry_wait"], "must be 0 or above")
@@ -142,9 +142,7 @@ def publish_headers(
 
 
 def _add_options(extra: dict[str, str], options: Mapping[str, Any], names: frozenset[str]) -> None:
-    unknown = options.keys() - names
-    if unknown:
-        raise InvalidOptionError(min(unknown), "...", f"not one of {sorted(names)}")
+    check_known(options, names)
     for option, value in options.items():
         if value is not None and option in _OPTION_HEADERS:
             header, text = _OPTION_HEADERS[option]
@@ -164,8 +162,7 @@ def _text(value: str, option: str) -> str:
 
 
 def _number(value: int, option: str) -> str:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LAST_SEQUENCE:
-        raise InvalidOptionError(option, value, f"must be an int from 0 to {_LAST_SEQUENCE}")
+    check_int(option, value, 0, LAST_SEQUENCE)
     return str(value)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from ..codec import dumps
 from ..errors import InvalidOptionError
+from ..options import check_int
 
 _NS_PER_S: Final = 1_000_000_000
 
@@ -55,12 +56,8 @@ class PullRequest:
     """Pin id that the server assigned to this client; policy ``pinned_client``."""
 
     def __post_init__(self) -> None:
-        if not _is_count(self.batch) or self.batch < 1:
-            raise InvalidOptionError("batch", self.batch, "must be an integer of at least 1")
-        if not _is_count(self.max_bytes) or self.max_bytes < 0:
-            raise InvalidOptionError(
-                "max_bytes", self.max_bytes, "must be an integer of at least 1"
-            )
+        check_int("batch", self.batch, 1)
+        check_int("max_bytes", self.max_bytes, 0)
         if self.expires_ns < 0 or not (self.no_wait or self.expires_ns):
             raise InvalidOptionError("timeout", self.expires_ns / _NS_PER_S, "must be above 0")
         if self.heartbeat_ns < 0:
@@ -71,11 +68,10 @@ class PullRequest:
                 self.heartbeat_ns / _NS_PER_S,
                 f"must be at most half of the {self.expires_ns / _NS_PER_S:g} s of the request",
             )
-        if self.priority is not None and not (_is_count(self.priority) and 0 <= self.priority <= 9):
-            raise InvalidOptionError("priority", self.priority, "must be from 0 to 9")
-        for option in ("min_pending", "min_ack_pending"):
-            if not _is_count(getattr(self, option)) or getattr(self, option) < 0:
-                raise InvalidOptionError(option, getattr(self, option), "must be 0 or above")
+        if self.priority is not None:
+            check_int("priority", self.priority, 0, 9)
+        check_int("min_pending", self.min_pending, 0)
+        check_int("min_ack_pending", self.min_ack_pending, 0)
         for option, default in (("min_pending", 0), ("min_ack_pending", 0), ("priority", None)):
             if getattr(self, option) != default and not self.group:
                 raise InvalidOptionError(option, getattr(self, option), "requires a group")
@@ -117,10 +113,6 @@ class PullRequest:
 def default_heartbeat_ns(expires_ns: int) -> int:
     """Return the default heartbeat of a fetch: none for a short expiry."""
     return _DEFAULT_HEARTBEAT_NS if expires_ns >= HEARTBEAT_FROM_NS else 0
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,9 +159,10 @@ class ContinuousPull:
                 stop_after=stop_after,
             )
             max_messages = threshold_messages = largest_batch
-        _positive("max_messages", max_messages)
-        _positive("max_bytes", max_bytes)
-        _positive("stop_after", stop_after)
+        limits = {"max_messages": max_messages, "max_bytes": max_bytes, "stop_after": stop_after}
+        for option, limit in limits.items():
+            if limit is not None:
+                check_int(option, limit, 1)
         # Beside a number of messages, the bytes limit each request, not the buffer.
         buffered_bytes = 0 if max_messages else max_bytes or 0
         if threshold_bytes is not None and not buffered_bytes:
@@ -219,16 +212,10 @@ def _exclude_on_demand(**options: int | None) -> None:
             raise InvalidOptionError(option, value, "cannot be combined with on_demand")
 
 
-def _positive(option: str, value: int | None) -> None:
-    if value is not None and (not _is_count(value) or value < 1):
-        raise InvalidOptionError(option, value, "must be an integer of at least 1")
-
-
 def _threshold(option: str, value: int | None, limit: int) -> int:
     if value is None:
         return (limit + 1) // 2
-    if not _is_count(value) or not 1 <= value <= limit:
-        raise InvalidOptionError(option, value, f"must be from 1 to {limit}")
+    check_int(option, value, 1, limit)
     return value
 
 

@@ -36,7 +36,7 @@ from ..errors import (
 )
 from ..headers import REQUIRED_API_LEVEL
 from ..net.clock import Deadline, monotonic
-from ..options import check_callback
+from ..options import check_callback, check_int
 from ..protocol.parser import Delivery
 from ..subjects import check_subject
 from ..suggestions import closest_match
@@ -102,8 +102,7 @@ class APIRequests:
         self.timeout = timeout
         self._headers: dict[str, str] | None = None
         if required_level is not None:
-            if isinstance(required_level, bool) or not isinstance(required_level, int):
-                raise InvalidOptionError("required_api_level", required_level, "expected an int")
+            check_int("required_api_level", required_level, 0)
             self._headers = {REQUIRED_API_LEVEL: str(required_level)}
         if callback is not None:
             check_callback("api_cb", callback)

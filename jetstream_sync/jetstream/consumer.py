@@ -19,7 +19,7 @@ from ..api.pull import (
 )
 from ..durations import duration, duration_to_ns
 from ..errors import ConsumerIsPushBasedError, InvalidOptionError
-from ..options import check_callback
+from ..options import check_callback, check_int, check_known
 from .api_requests import APIRequests
 from .consume import ConsumeHandle, JetStreamCallback
 from .consumer_api import add_consumer, consumer_info, reset_consumer
@@ -73,10 +73,6 @@ class ContinuousOptions(PriorityOptions, total=False):
     """Renew the ``ack_wait`` of messages that are buffered or being handled. A message counts as being
     handled until it is acknowledged, its thread requests the next one, or its thread ends, for an hour at
     most. Default false; not for ordered consumers."""
-
-
-_PRIORITY = frozenset(PriorityOptions.__annotations__)
-_CONTINUOUS = frozenset(ContinuousOptions.__annotations__)
 
 
 class PullConsumer:
@@ -197,9 +193,8 @@ class PullConsumer:
 
         """
         request = fetch_request(batch, timeout, max_bytes, heartbeat)
-        if priority:
-            request = replace(request, **_known(priority))
-        return self._fetch(request, None if timeout is None else request.expires_ns / 1e9)
+        expires = None if timeout is None else request.expires_ns / 1e9
+        return self._fetch(request, expires, priority)
 
     def fetch_no_wait(
         self,
@@ -226,10 +221,7 @@ class PullConsumer:
             3
 
         """
-        request = no_wait_request(batch, max_bytes)
-        if priority:
-            request = replace(request, **_known(priority))
-        return self._fetch(request, NO_WAIT_TIMEOUT_S)
+        return self._fetch(no_wait_request(batch, max_bytes), NO_WAIT_TIMEOUT_S, priority)
 
     def next(
         self,
@@ -262,7 +254,12 @@ class PullConsumer:
             raise self._api.core.timed_out(f"no message from consumer {self.name!r} in time")
         return messages[0]
 
-    def _fetch(self, request: PullRequest, expires: float | None) -> list[JetStreamMsg]:
+    def _fetch(
+        self, request: PullRequest, expires: float | None, priority: PriorityOptions
+    ) -> list[JetStreamMsg]:
+        if priority:
+            check_known(priority, PriorityOptions.__annotations__)
+            request = replace(request, **priority)
         self._requester.check(request)
         return Fetch(self._requester, request, expires).run()
 
@@ -342,9 +339,7 @@ def continuous_pull(
     options: ContinuousOptions, config: ConsumerConfig | None = None, *, on_demand: bool = False
 ) -> ContinuousPull:
     """Return the limits for these options."""
-    unknown = set(options) - _CONTINUOUS
-    if unknown:
-        raise InvalidOptionError(min(unknown), "...", f"not one of {sorted(_CONTINUOUS)}")
+    check_known(options, ContinuousOptions.__annotations__)
     if config is None and options.get("auto_in_progress"):
         raise InvalidOptionError(
             "auto_in_progress",
@@ -387,14 +382,10 @@ def fetch_request(
     heartbeat: float | timedelta | None,
 ) -> PullRequest:
     """Return the request of a fetch; cached, because a program repeats the same fetch."""
-    if batch is None and max_bytes is None:
-        raise InvalidOptionError("batch", None, "one of batch and max_bytes is required")
-    if max_bytes is not None and max_bytes < 1:
-        raise InvalidOptionError("max_bytes", max_bytes, "must be a whole number from 1 up")
     expires_ns = _MAX_EXPIRES_NS if timeout is None else _ns(timeout, "timeout")
-    return PullRequest(
-        batch=UNLIMITED_BATCH if batch is None else batch,
-        max_bytes=max_bytes or 0,
+    return replace(
+        no_wait_request(batch, max_bytes),
+        no_wait=False,
         expires_ns=expires_ns,
         heartbeat_ns=(
             default_heartbeat_ns(expires_ns) if heartbeat is None else _ns(heartbeat, "heartbeat")
@@ -406,19 +397,11 @@ def no_wait_request(batch: int | None, max_bytes: int | None) -> PullRequest:
     """Return the request of a fetch that does not wait."""
     if batch is None and max_bytes is None:
         raise InvalidOptionError("batch", None, "one of batch and max_bytes is required")
-    if max_bytes is not None and max_bytes < 1:
-        raise InvalidOptionError("max_bytes", max_bytes, "must be a whole number from 1 up")
+    if max_bytes is not None:
+        check_int("max_bytes", max_bytes, 1)
     return PullRequest(
         batch=UNLIMITED_BATCH if batch is None else batch, max_bytes=max_bytes or 0, no_wait=True
     )
-
-
-def _known(priority: PriorityOptions) -> PriorityOptions:
-    """Check the names of the options and return them."""
-    unknown = set(priority) - _PRIORITY
-    if unknown:
-        raise InvalidOptionError(min(unknown), "...", f"not one of {sorted(_PRIORITY)}")
-    return priority
 
 
 def _ns(value: float | timedelta, option: str) -> int:

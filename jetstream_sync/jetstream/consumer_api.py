@@ -9,10 +9,12 @@ from typing import Any, Final
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
 from ..api.echo import release
+from ..api.publish import LAST_SEQUENCE
 from ..codec import decode, encode
 from ..durations import check_time, time_to_text
 from ..errors import InvalidOptionError, NotFoundError, ServerTooOldError
 from ..net.clock import Deadline
+from ..options import check_int
 from ..subjects import check_consumer_name, check_stream_name
 from .api_requests import APIRequests, EchoCheck, require_level, stream_info
 
@@ -65,7 +67,6 @@ CREATE: Final = "create"
 UPDATE: Final = "update"
 CREATE_OR_UPDATE: Final = ""
 
-_LAST_SEQUENCE: Final = 2**64 - 1
 #: The server notices in the background that a subscriber has left: the number of checks, and the
 #: interval between them.
 _BOUND_CHECKS: Final = 3
@@ -169,10 +170,8 @@ def reset_consumer(
     The consumer itself replies (nats-server's ``processResetReq``), so there is no reply if it does
     not exist or is on an older server. It is therefore looked up first.
     """
-    if isinstance(seq, bool) or not isinstance(seq, int | None):
-        raise InvalidOptionError("seq", seq, "expected an int")
-    if seq is not None and not 1 <= seq <= _LAST_SEQUENCE:
-        raise InvalidOptionError("seq", seq, f"must be from 1 to {_LAST_SEQUENCE}")
+    if seq is not None:
+        check_int("seq", seq, 1, LAST_SEQUENCE)
     deadline = api.deadline()
     _check_server(consumer_info(api, stream, name, deadline), "resetting a consumer", (2, 14))
     body = None if seq is None else {"seq": seq}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from ..api.publish import PubAck
 from ..codec import loads
@@ -16,27 +16,12 @@ from ..errors import (
     MessageNotFoundError,
     WrongStreamError,
 )
-from ..headers import COUNTER_SOURCES, INCREMENT, Headers, HeadersLike
+from ..headers import COUNTER_SOURCES, INCREMENT, Headers
 from ..subjects import check_publish_subject, check_subject
 from .direct_get import StoredMsg
 from .stream import Stream, every_last_msg
 
 _INTEGER: Final = re.compile("[+-]?[0-9]+")
-
-
-class PublishFunction(Protocol):
-    """The part of `JetStream.publish` that counters need."""
-
-    def __call__(
-        self,
-        subject: str,
-        payload: bytes = ...,
-        timeout: float | timedelta | None = ...,
-        stream: str | None = ...,
-        headers: HeadersLike | None = ...,
-        msg_id: str | None = ...,
-    ) -> PubAck:
-        """Publish a message and return its acknowledgement."""
 
 
 class CounterEntry(NamedTuple):
@@ -69,7 +54,7 @@ class Counters:
     that is read may be behind, because any replica of the stream may answer (ADR-31).
     """
 
-    def __init__(self, stream: Stream, publish: PublishFunction) -> None:
+    def __init__(self, stream: Stream, publish: Callable[..., PubAck]) -> None:
         config = stream.cached_info.config
         for option in ("allow_msg_counter", "allow_direct"):
             if not getattr(config, option):

@@ -38,7 +38,7 @@ from ..errors import (
 )
 from ..headers import HeadersLike, parse_status
 from ..net.clock import Deadline, seconds
-from ..options import check_callback
+from ..options import check_callback, check_int
 from ..protocol.parser import Delivery
 from .api_requests import APIRequests, require_level
 
@@ -168,10 +168,8 @@ class FastPublisher:
     ) -> None:
         if gaps not in {"fail", "ok"}:
             raise InvalidOptionError("gaps", gaps, "must be 'fail' or 'ok'")
-        limits = (("flow", flow, _MAX_FLOW), ("outstanding", outstanding, _MAX_OUTSTANDING))
-        for option, number, high in limits:
-            if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= high:
-                raise InvalidOptionError(option, number, f"must be an int from 1 to {high}")
+        check_int("flow", flow, 1, _MAX_FLOW)
+        check_int("outstanding", outstanding, 1, _MAX_OUTSTANDING)
         if gap_cb is not None:
             check_callback("gap_cb", gap_cb)
         wait = api.timeout if timeout is None else timeout

@@ -22,7 +22,7 @@ from ..api.key_value import (
     check_writable,
     merge_patterns,
 )
-from ..api.publish import publish_headers
+from ..api.publish import LAST_SEQUENCE, publish_headers
 from ..api.routes import DEFAULT_PREFIX, Routes
 from ..errors import (
     APIError,
@@ -42,7 +42,7 @@ from ..errors import (
 )
 from ..foreign_names import ForeignNames
 from ..net.clock import Deadline, seconds
-from ..options import check_callback
+from ..options import check_callback, check_int
 from ..protocol.parser import Delivery
 from .api_requests import APIRequests
 from .direct_get import StoredMsg, leader_get
@@ -66,7 +66,6 @@ _FIRST_CONFLICT_DELAY_S: Final = 0.001
 _MAX_CONFLICT_DELAY_S: Final = 0.1
 #: Attempts to read many keys while they change between two pages.
 _READ_ATTEMPTS: Final = 3
-_MAX_REVISION: Final = 2**64 - 1
 
 
 def bucket_not_found(bucket: str) -> BucketNotFoundError:
@@ -184,7 +183,7 @@ class KeyValue(ForeignNames):
         """
         stored = self._subjects.encoded(key)
         if revision is not None:
-            _check_revision("revision", revision, 1)
+            check_int("revision", revision, 1, LAST_SEQUENCE)
         entry = self._read(stored, revision, consistent=consistent)
         if entry is None or not entry.has_value:
             marker = None if entry is None else entry.revision
@@ -269,7 +268,7 @@ class KeyValue(ForeignNames):
         """
         patterns = _patterns(keys)
         if up_to_revision is not None:
-            _check_revision("up_to_revision", up_to_revision, 1)
+            check_int("up_to_revision", up_to_revision, 1, LAST_SEQUENCE)
         if not patterns:
             return {}
         subjects = [self._subjects.read + self._subjects.pattern(each) for each in patterns]
@@ -506,8 +505,7 @@ class KeyValue(ForeignNames):
             Error: otherwise as `put()` and `get()`; an exception of the function is not caught.
 
         """
-        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
-            raise InvalidOptionError("attempts", attempts, "must be an int of at least 1")
+        check_int("attempts", attempts, 1)
         stored = check_writable(self._subjects.encoded(key))
         delay = _FIRST_CONFLICT_DELAY_S
         attempt = 0
@@ -588,7 +586,7 @@ class KeyValue(ForeignNames):
         ttl: float | timedelta | None = None,
     ) -> int:
         if last is not None:
-            _check_revision("last", last, 0)
+            check_int("last", last, 0, LAST_SEQUENCE)
         try:
             return self._write(stored, value, headers, last, ttl, self._api.deadline())
         except WrongLastSequenceError as error:
@@ -654,7 +652,7 @@ class KeyValue(ForeignNames):
             Error: as `watch()`.
 
         """
-        return Replica(self, keys)
+        return Replica(self.status(), lambda cb: self.watch(keys, cb=cb))
 
     @overload
     def watch(
@@ -818,21 +816,13 @@ def _decoded(entries: Iterable[KeyValueEntry]) -> Iterator[tuple[str, KeyValueEn
         yield key, entry
 
 
-def _check_revision(option: str, revision: int, least: int) -> None:
-    """Raise `InvalidOptionError` if a revision is not a number that a server can have."""
-    if isinstance(revision, bool) or not isinstance(revision, int):
-        raise InvalidOptionError(option, revision, "must be an int")
-    if not least <= revision <= _MAX_REVISION:
-        raise InvalidOptionError(option, revision, f"must be from {least} to {_MAX_REVISION}")
-
-
 def _start_options(history: bool, updates_only: bool, revision: int | None) -> OrderedOptions:
     """Return the deliver policy of a watch."""
     if updates_only and (history or revision is not None):
         other = "history" if history else "resume_from_revision"
         raise InvalidOptionError("updates_only", True, f"cannot be combined with {other}")
     if revision is not None:
-        _check_revision("resume_from_revision", revision, 1)
+        check_int("resume_from_revision", revision, 1, LAST_SEQUENCE)
         return {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": revision}
     if updates_only:
         return {"deliver_policy": DeliverPolicy.NEW}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from ..client.result_slot import copy_exception
 from ..client.threads import Waiters
@@ -22,16 +22,6 @@ if TYPE_CHECKING:
 _POLL_S: Final = 0.25
 
 
-class _Bucket(Protocol):
-    """What a replica needs of a `KeyValue`."""
-
-    def status(self) -> KeyValueStatus: ...
-
-    def watch(
-        self, keys: str | Sequence[str], *, cb: Callable[[KeyValueEntry], object]
-    ) -> WatchHandle: ...
-
-
 class Replica(Mapping[str, bytes]):
     """
     The current values of keys of a bucket in memory, kept up to date by a watch; read-only.
@@ -40,14 +30,17 @@ class Replica(Mapping[str, bytes]):
     message takes, or for the time of an outage, after which it catches up. Any thread may use it.
     """
 
-    def __init__(self, kv: _Bucket, keys: str | Sequence[str]) -> None:
+    def __init__(
+        self,
+        status: KeyValueStatus,
+        watch: Callable[[Callable[[KeyValueEntry], object]], WatchHandle],
+    ) -> None:
         self._entries: dict[str, KeyValueEntry] = {}
         self._changed = Waiters()
         self._revision = 0
-        status = kv.status()
         # Values that expire without a marker are not reported.
         self._ttl: timedelta | None = None if status.limit_marker_ttl else status.ttl
-        self._handle = kv.watch(keys, cb=self._apply)
+        self._handle = watch(self._apply)
 
     def _apply(self, entry: KeyValueEntry) -> None:
         """Take over a change; called by the thread of the watch."""

@@ -49,6 +49,7 @@ from ..errors import (
     TimeoutError,
 )
 from ..net.clock import FOREVER, Deadline, monotonic
+from ..options import check_int
 from ..protocol.parser import Delivery
 from .heartbeat import HeartbeatTimeout, pull_heartbeat_timeout
 from .leases import LeaseRenewer, NoLeases, ReceiveTimes
@@ -194,8 +195,7 @@ class MessageIterator:
         """
         if self._on_demand is None:
             raise InvalidOptionError("count", count, "the iterator was created without on_demand")
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise InvalidOptionError("count", count, "must be an integer of at least 1")
+        check_int("count", count, 1)
         self._on_demand.request(count)
 
     def next(self, timeout: float | timedelta | None = None) -> JetStreamMsg:

@@ -24,7 +24,6 @@ from ..errors import (
     ConnectionClosedError,
     ConnectionLostError,
     Error,
-    InvalidOptionError,
     InvalidResponseError,
     IteratorClosedError,
     MessageNotFoundError,
@@ -33,6 +32,7 @@ from ..errors import (
     StreamNotFoundError,
 )
 from ..net.clock import Deadline, monotonic
+from ..options import check_int, check_known
 from ..subjects import check_consumer_name
 from .api_requests import APIRequests
 from .consumer_api import CREATE
@@ -384,11 +384,7 @@ def pull_cursor(
     cursor_type: type[OrderedCursorT],
 ) -> OrderedCursorT:
     """Return the cursor of an ordered pull consumer, before its first message."""
-    unknown = set(options) - set(OrderedOptions.__annotations__)
-    if unknown:
-        raise InvalidOptionError(
-            min(unknown), "...", f"not one of {sorted(OrderedOptions.__annotations__)}"
-        )
+    check_known(options, OrderedOptions.__annotations__)
     prefix = options.get("name_prefix")
     if prefix is not None:
         check_consumer_name(prefix)
@@ -396,8 +392,7 @@ def pull_cursor(
     unique = os.urandom(11).hex()
     prefix = f"{prefix}_{unique}" if prefix else unique
     attempts = options.get("max_reset_attempts", 0)
-    if attempts < 0:
-        raise InvalidOptionError("max_reset_attempts", attempts, "must be 0 or above")
+    check_int("max_reset_attempts", attempts, 0)
     filters = options.get("filter_subjects") or ()
     metadata = options.get("metadata")
     known: dict[str, Any] = {

@@ -42,7 +42,6 @@ from ..errors import (
     ConnectionLostError,
     Error,
     ForkedConnectionError,
-    InvalidOptionError,
     NoRespondersError,
     NoStreamResponseError,
     PermissionsError,
@@ -51,6 +50,7 @@ from ..errors import (
 )
 from ..headers import HeadersLike, parse_status
 from ..net.clock import Deadline, monotonic, seconds
+from ..options import check_int
 from ..protocol.parser import Delivery
 from .pub_ack_future import PubAckFuture
 
@@ -89,9 +89,7 @@ class Publisher(MessageReceiver):
         window: int = DEFAULT_WINDOW,
         stall_wait: float | timedelta | None = None,
     ) -> None:
-        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
-            reason = "must be an int of at least 1"
-            raise InvalidOptionError("publish_async_max_pending", window, reason)
+        check_int("publish_async_max_pending", window, 1)
         self._core = core.machinery  # the ack thread holds this object
         self._timeout = None if timeout is None else seconds(timeout)
         self._window = window

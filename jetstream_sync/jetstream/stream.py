@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
+from ..api.publish import LAST_SEQUENCE
 from ..api.schedules import Schedule
 from ..api.stream import SnapshotRequest, StreamInfo
 from ..durations import check_time, time_to_text
@@ -25,6 +26,7 @@ from ..errors import (
 )
 from ..foreign_names import ForeignNames
 from ..headers import SCHEDULE
+from ..options import check_int
 from ..subjects import check_consumer_name, check_subject
 from . import consumer_api
 from .api_requests import APIRequests, require_level, resolve_config, stream_info
@@ -47,7 +49,6 @@ if TYPE_CHECKING:
 
     from ..api.config_fields import ConsumerConfigFields
 
-_LAST_SEQUENCE: Final = 2**64 - 1
 #: Seconds for the answer to a direct get before the leader is asked: old servers do not say that
 #: there are no responders, and a replica may be down while the leader is available.
 _DIRECT_TIMEOUT_S: Final = 1.0
@@ -146,9 +147,11 @@ class Stream(ForeignNames):
         if seq is not None and keep is not None:
             raise InvalidOptionError("keep", keep, f"excludes seq={seq!r}")
         if seq is not None:
-            body["seq"] = _checked(seq, "seq", 1)
+            check_int("seq", seq, 1, LAST_SEQUENCE)
+            body["seq"] = seq
         if keep is not None:
-            body["keep"] = _checked(keep, "keep", 0)
+            check_int("keep", keep, 0, LAST_SEQUENCE)
+            body["keep"] = keep
         if seq == 1:
             # There is nothing to delete; servers before 2.11 would ignore the bound.
             self._api.ask(self._api.routes.stream_info(self._name))
@@ -264,13 +267,10 @@ class Stream(ForeignNames):
         request = _get_request(seq, None, ">" if next_by_subject is None else next_by_subject)
         if start_time is not None:
             request["start_time"] = time_to_text(check_time(start_time, "start_time"))
-        many = {
-            "batch": min(_checked(max_messages, "max_messages", 1), _MAX_BATCH),
-            "max_bytes": min(
-                _checked(MAX_BYTES if max_bytes is None else max_bytes, "max_bytes", 1),
-                MAX_BYTES,
-            ),
-        }
+        size = MAX_BYTES if max_bytes is None else max_bytes
+        check_int("max_messages", max_messages, 1)
+        check_int("max_bytes", size, 1)
+        many = {"batch": min(max_messages, _MAX_BATCH), "max_bytes": min(size, MAX_BYTES)}
         deadline = self._api.deadline(timeout)
         if start_time is not None:
             # An older server ignores it.
@@ -340,11 +340,13 @@ class Stream(ForeignNames):
         if up_to_seq is not None and up_to_time is not None:
             raise InvalidOptionError("up_to_seq", up_to_seq, "excludes up_to_time")
         if up_to_seq is not None:
-            request["up_to_seq"] = _checked(up_to_seq, "up_to_seq", 1)
+            check_int("up_to_seq", up_to_seq, 1, LAST_SEQUENCE)
+            request["up_to_seq"] = up_to_seq
         if up_to_time is not None:
             request["up_to_time"] = time_to_text(check_time(up_to_time, "up_to_time"))
         if batch is not None:
-            request["batch"] = min(_checked(batch, "batch", 1), _MAX_BATCH)
+            check_int("batch", batch, 1)
+            request["batch"] = min(batch, _MAX_BATCH)
         try:
             return direct_get_last(self._api, self._name, request)
         except NoRespondersError:
@@ -372,7 +374,8 @@ class Stream(ForeignNames):
             2
 
         """
-        body: dict[str, Any] = {"seq": _checked(seq, "seq", 1)}
+        check_int("seq", seq, 1, LAST_SEQUENCE)
+        body: dict[str, Any] = {"seq": seq}
         if not secure:
             body["no_erase"] = True
         try:
@@ -851,14 +854,6 @@ def _without_details(info: StreamInfo) -> StreamInfo:
     return replace(info, state=replace(info.state, subjects=None, deleted=None))
 
 
-def _checked(value: int, option: str, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidOptionError(option, value, "expected an int")
-    if not least <= value <= _LAST_SEQUENCE:
-        raise InvalidOptionError(option, value, f"must be from {least} to {_LAST_SEQUENCE}")
-    return value
-
-
 def _get_request(
     seq: int | None, last_by_subject: str | None, next_by_subject: str | None
 ) -> dict[str, Any]:
@@ -874,7 +869,8 @@ def _get_request(
         )
     request: dict[str, Any] = {}
     if seq is not None:
-        request["seq"] = _checked(seq, "seq", 1)
+        check_int("seq", seq, 1, LAST_SEQUENCE)
+        request["seq"] = seq
     if next_by_subject is not None:
         request["next_by_subj"] = check_subject(next_by_subject)
     return request

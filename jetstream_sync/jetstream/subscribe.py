@@ -28,7 +28,7 @@ from ..errors import (
     StreamNotFoundError,
     TimeoutError,
 )
-from ..options import check_callback
+from ..options import check_callback, check_known
 from ..subjects import check_consumer_name, check_stream_name, check_subject
 from .api_requests import APIRequests, names_in
 from .consume import JetStreamCallback
@@ -233,7 +233,7 @@ class PushSubscribeAPI:
         """
         if cb is not None:
             check_callback("cb", cb)
-        _known(options, SubscribeOptions)
+        check_known(options, SubscribeOptions.__annotations__)
         fields: dict[str, Any] = {name: options.get(name) for name in _FIELDS}
         fields |= {"idle_heartbeat": idle_heartbeat, "flow_control": flow_control or None}
         request = SubscribeRequest.of(
@@ -284,7 +284,7 @@ class PushSubscribeAPI:
         """
         if cb is not None:
             check_callback("cb", cb)
-        _known(options, BindOptions)
+        check_known(options, BindOptions.__annotations__)
         if isinstance(consumer, ConsumerConfig):
             raise InvalidOptionError(
                 "consumer", "...", "must be the name of the consumer; pass a config as config="
@@ -331,13 +331,6 @@ class PushSubscribeAPI:
             subscription._abandon()
             raise
         return subscription
-
-
-def _known(options: BindOptions, known: type) -> None:
-    """Raise if an option is unknown."""
-    unknown = set(options) - set(known.__annotations__) - set(BindOptions.__annotations__)
-    if unknown:
-        raise InvalidOptionError(min(unknown), "...", f"not one of {sorted(known.__annotations__)}")
 
 
 def _push_options(
