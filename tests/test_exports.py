@@ -229,6 +229,7 @@ CLASSES = {
         "set_mappings": "partitions",
         "consume": "member callback ack_wait max_ack_pending auto_in_progress",
         "active_members": "",
+        "absent_members": "",
         "step_down": "member",
         "delete": "",
         "consumer_name": "member",

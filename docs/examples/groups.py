@@ -44,6 +44,9 @@ print(handle.partitions)
 # --- ConsumerGroup.active_members
 print(group.active_members())
 
+# --- ConsumerGroup.absent_members
+print(group.absent_members())  # a member whose program does not run
+
 # --- GroupConsumeHandle.drain
 handle.drain()  # the callback handles the messages that have arrived
 

@@ -16,10 +16,11 @@ What members do at a change is compatible with orbit.go's ``pcgroups``. Rules:
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ..api.consumer import ConsumerConfig
 from ..api.groups import PRIORITY_GROUP, GroupConfig, parse_config
@@ -43,13 +44,11 @@ from ..errors import (
 )
 from ..net.clock import Deadline
 from .api_requests import APIRequests
-from .consume import ConsumeHandle, JetStreamCallback
-from .consumer import continuous_pull
+from .consume import JetStreamCallback
+from .consumer import PullConsumer
 from .consumer_api import CREATE, add_consumer, consumer_info, delete_consumer
 from .key_value import KeyValue
 from .message import JetStreamMsg
-from .messages import MessagePuller
-from .pull import PullRequester
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -69,8 +68,32 @@ _IN_PROGRESS: Final = b"+WPI"
 _FILTER_NOT_UNIQUE: Final = 10100
 
 
+class MemberRun(Protocol):
+    """Receives the messages of a member while it has partitions, such as a `ConsumeHandle`."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended."""
+
+    @property
+    def error(self) -> Error | None:
+        """The error that ended it; ``None``: there was none."""
+
+    def drain(self) -> None:
+        """Request no more messages, and handle those that have arrived."""
+
+    def stop(self) -> None:
+        """Request no more messages, and drop those that wait."""
+
+    def wait_closed(self) -> None:
+        """Wait until no message is handled any more."""
+
+
 class MemberConsumer:
-    """The consumer of a member, and the callback that gets its messages."""
+    """The consumer of a member, and what receives its messages."""
+
+    #: The thread of the last message, also while its callback is being stopped; ``None``: there is none.
+    callback_thread: threading.Thread | None = None
 
     def __init__(
         self,
@@ -78,49 +101,35 @@ class MemberConsumer:
         key: str,
         stream: str,
         member: str,
-        callback: JetStreamCallback,
         consumer: ConsumerConfig,
         ack_wait: float,
-        auto_in_progress: bool,
+        open_run: Callable[[PullConsumer], MemberRun],
     ) -> None:
         self._api = api
         self.key = key
         self.member = member
         self.ack_wait = ack_wait
-        self._callback = callback
         self._consumer = consumer
         self._stream = stream
         self._name = consumer.durable_name or consumer.name or ""
-        self._auto_in_progress = auto_in_progress
-        self._requester: PullRequester | None = None
-        self._last_reply = b""
-        #: The running callback; ``None``: there is none.
-        self.running: ConsumeHandle | None = None
-        #: The thread of the last message, also while the callback is being stopped.
-        self.callback_thread: threading.Thread | None = None
+        self._open_run = open_run
+        self._pull: PullConsumer | None = None
+        #: What receives messages; ``None``: nothing.
+        self.running: MemberRun | None = None
 
     def create_consumer(self, config: GroupConfig) -> None:
         """Create the consumer with the filters of the member; an equal one is kept."""
         wanted = replace(self._consumer, filter_subjects=config.filters_of(self.member))
-        add_consumer(self._api, self._stream, wanted, CREATE)
+        info = add_consumer(self._api, self._stream, wanted, CREATE)
+        self._pull = PullConsumer(self._api, info)
 
     def start(self) -> None:
-        """Start to call the callback."""
-        api, name = self._api, self._name
-        requester = self._requester = PullRequester(api, self._stream, name, self._consumer)
-        expires = max(self.ack_wait / 2, MIN_TIMEOUT_S)
-        pull = continuous_pull({"group": PRIORITY_GROUP, "expires": expires}, self._consumer)
-        puller = MessagePuller(requester, pull, auto_in_progress=self._auto_in_progress)
-        self.running = ConsumeHandle(api.core, name, puller, self._deliver, self._consumer)
-
-    def _deliver(self, msg: JetStreamMsg) -> None:
-        _, _, msg._subject = msg._subject.partition(b".")  # noqa: SLF001 - without the partition
-        self._last_reply = msg.ack_subject
-        self.callback_thread = threading.current_thread()
-        self._callback(msg)
+        """Start to receive messages."""
+        if self._pull is not None:
+            self.running = self._open_run(self._pull)
 
     def stop(self, *, drain: bool = False) -> None:
-        """Stop to call the callback, and wait until it has returned."""
+        """Stop to receive messages, and wait until none is handled."""
         running, self.running = self.running, None
         if running is None:
             return
@@ -131,12 +140,7 @@ class MemberConsumer:
         running.wait_closed()
 
     def flush_acks(self) -> None:
-        """Wait until the server has processed the acknowledgements."""
-        reply, self._last_reply = self._last_reply, b""
-        if reply:
-            # The consumer handles the messages to its reply subjects in order.
-            with suppress(NoRespondersError, TimeoutError):
-                self._api.core.request(reply, _IN_PROGRESS, Deadline(_BARRIER_TIMEOUT_S))
+        """Wait until the server has processed the acknowledgements; those of a `MemberRun` are confirmed."""
 
     def delete_consumer(self, wanted: GroupConfig | None = None) -> None:
         """
@@ -144,7 +148,7 @@ class MemberConsumer:
 
         A consumer with the wanted filters is kept.
         """
-        pin_id = None if self._requester is None else self._requester.pin_id
+        pin_id = self._pin_id()
         with suppress(ConsumerNotFoundError, StreamNotFoundError):
             info = consumer_info(self._api, self._stream, self._name)
             pinned = {group.pinned_client_id for group in info.priority_groups or ()}
@@ -154,15 +158,66 @@ class MemberConsumer:
             if not filters or filters != info.config.filter_subjects:
                 delete_consumer(self._api, self._stream, self._name)
 
+    def _pin_id(self) -> str | None:
+        return None if self._pull is None else self._pull._requester.pin_id  # noqa: SLF001 - not public
+
     def unpin(self) -> None:
         """Let another instance of the member take over at once, if this one is pinned."""
-        pin_id = None if self._requester is None else self._requester.pin_id
+        pin_id = self._pin_id()
         if not pin_id:
             return
         info = consumer_info(self._api, self._stream, self._name)
         if any(group.pinned_client_id == pin_id for group in info.priority_groups or ()):
             route = self._api.routes.consumer_unpin(self._stream, self._name)
             self._api.ask(route, {"group": PRIORITY_GROUP})
+
+
+class CallbackMember(MemberConsumer):
+    """The consumer of a member, and the callback that gets its messages."""
+
+    def __init__(
+        self,
+        api: APIRequests,
+        key: str,
+        stream: str,
+        member: str,
+        consumer: ConsumerConfig,
+        ack_wait: float,
+        callback: JetStreamCallback,
+        auto_in_progress: bool,
+    ) -> None:
+        super().__init__(api, key, stream, member, consumer, ack_wait, self._consume)
+        self._callback = callback
+        self._auto_in_progress = auto_in_progress
+        self._last_reply = b""
+
+    def _consume(self, pull: PullConsumer) -> MemberRun:
+        return pull.consume(
+            self._deliver,
+            group=PRIORITY_GROUP,
+            expires=max(self.ack_wait / 2, MIN_TIMEOUT_S),
+            auto_in_progress=self._auto_in_progress,
+        )
+
+    def _deliver(self, msg: JetStreamMsg) -> None:
+        take_partition(msg)
+        self._last_reply = msg.ack_subject
+        self.callback_thread = threading.current_thread()
+        self._callback(msg)
+
+    def flush_acks(self) -> None:
+        """Wait until the server has processed the acknowledgements."""
+        reply, self._last_reply = self._last_reply, b""
+        if reply:
+            # The consumer handles the messages to its reply subjects in order.
+            with suppress(NoRespondersError, TimeoutError):
+                self._api.core.request(reply, _IN_PROGRESS, Deadline(_BARRIER_TIMEOUT_S))
+
+
+def take_partition(msg: JetStreamMsg) -> bytes:
+    """Remove the partition from the subject of a message, and return it."""
+    partition, _, msg._subject = msg._subject.partition(b".")  # noqa: SLF001 - the subject has no setter
+    return partition
 
 
 class GroupConsumeHandle:

@@ -42,9 +42,18 @@ from ..options import check_callback
 from ..subjects import check_consumer_name, check_stream_name
 from .api_requests import APIRequests, require_level
 from .consume import JetStreamCallback
+from .consumer import PullConsumer
 from .consumer_api import delete_consumer, list_consumers, unpin_consumer
-from .group_members import MIN_TIMEOUT_S, GroupConsumeHandle, MemberConsumer
+from .group_members import (
+    MIN_TIMEOUT_S,
+    CallbackMember,
+    GroupConsumeHandle,
+    MemberConsumer,
+    MemberRun,
+    take_partition,
+)
 from .key_value import KeyValue
+from .message import JetStreamMsg
 from .stream import Stream
 
 _G = TypeVar("_G", bound="ConsumerGroup")
@@ -151,10 +160,37 @@ class ConsumerGroup:
             Error: as `config()` and `JetStream.list_consumers`.
 
         """
-        infos = list_consumers(self._api, self.consumer_stream_name)
-        active = {info.name for info in infos if self._is_active(info)}
+        active = self._active_consumers()
         members = self.config().member_names
         return sorted(member for member in members if self.consumer_name(member) in active)
+
+    def absent_members(self) -> list[str]:
+        """
+        Return the names of the members whose messages are not received, sorted.
+
+        They have partitions but no consumer, and no other member still has one of these partitions: their
+        program does not run, or was killed. `ElasticConsumerGroup.drop_members` gives the partitions to
+        others.
+
+        Raises:
+            Error: as `config()` and `JetStream.list_consumers`.
+
+        """
+        active = self._active_consumers()
+        config = self.config()
+        served = {
+            subject for info in active.values() for subject in info.config.filter_subjects or ()
+        }
+        filters = {member: config.filters_of(member) for member in config.member_names}
+        return sorted(
+            member
+            for member, wanted in filters.items()
+            if wanted and self.consumer_name(member) not in active and served.isdisjoint(wanted)
+        )
+
+    def _active_consumers(self) -> dict[str, ConsumerInfo]:
+        infos = list_consumers(self._api, self.consumer_stream_name)
+        return {info.name: info for info in infos if self._is_active(info)}
 
     def _is_active(self, info: ConsumerInfo) -> bool:
         raise NotImplementedError
@@ -224,11 +260,43 @@ class ConsumerGroup:
 
         """
         check_callback("callback", callback)
+        config, wait = self._member_config(member, ack_wait, max_ack_pending)
+        stream = self.consumer_stream_name
+        parts = (self._api, self.key, stream, member, config, wait)
+        return self._handle(CallbackMember(*parts, callback, auto_in_progress))
+
+    def _join(
+        self,
+        member: str,
+        open_run: Callable[[PullConsumer], MemberRun],
+        ack_wait: float | timedelta = DEFAULT_ACK_WAIT_S,
+    ) -> GroupConsumeHandle:
+        """
+        Call a function with the consumer of a member whenever that has got partitions, as `consume` otherwise.
+
+        What the function returns is stopped before the partitions are given to another member. For the
+        worker runtime.
+        """
+        config, wait = self._member_config(member, ack_wait, None)
+        stream = self.consumer_stream_name
+        return self._handle(
+            MemberConsumer(self._api, self.key, stream, member, config, wait, open_run)
+        )
+
+    @staticmethod
+    def _take_partition(msg: JetStreamMsg) -> bytes:
+        """Remove the partition from the subject of a message that `_join` has received, and return it."""
+        return take_partition(msg)
+
+    def _member_config(
+        self, member: str, ack_wait: float | timedelta, max_ack_pending: int | None
+    ) -> tuple[ConsumerConfig, float]:
+        """Return the config of a member's consumer, and its ``ack_wait`` in seconds."""
         wait = seconds(duration(ack_wait, "ack_wait"))
         if wait <= 0:
             raise InvalidOptionError("ack_wait", ack_wait, "must be above 0")
         require_level(self._api, 1, "consumer groups")
-        consumer = ConsumerConfig(
+        config = ConsumerConfig(
             ack_policy=AckPolicy.EXPLICIT,
             ack_wait=timedelta(seconds=wait),
             max_ack_pending=max_ack_pending,
@@ -237,17 +305,7 @@ class ConsumerGroup:
             priority_timeout=timedelta(seconds=max(wait, MIN_TIMEOUT_S)),
             **self._consumer_fields(self.consumer_name(member), wait),
         )
-        instance = MemberConsumer(
-            self._api,
-            self.key,
-            self.consumer_stream_name,
-            member,
-            callback,
-            consumer,
-            wait,
-            auto_in_progress,
-        )
-        return self._handle(instance)
+        return config, wait
 
     def _consumer_fields(self, consumer: str, ack_wait: float) -> dict[str, Any]:
         raise NotImplementedError

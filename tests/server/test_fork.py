@@ -199,6 +199,7 @@ REFUSED: dict[str, Callable[[Inherited], object]] = {
     "ElasticConsumerGroup.config": lambda it: it.group.config(),
     "ElasticConsumerGroup.partitions": lambda it: it.group.partitions(),
     "ElasticConsumerGroup.active_members": lambda it: it.group.active_members(),
+    "ElasticConsumerGroup.absent_members": lambda it: it.group.absent_members(),
     "ElasticConsumerGroup.step_down": lambda it: it.group.step_down("a"),
     "ElasticConsumerGroup.delete": lambda it: it.group.delete(),
     "ElasticConsumerGroup.consume": lambda it: it.group.consume("a", print),

@@ -259,8 +259,10 @@ def test_the_consumers_are_those_of_orbit(
     stored["members"] = ["b", "a"]
     js.key_value("elastic-consumer-groups")[f"{stream}.group"] = json.dumps(stored).encode()
     assert elastic.partitions() == {"b": [2, 3], "a": [0, 1]}
+    assert elastic.absent_members() == ["a", "b"]
     with received.member(stream, "b"):
         wait_until(lambda: elastic.active_members() == ["b"], 10.0)
+        assert elastic.absent_members() == ["a"]
         info = js.consumer_info(f"{stream}-group", "b")
         wanted = info.config
         assert wanted.filter_subjects == [f"2.{stream}.*", f"3.{stream}.*"]
