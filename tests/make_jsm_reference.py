@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -30,8 +31,7 @@ jsm reference
 =============
 
 {_NOTE}
-``jsm ms`` is ``jsm stream`` and ``jsm obs`` is ``jsm consumer``, as in 2020.
-What is common to all commands, and how to use it in scripts, is in :doc:`../howto/jsm`.
+:doc:`../howto/jsm` shows how to use the commands, and what they have in common.
 """
 
 
@@ -51,16 +51,15 @@ def nodes() -> list[Node]:
 
 def pages() -> dict[Path, str]:
     """Return the pages: the common part with the commands without a group, and each group."""
-    common = [HEAD, *_exit_statuses(), *_common_options()]
+    page = _Reference(nodes())
+    common = [HEAD, *_exit_statuses(), *_common_options(), *page.shared_options()]
     groups: dict[str, list[str]] = {}
-    for node in nodes():
+    for node in page.nodes:
         name = node.path[0]
         if node.is_group and len(node.path) == 1 and name in OWN_PAGES:
             groups[name] = []
-        if name in groups:
-            groups[name] += _about(node)
-        else:
-            common += _about(node)
+        section = groups.get(name, common)
+        section += page.about(node)
     common += ["", ".. toctree::", "   :maxdepth: 1", "", *(f"   jsm/{name}" for name in groups)]
     found = {PAGE: common}
     for name, parts in groups.items():
@@ -69,6 +68,102 @@ def pages() -> dict[Path, str]:
         path: re.sub(r"\n{3,}", "\n\n", "\n".join(parts)).strip() + "\n"
         for path, parts in found.items()
     }
+
+
+class _Reference:
+    """
+    The descriptions of commands, with what several of them have in common described once.
+
+    An option that three or more commands have is described in the section of the group of all these
+    commands, or at the top of the first page; one that two commands have, at the first of them.
+    """
+
+    def __init__(self, found: list[Node]) -> None:
+        self.nodes = found
+        self._users: defaultdict[str, list[tuple[str, ...]]] = defaultdict(list)
+        self._flags: dict[str, str] = {}
+        for node in found:
+            for option in _own_options(node):
+                if isinstance(option, FieldOption):
+                    continue
+                text = _option(option, node.context)
+                self._users[text].append(node.path)
+                self._flags[text] = max(option.opts, key=len)
+        count = Counter((node.path[-1], node.aliases) for node in found if node.aliases)
+        self._common_aliases = {name: aliases for (name, aliases), n in count.items() if n > 2}
+
+    def shared_options(self) -> Iterator[str]:
+        """Yield what commands of different groups have in common."""
+        yield _title("Aliases", "-")
+        yield "These commands have the same aliases in most groups:\n"
+        for name, aliases in sorted(self._common_aliases.items()):
+            yield f"* ``{name}``: {_literals(aliases)}"
+        yield "\n.. _jsm-shared-options:\n"
+        yield _title("Options of several commands", "-")
+        yield from self._options_of_group(())
+
+    def about(self, node: Node) -> Iterator[str]:
+        """Yield the section of a command or group."""
+        name = " ".join(("jsm", *node.path))
+        own_page = len(node.path) == 1 and node.path[0] in OWN_PAGES
+        yield _title(name, "=" if own_page else "-")
+        if node.aliases and self._common_aliases.get(node.path[-1]) != node.aliases:
+            yield f"Also: {_literals(node.aliases)}.\n"
+        yield from _help(node.command)
+        if node.is_group:
+            if shared := list(self._options_of_group(node.path)):
+                yield "Options of several of these commands:\n"
+                yield from shared
+            return
+        arguments, _ = parameters(node.command)
+        if arguments:
+            usage = " ".join([name, *(each.make_metavar(node.context) for each in arguments)])
+            yield f"``{usage}``\n"
+        yield from self._options(node)
+
+    def _place(self, text: str) -> tuple[str, ...]:
+        """Return the group or command at which an option is described."""
+        users = self._users[text]
+        if len(users) < 3:
+            return users[0]
+        equal = [len(set(names)) == 1 for names in zip(*users, strict=False)]
+        return users[0][: [*equal, False].index(False)]
+
+    def _options_of_group(self, path: tuple[str, ...]) -> Iterator[str]:
+        return (text for text, users in self._users.items() if self._place(text) == path)
+
+    def _options(self, node: Node) -> Iterator[str]:
+        elsewhere: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+        for option in _own_options(node):
+            text = _option(option, node.context)
+            place = self._place(text) if text in self._users else node.path
+            if place == node.path:
+                yield text
+            else:
+                elsewhere[place].append(self._flags[text])
+        if len(_own_options(node)) < len(parameters(node.command)[1]):
+            yield f"Options of the config: those of ``jsm {node.path[0]} add``.\n"
+        for place, flags in elsewhere.items():
+            title = ":ref:`Shared options <jsm-shared-options>`"
+            if place:
+                title = f"Options of ``jsm {' '.join(place)}``"
+            yield f"{title}: {_literals(flags)}.\n"
+
+
+def _literals(names: Iterable[str]) -> str:
+    return ", ".join(f"``{name}``" for name in names)
+
+
+def _own_options(node: Node) -> list[click.Option]:
+    """Return the options of a command, without those for the config, which `add` describes."""
+    if node.is_group:
+        return []
+    _, options = parameters(node.command)
+    return [
+        option
+        for option in options
+        if node.path[-1] == "add" or not isinstance(option, FieldOption)
+    ]
 
 
 def _title(text: str, line: str) -> str:
@@ -87,29 +182,7 @@ def _common_options() -> Iterator[str]:
     yield "They may stand before or after the command's name; the one nearest to it counts.\n"
     for param in jsm.params:
         if isinstance(param, click.Option):
-            yield from _option(param, root())
-
-
-def _about(node: Node) -> Iterator[str]:
-    name = " ".join(("jsm", *node.path))
-    own_page = len(node.path) == 1 and name.removeprefix("jsm ") in OWN_PAGES
-    yield _title(name, "=" if own_page else "-")
-    if node.aliases:
-        yield "Also: " + ", ".join(f"``{alias}``" for alias in node.aliases) + ".\n"
-    yield from _help(node.command)
-    if node.is_group:
-        return
-    arguments, options = parameters(node.command)
-    usage = " ".join([name, *(each.make_metavar(node.context) for each in arguments)])
-    if options:
-        usage += " [OPTIONS]"
-    yield f"\n.. code-block:: text\n\n   {usage}\n"
-    config = [option for option in options if isinstance(option, FieldOption)]
-    if config and node.path[-1] != "add":
-        yield f"The options for the config are those of ``jsm {node.path[0]} add``.\n"
-        options = [option for option in options if option not in config]
-    for option in options:
-        yield from _option(option, node.context)
+            yield _option(param, root())
 
 
 def _help(command: click.Command) -> Iterator[str]:
@@ -128,7 +201,8 @@ def _dedented(lines: list[str]) -> list[str]:
     return [line[indent:] for line in lines]
 
 
-def _option(option: click.Option, context: click.Context) -> Iterator[str]:
+def _option(option: click.Option, context: click.Context) -> str:
+    """Return the description of an option."""
     takes = "" if option.is_flag or option.count else f" {option.make_metavar(context)}"
     flags = ", ".join(f"``{flag}``" for flag in option.opts)
     if option.secondary_opts:
@@ -142,8 +216,8 @@ def _option(option: click.Option, context: click.Context) -> Iterator[str]:
         text += f" Default: ``{chosen[0]}``."
     if option.multiple:
         text += " Repeatable."
-    yield f"{flags}{f' ``{takes.strip()}``' if takes else ''}"
-    yield f"   {text.strip() or 'Undocumented.'}\n"
+    name = f"{flags}{f' ``{takes.strip()}``' if takes else ''}"
+    return f"{name}\n   {text.strip() or 'Undocumented.'}\n"
 
 
 def _escaped(text: str) -> str:
