@@ -28,7 +28,8 @@ The public names by topic:
 * Ordered consumers: `OrderedConsumer`, `OrderedMessages`, `OrderedOptions`
 * Subscriptions to streams: `PushSubscription`, `PullSubscription`, `SubscribeOptions`, `BindOptions`
 * Key-value buckets: `KeyValue`, `KeyValueConfig`, `KeyValueStatus`, `KeyValueEntry`,
-  `KeyValueOperation`, `Watch`, `WatchHandle`, `KeyCodec`, `ValueCodec`, `Base64Keys`, `PathKeys`
+  `KeyValueOperation`, `Watch`, `WatchHandle`, `WatchOptions`, `KeyCodec`, `ValueCodec`, `Base64Keys`,
+  `PathKeys`
 * Object stores: `ObjectStore`, `ObjectStoreConfig`, `ObjectStoreStatus`, `ObjectInfo`, `ObjectMeta`,
   `ObjectMetaOptions`, `ObjectLink`, `ObjectReader`, `ObjectWriter`
 * Policies: `AckPolicy`, `DeliverPolicy`, `DiscardPolicy`, `PersistMode`, `PriorityPolicy`,
@@ -119,7 +120,7 @@ from .jetstream.groups import (
     ElasticConsumerGroup,
     StaticConsumerGroup,
 )
-from .jetstream.key_value import KeyValue
+from .jetstream.key_value import KeyValue, WatchOptions
 from .jetstream.key_value_lock import Lock
 from .jetstream.key_value_replica import Replica
 from .jetstream.message import JetStreamMsg
@@ -249,6 +250,7 @@ __all__ = [
     "ValueCodec",
     "Watch",
     "WatchHandle",
+    "WatchOptions",
     "__version__",
     "connect",
     "errors",

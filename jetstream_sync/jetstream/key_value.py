@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Final, overload
+from typing import TYPE_CHECKING, Final, TypedDict, overload
 
 from ..api.enums import DeliverPolicy, KeyValueOperation
 from ..api.key_codecs import KeyCodec, ValueCodec, key_codec, value_codec
@@ -42,7 +42,7 @@ from ..errors import (
 )
 from ..foreign_names import ForeignNames
 from ..net.clock import Deadline, seconds
-from ..options import check_callback, check_int
+from ..options import check_int, check_known
 from ..protocol.parser import Delivery
 from .api_requests import APIRequests
 from .direct_get import StoredMsg, leader_get
@@ -50,9 +50,11 @@ from .key_value_lock import Lock
 from .key_value_replica import Replica
 from .ordered_cursor import OrderedOptions
 from .publish import Publisher
-from .watch import Markers, Watch, WatchHandle
+from .watch import Markers, Watch, WatchHandle, watch_or_handle
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .stream import Stream
 
 #: Error codes of an expected revision that the server cannot check yet, because an earlier write of the
@@ -71,6 +73,24 @@ _READ_ATTEMPTS: Final = 3
 def bucket_not_found(bucket: str) -> BucketNotFoundError:
     """Return the error for a bucket that does not exist."""
     return BucketNotFoundError(404, 10059, f"bucket {bucket!r} does not exist")
+
+
+class WatchOptions(TypedDict, total=False):
+    """Options of `KeyValue.watch`; all are optional."""
+
+    history: bool
+    """Start with all stored revisions instead of the last one of each key."""
+    ignore_deletes: bool
+    """Leave out deletions and expiries."""
+    meta_only: bool
+    """Leave out the values."""
+    updates_only: bool
+    """Start with the next change; the watch is current at once."""
+    resume_from_revision: int | None
+    """Start with this revision of the bucket; all stored revisions from there on are returned."""
+    inactive_threshold: float | timedelta | None
+    """The server deletes the consumer of the watch if its client is gone for as long, in seconds; a watch
+    that was cut off for longer makes a new one. Default 30."""
 
 
 class KeyValue(ForeignNames):
@@ -659,14 +679,9 @@ class KeyValue(ForeignNames):
         self,
         keys: str | Sequence[str] = ...,
         *,
-        history: bool = ...,
-        ignore_deletes: bool = ...,
-        meta_only: bool = ...,
-        updates_only: bool = ...,
-        resume_from_revision: int | None = ...,
-        inactive_threshold: float | timedelta | None = ...,
         cb: None = ...,
         current_cb: None = ...,
+        **options: Unpack[WatchOptions],
     ) -> Watch[KeyValueEntry]: ...
 
     @overload
@@ -674,28 +689,18 @@ class KeyValue(ForeignNames):
         self,
         keys: str | Sequence[str] = ...,
         *,
-        history: bool = ...,
-        ignore_deletes: bool = ...,
-        meta_only: bool = ...,
-        updates_only: bool = ...,
-        resume_from_revision: int | None = ...,
-        inactive_threshold: float | timedelta | None = ...,
         cb: Callable[[KeyValueEntry], object],
         current_cb: Callable[[], object] | None = ...,
+        **options: Unpack[WatchOptions],
     ) -> WatchHandle: ...
 
     def watch(
         self,
         keys: str | Sequence[str] = ">",
         *,
-        history: bool = False,
-        ignore_deletes: bool = False,
-        meta_only: bool = False,
-        updates_only: bool = False,
-        resume_from_revision: int | None = None,
-        inactive_threshold: float | timedelta | None = None,
         cb: Callable[[KeyValueEntry], object] | None = None,
         current_cb: Callable[[], object] | None = None,
+        **options: Unpack[WatchOptions],
     ) -> Watch[KeyValueEntry] | WatchHandle:
         """
         Watch keys: first their current entries, then every change.
@@ -707,17 +712,10 @@ class KeyValue(ForeignNames):
 
         Args:
             keys: keys and patterns: ``*`` is any token, a final ``>`` the rest; default: all keys.
-            history: start with all stored revisions instead of the last one of each key.
-            ignore_deletes: leave out deletions and expiries.
-            meta_only: leave out the values.
-            updates_only: start with the next change; the watch is current at once.
-            resume_from_revision: start with this revision of the bucket; all stored revisions from there on
-                are returned.
-            inactive_threshold: the server deletes the consumer of the watch if its client is gone for as
-                long, in seconds; a watch that was cut off for longer makes a new one. ``None``: 30.
             cb: called with each entry on a thread of its own; ``None``: the entries are read from the
                 returned watch.
             current_cb: called once when ``cb`` has handled the entries that existed at the start.
+            **options: see `WatchOptions`.
 
         Returns:
             A `Watch` to iterate over; with ``cb`` a `WatchHandle`.
@@ -731,18 +729,19 @@ class KeyValue(ForeignNames):
             ConnectionClosedError: the connection is closed.
 
         """
-        if cb is None and current_cb is not None:
-            raise InvalidOptionError("current_cb", current_cb, "requires cb")
-        for callback, name in ((cb, "cb"), (current_cb, "current_cb")):
-            if callback is not None:
-                check_callback(name, callback)
-        options = _start_options(history, updates_only, resume_from_revision)
-        options["headers_only"] = meta_only
+        check_known(options, WatchOptions.__annotations__)
+        consumer = _start_options(
+            options.get("history", False),
+            options.get("updates_only", False),
+            options.get("resume_from_revision"),
+        )
+        consumer["headers_only"] = options.get("meta_only", False)
+        inactive_threshold = options.get("inactive_threshold")
         if inactive_threshold is not None:
-            options["inactive_threshold"] = inactive_threshold
+            consumer["inactive_threshold"] = inactive_threshold
         stored = list(map(self._subjects.pattern, _patterns(keys)))
-        watch = self._watch(stored, options, ignore_deletes)
-        return watch if cb is None else WatchHandle(self._api, watch, cb, current_cb)
+        make = partial(self._watch, stored, consumer, options.get("ignore_deletes", False))
+        return watch_or_handle(self._api, make, cb, current_cb)
 
     def _watch(
         self, stored: list[str], options: OrderedOptions, ignore_deletes: bool = False

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
@@ -41,7 +42,6 @@ from ..errors import (
 )
 from ..foreign_names import ForeignNames
 from ..net.clock import Deadline, seconds
-from ..options import check_callback
 from .api_requests import APIRequests, info_of, stream_info
 from .direct_get import leader_get
 from .object_store_bucket import ObjectBucket
@@ -55,7 +55,7 @@ from .object_store_writing import (
     chunks_of,
 )
 from .publish import Publisher
-from .watch import Watch, WatchHandle
+from .watch import Watch, WatchHandle, watch_or_handle
 
 if TYPE_CHECKING:
     from ..protocol.parser import Delivery
@@ -658,14 +658,9 @@ class ObjectStore(ForeignNames):
                 created.
 
         """
-        for option, value in (("cb", cb), ("current_cb", current_cb)):
-            if value is not None:
-                check_callback(option, value)
-        if current_cb is not None and cb is None:
-            raise InvalidOptionError("current_cb", current_cb, "needs cb")
         policy = DeliverPolicy.NEW if updates_only else DeliverPolicy.LAST_PER_SUBJECT
-        watch = self._watch(policy, ignore_deletes)
-        return watch if cb is None else WatchHandle(self._api, watch, cb, current_cb)
+        make = partial(self._watch, policy, ignore_deletes)
+        return watch_or_handle(self._api, make, cb, current_cb)
 
     def _watch(self, policy: DeliverPolicy, ignore_deletes: bool) -> Watch[ObjectInfo]:
         report = self._api.core.report_error

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -39,10 +38,11 @@ from ..api.enums import DeliverPolicy
 from ..api.pull import ContinuousPull
 from ..api.reply import ack_tokens
 from ..client.result_slot import copy_exception
-from ..client.threads import Signal, after_fork
+from ..client.threads import Signal
 from ..durations import time_to_ns
 from ..errors import (
     Error,
+    InvalidOptionError,
     IteratorClosedError,
     NoRespondersError,
     PermissionsError,
@@ -51,6 +51,7 @@ from ..errors import (
     TimeoutError,
 )
 from ..net.clock import FOREVER, Deadline, monotonic
+from ..options import check_callback
 from ..protocol.parser import Delivery
 from .api_requests import APIRequests, stream_info
 from .consume import ConsumeHandle, JetStreamCallback
@@ -125,11 +126,6 @@ class _WatchCursor(OrderedCursor):
     end = 0
 
     @property
-    def stream_seq(self) -> int | None:
-        """The stream sequence to continue after; ``None``: the start of the first consumer."""
-        return None if self.from_scratch else super().stream_seq
-
-    @property
     def position(self) -> int:
         """The last sequence that was received, or the one before the start."""
         reply = self.sequence.reply
@@ -141,7 +137,7 @@ class _WatchCursor(OrderedCursor):
     ) -> ServerConsumer:
         """Create a consumer that continues from the position, or starts from scratch."""
         if self.from_scratch:
-            self._start = None
+            self.start = None
             self.sequence.reply = b""
         return super().renew(deadline, deliver_to)
 
@@ -488,7 +484,6 @@ class Watch(Generic[E]):
         if markers is not None:
             self._live = _LiveKeys(api, cursor, markers, options["filter_subjects"])
             self._messages.marker_ttl = markers.ttl_s
-        self._fork_reset = _ForkReset(self)
         if policy == DeliverPolicy.NEW:
             self._set_current()
         deadline = self._messages.deadline = api.deadline()
@@ -559,6 +554,7 @@ class Watch(Generic[E]):
 
     def _take(self, deadline: Deadline) -> E:
         """Return the next entry, as `next()` does, before the deadline."""
+        self._api.core.check_not_forked()  # a thread of the parent may have held the lock
         while True:
             entry = self._turn(deadline.lock_timeout(), self._next_entry, deadline)
             if entry is _BUSY:
@@ -735,12 +731,6 @@ class Watch(Generic[E]):
         """Request no more messages; see `WatchHandle.drain`."""
         self._messages.drain(timeout)
 
-    def _reset_in_child(self) -> None:
-        """Replace the lock, which a thread of the parent may have held."""
-        self._lock = threading.RLock()
-        self._received.clear()
-        self._buffer.clear()
-
     def __enter__(self) -> Self:
         return self
 
@@ -749,20 +739,6 @@ class Watch(Generic[E]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {self._cursor.stream!r}>"
-
-
-class _ForkReset:
-    """Resets a watch in a forked child; the watch refers to it, so that `Watch` has no such method."""
-
-    def __init__(self, watch: Watch[Any]) -> None:
-        self._watch = weakref.ref(watch)
-        after_fork(self)
-
-    def forked(self) -> None:
-        """Reset the watch; see `ForkAware`."""
-        watch = self._watch()
-        if watch is not None:
-            watch._reset_in_child()  # noqa: SLF001 - one module
 
 
 class _WatchSource(Generic[E]):
@@ -791,6 +767,22 @@ class _WatchSource(Generic[E]):
             entry = watch._turn(-1, watch._next_entry, FOREVER)  # noqa: SLF001 - one module
             if entry is not None:
                 return cast("JetStreamMsg", entry)
+
+
+def watch_or_handle(
+    api: APIRequests,
+    make: Callable[[], Watch[E]],
+    cb: Callable[[E], object] | None,
+    current_cb: Callable[[], object] | None,
+) -> Watch[E] | WatchHandle:
+    """Return a new watch, or a handle that calls the callbacks."""
+    for option, callback in (("cb", cb), ("current_cb", current_cb)):
+        if callback is not None:
+            check_callback(option, callback)
+    if cb is None and current_cb is not None:
+        raise InvalidOptionError("current_cb", current_cb, "requires cb")
+    watch = make()
+    return watch if cb is None else WatchHandle(api, watch, cb, current_cb)
 
 
 class WatchHandle(ConsumeHandle):
