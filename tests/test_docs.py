@@ -175,7 +175,7 @@ def test_the_code_in_a_document_runs(
                 run_console(here, path)
         deliver_to_handlers(names, not_called(found, called))
         if path.name == "workers.rst" and path.parent.name == "howto":
-            call_the_functions_about_workers(names, server)
+            call_the_functions_about_workers(names)
     assert not_called(found, called) == [], f"{path}: nothing calls these functions"
 
 
@@ -230,24 +230,12 @@ def deliver_to_handlers(names: dict[str, object], functions: list[str]) -> None:
             assert [outcome.error for outcome in outcomes] == [None], handler.name
 
 
-def call_the_functions_about_workers(page: dict[str, Any], server: NatsServer) -> None:
+def call_the_functions_about_workers(page: dict[str, Any]) -> None:
     """Call the functions of howto/workers.rst that no handler calls."""
-    message = mock.Mock(subject="ORDERS.received", headers={"Tenant": "acme"})
-    assert page["by_tenant"](message, "rejected") == "dead.acme.ORDERS.received"
     assert page["timed"](lambda: 7, mock.Mock(id="1")) == 7
     page["report"](mock.Mock())
-    page["announce"](mock.Mock())
     assert page["report_payload"]() == b"{}"
     assert page["send_receipt_mail"](17) == "sent 17"
-
-    def answer(msg: jetstream_sync.Msg) -> None:
-        assert msg.headers is not None
-        nc.publish(str(msg.headers["Reply-To"]), b"12.50")
-
-    with jetstream_sync.connect(server.url) as nc:
-        nc.subscribe("ORDERS.price", cb=answer)
-        nc.flush()
-        assert page["ask"](nc, b"tea") == b"12.50"
 
 
 def test_a_function_that_nothing_calls_is_found(tmp_path: Path) -> None:
