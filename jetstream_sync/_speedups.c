@@ -16,7 +16,8 @@
  * `FutureFields` holds the fields of `jetstream_sync.jetstream.pub_ack_future.PubAckFuture`.
  * `settle_futures` settles runs of them. `parse_pub_ack` parses ordinary acknowledgements.
  *
- * `join_values` and `split_headers` make columns of Arrow, for `jetstream_sync.spark`.
+ * `PackedRun` holds received messages for receivers that take whole columns. `run_column`, `run_numbers`,
+ * `split_headers` and `split_direct` make such columns, for `jetstream_sync.spark`.
  *
  * `jetstream_sync/speedups.py` selects this module or its twin in Python.
  */
@@ -169,11 +170,138 @@ make_delivery(const Message *message, PyObject **last_subject)
     return delivery;
 }
 
-/* Append a run without messages to the operations. Return its list. */
-static PyObject *
-add_run(PyObject *operations, PyObject *run_type, long long sid)
+/* --- packed runs ----------------------------------------------------------------------------------------- */
+
+/* The fields of a message, in the order of a `Delivery`. */
+enum { SUBJECT, REPLY, HEADER, PAYLOAD, FIELDS };
+
+/* Where the fields of a message are in the data. */
+typedef struct {
+    uint32_t start[FIELDS], length[FIELDS];
+} Packed;
+
+/* Messages in the data that they were received in: a sequence of `Delivery`. Only its list may change it. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *data;
+    Packed *messages;
+    Py_ssize_t count, room;
+} PackedRun;
+
+static void
+packed_dealloc(PackedRun *self)
 {
-    PyObject *deliveries = PyList_New(0);
+    PyTypeObject *type = Py_TYPE(self);
+    Py_XDECREF(self->data);
+    PyMem_Free(self->messages);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static Py_ssize_t
+packed_length(PackedRun *self)
+{
+    return self->count;
+}
+
+static Word
+packed_field(const PackedRun *self, Py_ssize_t index, int field)
+{
+    const Packed *message = &self->messages[index];
+    return (Word){PyBytes_AS_STRING(self->data) + message->start[field], message->length[field]};
+}
+
+static PyObject *
+packed_item(PackedRun *self, Py_ssize_t index)
+{
+    if (index < 0 || index >= self->count) {
+        PyErr_SetString(PyExc_IndexError, "the run has no such message");
+        return NULL;
+    }
+    Word fields[FIELDS];
+    for (int i = 0; i < FIELDS; i++) {
+        fields[i] = packed_field(self, index, i);
+    }
+    return Py_BuildValue("(y#y#y#y#)", fields[0].start, fields[0].length, fields[1].start, fields[1].length,
+                         fields[2].start, fields[2].length, fields[3].start, fields[3].length);
+}
+
+/* Append a message of the data. Return -1 after an error. */
+static int
+packed_append(PackedRun *self, const Message *message)
+{
+    if (self->count == self->room) {
+        Py_ssize_t room = 2 * self->room + 16;
+        Packed *messages = PyMem_Realloc(self->messages, (size_t)room * sizeof(Packed));
+        if (messages == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        self->messages = messages;
+        self->room = room;
+    }
+    const Word fields[] = {message->subject, message->reply, message->header, message->payload};
+    Packed *packed = &self->messages[self->count++];
+    for (int i = 0; i < FIELDS; i++) {
+        packed->start[i] = (uint32_t)(fields[i].start - PyBytes_AS_STRING(self->data));
+        packed->length[i] = (uint32_t)fields[i].length;
+    }
+    return 0;
+}
+
+static PyObject *
+packed_pop(PackedRun *self, PyObject *Py_UNUSED(arguments))
+{
+    PyObject *last = packed_item(self, self->count - 1);
+    self->count -= last != NULL;
+    return last;
+}
+
+static PyMethodDef packed_methods[] = {
+    {"pop", (PyCFunction)packed_pop, METH_NOARGS, "Remove and return the last message."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot packed_slots[] = {
+    {Py_tp_dealloc, packed_dealloc},
+    {Py_tp_methods, packed_methods},
+    {Py_sq_length, packed_length},
+    {Py_sq_item, packed_item},
+    {0, NULL},
+};
+
+static PyType_Spec packed_spec = {
+    .name = "jetstream_sync._speedups.PackedRun",
+    .basicsize = sizeof(PackedRun),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = packed_slots,
+};
+
+typedef struct {
+    PyTypeObject *packed_type;
+} State;
+
+static int
+is_packed(PyObject *module, PyObject *object)
+{
+    return Py_TYPE(object) == ((State *)PyModule_GetState(module))->packed_type;
+}
+
+/* Append a run without messages to the operations. Return its list, or its packed run if it has data. */
+static PyObject *
+add_run(PyObject *module, PyObject *operations, PyObject *run_type, long long sid, PyObject *data)
+{
+    PyObject *deliveries;
+    if (data == NULL) {
+        deliveries = PyList_New(0);
+    }
+    else {
+        PyTypeObject *type = ((State *)PyModule_GetState(module))->packed_type;
+        deliveries = type->tp_alloc(type, 0);
+        if (deliveries != NULL) {
+            ((PackedRun *)deliveries)->data = Py_NewRef(data);
+        }
+    }
     if (deliveries == NULL) {
         return NULL;
     }
@@ -186,21 +314,35 @@ add_run(PyObject *operations, PyObject *run_type, long long sid)
     return deliveries;
 }
 
+/* Return whether the messages of a subscription are packed; -1 after an error. */
+static int
+wants_packed(PyObject *packed_sids, long long sid, PyObject *data)
+{
+    if (PySet_Size(packed_sids) < 1 || PyBytes_GET_SIZE(data) > INT32_MAX) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    PyObject *number = PyLong_FromLongLong(sid);
+    int wanted = number == NULL ? -1 : PySet_Contains(packed_sids, number);
+    Py_XDECREF(number);
+    return wanted;
+}
+
 PyDoc_STRVAR(read_messages_doc,
-"read_messages(data, limit, run_type, /)\n"
+"read_messages(data, limit, run_type, packed_sids, /)\n"
 "--\n"
 "\n"
 "Parse the complete messages at the start of the data.\n"
 "\n"
 "Return the runs, ``run_type(sid, deliveries)``; how many bytes of the data they take; and how many of\n"
-"these are headers and payloads. A message of more than ``limit`` bytes is not parsed.");
+"these are headers and payloads. A message of more than ``limit`` bytes is not parsed. The deliveries are a\n"
+"list, or a packed run for the ids of subscriptions in a set.");
 
 static PyObject *
-read_messages(PyObject *Py_UNUSED(module), PyObject *args)
+read_messages(PyObject *module, PyObject *args)
 {
-    PyObject *data, *run_type;
+    PyObject *data, *run_type, *packed_sids;
     long long limit;
-    if (!PyArg_ParseTuple(args, "SLO:read_messages", &data, &limit, &run_type)) {
+    if (!PyArg_ParseTuple(args, "SLOO:read_messages", &data, &limit, &run_type, &packed_sids)) {
         return NULL;
     }
     const char *start = PyBytes_AS_STRING(data);
@@ -213,21 +355,32 @@ read_messages(PyObject *Py_UNUSED(module), PyObject *args)
     long long message_bytes = 0, run_sid = -1;
     PyObject *deliveries = NULL; /* of the current run */
     PyObject *last_subject = NULL;
+    int packed = 0;
     Message message;
     while (find_message(at, end, limit, &message)) {
         if (message.sid != run_sid) {
-            Py_XSETREF(deliveries, add_run(operations, run_type, message.sid));
+            packed = wants_packed(packed_sids, message.sid, data);
+            if (packed < 0) {
+                goto failed;
+            }
+            Py_XSETREF(deliveries, add_run(module, operations, run_type, message.sid, packed ? data : NULL));
             if (deliveries == NULL) {
                 goto failed;
             }
             run_sid = message.sid;
         }
-        PyObject *delivery = make_delivery(&message, &last_subject);
-        if (delivery == NULL) {
-            goto failed;
+        int status;
+        if (packed) {
+            status = packed_append((PackedRun *)deliveries, &message);
         }
-        int status = PyList_Append(deliveries, delivery);
-        Py_DECREF(delivery);
+        else {
+            PyObject *delivery = make_delivery(&message, &last_subject);
+            if (delivery == NULL) {
+                goto failed;
+            }
+            status = PyList_Append(deliveries, delivery);
+            Py_DECREF(delivery);
+        }
         if (status < 0) {
             goto failed;
         }
@@ -856,58 +1009,6 @@ parse_pub_ack(PyObject *Py_UNUSED(module), PyObject *args)
 
 /* --- columns for Arrow ----------------------------------------------------------------------------------- */
 
-PyDoc_STRVAR(join_values_doc,
-"join_values(values, /)\n"
-"--\n"
-"\n"
-"Return the offsets of bytes objects as 32-bit integers, one more than there are objects, and their bytes.");
-
-static PyObject *
-join_values(PyObject *Py_UNUSED(module), PyObject *values)
-{
-    PyObject *items = PySequence_Tuple(values); /* no other thread changes it */
-    if (items == NULL) {
-        return NULL;
-    }
-    Py_ssize_t count = PyTuple_GET_SIZE(items), total = 0;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *item = PyTuple_GET_ITEM(items, i);
-        if (!PyBytes_Check(item)) {
-            PyErr_SetString(PyExc_TypeError, "not a bytes object");
-            Py_DECREF(items);
-            return NULL;
-        }
-        total += PyBytes_GET_SIZE(item);
-    }
-    if (total > INT32_MAX) {
-        PyErr_SetString(PyExc_OverflowError, "more than 2 GiB");
-        Py_DECREF(items);
-        return NULL;
-    }
-    PyObject *offsets = PyBytes_FromStringAndSize(NULL, (count + 1) * (Py_ssize_t)sizeof(int32_t));
-    PyObject *joined = PyBytes_FromStringAndSize(NULL, total);
-    PyObject *result = NULL;
-    if (offsets != NULL && joined != NULL) {
-        char *end = PyBytes_AS_STRING(offsets), *at = PyBytes_AS_STRING(joined);
-        int32_t offset = 0;
-        memcpy(end, &offset, sizeof(offset));
-        for (Py_ssize_t i = 0; i < count; i++) {
-            PyObject *item = PyTuple_GET_ITEM(items, i);
-            Py_ssize_t size = PyBytes_GET_SIZE(item);
-            memcpy(at, PyBytes_AS_STRING(item), (size_t)size);
-            at += size;
-            offset += (int32_t)size;
-            end += sizeof(offset);
-            memcpy(end, &offset, sizeof(offset));
-        }
-        result = PyTuple_Pack(2, offsets, joined);
-    }
-    Py_XDECREF(offsets);
-    Py_XDECREF(joined);
-    Py_DECREF(items);
-    return result;
-}
-
 /* Bytes that grow at the end, and are never more than `room`. */
 typedef struct {
     char *data;
@@ -926,6 +1027,172 @@ add_offset(Column *column, Py_ssize_t value)
 {
     int32_t offset = (int32_t)value;
     add_bytes(column, &offset, sizeof(offset));
+}
+
+/* Allocate columns with their room. Return 0 after an error; in any case `free_columns` must follow. */
+static int
+allocate(Column *columns, int count)
+{
+    int done = 1;
+    for (int i = 0; i < count; i++) {
+        columns[i].data = PyMem_Malloc((size_t)columns[i].room);
+        done = done && columns[i].data != NULL;
+    }
+    if (!done) {
+        PyErr_NoMemory();
+    }
+    return done;
+}
+
+static void
+free_columns(Column *columns, int count)
+{
+    for (int i = 0; i < count; i++) {
+        PyMem_Free(columns[i].data);
+    }
+}
+
+/* Return the columns as a tuple of bytes. */
+static PyObject *
+columns_tuple(const Column *columns, int count)
+{
+    PyObject *result = PyTuple_New(count);
+    for (int i = 0; result != NULL && i < count; i++) {
+        PyObject *bytes = PyBytes_FromStringAndSize(columns[i].data, columns[i].size);
+        if (bytes == NULL) {
+            Py_CLEAR(result);
+        }
+        else {
+            PyTuple_SET_ITEM(result, i, bytes);
+        }
+    }
+    return result;
+}
+
+#define OFFSET_SIZE ((Py_ssize_t)sizeof(int32_t))
+
+/* Return the number of messages in a list of packed runs; -1: there is another object in it. */
+static Py_ssize_t
+count_packed(PyObject *module, PyObject *runs)
+{
+    Py_ssize_t count = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(runs); i++) {
+        PyObject *run = PyTuple_GET_ITEM(runs, i);
+        if (!is_packed(module, run)) {
+            return -1;
+        }
+        count += ((PackedRun *)run)->count;
+    }
+    return count;
+}
+
+PyDoc_STRVAR(run_column_doc,
+"run_column(runs, field, /)\n"
+"--\n"
+"\n"
+"Return a field of the messages in packed runs: the offsets as 32-bit integers, one more than there are\n"
+"messages, and the bytes. ``None``: there is another object among the runs.");
+
+static PyObject *
+run_column(PyObject *module, PyObject *args)
+{
+    PyObject *runs;
+    int field;
+    if (!PyArg_ParseTuple(args, "O!i:run_column", &PyTuple_Type, &runs, &field)) {
+        return NULL;
+    }
+    if (field < 0 || field >= FIELDS) {
+        return PyErr_Format(PyExc_ValueError, "a message has no field %d", field);
+    }
+    Py_ssize_t count = count_packed(module, runs), total = 0;
+    if (count < 0) {
+        Py_RETURN_NONE;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(runs); i++) {
+        PackedRun *run = (PackedRun *)PyTuple_GET_ITEM(runs, i);
+        for (Py_ssize_t j = 0; j < run->count; j++) {
+            total += run->messages[j].length[field];
+        }
+    }
+    if (total > INT32_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "more than 2 GiB");
+        return NULL;
+    }
+    PyObject *offsets = PyBytes_FromStringAndSize(NULL, (count + 1) * OFFSET_SIZE);
+    PyObject *joined = PyBytes_FromStringAndSize(NULL, total);
+    if (offsets != NULL && joined != NULL) {
+        Column ends = {PyBytes_AS_STRING(offsets), 0, 0}, values = {PyBytes_AS_STRING(joined), 0, 0};
+        add_offset(&ends, 0);
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(runs); i++) {
+            PackedRun *run = (PackedRun *)PyTuple_GET_ITEM(runs, i);
+            for (Py_ssize_t j = 0; j < run->count; j++) {
+                Word value = packed_field(run, j, field);
+                add_bytes(&values, value.start, value.length);
+                add_offset(&ends, values.size);
+            }
+        }
+        return Py_BuildValue("NN", offsets, joined);
+    }
+    Py_XDECREF(offsets);
+    Py_XDECREF(joined);
+    return NULL;
+}
+
+/* Read a number of up to 19 digits. Return -1 if the word is anything else. */
+static int64_t
+long_number(Word word)
+{
+    if (word.length <= MAX_DIGITS) {
+        return word.length ? number(word) : -1;
+    }
+    Word start = {word.start, MAX_DIGITS}, rest = {word.start + MAX_DIGITS, word.length - MAX_DIGITS};
+    int64_t high = number(start), low = rest.length == 1 ? number(rest) : -1;
+    return high < 0 || low < 0 || high > (INT64_MAX - low) / 10 ? -1 : high * 10 + low;
+}
+
+PyDoc_STRVAR(run_numbers_doc,
+"run_numbers(runs, place, /)\n"
+"--\n"
+"\n"
+"Return the numbers at a place of the reply subjects, counted from the end, as 64-bit integers. ``None``: a\n"
+"subject has no number there, or there is another object among the runs.");
+
+static PyObject *
+run_numbers(PyObject *module, PyObject *args)
+{
+    PyObject *runs;
+    int place;
+    if (!PyArg_ParseTuple(args, "O!i:run_numbers", &PyTuple_Type, &runs, &place)) {
+        return NULL;
+    }
+    Py_ssize_t count = count_packed(module, runs);
+    if (count < 0) {
+        Py_RETURN_NONE;
+    }
+    PyObject *numbers = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int64_t));
+    if (numbers == NULL) {
+        return NULL;
+    }
+    Column values = {PyBytes_AS_STRING(numbers), 0, 0};
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(runs); i++) {
+        PackedRun *run = (PackedRun *)PyTuple_GET_ITEM(runs, i);
+        for (Py_ssize_t j = 0; j < run->count; j++) {
+            Word reply = packed_field(run, j, REPLY);
+            const char *end = reply.start + reply.length, *at = end;
+            for (int dots = 0; at > reply.start && (at[-1] != '.' || ++dots < place); at--) {
+                if (at[-1] == '.') {
+                    end = at - 1;
+                }
+            }
+            int64_t value = long_number((Word){at, end - at});
+            if (value < 0 || at == reply.start) {
+                Py_DECREF(numbers);
+                Py_RETURN_NONE;
+            }
+            add_bytes(&values, &value, sizeof(value));
+        }
+    }
+    return numbers;
 }
 
 static Word
@@ -997,73 +1264,219 @@ split_block(const char *at, Py_ssize_t size, Column *columns)
     return end - at == 2;
 }
 
+/* A column of bytes in two buffers. */
+typedef struct {
+    Py_buffer offset_buffer, data_buffer;
+    const int32_t *offsets;
+    const char *data;
+    Py_ssize_t count, total;
+} Texts;
+
+/* Check the offsets of a column. Return 0 after an error; `close_texts` must follow otherwise. */
+static int
+open_texts(Texts *texts)
+{
+    Py_ssize_t size = texts->offset_buffer.len / OFFSET_SIZE;
+    texts->offsets = texts->offset_buffer.buf;
+    texts->data = texts->data_buffer.buf;
+    texts->count = size - 1;
+    int valid = size > 0 && texts->offsets[0] >= 0 && texts->offsets[size - 1] <= texts->data_buffer.len;
+    for (Py_ssize_t i = 0; valid && i < texts->count; i++) {
+        valid = texts->offsets[i] <= texts->offsets[i + 1];
+    }
+    if (!valid) {
+        PyErr_SetString(PyExc_ValueError, "the offsets do not fit the data");
+        return 0;
+    }
+    texts->total = texts->offsets[texts->count] - texts->offsets[0];
+    return 1;
+}
+
+static void
+close_texts(Texts *texts)
+{
+    PyBuffer_Release(&texts->offset_buffer);
+    PyBuffer_Release(&texts->data_buffer);
+}
+
+static Word
+text_at(const Texts *texts, Py_ssize_t index)
+{
+    const int32_t *offset = texts->offsets + index;
+    return (Word){texts->data + offset[0], offset[1] - offset[0]};
+}
+
 PyDoc_STRVAR(split_headers_doc,
-"split_headers(blocks, /)\n"
+"split_headers(offsets, blocks, /)\n"
 "--\n"
 "\n"
 "Return the headers of messages as columns of bytes, or ``None`` if one of them is unusual: for each message\n"
 "the number of headers up to it, after a 0; the offsets of the names, and the names; the same for the values.");
 
 static PyObject *
-split_headers(PyObject *Py_UNUSED(module), PyObject *blocks)
+split_headers(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *items = PySequence_Tuple(blocks), *result = NULL;
-    if (items == NULL) {
+    Texts blocks;
+    PyObject *result = NULL;
+    if (!PyArg_ParseTuple(args, "y*y*:split_headers", &blocks.offset_buffer, &blocks.data_buffer)) {
         return NULL;
     }
-    Py_ssize_t count = PyTuple_GET_SIZE(items), total = 0, lines = 0;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *item = PyTuple_GET_ITEM(items, i);
-        if (!PyBytes_Check(item)) {
-            PyErr_SetString(PyExc_TypeError, "not a bytes object");
-            goto done;
+    if (open_texts(&blocks)) {
+        /* A header has at least a name, a colon and a line break. */
+        Py_ssize_t lines = blocks.total / 4;
+        Column columns[COLUMNS] = {
+            [ENDS] = {NULL, 0, (blocks.count + 1) * OFFSET_SIZE},
+            [NAME_OFFSETS] = {NULL, 0, (lines + 1) * OFFSET_SIZE},
+            [NAMES] = {NULL, 0, blocks.total},
+            [VALUE_OFFSETS] = {NULL, 0, (lines + 1) * OFFSET_SIZE},
+            [VALUES] = {NULL, 0, blocks.total},
+        };
+        if (allocate(columns, COLUMNS)) {
+            int usual = 1;
+            add_offset(&columns[ENDS], 0);
+            add_offset(&columns[NAME_OFFSETS], 0);
+            add_offset(&columns[VALUE_OFFSETS], 0);
+            for (Py_ssize_t i = 0; usual && i < blocks.count; i++) {
+                Word block = text_at(&blocks, i);
+                usual = !block.length || split_block(block.start, block.length, columns);
+                add_offset(&columns[ENDS], columns[VALUE_OFFSETS].size / OFFSET_SIZE - 1);
+            }
+            result = usual ? columns_tuple(columns, COLUMNS) : Py_NewRef(Py_None);
         }
-        total += PyBytes_GET_SIZE(item);
+        free_columns(columns, COLUMNS);
     }
-    /* A header has at least a name, a colon and a line break. */
-    lines = total / 4;
-    if (total > INT32_MAX) {
-        result = Py_NewRef(Py_None);
-        goto done;
+    close_texts(&blocks);
+    return result;
+}
+
+/* Return the number that a part of a text is; -1: it is anything else. */
+static int64_t
+digits_at(const char *at, Py_ssize_t length)
+{
+    return number((Word){at, length});
+}
+
+/* Return a time such as 2026-01-31T12:00:00.123Z in nanoseconds since 1970; -1: it is anything else. */
+static int64_t
+time_ns(Word text)
+{
+    const char *at = text.start;
+    if (text.length < 20 || at[4] != '-' || at[7] != '-' || at[10] != 'T' || at[13] != ':' || at[16] != ':'
+        || at[text.length - 1] != 'Z') {
+        return -1;
     }
-    Column columns[COLUMNS] = {
-        [ENDS] = {NULL, 0, (count + 1) * (Py_ssize_t)sizeof(int32_t)},
-        [NAME_OFFSETS] = {NULL, 0, (lines + 1) * (Py_ssize_t)sizeof(int32_t)},
-        [NAMES] = {NULL, 0, total},
-        [VALUE_OFFSETS] = {NULL, 0, (lines + 1) * (Py_ssize_t)sizeof(int32_t)},
-        [VALUES] = {NULL, 0, total},
+    int64_t year = digits_at(at, 4), month = digits_at(at + 5, 2), day = digits_at(at + 8, 2);
+    int64_t hour = digits_at(at + 11, 2), minute = digits_at(at + 14, 2), second = digits_at(at + 17, 2);
+    if (year < 1970 || year > 2200 || month < 1 || month > 12 || day < 1 || day > 31 || hour < 0 || hour > 23
+        || minute < 0 || minute > 59 || second < 0 || second > 59) {
+        return -1;
+    }
+    int64_t fraction = 0;
+    Py_ssize_t digits = text.length - 21;
+    if (digits >= 0) {
+        fraction = at[19] == '.' && digits > 0 && digits <= 9 ? digits_at(at + 20, digits) : -1;
+        if (fraction < 0) {
+            return -1;
+        }
+        for (; digits < 9; digits++) {
+            fraction *= 10;
+        }
+    }
+    /* Years begin in March here, so that the day of a leap year is the last one. */
+    int64_t shifted = month > 2 ? year : year - 1;
+    int64_t days_of_year = (153 * (month > 2 ? month - 3 : month + 9) + 2) / 5 + day - 1;
+    int64_t days = 365 * shifted + shifted / 4 - shifted / 100 + shifted / 400 + days_of_year - 719468;
+    return (((days * 24 + hour) * 60 + minute) * 60 + second) * 1000000000 + fraction;
+}
+
+/* The lines that the server adds to the headers of a direct get; the first and the last two are not read. */
+enum { STREAM_LINE, SUBJECT_LINE, SEQUENCE_LINE, TIME_LINE, PENDING_LINE, LAST_LINE, LINES };
+
+/* Find the values of those lines, and the end of the headers before them. Return 0 if they are not there. */
+static int
+find_direct(Word block, Word *values, const char **own_end)
+{
+    static const char *const names[LINES] = {
+        "Nats-Stream: ", "Nats-Subject: ", "Nats-Sequence: ", "Nats-Time-Stamp: ", "Nats-Num-Pending: ",
+        "Nats-Last-Sequence: ",
     };
-    int usual = 1;
-    for (int i = 0; i < COLUMNS; i++) {
-        columns[i].data = PyMem_Malloc((size_t)columns[i].room);
-        usual = usual && columns[i].data != NULL;
+    const char *end = block.start + block.length - 2;
+    if (block.length < 4 || memcmp(end - 2, "\r\n\r\n", 4) != 0) {
+        return 0;
     }
-    if (!usual) {
-        PyErr_NoMemory();
-    } else {
-        add_offset(&columns[ENDS], 0);
-        add_offset(&columns[NAME_OFFSETS], 0);
-        add_offset(&columns[VALUE_OFFSETS], 0);
-        for (Py_ssize_t i = 0; usual && i < count; i++) {
-            PyObject *item = PyTuple_GET_ITEM(items, i);
-            Py_ssize_t size = PyBytes_GET_SIZE(item);
-            usual = !size || split_block(PyBytes_AS_STRING(item), size, columns);
-            add_offset(&columns[ENDS], columns[VALUE_OFFSETS].size / (Py_ssize_t)sizeof(int32_t) - 1);
+    for (int line = LINES - 1; line >= 0; line--) {
+        end -= 2;
+        const char *start = end;
+        while (start - block.start >= 2 && (start[-2] != '\r' || start[-1] != '\n')) {
+            start--;
         }
-        if (!usual) {
-            result = Py_NewRef(Py_None);
-        } else {
-            result = Py_BuildValue("(y#y#y#y#y#)", columns[0].data, columns[0].size,
-                                   columns[1].data, columns[1].size, columns[2].data,
-                                   columns[2].size, columns[3].data, columns[3].size,
-                                   columns[4].data, columns[4].size);
+        values[line] = (Word){start, end - start};
+        if (start - block.start < 2 || !skip(&values[line], names[line])) {
+            return 0;
         }
+        end = start;
     }
-    for (int i = 0; i < COLUMNS; i++) {
-        PyMem_Free(columns[i].data);
+    *own_end = end - 2;
+    return 1;
+}
+
+enum { OWN_OFFSETS, OWN, SUBJECT_OFFSETS, SUBJECTS, SEQUENCES, TIMES, DIRECT_COLUMNS };
+
+PyDoc_STRVAR(split_direct_doc,
+"split_direct(offsets, blocks, /)\n"
+"--\n"
+"\n"
+"Split the header blocks of direct gets. Return columns, or ``None`` if a block is unusual: the offsets of the\n"
+"header blocks of the messages, and the blocks; the same for the subjects; the sequences and the times in\n"
+"nanoseconds since 1970, as 64-bit integers.");
+
+static PyObject *
+split_direct(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    static const char version[] = "NATS/1.0";
+    Texts blocks;
+    PyObject *result = NULL;
+    if (!PyArg_ParseTuple(args, "y*y*:split_direct", &blocks.offset_buffer, &blocks.data_buffer)) {
+        return NULL;
     }
-done:
-    Py_DECREF(items);
+    if (open_texts(&blocks)) {
+        Column columns[DIRECT_COLUMNS] = {
+            [OWN_OFFSETS] = {NULL, 0, (blocks.count + 1) * OFFSET_SIZE},
+            [OWN] = {NULL, 0, blocks.total},
+            [SUBJECT_OFFSETS] = {NULL, 0, (blocks.count + 1) * OFFSET_SIZE},
+            [SUBJECTS] = {NULL, 0, blocks.total},
+            [SEQUENCES] = {NULL, 0, blocks.count * (Py_ssize_t)sizeof(int64_t)},
+            [TIMES] = {NULL, 0, blocks.count * (Py_ssize_t)sizeof(int64_t)},
+        };
+        if (allocate(columns, DIRECT_COLUMNS)) {
+            int usual = 1;
+            add_offset(&columns[OWN_OFFSETS], 0);
+            add_offset(&columns[SUBJECT_OFFSETS], 0);
+            for (Py_ssize_t i = 0; usual && i < blocks.count; i++) {
+                Word block = text_at(&blocks, i), values[LINES];
+                const char *own_end;
+                usual = find_direct(block, values, &own_end);
+                if (!usual) {
+                    break;
+                }
+                Py_ssize_t own = own_end - block.start;
+                if (own != sizeof(version) - 1 || memcmp(block.start, version, sizeof(version) - 1) != 0) {
+                    add_bytes(&columns[OWN], block.start, own);
+                    add_bytes(&columns[OWN], "\r\n\r\n", 4);
+                }
+                add_offset(&columns[OWN_OFFSETS], columns[OWN].size);
+                add_bytes(&columns[SUBJECTS], values[SUBJECT_LINE].start, values[SUBJECT_LINE].length);
+                add_offset(&columns[SUBJECT_OFFSETS], columns[SUBJECTS].size);
+                int64_t sequence = long_number(values[SEQUENCE_LINE]), time = time_ns(values[TIME_LINE]);
+                add_bytes(&columns[SEQUENCES], &sequence, sizeof(sequence));
+                add_bytes(&columns[TIMES], &time, sizeof(time));
+                usual = sequence >= 0 && time >= 0;
+            }
+            result = usual ? columns_tuple(columns, DIRECT_COLUMNS) : Py_NewRef(Py_None);
+        }
+        free_columns(columns, DIRECT_COLUMNS);
+    }
+    close_texts(&blocks);
     return result;
 }
 
@@ -1084,7 +1497,9 @@ add_type(PyObject *module, PyType_Spec *spec, const char *name)
 static int
 add_types(PyObject *module)
 {
-    return add_type(module, &fields_spec, "MessageFields") < 0
+    State *state = PyModule_GetState(module);
+    state->packed_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &packed_spec, NULL);
+    return state->packed_type == NULL || add_type(module, &fields_spec, "MessageFields") < 0
         || add_type(module, &output_spec, "OutputBuffer") < 0
         || add_type(module, &future_spec, "FutureFields") < 0 ? -1 : 0;
 }
@@ -1092,11 +1507,13 @@ add_types(PyObject *module)
 static PyMethodDef module_functions[] = {
     {"encode_command", (PyCFunction)(void (*)(void))encode_command, METH_FASTCALL, encode_command_doc},
     {"encode_message", (PyCFunction)(void (*)(void))encode_message, METH_FASTCALL, encode_message_doc},
-    {"join_values", join_values, METH_O, join_values_doc},
     {"parse_pub_ack", parse_pub_ack, METH_VARARGS, parse_pub_ack_doc},
     {"read_messages", read_messages, METH_VARARGS, read_messages_doc},
+    {"run_column", run_column, METH_VARARGS, run_column_doc},
+    {"run_numbers", run_numbers, METH_VARARGS, run_numbers_doc},
     {"settle_futures", settle_futures, METH_VARARGS, settle_futures_doc},
-    {"split_headers", split_headers, METH_O, split_headers_doc},
+    {"split_direct", split_direct, METH_VARARGS, split_direct_doc},
+    {"split_headers", split_headers, METH_VARARGS, split_headers_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1113,10 +1530,39 @@ static PyModuleDef_Slot module_slots[] = {
     {0, NULL},
 };
 
+static int
+traverse_module(PyObject *module, visitproc visit, void *arg)
+{
+    State *state = PyModule_GetState(module);
+    if (state != NULL) {
+        Py_VISIT(state->packed_type);
+    }
+    return 0;
+}
+
+static int
+clear_module(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    if (state != NULL) {
+        Py_CLEAR(state->packed_type);
+    }
+    return 0;
+}
+
+static void
+free_module(void *module)
+{
+    (void)clear_module((PyObject *)module);
+}
+
 static struct PyModuleDef module_definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "_speedups",
-    .m_size = 0,
+    .m_size = sizeof(State),
+    .m_traverse = traverse_module,
+    .m_clear = clear_module,
+    .m_free = free_module,
     .m_methods = module_functions,
     .m_slots = module_slots,
 };

@@ -46,7 +46,7 @@ class OutputBuffer:
     def send_deferred(self, command: bytes, size: int, /) -> None: ...
 
 def read_messages(
-    data: bytes, limit: int, run_type: Callable[[int, list[Any]], Any], /
+    data: bytes, limit: int, run_type: Callable[[int, Any], Any], packed_sids: set[int], /
 ) -> tuple[list[Any], int, int]: ...
 def encode_message(
     subject: Any, payload: Any, reply: Any, headers: Any, max_payload: int, /

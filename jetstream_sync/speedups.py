@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from array import array
-from collections.abc import Callable, Sequence
-from itertools import accumulate
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 __all__ = [
@@ -26,16 +24,19 @@ __all__ = [
     "ReadMessages",
     "encode_command",
     "encode_message",
-    "join_values",
     "parse_pub_ack",
     "read_messages",
+    "run_column",
+    "run_numbers",
     "settle_futures",
+    "split_direct",
     "split_headers",
 ]
 
-#: Arguments: the data, the largest message in bytes, and the type of a run. Returns the runs at the start
-#: of the data, how many bytes they take, and how many bytes of headers and payloads are in them.
-ReadMessages: TypeAlias = Callable[[bytes, int, type[Any]], tuple[list[Any], int, int]]
+#: Arguments: the data, the largest message in bytes, the type of a run, and the ids of subscriptions whose
+#: runs are packed: sequences that refer to the data. Returns the runs at the start of the data, how many
+#: bytes they take, and how many bytes of headers and payloads are in them.
+ReadMessages: TypeAlias = Callable[[bytes, int, type[Any], set[int]], tuple[list[Any], int, int]]
 
 #: Arguments: the subject, the payload, the reply subject, the headers, and the largest size of headers and
 #: payload in bytes. Returns the command and this size; ``None``: the message is invalid or unusual.
@@ -104,20 +105,24 @@ settle_futures: Callable[[type[Any], dict[bytes, Any], list[Any], int], list[Any
 parse_pub_ack: Callable[[bytes, type[Any], tuple[Any, ...]], Any] | None = None
 
 
-def join_values(values: Sequence[bytes], /) -> tuple[Any, bytes]:
-    """
-    Return the offsets of bytes objects as 32-bit integers, one more than there are objects, and their bytes.
+#: Returns a field of packed runs: its offsets as 32-bit integers, one more than there are messages, and its
+#: bytes. Arguments: the runs, and the index of the field in a `Delivery`. ``None``: a run is not packed; the
+#: extension is not in use. So are the following.
+run_column: Callable[[tuple[Any, ...], int], tuple[bytes, bytes] | None] | None = None
 
-    Raises `OverflowError` for more than 2 GiB. The offsets have the buffer protocol.
-    """
-    return array("i", accumulate(map(len, values), initial=0)), b"".join(values)
+#: Returns the numbers at a place of the reply subjects, counted from the end, as 64-bit integers.
+run_numbers: Callable[[tuple[Any, ...], int], bytes | None] | None = None
 
+#: Splits the header blocks of messages, given as offsets and bytes, into columns. Returns five buffers: for
+#: each message the number of headers up to it, after a 0; the offsets of the names, and the names; the same
+#: for the values. ``None``: a block is unusual.
+split_headers: Callable[[Any, bytes], tuple[bytes, bytes, bytes, bytes, bytes] | None] | None = None
 
-#: Splits the header blocks of messages into columns. Returns five buffers: for each message the number of
-#: headers up to it, after a 0; the offsets of the names, and the names; the same for the values.
-#: ``None``: a block is unusual; the extension is not in use.
-split_headers: Callable[[Sequence[bytes]], tuple[bytes, bytes, bytes, bytes, bytes] | None] | None
-split_headers = None
+#: Splits the header blocks of direct gets, given as offsets and bytes. Returns six buffers: the offsets of the
+#: headers before those of the server, and these headers; the same for the subjects; sequences and times.
+split_direct: (
+    Callable[[Any, bytes], tuple[bytes, bytes, bytes, bytes, bytes, bytes] | None] | None
+) = None
 
 #: Base class of `jetstream_sync.client.writer.FastWriter`; ``None``: the extension is not in use.
 OutputBuffer: type[Any] | None = None
@@ -130,10 +135,12 @@ if not TYPE_CHECKING and os.environ.get("JETSTREAM_SYNC_SPEEDUPS") != "0":
             OutputBuffer,
             encode_command,
             encode_message,
-            join_values,
             parse_pub_ack,
             read_messages,
+            run_column,
+            run_numbers,
             settle_futures,
+            split_direct,
             split_headers,
         )
 

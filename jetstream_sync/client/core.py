@@ -148,6 +148,8 @@ class ConnectionCore:
             self._on_limit_reached,
             self._on_receiver_error,
         )
+        #: The ids of subscriptions whose receivers accept packed runs, see `ReplyCollector`.
+        self.packed_sids: set[int] = self._reader.packed_sids
         self._mux = RequestMux(self)
         #: Publish a request and return the first reply. The subject is not validated here: it must come
         #: from `encode_subject` or from the server.

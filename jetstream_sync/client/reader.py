@@ -52,6 +52,8 @@ class Reader:
         #: Messages received for a subscription, and errors that servers sent, so far.
         self.in_msgs: int = 0
         self.errors_received: int = 0
+        #: See `Parser.packed_sids`.
+        self.packed_sids: set[int] = set()
         # The error that the server sent before it closes the connection.
         self._final_error: Error | None = None
         # A transport that this client shuts down, and until when to read the data received on it.
@@ -61,6 +63,7 @@ class Reader:
         """Read a transport until it breaks, and return the reason."""
         stream, parser = transport.stream, transport.parser
         receive, feed, pause = stream.receive, parser.feed, self._direct.pause
+        parser.packed_sids = self.packed_sids
         self._final_error = None
         try:
             self._dispatch(transport.early)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import (
     BadSubscriptionError,
@@ -85,12 +85,20 @@ class _ReplyInbox(MessageReceiver):
 
 
 class ReplyCollector(_ReplyInbox):
-    """Collects the replies to one request; one thread creates, uses and closes it."""
+    """
+    Collects the replies to one request; one thread creates, uses and closes it.
+
+    The replies are added with ``+=`` to a list, or to another sequence `into`, also as packed runs.
+    """
 
     __slots__ = ("_expected", "_handoff", "_is_end", "_open", "items")
 
     def __init__(
-        self, core: ConnectionCore, is_end: Callable[[Delivery], bool], expected: int = 0
+        self,
+        core: ConnectionCore,
+        is_end: Callable[[Delivery], bool],
+        expected: int = 0,
+        into: Any = None,
     ) -> None:
         self._is_end = is_end
         self._expected = expected
@@ -98,10 +106,12 @@ class ReplyCollector(_ReplyInbox):
         # The thread that removes the single item sets the result, so that it is set once.
         self._open: list[None] = [None]
         #: The messages received so far.
-        self.items: list[Delivery] = []
+        self.items: Any = [] if into is None else into
         super().__init__(core)
+        if into is not None:
+            core.packed_sids.add(self.subscription.sid)
 
-    def wait(self, idle_timeout: float, deadline: Deadline | None = None) -> list[Delivery]:
+    def wait(self, idle_timeout: float, deadline: Deadline | None = None) -> Any:
         """Wait for the end of the reply and return all its messages."""
         seen = len(self.items)
         whole = deadline or Deadline(None)
@@ -115,6 +125,7 @@ class ReplyCollector(_ReplyInbox):
 
     def close(self) -> None:
         """Unsubscribe and drop the messages; the UNSUB is deferred if the reply is complete."""
+        self._core.packed_sids.discard(self.subscription.sid)
         if self._open:
             self._core.remove_subscription(self.subscription)
         else:

@@ -80,12 +80,14 @@ class Parser:
     One thread at a time may use a parser.
     """
 
-    __slots__ = ("_max_payload", "_missing", "_rest", "message_bytes")
+    __slots__ = ("_max_payload", "_missing", "_rest", "message_bytes", "packed_sids")
 
     def __init__(self, max_payload: int = MAX_PAYLOAD) -> None:
         self._max_payload = max_payload
         #: The bytes of headers and payloads so far.
         self.message_bytes: int = 0
+        #: The ids of subscriptions whose messages the C extension packs, see `speedups.run_column`.
+        self.packed_sids: set[int] = set()
         # The start of an operation that is not complete, in the pieces that it came in.
         self._rest: list[bytes] = []
         # How many bytes must come before that operation can be complete; 0: not known.
@@ -101,7 +103,9 @@ class Parser:
         data = self._after_rest(data)
         operations: list[Operation] = []
         if read_messages is not None:
-            operations, end, size = read_messages(data, self._max_payload, Messages)
+            operations, end, size = read_messages(
+                data, self._max_payload, Messages, self.packed_sids
+            )
             self.message_bytes += size
             data = data[end:]
         elif data.startswith(b"HMSG "):

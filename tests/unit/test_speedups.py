@@ -11,6 +11,7 @@ import sys
 import time
 import tracemalloc
 import weakref
+from array import array
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ import pytest
 from jetstream_sync import speedups
 from jetstream_sync.api.publish import PubAck
 from jetstream_sync.protocol.parser import Messages
+from jetstream_sync.spark.bytes_column import BytesColumn
 
 needs_extension = pytest.mark.skipif(
     not speedups.IN_USE, reason="the C extension is not in use: JETSTREAM_SYNC_SPEEDUPS=0"
@@ -27,6 +29,10 @@ both = pytest.mark.parametrize(
 )
 
 DELIVERY = (b"subject", b"reply", b"header", b"data")
+DIRECT = (
+    b"NATS/1.0\r\nNats-Stream: S\r\nNats-Subject: a\r\nNats-Sequence: 1\r\n"
+    b"Nats-Time-Stamp: 2026-01-31T12:00:00Z\r\nNats-Num-Pending: 0\r\nNats-Last-Sequence: 0\r\n\r\n"
+)
 MESSAGE = b"MSG a.subject 7 a.reply 7\r\npayload\r\nHMSG a.subject 7 2 3\r\nabc\r\n"
 
 
@@ -156,7 +162,7 @@ def test_complete_messages_are_read() -> None:
     assert speedups.read_messages is not None
     data = MESSAGE + MESSAGE.replace(b" 7 ", b" 8 ") + MESSAGE[:-1]
     deliveries = [(b"a.subject", b"a.reply", b"", b"payload"), (b"a.subject", b"", b"ab", b"c")]
-    runs, end, size = speedups.read_messages(data, 100, Messages)
+    runs, end, size = speedups.read_messages(data, 100, Messages, set())
     assert runs[:2] == [Messages(7, deliveries), Messages(8, deliveries)]
     assert runs[2:] == [Messages(7, deliveries[:1])]
     assert end == 2 * len(MESSAGE) + MESSAGE.index(b"HMSG")
@@ -165,7 +171,14 @@ def test_complete_messages_are_read() -> None:
 
 @needs_extension
 @pytest.mark.parametrize(
-    "arguments", [(), (b"",), ("", 1, Messages), (bytearray(), 1, Messages), (b"", "", Messages)]
+    "arguments",
+    [
+        (),
+        (b"",),
+        ("", 1, Messages, set()),
+        (bytearray(), 1, Messages, set()),
+        (b"", "", Messages, set()),
+    ],
 )
 def test_other_arguments_are_refused(arguments) -> None:
     """The extension refuses other types than it was written for."""
@@ -179,8 +192,10 @@ def test_nothing_is_leaked() -> None:
     """Memory does not grow with the number of calls, also of those that fail."""
     read, fields, encode = speedups.read_messages, speedups.MessageFields, speedups.encode_message
     parse, settle = speedups.parse_pub_ack, speedups.settle_futures
-    split = speedups.split_headers
-    assert split is not None
+    assert speedups.split_headers is not None
+    assert speedups.split_direct is not None
+    assert speedups.run_column is not None
+    assert speedups.run_numbers is not None
     assert read is not None
     assert encode is not None
     assert parse is not None
@@ -191,7 +206,7 @@ def test_nothing_is_leaked() -> None:
 
     def work(count: int) -> None:
         for _ in range(count):
-            runs, _, _ = read(MESSAGE * 3 + MESSAGE[:20], 100, Messages)
+            runs, _, _ = read(MESSAGE * 3 + MESSAGE[:20], 100, Messages, set())
             for delivery in runs[0].deliveries:
                 message = fields(delivery, object())
                 message.__init__(delivery, object(), None)
@@ -200,7 +215,7 @@ def test_nothing_is_leaked() -> None:
             with pytest.raises(TypeError):
                 encode("a.subject", b"payload", "", None, "100")
             with pytest.raises(KeyError):
-                read(MESSAGE, 100, refuse)
+                read(MESSAGE, 100, refuse, set())
             with pytest.raises(TypeError):
                 fields((), 1)
             for answer in (b'{"stream":"S","seq":1000}', b'{"stream":"S","seq":1000', b"{}"):
@@ -211,12 +226,17 @@ def test_nothing_is_leaked() -> None:
             settle(speedups.FutureFields, {b"1": future, b"2": object()}, run, 0)
             with pytest.raises(TypeError):
                 settle(speedups.FutureFields, {}, [*run, ()], 0)
-            for block in (b"NATS/1.0\r\nA: b\r\n\r\n", b"NATS/1.0"):
-                split([block, b""])
-                speedups.join_values([block, b""])
-            for function in (split, speedups.join_values):
-                with pytest.raises(TypeError):
-                    function([b"", ""])
+            for block in (b"NATS/1.0\r\nA: b\r\n\r\n", b"NATS/1.0", DIRECT):
+                column = BytesColumn.of([block, b""][: 1 + (block is not DIRECT)])
+                for function in (speedups.split_headers, speedups.split_direct):
+                    function(column.offsets, column.data)
+                    with pytest.raises(ValueError):
+                        function(column.offsets, b"")
+            for mixed in ((), ([],)):
+                packed = read(MESSAGE * 3, 100, Messages, {7})[0][0].deliveries
+                speedups.run_column((packed, *mixed), 3)
+                speedups.run_numbers((packed, *mixed), 1)
+                packed.pop()
 
     work(10)
     tracemalloc.start()
@@ -248,7 +268,7 @@ def test_a_long_chain_of_messages_can_be_freed() -> None:
 @needs_extension
 def test_a_type_of_runs_that_drops_its_list() -> None:
     """The list of a run lives as long as messages are added to it."""
-    operations, size, _ = speedups.read_messages(MESSAGE, 100, lambda _, __: None)
+    operations, size, _ = speedups.read_messages(MESSAGE, 100, lambda _, __: None, set())
     assert operations == [None]
     assert size == len(MESSAGE)
 
@@ -287,18 +307,15 @@ def test_an_acknowledgement_of_another_class() -> None:
 # --- columns for Arrow ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("values", [[], [b""], [b"ab", b"", b"c" * 1000]])
-def test_values_are_joined(values: list[bytes]) -> None:
-    """The bytes of value i are between the offsets i and i + 1."""
-    offsets, data = speedups.join_values(values)
-    ends = memoryview(offsets).cast("B").cast("i").tolist()
-    assert [data[start:end] for start, end in itertools.pairwise(ends)] == values
+def _buffers(*values: bytes) -> tuple[memoryview, bytes]:
+    column = BytesColumn.of(values)
+    return column.offsets, column.data
 
 
 def columns_of(block: bytes) -> list[tuple[bytes, bytes]] | None:
     """Return the names and values of a block between two others, ``None`` if Python must parse it."""
     assert speedups.split_headers is not None
-    columns = speedups.split_headers([b"NATS/1.0\r\nA: b\r\n\r\n", block, b""])
+    columns = speedups.split_headers(*_buffers(b"NATS/1.0\r\nA: b\r\n\r\n", block, b""))
     if columns is None:
         return None
     ends, name_offsets, names, value_offsets, values = columns
@@ -346,9 +363,9 @@ def test_other_blocks_are_not_split(block: bytes) -> None:
 
 
 @needs_extension
-@pytest.mark.parametrize("function", ["join_values", "split_headers"])
-def test_only_bytes_become_columns(function: str) -> None:
-    """Other objects are refused."""
-    for values in (["text"], [b"", None], 1):
-        with pytest.raises(TypeError):
-            getattr(speedups, function)(values)
+@pytest.mark.parametrize("function", ["split_headers", "split_direct"])
+@pytest.mark.parametrize("offsets", [[], [0, 9], [-1, 0], [0, 2, 1, 3]])
+def test_offsets_outside_of_the_data_are_refused(function: str, offsets: list[int]) -> None:
+    """Each text is within the data."""
+    with pytest.raises(ValueError, match="offsets"):
+        getattr(speedups, function)(array("i", offsets), b"abc")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..bytes_column import NO_BYTES
 from ..connections import connection
 from ..options import ReadOptions
 from ..retry import one_line_errors
@@ -28,7 +29,6 @@ from .columns import (
 from .header_columns import HeaderColumns
 from .range_reader import ReadPlan, read_chunks
 from .ranges import SequenceRange
-from .times import MessageTimes
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
@@ -41,7 +41,7 @@ def to_batch(
     """Return a chunk as a record batch; any thread may call it."""
     schema = columns if isinstance(columns, pa.Schema) else arrow_schema(columns)
     has_headers = bool({"headers", "msg_id"}.intersection(schema.names))
-    headers = HeaderColumns(chunk.headers if has_headers else (), len(chunk))
+    headers = HeaderColumns(chunk.headers if has_headers else NO_BYTES, len(chunk))
     arrays: dict[str, Callable[[pa.DataType], pa.Array]] = {
         "subject": lambda kind: string_column(chunk.subjects, kind),
         "data": lambda kind: binary_column(chunk.data, kind),
@@ -49,7 +49,7 @@ def to_batch(
         "sequence": lambda kind: _sequence_array(chunk.sequences, kind),
         "timestamp": lambda kind: _timestamp_array(chunk.times_ns, kind),
         "stream": lambda kind: _constant_array(chunk.stream, len(chunk), kind),
-        "time_ns": lambda kind: _times_array(chunk.times_ns).cast(kind),
+        "time_ns": lambda kind: number_column(chunk.times_ns, kind),
         "msg_id": headers.message_ids,
         "size": lambda kind: number_column(chunk.sizes, kind),
         "domain": lambda kind: _constant_array(domain, len(chunk), kind),
@@ -69,14 +69,8 @@ def _sequence_array(sequences: Sequence[int], kind: pa.DataType) -> pa.Array:
     return pc.add(first_numbers(count), number_scalar(sequences.start)).cast(kind)
 
 
-def _times_array(times_ns: Sequence[int]) -> pa.Array:
-    if isinstance(times_ns, MessageTimes):
-        return times_ns.to_arrow()
-    return number_column(times_ns, pa.int64())
-
-
 def _timestamp_array(times_ns: Sequence[int], kind: pa.DataType) -> pa.Array:
-    return pc.divide(_times_array(times_ns), number_scalar(1000)).cast(kind)
+    return pc.divide(number_column(times_ns, pa.int64()), number_scalar(1000)).cast(kind)
 
 
 class PartitionReader:

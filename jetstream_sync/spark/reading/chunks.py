@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 from typing import Final
 
+from ..bytes_column import NO_BYTES, BytesColumn
 from .ranges import SequenceRange
 
 #: Bytes of a row in Arrow besides its strings and payload: numbers and string offsets.
@@ -43,7 +43,7 @@ class Chunk:
     """
     Messages as columns of equal length, in sequence order.
 
-    The list of a field that was not selected is empty. `headers` may be empty if no message has headers.
+    The column of a field that was not selected is empty. `headers` may be empty if no message has headers.
     """
 
     stream: str
@@ -52,13 +52,13 @@ class Chunk:
     sequences: Sequence[int]
     """The sequences of the messages."""
 
-    subjects: Sequence[bytes] = ()
+    subjects: BytesColumn = NO_BYTES
     """The subjects."""
 
-    data: Sequence[bytes] = ()
+    data: BytesColumn = NO_BYTES
     """The payloads."""
 
-    headers: Sequence[bytes] = ()
+    headers: BytesColumn = NO_BYTES
     """The header blocks as published, without the headers added by the server; ``b""``: none."""
 
     times_ns: Sequence[int] = ()
@@ -102,18 +102,13 @@ class Chunk:
 
     def total_bytes(self) -> int:
         """Return an upper estimate of the size of the messages in Arrow, in bytes."""
-        return self._total_bytes
-
-    @cached_property
-    def _total_bytes(self) -> int:
-        total = len(self) * self._row_overhead
-        total += sum(map(len, self.subjects)) + sum(map(len, self.data))
-        return total + _HEADER_FACTOR * sum(map(len, self.headers))
+        strings = self.subjects.total_bytes + self.data.total_bytes
+        return len(self) * self._row_overhead + strings + _HEADER_FACTOR * self.headers.total_bytes
 
     def _row_bytes(self) -> Iterator[int]:
         fixed = self._row_overhead
         columns = [
-            [factor * len(each) for each in column]
+            [factor * size for size in column.sizes()]
             for column, factor in (
                 (self.subjects, 1),
                 (self.data, 1),

@@ -8,37 +8,33 @@ rows.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
 import pyarrow as pa
 
-from ...speedups import join_values
+from ..bytes_column import BytesColumn
 
 
-def binary_column(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
+def binary_column(values: BytesColumn, kind: pa.DataType) -> pa.Array:
     """Return bytes as an array of a type that can be cast from ``binary``; raise `ArrowInvalid` for others."""
-    return joined_column(*join_values(values)).cast(kind)
+    buffers = [None, pa.py_buffer(values.offsets), pa.py_buffer(values.data)]
+    return pa.Array.from_buffers(pa.binary(), len(values), buffers).cast(kind)
 
 
-def string_column(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
+def string_column(values: BytesColumn, kind: pa.DataType) -> pa.Array:
     """Return bytes as an array of strings, and replace invalid UTF-8."""
     try:
         return binary_column(values, kind)
     except pa.ArrowInvalid:
-        return binary_column([value.decode("utf-8", "replace").encode() for value in values], kind)
-
-
-def joined_column(offsets: Any, data: bytes) -> pa.Array:
-    """Return a ``binary`` array from its buffers, the first of them with 32-bit integers."""
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.binary(), buffers[1].size // 4 - 1, buffers)
+        valid = [value.decode("utf-8", "replace").encode() for value in values]
+        return binary_column(BytesColumn.of(valid), kind)
 
 
 def number_column(values: Iterable[int], kind: pa.DataType) -> pa.Array:
     """Return integers as an array of a type that can be cast from ``int64``."""
-    numbers = array("q", values)
+    numbers = values if isinstance(values, array) else array("q", values)
     buffers = [None, pa.py_buffer(numbers)]
     return pa.Array.from_buffers(pa.int64(), len(numbers), buffers).cast(kind)
 
@@ -50,7 +46,7 @@ def number_scalar(value: int) -> pa.Scalar:
 
 def string_scalar(value: str, kind: pa.DataType) -> pa.Scalar:
     """Return a text as a scalar."""
-    return binary_column([value.encode()], kind)[0]
+    return binary_column(BytesColumn.of([value.encode()]), kind)[0]
 
 
 def offset_column(offsets: Any) -> pa.Array:

@@ -23,19 +23,21 @@ from typing import Any, Final, NamedTuple
 from ...api.enums import RetentionPolicy
 from ...client.replies import ReplyCollector
 from ...codec import dumps
+from ...durations import time_from_text, time_to_ns
 from ...errors import APIError, InvalidResponseError, NoRespondersError, NotFoundError
 from ...headers import parse_headers, parse_status
 from ...jetstream.api_requests import APIRequests
 from ...jetstream.context import JetStream
 from ...jetstream.direct_get import MAX_BYTES, is_direct_status
 from ...protocol.parser import Delivery
+from ...speedups import split_direct
+from ..bytes_column import NO_BYTES, BytesColumn
 from ..connections import api_requests
 from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask
 from .ranges import DirectGetRefusedError
-from .times import HeaderTimes
+from .replies import HEADER, PAYLOAD, Replies, int64_array
 
 _PLAIN: Final = b"NATS/1.0"
-_SEQUENCE: Final = b"Nats-Sequence: "
 _UNEXPECTED_HEADERS: Final = (
     "a direct get response does not have the headers of ADR-31;"
     " batched direct gets need nats-server 2.11 or newer"
@@ -45,10 +47,6 @@ _NEWLINE: Final = b"\r\n"
 _TAIL_LINES: Final = 8
 
 _WILDCARDS: Final = {"*": rb"[^.]+", ">": rb".+"}
-
-_SEQUENCE_AT: Final = len(_SEQUENCE)
-_SUBJECT_AT: Final = len(b"Nats-Subject: ")
-_TIME_AT: Final = len(b"Nats-Time-Stamp: ")
 
 
 class DirectReader:
@@ -72,7 +70,7 @@ class DirectReader:
                 items = gathering.wait(self._task.silence_timeout)
                 gathering.close()
                 pending = _remaining_messages(items.pop(), self._route)
-                server_headers = _parse_server_headers([item[2] for item in items])
+                server_headers = _parse_server_headers(items.column(HEADER))
                 sequences = server_headers.sequences
                 next_seq = sequences[-1] + 1 if sequences else start_seq
                 sizer.add_rows(len(sequences))
@@ -100,7 +98,7 @@ class DirectReader:
         }
         if self._filter is not None:
             body["next_by_subj"] = self._filter
-        gathering = ReplyCollector(self._api.core, _is_status)
+        gathering = ReplyCollector(self._api.core, _is_status, into=Replies())
         try:
             gathering.ask(self._route, dumps(body))
         except BaseException:
@@ -108,94 +106,74 @@ class DirectReader:
             raise
         return gathering
 
-    def _chunk(self, items: list[Delivery], server_headers: _ServerHeaders) -> Chunk:
+    def _chunk(self, items: Replies, server_headers: _ServerHeaders) -> Chunk:
         """Return the columns of messages, given their parsed server headers."""
-        server_headers = server_headers.before(self._task.range.end_seq)
         fields = self._task.fields
-        data: list[bytes] = []
-        if fields.data or fields.sizes:
-            data = [item[3] for item in items[: len(server_headers.sequences)]]
-        subjects: list[bytes] = []
-        if fields.subjects or self._matches is not None:
-            subjects = [line[_SUBJECT_AT:] for line in server_headers.subjects]
+        columns: list[Any] = [*server_headers]
+        columns.append(items.column(PAYLOAD) if fields.data or fields.sizes else NO_BYTES)
+        inside = bisect_left(server_headers.sequences, self._task.range.end_seq)
+        columns = [column[:inside] for column in columns]
         if self._matches is not None:
-            fits = [self._matches(subject) is not None for subject in subjects]
-            subjects, data = list(compress(subjects, fits)), list(compress(data, fits))
-            server_headers = _ServerHeaders(
-                list(compress(server_headers.sequences, fits)),
-                list(compress(server_headers.own, fits)),
-                list(compress(server_headers.subjects, fits)),
-                list(compress(server_headers.times, fits)),
-            )
+            fits = [self._matches(subject) is not None for subject in columns[2]]
+            columns = [_compress(column, fits) for column in columns]
+        sequences, own, subjects, times_ns, data = columns
         return Chunk(
             stream=self._task.range.stream,
-            sequences=server_headers.sequences,
-            subjects=subjects if fields.subjects else (),
-            data=data if fields.data else (),
-            headers=[own_headers(each) for each in server_headers.own] if fields.headers else (),
-            times_ns=HeaderTimes(server_headers.times, _TIME_AT) if fields.times else (),
-            sizes=list(map(len, data)) if fields.sizes else (),
+            sequences=sequences,
+            subjects=subjects if fields.subjects else NO_BYTES,
+            data=data if fields.data else NO_BYTES,
+            headers=own if fields.headers and own.total_bytes else NO_BYTES,
+            times_ns=times_ns if fields.times else (),
+            sizes=data.sizes() if fields.sizes else (),
         )
+
+
+def _compress(column: Any, fits: Sequence[bool]) -> Any:
+    chosen = list(compress(column, fits))
+    return BytesColumn.of(chosen) if isinstance(column, BytesColumn) else chosen
 
 
 class _ServerHeaders(NamedTuple):
     """The headers that the server added to messages, as columns of equal length."""
 
     sequences: Sequence[int]
-    own: Sequence[bytes]
-    """The bytes before them; empty if no message has headers of its own."""
-    subjects: Sequence[bytes]
-    """The lines with the subjects."""
-    times: Sequence[bytes]
-    """The lines with the times."""
-
-    def before(self, end_seq: int) -> _ServerHeaders:
-        """Return the columns up to, but not including, a sequence."""
-        inside = bisect_left(self.sequences, end_seq)
-        if inside == len(self.sequences):
-            return self
-        return _ServerHeaders(
-            self.sequences[:inside],
-            self.own[:inside],
-            self.subjects[:inside],
-            self.times[:inside],
-        )
+    own: BytesColumn
+    """The header blocks of the messages without them; empty: a message has no headers of its own."""
+    subjects: BytesColumn
+    times_ns: Sequence[int]
 
 
-def _parse_server_headers(blocks: list[bytes]) -> _ServerHeaders:
+def _parse_server_headers(blocks: BytesColumn) -> _ServerHeaders:
     """Parse the header blocks of a response."""
-    lines = b"".join(blocks).split(_NEWLINE)
-    own: Sequence[bytes] = ()
-    # Each block has at least 8 lines, so the total shows that all have exactly 8.
-    if len(lines) == 8 * len(blocks) + 1 and lines[0::8].count(_PLAIN) == len(blocks):
-        subjects, sequences, times = lines[2::8], lines[3::8], lines[4::8]
-    else:
-        tails = [block.rsplit(_NEWLINE, _TAIL_LINES) for block in blocks]
-        if min(map(len, tails)) <= _TAIL_LINES:
-            raise InvalidResponseError(_UNEXPECTED_HEADERS)
-        own, subjects, sequences, times = (
-            [tail[column] for tail in tails] for column in (0, 2, 3, 4)
+    made = None if split_direct is None else split_direct(blocks.offsets, blocks.data)
+    if made is not None:
+        own_offsets, own, subject_offsets, subjects, sequences, times = made
+        return _ServerHeaders(
+            int64_array(sequences),
+            BytesColumn(own_offsets, own),
+            BytesColumn(subject_offsets, subjects),
+            int64_array(times),
         )
-    return _ServerHeaders(_parse_sequences(sequences), own, subjects, times)
-
-
-def _parse_sequences(lines: Sequence[bytes]) -> Sequence[int]:
-    """Parse the lines with the sequences, which rise."""
-    if not lines:
-        return ()
+    tails = [block.rsplit(_NEWLINE, _TAIL_LINES) for block in blocks]
     try:
-        first, last = _parse_sequence(lines[0]), _parse_sequence(lines[-1])
-        if last - first == len(lines) - 1:
-            return range(first, last + 1)
-        return list(map(_parse_sequence, lines))
-    except ValueError:
+        return _ServerHeaders(
+            [int(_value(tail[3], b"Nats-Sequence: ")) for tail in tails],
+            BytesColumn.of(b"" if tail[0] == _PLAIN else tail[0] + b"\r\n\r\n" for tail in tails),
+            BytesColumn.of(_value(tail[2], b"Nats-Subject: ") for tail in tails),
+            [_time_ns(_value(tail[4], b"Nats-Time-Stamp: ")) for tail in tails],
+        )
+    except (IndexError, ValueError):
         raise InvalidResponseError(_UNEXPECTED_HEADERS) from None
 
 
-def _parse_sequence(line: bytes) -> int:
-    if not line.startswith(_SEQUENCE):
+def _value(line: bytes, start: bytes) -> bytes:
+    if not line.startswith(start):
         raise ValueError(line)
-    return int(line[_SEQUENCE_AT:])
+    return line[len(start) :]
+
+
+def _time_ns(text: bytes) -> int:
+    return time_to_ns(time_from_text(text.decode()))
 
 
 def count_from(js: JetStream, stream: str, seq: int, subject: str | None) -> tuple[int | None, int]:
@@ -215,7 +193,7 @@ def count_from(js: JetStream, stream: str, seq: int, subject: str | None) -> tup
     if _is_status((b"", b"", block, b"")):
         _remaining_messages((b"", b"", block, b""), route)
         return None, 0
-    first = _parse_server_headers([block]).sequences[0]
+    first = _parse_server_headers(BytesColumn.of([block])).sequences[0]
     left = block.rsplit(_NEWLINE, 4)[1].partition(b": ")[2]
     return first, int(left) + 1
 
@@ -242,11 +220,6 @@ def _count_by_consumer(
     )
     found.delete_consumer(consumer.name)
     return first, max(1, consumer.cached_info.num_pending or 0)
-
-
-def own_headers(before: bytes) -> bytes:
-    """Return the header block of a message, given the bytes before the server headers."""
-    return b"" if before == _PLAIN else before + b"\r\n\r\n"
 
 
 def _is_status(delivery: Delivery) -> bool:

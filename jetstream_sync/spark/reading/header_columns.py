@@ -1,79 +1,55 @@
 """
 Convert the header blocks of a chunk to Arrow.
 
-The C extension splits ordinary blocks without an object for each header. Without it, blocks that all have the same
-header names in the same order, as those of one publisher, are split together. Every other block is parsed.
+The C extension splits ordinary blocks without an object for each header. Without it, each block is parsed.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...headers import MSG_ID, Headers, parse_headers
 from ...speedups import split_headers
+from ..bytes_column import NO_BYTES, BytesColumn
 from .columns import (
     binary_column,
     first_numbers,
-    joined_column,
-    number_scalar,
     offset_column,
     string_column,
     string_scalar,
 )
 
-_VERSION: Final = b"NATS/1.0"
-_NEWLINE: Final = b"\r\n"
-_WHITE_SPACE: Final = " \t"
-
 
 class HeaderColumns:
     """The headers of some messages, as columns."""
 
-    def __init__(self, blocks: Sequence[bytes], count: int) -> None:
-        self._names = self._values = string_column((), pa.string())
+    def __init__(self, blocks: BytesColumn, count: int) -> None:
+        self._names = self._values = string_column(NO_BYTES, pa.string())
         #: The number of headers before each message and after the last.
         self._ends = offset_column(bytes(4 * (count + 1)))
         #: The number of values before each header and after the last; ``None``: each header has one.
         self._value_ends: pa.Array | None = None
-        if any(blocks) and not self._split(blocks) and not self._split_common(blocks):
+        if blocks.total_bytes and not self._split(blocks):
             self._parse(blocks)
 
-    def _split(self, blocks: Sequence[bytes]) -> bool:
+    def _split(self, blocks: BytesColumn) -> bool:
         """Split blocks in C; return whether that is possible."""
-        columns = None if split_headers is None else split_headers(blocks)
+        columns = None if split_headers is None else split_headers(blocks.offsets, blocks.data)
         if columns is None:
             return False
         ends, name_offsets, names, value_offsets, values = columns
         with suppress(pa.ArrowInvalid):  # a value is not UTF-8
-            self._names = joined_column(name_offsets, names).cast(pa.string())
-            self._values = joined_column(value_offsets, values).cast(pa.string())
+            self._names = binary_column(BytesColumn(name_offsets, names), pa.string())
+            self._values = binary_column(BytesColumn(value_offsets, values), pa.string())
             self._ends = offset_column(ends)
             return True
         return False
 
-    def _split_common(self, blocks: Sequence[bytes]) -> bool:
-        """Split blocks with the same names; return whether they have them."""
-        common = _common_headers(blocks)
-        if common is None:
-            return False
-        names, values = common
-        with suppress(pa.ArrowInvalid):
-            text = binary_column(values, pa.string())
-            self._values = pc.utf8_trim(text, characters=_WHITE_SPACE)
-            self._names = binary_column(names * len(blocks), pa.string())
-            self._ends = pc.multiply(
-                first_numbers(len(blocks) + 1), number_scalar(len(names))
-            ).cast(pa.int32())
-            return True
-        return False
-
-    def _parse(self, blocks: Sequence[bytes]) -> None:
+    def _parse(self, blocks: BytesColumn) -> None:
         """Parse each block."""
         names: list[bytes] = []
         values: list[bytes] = []
@@ -87,8 +63,8 @@ class HeaderColumns:
                 ]
                 value_ends.append(len(values))
             ends.append(len(names))
-        self._names = string_column(names, pa.string())
-        self._values = string_column(values, pa.string())
+        self._names = string_column(BytesColumn.of(names), pa.string())
+        self._values = string_column(BytesColumn.of(values), pa.string())
         self._ends, self._value_ends = offset_column(ends), offset_column(value_ends)
 
     def map_array(self, kind: pa.DataType) -> pa.Array:
@@ -120,26 +96,3 @@ class HeaderColumns:
         before, after = counts[:-1], counts[1:]
         index = pc.if_else(pc.less(before, after), before, pa.nulls(1, pa.int32())[0])
         return self._values.take(positions).take(index).cast(kind)
-
-
-def _common_headers(blocks: Sequence[bytes]) -> tuple[list[bytes], list[bytes]] | None:
-    """Return the common header names of all blocks, and their values; ``None``: the names differ."""
-    template = blocks[0].split(_NEWLINE)
-    starts = [line[: line.find(b":") + 1] for line in template[1:-2]]
-    names = [start[:-1] for start in starts]
-    distinct = {
-        name.lower() for name in names if name and name == name.strip(_WHITE_SPACE.encode())
-    }
-    count, width = len(blocks), len(template) - 1
-    lines = b"".join(blocks).split(_NEWLINE)
-    if not names or len(distinct) < len(names) or len(lines) != width * count + 1:
-        return None
-    if lines[0::width].count(_VERSION) != count or lines[width - 1 :: width].count(b"") != count:
-        return None
-    values = [b""] * (count * len(names))
-    for column, start in enumerate(starts):
-        at, found = len(start), lines[column + 1 :: width]
-        if {line[:at] for line in found} != {start}:
-            return None
-        values[column :: len(names)] = [line[at:] for line in found]
-    return names, values

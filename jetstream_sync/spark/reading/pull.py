@@ -43,9 +43,10 @@ from ...errors import (
 from ...jetstream.api_requests import APIRequests
 from ...jetstream.consumer_api import CREATE, add_consumer, consumer_info, delete_consumer
 from ...protocol.parser import Delivery
+from ..bytes_column import NO_BYTES, BytesColumn
 from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask
 from .ranges import RangeStalledError
-from .times import ReplyTimes
+from .replies import HEADER, PAYLOAD, REPLY, SUBJECT, Replies
 
 #: Seconds of inactivity after which the server deletes a consumer.
 _INACTIVE_THRESHOLD_S: Final = 30.0
@@ -82,11 +83,12 @@ class _ConsumerState:
         # Additional tokens at the end of reply subjects in the newer format.
         self._extra_tokens = 0
 
-    def accept(self, replies: Sequence[bytes]) -> Sequence[int]:
+    def accept(self, replies: Replies) -> Sequence[int]:
         """Check that no delivery is missing, update `remaining`, and return the sequences."""
-        self._extra_tokens = max(0, replies[0].count(b".") - 10)
-        _, _, _, first_seq, first_number, _, _ = map(_number, ack_tokens(replies[0]))
-        _, _, _, last_seq, last_number, _, remaining = map(_number, ack_tokens(replies[-1]))
+        first, last = replies[0][REPLY], replies[-1][REPLY]
+        self._extra_tokens = max(0, first.count(b".") - 10)
+        _, _, _, first_seq, first_number, _, _ = map(_number, ack_tokens(first))
+        _, _, _, last_seq, last_number, _, remaining = map(_number, ack_tokens(last))
         count = len(replies)
         if first_number != self._next or last_number != first_number + count - 1:
             raise InvalidResponseError(
@@ -97,12 +99,11 @@ class _ConsumerState:
         self.remaining = remaining
         if last_seq - first_seq == count - 1:
             return range(first_seq, last_seq + 1)
-        parts = 4 + self._extra_tokens
-        return [int(reply.rsplit(b".", parts)[1]) for reply in replies]
+        return replies.reply_numbers(4 + self._extra_tokens)
 
-    def times_ns(self, replies: Sequence[bytes]) -> ReplyTimes:
+    def times_ns(self, replies: Replies) -> Sequence[int]:
         """Return the message times, in nanoseconds since 1970."""
-        return ReplyTimes(replies, self._extra_tokens)
+        return replies.reply_numbers(2 + self._extra_tokens)
 
 
 class PullReader:
@@ -138,18 +139,17 @@ class PullReader:
                     # The messages were removed, or the next one exceeds the byte limit.
                     pull = self._pull(consumer, sizer, start_seq) if self._oversized else None
                     continue
-                replies = [item[1] for item in items]
-                sequences = consumer.accept(replies)
+                sequences = consumer.accept(items)
                 next_seq = sequences[-1] + 1
                 sizer.add_rows(len(sequences))
                 self._task.validate_batch(start_seq, next_seq, sequences)
                 has_more = next_seq < self._task.range.end_seq
                 pull = self._pull(consumer, sizer, next_seq) if has_more else None
                 # The next response is already requested while this one is processed.
-                times_ns = consumer.times_ns(replies) if self._task.fields.times else ()
+                times_ns = consumer.times_ns(items) if self._task.fields.times else ()
                 chunk = self._chunk(items, sequences, times_ns)
                 sizer.learn_size(chunk)
-                del items, replies, times_ns
+                del items, times_ns
                 yield ReadResponse(chunk, next_seq)
                 start_seq = next_seq
         except (InvalidResponseError, NotJSMessageError) as error:
@@ -167,7 +167,7 @@ class PullReader:
         max_bytes = 0 if self._oversized else self._task.batch_bytes * _MAX_BYTES_FACTOR
         self._oversized = False
         request = PullRequest(batch=rows, max_bytes=max_bytes, no_wait=True)
-        gathering = ReplyCollector(self._api.core, _is_status, rows)
+        gathering = ReplyCollector(self._api.core, _is_status, rows, Replies())
         try:
             gathering.ask(self._route, request.encode())
         except BaseException:
@@ -175,12 +175,12 @@ class PullReader:
             raise
         return _Pull(gathering, max_bytes)
 
-    def _wait_for_pull(
-        self, pull: _Pull, consumer: _ConsumerState, start_seq: int
-    ) -> list[Delivery]:
+    def _wait_for_pull(self, pull: _Pull, consumer: _ConsumerState, start_seq: int) -> Replies:
         """Wait for the end of a pull request, and return its messages."""
         try:
-            items = pull.gathering.wait(min(_CONSUMER_CHECK_DELAY_S, self._task.silence_timeout))
+            items: Replies = pull.gathering.wait(
+                min(_CONSUMER_CHECK_DELAY_S, self._task.silence_timeout)
+            )
         except TimeoutError:
             items = pull.gathering.items
             # The server sends no status after exactly `max_bytes` bytes.
@@ -196,9 +196,7 @@ class PullReader:
             self._oversized = status.kind is PullStatusKind.FULL and not items
         return items
 
-    def _wait_past_silence(
-        self, pull: _Pull, consumer: _ConsumerState, start_seq: int
-    ) -> list[Delivery]:
+    def _wait_past_silence(self, pull: _Pull, consumer: _ConsumerState, start_seq: int) -> Replies:
         """Check the consumer, and continue waiting for the end of a pull request."""
         stream = self._task.range.stream
         try:
@@ -207,27 +205,28 @@ class PullReader:
             raise RangeStalledError(stream, start_seq, str(error)) from error
         except PermissionsError:
             pass  # permission to read does not imply permission for consumer info
-        return pull.gathering.wait(self._task.silence_timeout)
+        items: Replies = pull.gathering.wait(self._task.silence_timeout)
+        return items
 
-    def _chunk(
-        self, items: list[Delivery], sequences: Sequence[int], times_ns: Sequence[int]
-    ) -> Chunk:
+    def _chunk(self, items: Replies, sequences: Sequence[int], times_ns: Sequence[int]) -> Chunk:
         """Return the columns of messages, without those after the end of the range."""
         fields = self._task.fields
-        headers: Sequence[bytes] = ()
+        headers = data = NO_BYTES
         if fields.headers or self._headers_only:
-            headers = [item[2] for item in items]
+            headers = items.column(HEADER)
+        if fields.data or fields.sizes:
+            data = items.column(PAYLOAD)
         sizes: Sequence[int] = ()
         if self._headers_only:
             headers, sizes = _without_size(headers)
         elif fields.sizes:
-            sizes = [len(item[3]) for item in items]
+            sizes = data.sizes()
         chunk = Chunk(
             stream=self._task.range.stream,
             sequences=sequences,
-            subjects=[item[0] for item in items] if fields.subjects else (),
-            data=[item[3] for item in items] if fields.data else (),
-            headers=headers if fields.headers and any(headers) else (),
+            subjects=items.column(SUBJECT) if fields.subjects else NO_BYTES,
+            data=data if fields.data else NO_BYTES,
+            headers=headers if fields.headers and headers.total_bytes else NO_BYTES,
             times_ns=times_ns,
             sizes=sizes if fields.sizes else (),
         )
@@ -268,7 +267,7 @@ def _number(token: bytes) -> int:
     return int(token) if token.isdigit() else 0
 
 
-def _without_size(headers: Sequence[bytes]) -> tuple[list[bytes], list[int]]:
+def _without_size(headers: BytesColumn) -> tuple[BytesColumn, list[int]]:
     """Remove the header that replaces the payload, which the server adds after those of the message."""
     own: list[bytes] = []
     sizes: list[int] = []
@@ -280,4 +279,4 @@ def _without_size(headers: Sequence[bytes]) -> tuple[list[bytes], list[int]]:
             )
         sizes.append(int(size[:-4]))
         own.append(b"" if before == _PLAIN + b"\r\n" else before + b"\r\n")
-    return own, sizes
+    return BytesColumn.of(own), sizes

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jetstream_sync.spark.bytes_column import BytesColumn
 from jetstream_sync.spark.reading.chunks import Chunk, FieldSelection
 
 ROWS = st.lists(st.tuples(st.binary(max_size=300), st.binary(max_size=20), st.binary(max_size=40)))
@@ -16,9 +17,9 @@ def chunk_of(rows: Sequence[tuple[bytes, bytes, bytes]]) -> Chunk:
     return Chunk(
         stream="ORDERS",
         sequences=range(5, 5 + len(rows)),
-        data=[row[0] for row in rows],
-        subjects=[row[1] for row in rows],
-        headers=[row[2] for row in rows],
+        data=BytesColumn.of(row[0] for row in rows),
+        subjects=BytesColumn.of(row[1] for row in rows),
+        headers=BytesColumn.of(row[2] for row in rows),
         times_ns=[10 * index for index in range(len(rows))],
         sizes=[len(row[0]) for row in rows],
     )

@@ -21,6 +21,7 @@ from jetstream_sync.jetstream.api_requests import APIRequests
 from jetstream_sync.jetstream.direct_get import ReplyCollector
 from jetstream_sync.protocol.parser import Delivery
 from jetstream_sync.spark import DirectGetRefusedError, RangeError, SequenceRange
+from jetstream_sync.spark.bytes_column import BytesColumn
 from jetstream_sync.spark.reading import direct, pull
 from jetstream_sync.spark.reading import ranges as ranges_module
 from jetstream_sync.spark.reading.chunks import (
@@ -31,6 +32,7 @@ from jetstream_sync.spark.reading.chunks import (
     ReadTask,
 )
 from jetstream_sync.spark.reading.range_reader import ReadPlan, _RangeReader, choose_mode
+from jetstream_sync.spark.reading.replies import Replies
 from jetstream_sync.spark.schema import READ_COLUMNS
 from jetstream_sync.spark.streams import StreamView, stream_view
 
@@ -109,7 +111,9 @@ def test_request_sizes_are_limited_by_range_and_batch() -> None:
 def test_the_message_size_is_learned() -> None:
     """If messages are larger than expected, a request asks for fewer."""
     pace = BatchSizer(job(10**9), 1, filtered=False)
-    pace.learn_size(Chunk(stream="ORDERS", sequences=range(1000), data=[b"x" * 10_000] * 1000))
+    pace.learn_size(
+        Chunk(stream="ORDERS", sequences=range(1000), data=BytesColumn.of([b"x" * 10_000] * 1000))
+    )
     assert 70 < pace.rows(1001) <= 100
 
 
@@ -166,12 +170,13 @@ class Scripted:
     """Replaces `ReplyCollector`, and always returns the same response."""
 
     def __init__(self, answer: list[Delivery], *_: object) -> None:
-        self.items = list(answer)
+        self.items = Replies()
+        self.items += answer
 
     def ask(self, subject: bytes, payload: bytes) -> None:
         pass
 
-    def wait(self, patience: float) -> list[Delivery]:
+    def wait(self, patience: float) -> Replies:
         return self.items
 
     def close(self) -> None:
@@ -179,7 +184,7 @@ class Scripted:
 
 
 def answering(*answer: Delivery) -> Callable[..., Scripted]:
-    return lambda *_: Scripted(list(answer))
+    return lambda *_, **__: Scripted(list(answer))
 
 
 def test_missing_messages_are_not_requested_again_at_once(
