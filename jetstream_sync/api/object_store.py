@@ -13,7 +13,7 @@ import binascii
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from ..codec import UNSET, Duration, Record, decode, dumps, encode, loads
@@ -333,6 +333,13 @@ def parse_digest(text: str | None) -> bytes | None:
     except (binascii.Error, ValueError):
         return None
     return digest if len(digest) == 32 else None
+
+
+def description_of(meta: ObjectMeta) -> dict[str, Any]:
+    """Return what an info that is stored now takes over from a meta."""
+    names = "name", "description", "headers", "metadata"
+    fields: dict[str, Any] = {name: getattr(meta, name) for name in names}
+    return {**fields, "mtime": datetime.now(timezone.utc)}
 
 
 # --- configs ------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from ..codec import dumps
 from ..errors import InvalidOptionError
@@ -28,6 +28,20 @@ _MIN_HEARTBEAT_NS: Final = _NS_PER_S // 2
 #: 512 at most by default.
 SINGLE_REPLIES: Final = 100
 SINGLE_REPLIES_LARGE: Final = 16
+
+
+#: The optional fields of a pull request with their names in the JSON of the server.
+_WIRE_NAMES: Final = {
+    "expires_ns": "expires",
+    "max_bytes": "max_bytes",
+    "no_wait": "no_wait",
+    "heartbeat_ns": "idle_heartbeat",
+    "group": "group",
+    "min_pending": "min_pending",
+    "min_ack_pending": "min_ack_pending",
+    "priority": "priority",
+    "pin_id": "id",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,25 +102,11 @@ class PullRequest:
 
     def encode(self) -> bytes:
         """Return the JSON body of the request, with the fields that are set."""
-        body: dict[str, Any] = {"batch": self.batch}
-        if self.expires_ns:
-            body["expires"] = self.expires_ns
-        if self.max_bytes:
-            body["max_bytes"] = self.max_bytes
-        if self.no_wait:
-            body["no_wait"] = True
-        if self.heartbeat_ns:
-            body["idle_heartbeat"] = self.heartbeat_ns
-        if self.group:
-            body["group"] = self.group
-            if self.min_pending:
-                body["min_pending"] = self.min_pending
-            if self.min_ack_pending:
-                body["min_ack_pending"] = self.min_ack_pending
-            if self.priority is not None:
-                body["priority"] = self.priority
-            if self.pin_id:
-                body["id"] = self.pin_id
+        body = {"batch": self.batch}
+        for name, key in _WIRE_NAMES.items():
+            value = getattr(self, name)
+            if value or (value is not None and key == "priority"):
+                body[key] = value
         return dumps(body)
 
 

@@ -20,12 +20,11 @@ from typing import Any, Final, TypeVar
 
 from ..api.echo import Release, fields_left_out, release, server_release
 from ..api.routes import Routes
-from ..api.stream import StreamConfig, StreamInfo, different_fields
+from ..api.stream import StreamInfo
 from ..client.core import ConnectionCore
 from ..codec import Record, decode, dumps, encode, loads
 from ..errors import (
     APIError,
-    BucketExistsError,
     Error,
     InvalidOptionError,
     InvalidResponseError,
@@ -236,13 +235,8 @@ class APIRequests:
 
     def names(self, route: str, items: str, body: Mapping[str, Any] | None = None) -> list[str]:
         """Ask for a list of names, and return all of them; args and errors are those of `pages()`."""
-        found = []
-        for page in self.pages(route, items, body):
-            for name in page:
-                if not isinstance(name, str):
-                    raise InvalidResponseError(f"{route}: expected a name, got {name!r:.60}")
-                found.append(name)
-        return found
+        pages = self.pages(route, items, body)
+        return [_name_of(item, items, route) for page in pages for item in page]
 
     def pages(
         self, route: str, items: str, body: Mapping[str, Any] | None = None
@@ -263,10 +257,12 @@ class APIRequests:
             if type(total) is not int:
                 raise InvalidResponseError(f"{route} answered with total={total!r:.60}")
             before = len(known)
-            new = [item for item in page if not _add_name(_name_of(item, items, route), known)]
-            known.update(_name_of(name, "missing", route) for name in missing)
+            new = {
+                name: item for item in page if (name := _name_of(item, items, route)) not in known
+            }
+            known.update(new, (_name_of(name, "missing", route) for name in missing))
             if new:
-                yield new
+                yield list(new.values())
             offset += len(page) + len(missing)
             # The total may change or be wrong: a page without new items ends the list.
             if len(known) == before or offset >= total:
@@ -313,13 +309,6 @@ def _name_of(item: Any, items: str, route: str) -> str:
     return name
 
 
-def _add_name(name: str, known: set[str]) -> bool:
-    """Add a name; return whether it was known before."""
-    before = len(known)
-    known.add(name)
-    return len(known) == before
-
-
 def stream_info(
     api: APIRequests,
     name: str,
@@ -358,6 +347,12 @@ def stream_info(
     return info_of(answer)
 
 
+def stream_infos(api: APIRequests, body: Mapping[str, Any] | None = None) -> list[StreamInfo]:
+    """Return the infos of all streams, or of those that the body selects."""
+    pages = api.pages(api.routes.stream_list(), "streams", body)
+    return [decode(StreamInfo, item) for page in pages for item in page]
+
+
 def info_of(answer: dict[str, Any]) -> StreamInfo:
     """Make the info of an answer that has one, beside what belongs to the answer itself."""
     for key in ("type", "total", "offset", "limit", "did_create"):
@@ -391,16 +386,6 @@ _CLOCK_STEP: Final = timedelta(milliseconds=1)
 #: The release that brought each level of the API, where something here needs it.
 _LEVELS: Final = {1: (2, 11), 2: (2, 12), 4: (2, 14)}
 _OLDER: Final = "older than 2.11"
-
-
-def bucket_exists(
-    api: APIRequests, wanted: StreamConfig, what: str, error: APIError
-) -> BucketExistsError:
-    """Return the error for a bucket that exists with another config, and name the fields."""
-    names = different_fields(wanted, stream_info(api, wanted.name).config)
-    fields = f", which differs in {', '.join(names)}" if names else ""
-    text = f"{what} exists with a different config{fields}"
-    return BucketExistsError(error.code, error.err_code, text)
 
 
 class EchoCheck:

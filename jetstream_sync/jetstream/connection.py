@@ -22,18 +22,20 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from ..address import DEFAULT_SERVER, parse_servers
+from ..api.routes import Routes
 from ..client.connection import Connection as CoreConnection
 from ..client.core import ConnectionCore
 from ..client.result_slot import copy_exception
 from ..client.threads import in_each_child
 from ..errors import Error
+from ..net.clock import seconds
 from ..options import ConnectionOptions, ConnectOptions
 from ..services.service import Service, StatsHandler, StopCallback
 from ..services.wire import DEFAULT_PREFIX, ServiceInfo, ServicePing, ServiceStats, discover
 from ..version import __version__
-from .api_requests import APICallback
+from .api_requests import APICallback, APIRequests
 from .context import JetStream
-from .publish import DEFAULT_WINDOW
+from .publish import DEFAULT_WINDOW, Publisher
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -80,16 +82,17 @@ class Connection(CoreConnection):
             ['ORDERS']
 
         """
-        return JetStream(
+        if timeout is not None:
+            seconds(timeout)
+        api = APIRequests(
             self._core,
-            domain=domain,
-            prefix=prefix,
-            timeout=timeout,
-            publish_async_max_pending=publish_async_max_pending,
-            publish_async_stall_wait=publish_async_stall_wait,
-            required_api_level=required_api_level,
-            api_cb=api_cb,
+            Routes.of(domain, prefix),
+            timeout,
+            required_level=required_api_level,
+            callback=api_cb,
         )
+        window, stall_wait = publish_async_max_pending, publish_async_stall_wait
+        return JetStream(api, Publisher(self._core, timeout, window, stall_wait))
 
     # --- services -------------------------------------------------------------------------------
 

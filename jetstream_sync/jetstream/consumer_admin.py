@@ -24,8 +24,8 @@ class ConsumerAdmin:
     """
     The consumer methods of `JetStream`.
 
-    Each takes the name of the stream first and otherwise does the same as the method of `Stream` with the
-    same name, whose arguments and errors are not repeated here.
+    Each takes the name of the stream first, which raises `InvalidNameError` if it is invalid. Otherwise it
+    is as the method of `Stream` with the same name, which describes the arguments and errors.
     """
 
     _api: APIRequests
@@ -38,16 +38,7 @@ class ConsumerAdmin:
         pedantic: bool = False,
         **fields: Unpack[ConsumerConfigFields],
     ) -> PullConsumer:
-        """
-        Create a pull consumer.
-
-        See `Stream.create_consumer` for the arguments.
-
-        Raises:
-            InvalidNameError: the name of the stream is invalid.
-            Error: otherwise as `Stream.create_consumer`.
-
-        """
+        """Create a pull consumer; see `Stream.create_consumer`."""
         chosen = resolve_config(ConsumerConfig, config, fields)
         return add_pull_consumer(self._api, stream_name, chosen, consumer_api.CREATE, pedantic)
 
@@ -59,16 +50,7 @@ class ConsumerAdmin:
         pedantic: bool = False,
         **fields: Unpack[ConsumerConfigFields],
     ) -> PullConsumer:
-        """
-        Update an existing pull consumer.
-
-        See `Stream.update_consumer` for the arguments.
-
-        Raises:
-            InvalidNameError: the name of the stream is invalid.
-            Error: otherwise as `Stream.update_consumer`.
-
-        """
+        """Update an existing pull consumer; see `Stream.update_consumer`."""
         chosen = resolve_config(ConsumerConfig, config, fields)
         return add_pull_consumer(self._api, stream_name, chosen, consumer_api.UPDATE, pedantic)
 
@@ -80,16 +62,7 @@ class ConsumerAdmin:
         pedantic: bool = False,
         **fields: Unpack[ConsumerConfigFields],
     ) -> PullConsumer:
-        """
-        Create a pull consumer, or update the one with that name.
-
-        See `Stream.create_or_update_consumer` for the arguments.
-
-        Raises:
-            InvalidNameError: the name of the stream is invalid.
-            Error: otherwise as `Stream.create_or_update_consumer`.
-
-        """
+        """Create a pull consumer, or update the one with that name; see `Stream.create_or_update_consumer`."""
         chosen = resolve_config(ConsumerConfig, config, fields)
         action = consumer_api.CREATE_OR_UPDATE
         return add_pull_consumer(self._api, stream_name, chosen, action, pedantic)
@@ -102,16 +75,7 @@ class ConsumerAdmin:
         pedantic: bool = False,
         **fields: Unpack[ConsumerConfigFields],
     ) -> ConsumerInfo:
-        """
-        Create a push consumer.
-
-        See `Stream.create_push_consumer` for the arguments.
-
-        Raises:
-            InvalidNameError: the name of the stream is invalid.
-            Error: otherwise as `Stream.create_push_consumer`.
-
-        """
+        """Create a push consumer; see `Stream.create_push_consumer`."""
         chosen = resolve_config(ConsumerConfig, config, fields)
         return consumer_api.add_push_consumer(
             self._api, stream_name, chosen, consumer_api.CREATE, pedantic
@@ -125,136 +89,46 @@ class ConsumerAdmin:
         pedantic: bool = False,
         **fields: Unpack[ConsumerConfigFields],
     ) -> ConsumerInfo:
-        """
-        Update a push consumer.
-
-        See `Stream.update_push_consumer` for the arguments.
-
-        Raises:
-            InvalidNameError: the name of the stream is invalid.
-            Error: otherwise as `Stream.update_push_consumer`.
-
-        """
+        """Update a push consumer; see `Stream.update_push_consumer`."""
         chosen = resolve_config(ConsumerConfig, config, fields)
         return consumer_api.add_push_consumer(
             self._api, stream_name, chosen, consumer_api.UPDATE, pedantic
         )
 
     def get_consumer(self, stream_name: str, name: str) -> PullConsumer:
-        """
-        Return an existing pull consumer.
-
-        See `Stream.get_consumer` for the arguments.
-
-        Raises:
-            InvalidNameError: the name of the stream is invalid.
-            Error: otherwise as `Stream.get_consumer`.
-
-        """
+        """Return an existing pull consumer; see `Stream.get_consumer`."""
         return pull_consumer(self._api, stream_name, name)
 
     def consumer_info(self, stream_name: str, name: str) -> ConsumerInfo:
-        """
-        Return the config and state of a consumer of any kind.
-
-        See `Stream.consumer_info` for the arguments.
-
-        Raises:
-            InvalidNameError: the name of the stream is invalid.
-            Error: otherwise as `Stream.consumer_info`.
-
-        """
+        """Return the config and state of a consumer of any kind; see `Stream.consumer_info`."""
         return consumer_info(self._api, stream_name, name)
 
     def delete_consumer(self, stream_name: str, name: str) -> None:
-        """
-        Delete a consumer of any kind; threads that pull from it get `ConsumerDeletedError`.
-
-        See `Stream.delete_consumer` for the arguments.
-
-        Raises:
-            InvalidNameError: the name of the stream is invalid.
-            Error: otherwise as `Stream.delete_consumer`.
-
-        """
+        """Delete a consumer of any kind; threads that pull from it get `ConsumerDeletedError`; see `Stream.delete_consumer`."""
         consumer_api.delete_consumer(self._api, stream_name, name)
 
     def consumer_names(self, stream_name: str) -> list[str]:
-        """
-        Return the names of all consumers of a stream, sorted.
-
-        See `Stream.consumer_names` for the arguments.
-
-        Raises:
-            InvalidNameError: the name of the stream is invalid.
-            Error: otherwise as `Stream.consumer_names`.
-
-        """
+        """Return the names of all consumers of a stream, sorted; see `Stream.consumer_names`."""
         return consumer_api.consumer_names(self._api, stream_name)
 
     def list_consumers(self, stream_name: str) -> list[ConsumerInfo]:
-        """
-        Return the infos of all consumers of a stream, sorted by name.
-
-        See `Stream.list_consumers` for the arguments.
-
-        Raises:
-            InvalidNameError: the name of the stream is invalid.
-            Error: otherwise as `Stream.list_consumers`.
-
-        """
+        """Return the infos of all consumers of a stream, sorted by name; see `Stream.list_consumers`."""
         return consumer_api.list_consumers(self._api, stream_name)
 
     def pause_consumer(self, stream_name: str, name: str, until: datetime) -> ConsumerPause:
-        """
-        Pause a consumer until a given time; needs server 2.11.
-
-        See `Stream.pause_consumer` for the arguments.
-
-        Raises:
-            InvalidNameError: the name of the stream is invalid.
-            Error: otherwise as `Stream.pause_consumer`.
-
-        """
+        """Pause a consumer until a given time; needs server 2.11; see `Stream.pause_consumer`."""
         return consumer_api.pause_consumer(self._api, stream_name, name, until)
 
     def resume_consumer(self, stream_name: str, name: str) -> ConsumerPause:
-        """
-        Resume a paused consumer; needs server 2.11.
-
-        See `Stream.resume_consumer` for the arguments.
-
-        Raises:
-            InvalidNameError: the name of the stream is invalid.
-            Error: otherwise as `Stream.resume_consumer`.
-
-        """
+        """Resume a paused consumer; needs server 2.11; see `Stream.resume_consumer`."""
         return consumer_api.resume_consumer(self._api, stream_name, name)
 
     def reset_consumer(self, stream_name: str, name: str, seq: int | None = None) -> ConsumerReset:
-        """
-        Reset a consumer of any kind; needs server 2.14 (ADR-60).
-
-        See `Stream.reset_consumer` for the arguments.
-
-        Raises:
-            InvalidNameError: the name of the stream is invalid.
-            Error: otherwise as `Stream.reset_consumer`.
-
-        """
+        """Reset a consumer of any kind; needs server 2.14 (ADR-60); see `Stream.reset_consumer`."""
         return consumer_api.reset_consumer(self._api, stream_name, name, seq)
 
     def unpin_consumer(self, stream_name: str, name: str, group: str) -> None:
-        """
-        Unpin the pinned client of a priority group; needs server 2.11 (ADR-42).
-
-        See `Stream.unpin_consumer` for the arguments.
-
-        Raises:
-            InvalidNameError: the name of the stream is invalid.
-            Error: otherwise as `Stream.unpin_consumer`.
-
-        """
+        """Unpin the pinned client of a priority group; needs server 2.11 (ADR-42); see `Stream.unpin_consumer`."""
         consumer_api.unpin_consumer(self._api, stream_name, name, group)
 
     def ordered_consumer(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from ..api.account import AccountInfo
@@ -14,18 +14,17 @@ from ..api.publish import (
     PublishOptions,
     Retries,
     publish_headers,
+    ttl_text,
 )
-from ..api.routes import Routes
+from ..api.schedules import schedule_headers
 from ..api.stream import SnapshotInfo, StreamConfig, StreamInfo
-from ..client.core import ConnectionCore
-from ..codec import decode, encode
+from ..codec import encode
 from ..errors import StreamNotFoundError
 from ..foreign_names import ForeignNames
-from ..headers import HeadersLike
-from ..net.clock import Deadline, seconds
-from ..subjects import check_stream_name, check_subject
+from ..headers import SCHEDULE_TTL, Headers, HeadersLike
+from ..net.clock import Deadline
+from ..subjects import check_publish_subject, check_stream_name, check_subject
 from .api_requests import (
-    APICallback,
     APIRequests,
     EchoCheck,
     info_of,
@@ -33,17 +32,16 @@ from .api_requests import (
     require_level,
     resolve_config,
     stream_info,
+    stream_infos,
 )
 from .batches import BatchAPI
+from .bucket_admin import BucketAdmin
 from .consumer_admin import ConsumerAdmin
 from .counters import Counters
 from .fast_publish import DEFAULT_FLOW, FastPublisher, GapCallback
 from .groups import ConsumerGroups
-from .key_value_admin import KeyValueAdmin
-from .object_store_admin import ObjectStoreAdmin
-from .publish import DEFAULT_WINDOW, Publisher
+from .publish import Publisher
 from .pull_subscription import PullSubscribeAPI
-from .schedules import ScheduleAPI
 from .snapshots import restore
 from .stream import Stream
 from .subscribe import PushSubscribeAPI
@@ -60,11 +58,9 @@ class JetStream(
     ForeignNames,
     BatchAPI,
     ConsumerAdmin,
-    KeyValueAdmin,
-    ObjectStoreAdmin,
+    BucketAdmin,
     PushSubscribeAPI,
     PullSubscribeAPI,
-    ScheduleAPI,
 ):
     """
     The JetStream API of one connection.
@@ -74,38 +70,10 @@ class JetStream(
     sent.
     """
 
-    def __init__(
-        self,
-        core: ConnectionCore,
-        *,
-        domain: str | None = None,
-        prefix: str | None = None,
-        timeout: float | timedelta | None = 5.0,
-        publish_async_max_pending: int = DEFAULT_WINDOW,
-        publish_async_stall_wait: float | timedelta | None = None,
-        required_api_level: int | None = None,
-        api_cb: APICallback | None = None,
-    ) -> None:
-        """
-        Initialise; see `Connection.jetstream`.
-
-        Raises:
-            InvalidOptionError: domain and prefix are both given, or one is invalid, or
-                the timeout or the window is out of range.
-
-        """
-        if timeout is not None:
-            seconds(timeout)
-        self._api = APIRequests(
-            core,
-            Routes.of(domain, prefix),
-            timeout,
-            required_level=required_api_level,
-            callback=api_cb,
-        )
-        self._publisher = Publisher(
-            core, timeout, publish_async_max_pending, publish_async_stall_wait
-        )
+    def __init__(self, api: APIRequests, publisher: Publisher) -> None:
+        """Initialise; see `Connection.jetstream`."""
+        self._api = api
+        self._publisher = publisher
 
     # --- the account ----------------------------------------------------------------------------
 
@@ -337,8 +305,7 @@ class JetStream(
             Error: as `stream_names()`; a page has 256 infos.
 
         """
-        pages = self._api.pages(self._api.routes.stream_list(), "streams", _filter(subject))
-        return [decode(StreamInfo, item) for page in pages for item in page]
+        return stream_infos(self._api, _filter(subject))
 
     def find_stream_name_by_subject(self, subject: str) -> str:
         """
@@ -483,9 +450,8 @@ class JetStream(
         retries = DEFAULT_RETRIES
         if options or stream is not None or msg_id is not None:
             headers = publish_headers(headers, stream, msg_id, options)
-            if options:
-                retries = Retries.of(options)
-                timeout = self._check_level(options, timeout)
+        if options:
+            retries, timeout = self._checked(options, timeout)
         return self._publisher.publish(subject, payload, headers, timeout, retries)
 
     def publish_async(
@@ -535,9 +501,8 @@ class JetStream(
         retries = DEFAULT_RETRIES
         if options or stream is not None or msg_id is not None:
             headers = publish_headers(headers, stream, msg_id, options)
-            if options:
-                retries = Retries.of(options)
-                timeout = self._check_level(options, timeout)
+        if options:
+            retries, timeout = self._checked(options, timeout)
         return self._publisher.publish_async(subject, payload, headers, timeout, retries)
 
     def fast_publish(
@@ -571,16 +536,100 @@ class JetStream(
         """
         return FastPublisher(self._api, gaps, flow, outstanding, gap_cb, timeout)
 
-    def _check_level(
+    # --- schedules ------------------------------------------------------------------------------
+
+    def schedule(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        *,
+        target: str,
+        at: datetime | None = None,
+        every: float | timedelta | None = None,
+        cron: str | None = None,
+        time_zone: str | None = None,
+        source: str | None = None,
+        ttl: float | timedelta | Literal["never"] | None = None,
+        rollup: bool = False,
+        headers: HeadersLike | None = None,
+        msg_id: str | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> PubAck:
+        """
+        Have the server publish a message later, or again and again (ADR-51).
+
+        The schedule is a message of the stream, whose subject identifies it: another schedule with the
+        subject replaces it, and `cancel_schedule()` ends it. Consumers with a filter that
+        includes the subject receive it, too.
+
+        Args:
+            subject: the subject of the schedule.
+            payload: the payload of the messages.
+            target: the subject of the messages, another one of the same stream.
+            at: the time of the only message, with a time zone; a time in the past is now. The schedule
+                is then deleted.
+            every: the interval between messages, in seconds, at least 1. Needs server 2.14.
+            cron: six fields, the first one for seconds; five fields, as in a crontab, for the second 0; or
+                a name such as ``@daily``. Needs server 2.14.
+            time_zone: the time zone of ``cron``, such as ``Europe/Berlin``; ``None``: UTC.
+            source: the subject whose last message is published instead of the payload; ``None``: the
+                payload. Needs server 2.14.
+            ttl: how long the stream keeps each message, as `PublishOptions.msg_ttl`; ``None``: the
+                ``max_age`` of the stream.
+            rollup: whether each message replaces the earlier ones of its subject. Needs server 2.14.
+            headers: headers of the messages; ``None``: none.
+            msg_id: the message id of the schedule; ``None``: none.
+            timeout: as in `JetStream.publish`.
+
+        Raises:
+            InvalidOptionError: not exactly one of ``at``, ``every`` and ``cron`` is given, or one is invalid.
+            ServerTooOldError: the server does not know the rule; nothing was sent.
+            ScheduleError: the stream does not have ``allow_msg_schedules``, the target is not among its
+                subjects, or the rule is invalid.
+            Error: otherwise as `JetStream.publish`.
+
+        """
+        merged = Headers(headers or ())
+        merged.update(schedule_headers(target, at, every, cron, time_zone, source, rollup))
+        if ttl is not None:
+            merged[SCHEDULE_TTL] = ttl_text(ttl)
+        deadline = self._api.deadline(timeout)
+        is_new = at is None or source is not None or rollup
+        require_level(self._api, 4 if is_new else 2, "schedules", deadline)
+        return self.publish(subject, payload, deadline.left(), headers=merged, msg_id=msg_id)
+
+    def cancel_schedule(self, subject: str) -> bool:
+        """
+        Delete a schedule.
+
+        Args:
+            subject: the subject of the schedule.
+
+        Returns:
+            Whether there was one. ``False``: it has been published meanwhile, or was cancelled before.
+
+        Raises:
+            StreamNotFoundError: no stream has the subject.
+            BadSubjectError: the subject is invalid.
+            Error: otherwise as `Stream.purge`.
+
+        """
+        name = self.find_stream_name_by_subject(check_publish_subject(subject))
+        return self.get_stream(name).purge(subject=subject) > 0
+
+    # --- asynchronous publishing ----------------------------------------------------------------
+
+    def _checked(
         self, options: PublishOptions, timeout: float | timedelta | None
-    ) -> float | timedelta | None:
-        """Raise if an older server would ignore an option; return the remaining timeout."""
+    ) -> tuple[Retries, float | timedelta | None]:
+        """Return the retries and the remaining timeout; raise if an older server would ignore an option."""
+        retries = Retries.of(options)
         for option, level in OPTION_LEVELS.items():
             if options.get(option) is not None:
                 deadline = self._api.deadline(timeout)
                 require_level(self._api, level, option, deadline)
-                return deadline.left()
-        return timeout
+                return retries, deadline.left()
+        return retries, timeout
 
     @property
     def publish_async_pending(self) -> int:

@@ -21,6 +21,7 @@ from ..api.object_store import (
     check_bucket,
     chunk_subject,
     decode_info,
+    description_of,
     info_subject,
     infos_subject,
     status_of,
@@ -469,14 +470,7 @@ class ObjectStore(ForeignNames):
         deadline = self._api.deadline(timeout)
         while True:
             info, sequence = _existing(self._bucket, name, deadline)
-            changed = replace(
-                info,
-                name=meta.name,
-                description=meta.description,
-                headers=meta.headers,
-                metadata=meta.metadata,
-                mtime=datetime.now(timezone.utc),
-            )
+            changed = replace(info, **description_of(meta))
             try:
                 if meta.name == name:
                     self._bucket.store_info(changed, sequence, deadline)
@@ -576,14 +570,10 @@ class ObjectStore(ForeignNames):
         meta = _meta_of(name)
         deadline = self._api.deadline(timeout)
         info = ObjectInfo(
-            name=meta.name,
-            description=meta.description,
-            headers=meta.headers,
-            metadata=meta.metadata,
+            **description_of(meta),
             options=ObjectMetaOptions(link=link),
             bucket=self.bucket,
             nuid=os.urandom(11).hex(),
-            mtime=datetime.now(timezone.utc),
         )
         while True:
             try:

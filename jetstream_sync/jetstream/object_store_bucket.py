@@ -65,6 +65,11 @@ _NOT_READY_DELAY_S: Final = 0.05
 _REPEAT_INTERVAL_S: Final = 2.0
 
 
+def object_store_not_found(bucket: str) -> BucketNotFoundError:
+    """Return the error for an object store that does not exist."""
+    return BucketNotFoundError(404, 10059, f"object store {bucket!r} does not exist")
+
+
 class ObjectBucket:
     """The requests to one bucket; any thread may use it."""
 
@@ -97,7 +102,7 @@ class ObjectBucket:
 
     def not_found(self) -> BucketNotFoundError:
         """Return the error for a bucket that does not exist."""
-        return BucketNotFoundError(404, 10059, f"object store {self.name!r} does not exist")
+        return object_store_not_found(self.name)
 
     # --- infos ----------------------------------------------------------------------------------
 

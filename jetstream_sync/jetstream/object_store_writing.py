@@ -20,7 +20,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn, TypeAlias, cast
 
 from ..api.object_store import (
@@ -28,6 +28,7 @@ from ..api.object_store import (
     ObjectInfo,
     ObjectMeta,
     chunk_subject,
+    description_of,
     digest_text,
     encode_info,
     new_sha256,
@@ -228,17 +229,13 @@ class Upload:
     def _make_info(self) -> ObjectInfo:
         meta = self._meta
         return ObjectInfo(
-            name=meta.name,
-            description=meta.description,
-            headers=meta.headers,
-            metadata=meta.metadata,
+            **description_of(meta),
             options=meta.options,
             bucket=self._bucket.name,
             nuid=self._nuid,
             size=self._sent,
             chunks=self._chunks,
             digest=digest_text(self._hash.digest()),
-            mtime=datetime.now(timezone.utc),
         )
 
     def _committed(self) -> None:
@@ -370,22 +367,35 @@ def chunks_of(data: ObjectData, size: int) -> Iterator[bytes]:
         pieces: Iterable[Any] = [memoryview(cast("Buffer", data))]
     except TypeError:
         pieces = cast("Iterable[Any]", data)
-    rest = bytearray()
+    cutter = _Cutter(size)
     for piece in pieces:
-        view = _view(piece)
+        yield from cutter.chunks(_view(piece))
+    if cutter.rest:
+        yield bytes(cutter.rest)
+
+
+class _Cutter:
+    """Cuts pieces of data into chunks of one size."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        #: The data behind the last chunk.
+        self.rest = bytearray()
+
+    def chunks(self, piece: memoryview) -> Iterator[bytes]:
+        """Yield the chunks that another piece completes."""
+        size, rest = self._size, self.rest
         start = 0
         if rest:
             start = size - len(rest)
-            rest += view[:start]
+            rest += piece[:start]
             if len(rest) == size:
                 yield bytes(rest)
                 rest.clear()
-        while len(view) - start >= size:
-            yield bytes(view[start : start + size])
+        while len(piece) - start >= size:
+            yield bytes(piece[start : start + size])
             start += size
-        rest += view[start:]
-    if rest:
-        yield bytes(rest)
+        rest += piece[start:]
 
 
 def _file_chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
@@ -445,7 +455,7 @@ class ObjectWriter(io.RawIOBase):
     def __init__(self, upload: Upload) -> None:
         super().__init__()
         self._upload = upload
-        self._buffer = bytearray()
+        self._cutter = _Cutter(upload.chunk_size)
         self._info: ObjectInfo | None = None
         # The id of the exception that the program handles already; a reference would keep its frames.
         self._handled = id(sys.exc_info()[1])
@@ -483,21 +493,9 @@ class ObjectWriter(io.RawIOBase):
         """
         self._check_open()
         view = _view(data)
-        size = self._upload.chunk_size
-        buffer = self._buffer
         try:
-            start = 0
-            while len(buffer) + len(view) - start >= size:
-                end = start + size - len(buffer)
-                if buffer:
-                    buffer += view[start:end]
-                    chunk = bytes(buffer)
-                    buffer.clear()
-                else:
-                    chunk = bytes(view[start:end])
+            for chunk in self._cutter.chunks(view):
                 self._upload.send(chunk)
-                start = end
-            buffer += view[start:]
         except BaseException:
             self.discard()
             raise
@@ -525,8 +523,8 @@ class ObjectWriter(io.RawIOBase):
             return
         self._upload.check_not_forked()
         try:
-            if self._buffer:
-                self._upload.send(bytes(self._buffer))
+            if self._cutter.rest:
+                self._upload.send(bytes(self._cutter.rest))
             self._info = self._upload.finish()
         except BaseException:
             self.discard()

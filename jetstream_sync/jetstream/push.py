@@ -193,13 +193,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
 
         """
         self._must_be_readable()
-        try:
-            delivery = self._mailbox.items.popleft()
-        except IndexError:
-            return self._next(Deadline(timeout))
-        if delivery[3] or not delivery[2]:
-            return self._message(delivery) or self._next(Deadline(timeout))
-        return self._handle_status(delivery) or self._next(Deadline(timeout))
+        return self._next(Deadline(timeout))
 
     def __iter__(self) -> Iterator[JetStreamMsg]:
         """Yield messages until the subscription or the connection is closed by the user."""

@@ -797,7 +797,7 @@ def rewrite(store: ObjectStore, name: str, /, **changes: Any) -> None:
     """Change fields in the stored info of an object."""
     from jetstream_sync.codec import dumps, loads
 
-    js = JetStream(store._api.core)
+    js = JetStream(store._api, store._publisher)
     subject = f"$O.FILES.M.{urlsafe_b64encode(name.encode()).decode()}"
     data = loads(js.get_stream("OBJ_FILES").get_msg(last_by_subject=subject).data)
     js.publish(subject, dumps({**data, **changes}), headers={"Nats-Rollup": "sub"})
@@ -1210,7 +1210,7 @@ def test_through_a_prefix(js: JetStream, nc: jetstream_sync.Connection, store: O
     """Through an API prefix without the data subjects, a put says that it can only be read."""
     store.put("a", b"x")
     js.delete_object_store("FILES")
-    far = ObjectStore(JetStream(nc._core, prefix="$JS.API")._api, js._publisher, "FILES")
+    far = ObjectStore(nc.jetstream(prefix="$JS.API")._api, js._publisher, "FILES")
     with pytest.raises(BucketNotFoundError):
         far.put("a", b"x")
     with pytest.raises(NoStreamResponseError, match="may not exist"):

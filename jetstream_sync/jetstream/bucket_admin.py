@@ -1,0 +1,362 @@
+"""The methods of `JetStream` that manage key-value buckets and object stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ..api.key_value import STREAM_PREFIX as KV_PREFIX
+from ..api.key_value import (
+    KeyValueConfig,
+    KeyValueStatus,
+    bucket_of,
+    check_bucket,
+    is_bucket,
+    new_stream_config,
+    updated_stream_config,
+)
+from ..api.object_store import (
+    BUCKETS_SUBJECT,
+    ObjectStoreConfig,
+    ObjectStoreStatus,
+    status_of,
+    stream_config,
+    stream_name,
+    update_config,
+)
+from ..api.object_store import STREAM_PREFIX as OBJ_PREFIX
+from ..api.stream import StreamConfig, StreamInfo, different_fields
+from ..errors import (
+    BucketExistsError,
+    BucketNotFoundError,
+    StreamNameInUseError,
+    StreamNotFoundError,
+)
+from .api_requests import APIRequests, require_level, resolve_config, stream_info, stream_infos
+from .key_value import KeyValue, bucket_not_found
+from .object_store import ObjectStore
+from .object_store_bucket import object_store_not_found
+from .publish import Publisher
+from .stream import Stream
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ..api.config_fields import KeyValueConfigFields, ObjectStoreConfigFields
+
+
+class BucketAdmin:
+    """The methods of `JetStream` that manage key-value buckets and object stores."""
+
+    _api: APIRequests
+    _publisher: Publisher
+
+    if TYPE_CHECKING:
+
+        def _create(self, config: StreamConfig, pedantic: bool) -> Stream: ...
+        def _update(self, config: StreamConfig, pedantic: bool) -> Stream: ...
+
+    def _new_bucket(self, what: str, wanted: StreamConfig) -> Stream:
+        """Create the stream of a bucket; name the fields that differ if it exists."""
+        try:
+            return self._create(wanted, pedantic=False)
+        except StreamNameInUseError as error:
+            names = different_fields(wanted, stream_info(self._api, wanted.name).config)
+            fields = f", which differs in {', '.join(names)}" if names else ""
+            text = f"{what} exists with a different config{fields}"
+            raise BucketExistsError(error.code, error.err_code, text) from error
+
+    # --- key-value buckets ----------------------------------------------------------------------
+
+    def create_key_value(
+        self, config: KeyValueConfig | None = None, **fields: Unpack[KeyValueConfigFields]
+    ) -> KeyValue:
+        """
+        Create a key-value bucket.
+
+        One that exists with the same config is returned unchanged.
+
+        Args:
+            config: the config; or
+            **fields: the fields of a `KeyValueConfig`, by name.
+
+        Raises:
+            BucketExistsError: it exists with a different config; the error names the fields.
+            InvalidNameError: the name of the bucket is invalid.
+            InvalidOptionError: config and fields are both given, or a value is invalid.
+            ServerTooOldError: the server is too old for some of the fields; no bucket was created, or it
+                was deleted again.
+            APIError: the server returned an error.
+            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
+
+        """
+        return self._create_bucket(resolve_config(KeyValueConfig, config, fields))
+
+    def update_key_value(
+        self, config: KeyValueConfig | None = None, **fields: Unpack[KeyValueConfigFields]
+    ) -> KeyValue:
+        """
+        Update the config of a key-value bucket.
+
+        Fields that are not set keep their value. The entries are kept, apart from those that a lower limit
+        removes.
+
+        Args:
+            config: the config; or
+            **fields: the fields of a `KeyValueConfig`, by name.
+
+        Raises:
+            BucketNotFoundError: the bucket does not exist.
+            InvalidOptionError: config and fields are both given, or a value is invalid.
+            ServerTooOldError: the server is too old for some of the fields.
+            APIError: the server returned an error; some fields cannot be changed.
+            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
+
+        """
+        return self._update_bucket(resolve_config(KeyValueConfig, config, fields))
+
+    def create_or_update_key_value(
+        self, config: KeyValueConfig | None = None, **fields: Unpack[KeyValueConfigFields]
+    ) -> KeyValue:
+        """
+        Update a key-value bucket, or create it if it does not exist.
+
+        Args:
+            config: the config; or
+            **fields: the fields of a `KeyValueConfig`, by name.
+
+        Raises:
+            BucketExistsError: another client created it with a different config at the same time.
+            Error: otherwise as `update_key_value()`.
+
+        """
+        chosen = resolve_config(KeyValueConfig, config, fields)
+        try:
+            return self._update_bucket(chosen)
+        except BucketNotFoundError:
+            return self._create_bucket(chosen)
+
+    def _create_bucket(self, config: KeyValueConfig) -> KeyValue:
+        self._check_markers(config)
+        stream = self._new_bucket(f"bucket {config.bucket!r}", new_stream_config(config))
+        return KeyValue(self._api, self._publisher, stream)
+
+    def _update_bucket(self, config: KeyValueConfig) -> KeyValue:
+        current = self._bucket_info(config.bucket).config
+        self._check_markers(config)
+        stream = self._update(updated_stream_config(current, config), pedantic=False)
+        return KeyValue(self._api, self._publisher, stream)
+
+    def _check_markers(self, config: KeyValueConfig) -> None:
+        if config.limit_marker_ttl:
+            require_level(self._api, 1, "limit_marker_ttl")
+
+    def _bucket_info(self, bucket: str) -> StreamInfo:
+        with _missing_as(bucket_not_found(bucket)):
+            info = stream_info(self._api, KV_PREFIX + check_bucket(bucket))
+        if not is_bucket(info.config):
+            name = info.config.name
+            text = f"stream {name!r} is not a key-value bucket: it has no subjects '$KV.<bucket>.>'"
+            raise BucketNotFoundError(404, 10059, text)
+        return info
+
+    def key_value(self, bucket: str, *, validate_keys: bool = True) -> KeyValue:
+        """
+        Return an existing key-value bucket.
+
+        Args:
+            bucket: the name of the bucket.
+            validate_keys: whether keys are limited to the characters of ADR-8; false for a bucket that
+                other programs fill with other keys, which only have to be valid subjects then.
+
+        Raises:
+            BucketNotFoundError: the bucket does not exist, or the stream of this name is not a bucket.
+            InvalidNameError: the name is invalid.
+            APIError: the server returned an error.
+            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
+
+        """
+        stream = Stream(self._api, self._bucket_info(bucket))
+        return KeyValue(self._api, self._publisher, stream, loose=not validate_keys)
+
+    def delete_key_value(self, bucket: str) -> None:
+        """
+        Delete a key-value bucket with all its entries.
+
+        Raises:
+            BucketNotFoundError: the bucket does not exist.
+            Error: otherwise as `key_value()`.
+
+        """
+        name = KV_PREFIX + check_bucket(bucket)
+        with _missing_as(bucket_not_found(bucket)):
+            self._api.command(self._api.routes.stream_delete(name))
+
+    def key_value_names(self) -> list[str]:
+        """
+        Return the names of the account's key-value buckets, sorted, also of mirrors.
+
+        Raises:
+            Error: as `list_streams()`.
+
+        """
+        return [bucket_of(info.config.name) for info in self._bucket_infos()]
+
+    def list_key_values(self) -> list[KeyValueStatus]:
+        """
+        Return the configuration and state of the account's key-value buckets, sorted by name.
+
+        Raises:
+            Error: as `list_streams()`.
+
+        """
+        return [KeyValueStatus(info) for info in self._bucket_infos()]
+
+    def _bucket_infos(self) -> list[StreamInfo]:
+        # Not by subject: a mirror has none.
+        return [info for info in stream_infos(self._api) if is_bucket(info.config)]
+
+    # --- object stores --------------------------------------------------------------------------
+
+    def create_object_store(
+        self, config: ObjectStoreConfig | None = None, **fields: Unpack[ObjectStoreConfigFields]
+    ) -> ObjectStore:
+        """
+        Create an object store.
+
+        One that exists with the same config is returned unchanged.
+
+        Args:
+            config: the config; or
+            **fields: the fields of an `ObjectStoreConfig`, by name.
+
+        Raises:
+            BucketExistsError: it exists with a different config; the error names the fields.
+            InvalidNameError: the bucket name is invalid.
+            InvalidOptionError: config and fields are both given, or a value is invalid.
+            ServerTooOldError: the server does not know some of the fields, which the error names. A
+                bucket that this call created is deleted.
+            APIError: the server returned an error.
+            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
+
+        """
+        chosen = resolve_config(ObjectStoreConfig, config, fields)
+        self._new_bucket(f"object store {chosen.bucket!r}", stream_config(chosen))
+        return self._object_store(chosen.bucket)
+
+    def update_object_store(
+        self, config: ObjectStoreConfig | None = None, **fields: Unpack[ObjectStoreConfigFields]
+    ) -> ObjectStore:
+        """
+        Update the config of an object store.
+
+        Fields that are not set keep their value; the storage cannot be changed.
+
+        Args:
+            config: the config; or
+            **fields: the fields of an `ObjectStoreConfig`, by name.
+
+        Raises:
+            BucketNotFoundError: it does not exist.
+            InvalidNameError, InvalidOptionError: as `create_object_store()`.
+            ServerTooOldError: the server does not know some of the fields.
+            APIError: the server returned an error.
+            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
+
+        """
+        chosen = resolve_config(ObjectStoreConfig, config, fields)
+        with _missing_as(object_store_not_found(chosen.bucket)):
+            current = stream_info(self._api, stream_name(chosen.bucket)).config
+            self._update(update_config(current, chosen), pedantic=False)
+        return self._object_store(chosen.bucket)
+
+    def create_or_update_object_store(
+        self, config: ObjectStoreConfig | None = None, **fields: Unpack[ObjectStoreConfigFields]
+    ) -> ObjectStore:
+        """
+        Update an object store, or create it if it does not exist.
+
+        Args:
+            config: the config; or
+            **fields: the fields of an `ObjectStoreConfig`, by name.
+
+        Raises:
+            BucketExistsError: another client created it with a different config at the same time.
+            Error: otherwise as `update_object_store()`.
+
+        """
+        chosen = resolve_config(ObjectStoreConfig, config, fields)
+        try:
+            return self.update_object_store(chosen)
+        except BucketNotFoundError:
+            return self.create_object_store(chosen)
+
+    def object_store(self, bucket: str) -> ObjectStore:
+        """
+        Return an existing object store.
+
+        Raises:
+            BucketNotFoundError: it does not exist.
+            InvalidNameError: the name is invalid.
+            APIError: the server returned an error.
+            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
+
+        """
+        check_bucket(bucket)
+        with _missing_as(object_store_not_found(bucket)):
+            stream_info(self._api, stream_name(bucket))
+        return self._object_store(bucket)
+
+    def delete_object_store(self, bucket: str) -> None:
+        """
+        Delete an object store with all its objects.
+
+        Raises:
+            Error: as `object_store()`.
+
+        """
+        check_bucket(bucket)
+        with _missing_as(object_store_not_found(bucket)):
+            self._api.command(self._api.routes.stream_delete(stream_name(bucket)))
+
+    def object_store_names(self) -> list[str]:
+        """
+        Return the names of the account's object stores, sorted.
+
+        Raises:
+            APIError: the server returned an error.
+            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
+
+        """
+        route = self._api.routes.stream_names()
+        names = self._api.names(route, "streams", {"subject": BUCKETS_SUBJECT})
+        return sorted(
+            name.removeprefix(OBJ_PREFIX) for name in names if name.startswith(OBJ_PREFIX)
+        )
+
+    def list_object_stores(self) -> list[ObjectStoreStatus]:
+        """
+        Return the configs and states of the account's object stores, sorted by name.
+
+        In a cluster, those whose servers do not answer are left out.
+
+        Raises:
+            Error: as `object_store_names()`.
+
+        """
+        infos = stream_infos(self._api, {"subject": BUCKETS_SUBJECT})
+        found = [status_of(info) for info in infos if info.config.name.startswith(OBJ_PREFIX)]
+        return sorted(found, key=lambda each: each.bucket)
+
+    def _object_store(self, bucket: str) -> ObjectStore:
+        return ObjectStore(self._api, self._publisher, bucket)
+
+
+@contextmanager
+def _missing_as(missing: BucketNotFoundError) -> Iterator[None]:
+    """Turn the error for a missing stream into the one for a missing bucket."""
+    try:
+        yield
+    except StreamNotFoundError as error:
+        raise missing from error
