@@ -58,14 +58,19 @@ class Worker(workers.Worker):
         self._relay: OutboxRelay | None = None
 
     def handler(
-        self, *, stream: str, consumer: str, atomic: bool | str = False, **options: Any
+        self,
+        *,
+        stream: str,
+        consumer: str | None = None,
+        atomic: bool | str = False,
+        **options: Any,
     ) -> Callable[[HandlerFunction], Handler]:
         """
         Return a decorator that makes a function handle the messages of a consumer.
 
         Args:
             stream: the name of the stream, which must exist, or be in an ``ensure``.
-            consumer: the durable name of the consumer.
+            consumer: the durable name of the consumer; ``None``: the name in ``group``.
             atomic: whether the function runs in a transaction that also stores the id of the message in
                 the inbox: its effects in the database happen once, even if the message is delivered
                 again. A str is the name of the database. Publish with `Outbox.publish` in it: what
@@ -77,7 +82,7 @@ class Worker(workers.Worker):
 
         """
         decorate = super().handler(stream=stream, consumer=consumer, **options)
-        self._set_atomic(stream, consumer, atomic)
+        self._set_atomic(stream, consumer or options.get("group", ""), atomic)
         return decorate
 
     def task(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .. import ConsumerInfo, JetStream, PullConsumer, Stream, StreamInfo
 
 #: ``ack_wait`` of a new consumer, in seconds.
-_ACK_WAIT_S: Final = 30.0
+ACK_WAIT_S: Final = 30.0
 #: ``max_ack_pending`` of a new consumer, by the server's default.
 _MAX_ACK_PENDING: Final = 1000
 #: Priority group of a new consumer of an exclusive handler, and how long its pinned client may be silent, in
@@ -162,7 +162,7 @@ def _new_config(handler: Handler, stream: StreamInfo) -> ConsumerConfig:
     is_queue = stream.config.retention == RetentionPolicy.WORK_QUEUE
     config = ConsumerConfig(
         durable_name=handler.consumer,
-        ack_wait=_ACK_WAIT_S,
+        ack_wait=ACK_WAIT_S,
         max_deliver=-1,  # the worker gives messages up, not the server
         **({} if is_queue else start_of(handler.deliver)),
     )
@@ -269,7 +269,7 @@ def _stored_messages(stream: Stream, handler: Handler) -> str:
     return f"{most}{stored} stored messages; deliver= changes that"
 
 
-def check_handler(
+def check_consumer(
     js: JetStream, handler: Handler, *, may_change: bool, processes: int
 ) -> list[str]:
     """Check the stream and the consumer of a handler without a change on the server."""
@@ -305,8 +305,13 @@ def check_handler(
         )
     if handler.park_after is not None:
         check_parking(js, handler)
-    if handler.dead_letters is None:
-        kept = stream.cached_info.config.retention == RetentionPolicy.LIMITS
-        fate = "skipped" if kept else "deleted"
-        found.append(f"no stream for dead letters is given: messages that fail are {fate}")
-    return found
+    return found + missing_dead_letters(stream, handler)
+
+
+def missing_dead_letters(stream: Stream, handler: Handler) -> list[str]:
+    """Return what happens to failed messages of a handler without dead letters, as a sentence in a list."""
+    if handler.dead_letters is not None:
+        return []
+    kept = stream.cached_info.config.retention == RetentionPolicy.LIMITS
+    fate = "skipped" if kept else "deleted"
+    return [f"no stream for dead letters is given: messages that fail are {fate}"]

@@ -50,6 +50,7 @@ _PUBLISH_HEADERS: Final = (
     "nats-expected-",
     "nats-rollup",
     "nats-schedule",
+    "nats-stream-source",
     "nats-batch-",
     "nats-trace-",
 )

@@ -32,6 +32,16 @@ DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
 
 #: Longest wait for a full batch, in seconds.
 _LONGEST_WAIT_S: Final = 3600
+#: Options with the only value that handlers of a group may have.
+_WITHOUT_GROUP: Final[dict[str, object]] = {
+    "filter_subjects": (),
+    "deliver": "all",
+    "confirm": True,
+    "ack": "after",
+    "max_bytes": None,
+    "exclusive": False,
+    "max_messages": None,
+}
 #: The header of a message with the subject for a `Reply`.
 REPLY_TO: Final = "Reply-To"
 
@@ -81,6 +91,8 @@ class HandlerOptions(TypedDict, total=False):
     limit: str | None
     rate: str | None
     pool: str
+    group: str | None
+    member: str | None
     ensure: Sequence[StreamConfig | KeyValueConfig]
 
 
@@ -101,7 +113,8 @@ class Handler:
     stream: str
     """The name of the stream, which must exist, or be in an ``ensure``."""
     consumer: str
-    """The durable name of the consumer, a pull consumer with ack policy ``explicit``."""
+    """The durable name of the consumer, a pull consumer with ack policy ``explicit``; with ``group``, any
+    name, that of the group by default."""
     filter_subject: str | None = None
     """The only subject to deliver."""
     filter_subjects: Sequence[str] = ()
@@ -179,6 +192,14 @@ class Handler:
     """``"processes"``: each thread runs the function and the middleware in a process of its own, which is
     killed at the ``timeout``, and whose crash fails only its message. The process imports the module of
     the handler, which must define it at the top level."""
+    group: str | None = None
+    """The name of a partitioned consumer group of the stream (`ConsumerGroup`, server 2.11), whose partitions
+    are shared by the processes: messages of a partition are handled one at a time, in order, and failed
+    ones are retried in place. With ``key``, the same holds for messages of a key. A process adds itself to
+    an elastic group, and drops members that are absent for a minute. ``None``: there is no group."""
+    member: str | None = None
+    """The name of this process in the ``group``, which keeps its partitions for a minute when it stops;
+    ``None``: host name and process id, for an elastic group without mappings."""
     ensure: Sequence[StreamConfig | KeyValueConfig] = ()
     """Streams and buckets of the handler, as for `Worker`."""
     max_messages: int | None = None
@@ -226,7 +247,10 @@ class Handler:
             ("filter_subjects", _subjects(self.filter_subject, self.filter_subjects)),
             ("reject_on", _exceptions("reject_on", self.reject_on)),
             ("retry_on", None if retried is None else _exceptions("retry_on", retried)),
-            ("retry", backoff_for(self.retry, in_place=self.key is not None)),
+            (
+                "retry",
+                backoff_for(self.retry, in_place=self.key is not None or self.group is not None),
+            ),
             ("_arity", _arity(self.function)),
             ("_decode", self.decode if callable(self.decode) else DECODERS[self.decode]),
         ):
@@ -235,14 +259,19 @@ class Handler:
 
     def _check_combinations(self) -> None:
         """Refuse options that exclude each other."""
-        in_order = self.key is not None or self.retry.in_place
+        in_order = self.retry.in_place
         ok = self.park_after is None or not in_order
-        _check("park_after", self.park_after, ok, "excludes 'key' and retries in place")
+        _check("park_after", self.park_after, ok, "excludes 'key', 'group' and retries in place")
         ok = self.soft_timeout is None or self.pool == "threads"
         _check("soft_timeout", self.soft_timeout, ok, "is not for processes")
         ok = self.once is None or self.ack == "after"
         rule = "excludes ack='before': the message is not delivered again"
         _check("once", self.once, ok, rule)
+        _check("member", self.member, self.member is None or bool(self.group), "needs 'group'")
+        if self.group is not None:
+            for option, least in _WITHOUT_GROUP.items():
+                value = getattr(self, option)
+                _check(option, value, value == least, "is not for groups")
         if self.max_messages is None:
             return
         ok = is_number(self.max_wait) and 0 <= self.max_wait <= _LONGEST_WAIT_S
@@ -253,6 +282,11 @@ class Handler:
         _check("retry", self.retry, not self.retry.in_place, "is not for batches")
         _check("ack", self.ack, self.ack == "after", "is not for batches")
         _check("pool", self.pool, self.pool == "threads", "must be 'threads' for batches")
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the server delivers to one process at a time, or one for each partition."""
+        return self.exclusive or self.group is not None
 
     @property
     def ahead(self) -> int:
@@ -287,12 +321,12 @@ class Handler:
             InvalidOptionError: more than one would handle messages of one key at a time.
 
         """
-        if count > 1 and self.key is not None and not self.exclusive:
+        if count > 1 and self.key is not None and not self.is_pinned:
             raise InvalidOptionError(
                 "processes",
                 count,
                 f"handler {self.name} has 'key', whose order holds within one process: add exclusive=True, "
-                "or run one process for each partition of the stream",
+                "or use group=",
             )
 
     def rejects(self, error: BaseException) -> bool:

@@ -134,6 +134,8 @@ class Delivery:
     """Time of the last start of the handler by the lease clock."""
     generation: str = ""
     """The creation time of the stream, for the id of the message."""
+    consumer: str = ""
+    """The name in `metadata` instead of that of the consumer; empty: none."""
     is_suspicious: bool = False
     """Whether the message may have ended the process that handled it before."""
 
@@ -169,7 +171,8 @@ class Delivery:
     @property
     def metadata(self) -> Metadata:
         """The metadata of the message, parsed on each access."""
-        return self.msg.metadata
+        found = self.msg.metadata
+        return found._replace(consumer=self.consumer) if self.consumer else found
 
     def renewed(self, now: float) -> None:
         """Record that the lease began at ``now``."""

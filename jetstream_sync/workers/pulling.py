@@ -129,8 +129,10 @@ class Puller:
         self.window: Window = Window(
             handler.concurrency * batch, handler.ahead, batch, adapts=adapts
         )
-        #: Keeps the pin of an exclusive handler; ``None``: it is not exclusive.
-        self.pin: Pin | None = Pin(consumer, self._return_waiting) if handler.exclusive else None
+        #: Keeps the pin of a handler that is pinned; ``None``: it is not.
+        self.pin: Pin | None = None
+        if handler.is_pinned:
+            self.pin = Pin(consumer, self._return_waiting)
         #: The error of the last attempt to pull; empty: there was none.
         self.error: str = ""
         # --- under the lock of the held messages ---
@@ -165,6 +167,10 @@ class Puller:
     def stop(self) -> None:
         """End `run`, after the phase of the held messages was changed."""
         self._stopped.set()
+        self._end_iterator()
+
+    def _end_iterator(self) -> None:
+        """Request no more messages, and receive those in flight."""
         with self._held.lock:
             iterator = self._iterator
         if iterator is not None:
@@ -191,7 +197,7 @@ class Puller:
             on_demand=True, heartbeat=_HEARTBEAT_S, **group
         ) as messages:
             with self._held.lock:
-                if self._held.phase is not Phase.RECEIVING:
+                if not self._may_receive():
                     return
                 room = 1 if single else self._room()
                 self._iterator, self._requested = messages, room
@@ -206,12 +212,16 @@ class Puller:
                 with self._held.lock:
                     self._iterator = None
 
+    def _may_receive(self) -> bool:
+        """Return whether messages may be requested; the lock is held."""
+        return self._held.phase is Phase.RECEIVING
+
     # --- requests -------------------------------------------------------------------------------
 
     def next_request(self) -> tuple[MessageIterator, int] | None:
         """Return from where to request how many messages for `request`, and count them; the lock is held."""
         # One request at a time: they are fewer and larger.
-        if self._iterator is None or self._requested or self._held.phase is not Phase.RECEIVING:
+        if self._iterator is None or self._requested or not self._may_receive():
             return None
         room = self._room()
         if not room:
@@ -299,14 +309,19 @@ class Puller:
 
     def _return_waiting(self) -> None:
         """Return the waiting messages to the server, because another process has the pin."""
-        with self._held.lock:
-            waiting = self._held.clear()
-            more = self.next_request()
-        self.request(more)
+        waiting = self._clear()
         for delivery in waiting:
             self._give_back(delivery)
         text = "%s: another process has taken over the messages; %d waiting ones are returned"
         log.warning(text, self._name, len(waiting))
+
+    def _clear(self) -> list[Delivery]:
+        """Remove and return the waiting messages."""
+        with self._held.lock:
+            waiting = self._held.clear()
+            more = self.next_request()
+        self.request(more)
+        return waiting
 
 
 def _key_of(delivery: Delivery, key: Callable[[JetStreamMsg], Hashable]) -> Hashable:
@@ -440,6 +455,11 @@ class Pin:
         if lost:
             self._on_lost()
 
+    def forget(self) -> None:
+        """Forget the pin id after the consumer was given up."""
+        with self._lock:
+            self._id = None
+
     def keep(self) -> None:
         """Keep the pin with a request if none was sent for long, as while all threads are busy; call it often."""
         group, pin = self.options, self._id
@@ -457,9 +477,10 @@ class Pin:
 
     def release(self, js: JetStream) -> None:
         """Let another process take over at once."""
-        pull, pin = self._consumer.pull, self._id
+        pin = self._id
         with contextlib.suppress(Error):
             if pin is not None and self._is_pinned(pin):
+                pull = self._consumer.pull
                 js.get_stream(pull.stream_name).unpin_consumer(pull.name, self.options["group"])
 
     def _is_pinned(self, pin: str) -> bool:

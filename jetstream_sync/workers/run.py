@@ -30,6 +30,7 @@ from .heartbeat import SupervisorLink
 from .leases import LeaseKeeper
 from .limits import Limit
 from .logs import log
+from .membership import GroupConsumer
 from .metrics import GaugeSnapshot
 from .observer import Observer
 from .parking import check_parking
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
 
 #: Interval at which the lengths of the leases are read again, in seconds.
 _REFRESH_S: Final = 60.0
-#: The same with `Worker.http`, because the state of the consumers is among the metrics.
+#: The same with `Worker.http`, because the state of the consumers is among the metrics, and with a group,
+#: whose members are looked after.
 _SAMPLE_S: Final = 5.0
 #: Delays between attempts to start while the server is unreachable, in seconds.
 _FIRST_START_DELAY_S: Final = 0.25
@@ -196,7 +198,8 @@ class WorkerRun:
 
     def _prepare(self, handler: Handler) -> HandlerThreads:
         may_change = self._worker.ensure != "none"
-        consumer = HandlerConsumer(self._js, handler, may_change=may_change)
+        kind = HandlerConsumer if handler.group is None else GroupConsumer
+        consumer = kind(self._js, handler, may_change=may_change)
         if handler.park_after is not None:
             check_parking(self._js, handler)
         writer = None
@@ -246,7 +249,10 @@ class WorkerRun:
 
     def _wait_for_stop(self, *, burst: bool) -> None:
         """Return when the worker has to stop."""
-        interval = _REFRESH_S if self._worker.http is None else _SAMPLE_S
+        is_frequent = self._worker.http is not None or any(
+            each.group for each in self._worker.handlers
+        )
+        interval = _SAMPLE_S if is_frequent else _REFRESH_S
         refresh_at = time.monotonic() + interval
         ready = False
         delivered: list[int | None] = []

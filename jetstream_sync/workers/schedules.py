@@ -336,7 +336,7 @@ def check_scheduling(js: JetStream, stream: str, subject: str, handlers: Iterabl
         rule = f"stream {stream} must have the subject {area!r} for schedules"
         raise InvalidOptionError("subjects", config.subjects, rule)
     for handler in handlers:
-        if handler.stream != stream:
+        if handler.stream != stream or handler.group is not None:
             continue
         filters: Sequence[str] = handler.filter_subjects
         try:

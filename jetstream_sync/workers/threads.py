@@ -26,6 +26,7 @@ from .held import HeldMessages, Keyed, Phase
 from .leases import Delivery, lease_clock
 from .limits import Gate
 from .logs import log, log_context
+from .membership import GroupConsumer, GroupPuller
 from .processes import ProcessPool
 from .processing import Processor, Shared
 from .pulling import Puller, SizedPuller
@@ -83,6 +84,8 @@ class HandlerThreads:
         self.puller: Puller = Puller(*parts)
         if handler.max_bytes is not None:
             self.puller = SizedPuller(handler.max_bytes, *parts)
+        elif isinstance(consumer, GroupConsumer):
+            self.puller = GroupPuller(*parts)
         # Interrupts retries in place, and waits for the rate.
         self._stopped = threading.Event()
         self._limit = None if handler.limit is None else shared.limits[handler.limit]
@@ -116,7 +119,7 @@ class HandlerThreads:
     def _check_order(self, others: int) -> None:
         """Warn once if other processes pull from a consumer whose messages are ordered by key."""
         handler = self.handler
-        if others > 0 and handler.key is not None and not handler.exclusive and not self._warned:
+        if others > 0 and handler.key is not None and not handler.is_pinned and not self._warned:
             self._warned = True
             log.warning(
                 "%s: other processes pull from consumer %s/%s, so messages of one key may be handled at "

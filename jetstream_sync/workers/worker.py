@@ -26,7 +26,7 @@ from .. import (
     shared_connection,
 )
 from .child import refuse_to_run, register
-from .consumers import check_handler, plan_consumer
+from .consumers import plan_consumer
 from .context import Context
 from .dead_letters import DeadLetterTarget
 from .handler import Handler, HandlerFunction, HandlerOptions, Middleware
@@ -34,6 +34,7 @@ from .health import Monitor
 from .heartbeat import SupervisorLink, supervisor_link
 from .http_server import MonitoringServer, parse_address
 from .logs import log
+from .membership import check_handler
 from .observer import EVENT_KINDS, EventKind, Hook, Observer
 from .resources import Resource, SetupStep, Wanted, plan_resources, resources_of
 from .retries import check_count, is_number
@@ -165,10 +166,10 @@ class Worker:
         register(self)
 
     def handler(
-        self, *, stream: str, consumer: str, **options: Unpack[HandlerOptions]
+        self, *, stream: str, consumer: str | None = None, **options: Unpack[HandlerOptions]
     ) -> Callable[[HandlerFunction], Handler]:
         """
-        Return a decorator that makes a function handle the messages of a consumer.
+        Return a decorator that makes a function handle the messages of a consumer, or of a group.
 
         The function is called with the decoded payload and a `Context`; it may take only one of them, or
         none. When it returns, the message is acknowledged; when it raises, the message is delivered
@@ -176,9 +177,10 @@ class Worker:
 
         Args:
             stream: the name of the stream, which must exist, or be in an ``ensure``.
-            consumer: the durable name of the consumer, a pull consumer with ack policy ``explicit``.
+            consumer: the durable name of the consumer, a pull consumer with ack policy ``explicit``;
+                ``None``: the name in ``group``.
             **options: the attributes of `Handler`, where they are explained, from ``filter_subject`` to
-                ``pool``.
+                ``ensure``.
 
         Raises:
             InvalidOptionError: an option is out of range, the function cannot be a handler, or another
@@ -186,7 +188,8 @@ class Worker:
 
         """
         caller = sys._getframe(1).f_globals["__name__"]  # noqa: SLF001 - as namedtuple() does
-        return self._decorator({**options, "stream": stream, "consumer": consumer}, caller)
+        name = consumer or options.get("group")
+        return self._decorator({**options, "stream": stream, "consumer": name}, caller)
 
     def batch(
         self,
@@ -322,7 +325,9 @@ class Worker:
         steps = []
         with self._connect_once() as nc:
             js = nc.jetstream()
-            consumers = (plan_consumer(js, handler) for handler in self.handlers)
+            consumers = (
+                plan_consumer(js, handler) for handler in self.handlers if handler.group is None
+            )
             for step in chain(plan_resources(js, self.resources(nc)), consumers):
                 if step is None:
                     continue

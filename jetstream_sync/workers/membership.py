@@ -1,0 +1,293 @@
+"""
+Handlers whose process is a member of a partitioned consumer group.
+
+Rules:
+
+1. The consumer of a member exists while it has partitions. Before these go to another member, the waiting
+   messages are returned, and the running ones are handled and confirmed.
+2. Messages of a partition are handled one at a time and in order, unless the handler has a ``key``.
+3. The processes manage the members of an elastic group: one that starts adds itself, and drops members that
+   are absent for long, as after a kill. They leave mappings and static groups alone.
+4. Messages are identified by the group, not by the member that receives them.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import threading
+import time
+from contextlib import suppress
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from .. import (
+    ConsumerConfig,
+    ConsumerGroupNotFoundError,
+    ConsumerInfo,
+    ConsumerNotFoundError,
+    ElasticConsumerGroup,
+    Error,
+    InvalidOptionError,
+    SequenceInfo,
+    StaticConsumerGroup,
+)
+from .consumers import (
+    ACK_WAIT_S,
+    HandlerConsumer,
+    check_consumer,
+    get_stream,
+    missing_dead_letters,
+)
+from .handler import Handler
+from .logs import log
+from .pulling import Puller
+from .status import spawn
+
+if TYPE_CHECKING:
+    from .. import GroupConsumeHandle, JetStream, JetStreamMsg, PullConsumer
+    from .held import Keyed
+    from .leases import LeaseKeeper
+
+#: Seconds after which a member that is absent is dropped.
+_ABSENT_S: Final = 60.0
+#: Interval in which a member looks whether its messages are handled, in seconds.
+_SETTLED_POLL_S: Final = 0.02
+#: Longest wait for the confirmation of their acknowledgements, in seconds.
+_CONFIRM_TIMEOUT_S: Final = 5.0
+_NOTHING: Final = SequenceInfo(consumer_seq=0, stream_seq=0)
+#: What the name of a consumer must not have.
+_NO_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def find_group(js: JetStream, handler: Handler) -> StaticConsumerGroup | ElasticConsumerGroup:
+    """Return the group of a handler; `ConsumerGroupNotFoundError`: it does not exist."""
+    return js.consumer_groups.get(handler.stream, cast("str", handler.group))
+
+
+def check_handler(
+    js: JetStream, handler: Handler, *, may_change: bool, processes: int
+) -> list[str]:
+    """Check the consumer or the group of a handler without a change on the server; return warnings."""
+    if handler.group is None:
+        return check_consumer(js, handler, may_change=may_change, processes=processes)
+    if handler.member is not None and processes > 1:
+        raise InvalidOptionError("member", handler.member, "is one process: run several without it")
+    group = find_group(js, handler)
+    stream = get_stream(js, group.consumer_stream_name)
+    if not (may_change and is_managed(group)):
+        check_member(group, handler)
+    return missing_dead_letters(stream, handler)
+
+
+def is_managed(group: StaticConsumerGroup | ElasticConsumerGroup) -> bool:
+    """Return whether processes may add and drop members."""
+    return isinstance(group, ElasticConsumerGroup) and not group.config().member_mappings
+
+
+def check_member(group: StaticConsumerGroup | ElasticConsumerGroup, handler: Handler) -> None:
+    """Check that a group with fixed members has that of a handler."""
+    names = group.config().member_names
+    if handler.member not in names:
+        rule = (
+            f"must be a member of group {group.key!r}, whose members are fixed: {', '.join(names)}"
+        )
+        raise InvalidOptionError("member", handler.member, rule)
+
+
+class GroupConsumer(HandlerConsumer):
+    """The consumer of a member of a group."""
+
+    def _open(self, known: ConsumerInfo | None) -> None:
+        del known
+        js, handler = self._js, self._handler
+        self.group: StaticConsumerGroup | ElasticConsumerGroup = find_group(js, handler)
+        host = _NO_NAME.sub("-", platform.node())
+        self.member: str = handler.member or f"{host}-{os.getpid()}"
+        stream = get_stream(js, self.group.consumer_stream_name)
+        self.generation = f"{stream.cached_info.created.timestamp():.0f}"
+        self.ack_wait: float = handler.ack_wait or ACK_WAIT_S
+        self.info = ConsumerInfo(
+            stream_name=stream.name,
+            name=self.group.consumer_name(self.member),
+            created=datetime.now(timezone.utc),
+            config=ConsumerConfig(ack_wait=self.ack_wait),
+            delivered=_NOTHING,
+            ack_floor=_NOTHING,
+            num_ack_pending=0,
+            num_redelivered=0,
+            num_waiting=0,
+            num_pending=0,
+        )
+        # When each absent member was found first, by the monotonic clock.
+        self._absent: dict[str, float] = {}
+        if self._may_change and is_managed(self.group):
+            self._tend()
+        else:
+            check_member(self.group, handler)
+
+    def joined(self, pull: PullConsumer) -> None:
+        """Use the consumer that the member has got."""
+        self.pull, self.info = pull, pull.cached_info
+
+    def read(self) -> ConsumerInfo:
+        """Return the state on the server; `ConsumerNotFoundError`: the member has no partitions."""
+        return self._js.consumer_info(self.info.stream_name, self.info.name)
+
+    def refresh(self, keeper: LeaseKeeper) -> None:
+        """Read the state, add the member if it is missing, and drop those that are absent."""
+        del keeper  # the lengths of the leases do not change
+        with suppress(ConsumerNotFoundError):
+            self.info = self.read()
+        if self._may_change and is_managed(self.group):
+            self._tend()
+
+    def _tend(self) -> None:
+        group = cast("ElasticConsumerGroup", self.group)
+        if self.member not in group.config().member_names:
+            group.add_members(self.member)
+            log.info("%s: member %s has joined group %s", self._name, self.member, group.key)
+        now = time.monotonic()
+        absent = group.absent_members()
+        self._absent = {name: self._absent.get(name, now) for name in absent}
+        gone = [name for name, since in self._absent.items() if now - since >= _ABSENT_S]
+        if gone:
+            group.drop_members(*gone)
+            text = "%s: dropped from group %s, because they are absent: %s"
+            log.warning(text, self._name, group.key, ", ".join(gone))
+
+    @property
+    def _name(self) -> str:
+        return self._handler.name
+
+    def leave(self) -> None:
+        """Give the partitions to other members; a member with a name of its own will come back."""
+        if self._handler.member is not None or not self._may_change:
+            return
+        with suppress(Error):
+            if is_managed(self.group):
+                cast("ElasticConsumerGroup", self.group).drop_members(self.member)
+                self._js.delete_consumer(self.info.stream_name, self.info.name)
+
+
+class GroupPuller(Puller):
+    """Requests and receives the messages of a member of a group."""
+
+    _consumer: GroupConsumer
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        # --- under the lock of the held messages ---
+        self._handle: GroupConsumeHandle | None = None
+        self._is_leaving = False
+
+    def stop(self) -> None:
+        """End `run`, after the phase of the held messages was changed."""
+        super().stop()
+        with self._held.lock:
+            handle = self._handle
+        if handle is not None:
+            handle.stop()
+
+    def _pull(self) -> None:
+        consumer = self._consumer
+        handle = consumer.group._join(consumer.member, self._open, consumer.ack_wait)  # noqa: SLF001 - for workers
+        with handle:
+            with self._held.lock:
+                self._handle = handle
+            if self._stopped.is_set():
+                handle.stop()
+            handle.wait_closed()
+        if self._stopped.is_set():
+            consumer.leave()
+        elif handle.error is not None:
+            raise handle.error
+        else:
+            text = f"group {consumer.group.key!r} was deleted"
+            raise ConsumerGroupNotFoundError(404, 10037, text)
+
+    # --- for the thread that follows the config of the group ------------------------------------
+
+    def _open(self, pull: PullConsumer) -> _Receiving:
+        self._consumer.joined(pull)
+        with self._held.lock:
+            self._is_leaving = False
+        return _Receiving(self)
+
+    def receive(self) -> None:
+        """Receive messages until `leave`; the function of a thread."""
+        self._pull_on_demand(single=False)
+
+    def leave(self) -> None:
+        """Let `receive` end."""
+        with self._held.lock:
+            self._is_leaving = True
+        self._end_iterator()
+
+    def wait_settled(self) -> None:
+        """Return the waiting messages, and wait until the running ones are confirmed or given up."""
+        held = self._held
+        while True:
+            # A worker that stops handles the waiting messages, and returns them after some time.
+            waiting = [] if self._stopped.is_set() else self._clear()
+            for delivery in waiting:
+                self._give_back(delivery)
+            with held.lock:
+                running = [each for each in held.running if not (each.given_up or each.reported)]
+                is_settled = not running and held.count == len(held.running)
+            if is_settled:
+                break
+            time.sleep(_SETTLED_POLL_S)
+        self._shared.settlements.wait_confirmed(_CONFIRM_TIMEOUT_S)
+        if self.pin is not None:
+            self.pin.forget()
+
+    # --- receiving ------------------------------------------------------------------------------
+
+    def _may_receive(self) -> bool:
+        return super()._may_receive() and not self._is_leaving
+
+    def _leased(self, msg: JetStreamMsg, now: float) -> Keyed:
+        partition = self._consumer.group._take_partition(msg)  # noqa: SLF001 - for workers
+        delivery, key = super()._leased(msg, now)
+        delivery.consumer = self._handler.consumer
+        return delivery, partition if self._handler.key is None else key
+
+
+class _Receiving:
+    """Receives messages on a thread of its own while the member has partitions; see `MemberRun`."""
+
+    def __init__(self, puller: GroupPuller) -> None:
+        self._puller = puller
+        self._ended = threading.Event()
+        #: The error that ended it; ``None``: there was none.
+        self.error: Error | None = None
+        spawn("worker-group", self._run, lambda _error: None)
+
+    def _run(self) -> None:
+        try:
+            self._puller.receive()
+        except Error as error:
+            self.error = error
+            self._puller.error = str(error)
+        finally:
+            self._ended.set()
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more messages are received."""
+        return self._ended.is_set()
+
+    def drain(self) -> None:
+        """Receive no more messages."""
+        self.stop()
+
+    def stop(self) -> None:
+        """Receive no more messages."""
+        self._puller.leave()
+
+    def wait_closed(self) -> None:
+        """Wait until no message is handled any more."""
+        self._ended.wait()
+        self._puller.wait_settled()
