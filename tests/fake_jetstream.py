@@ -45,7 +45,7 @@ def consumer_of(
         num_waiting=0,
         num_pending=0,
     )
-    return PullConsumer(APIRequests(nc._core, Routes.of(None, None), 5), info)
+    return PullConsumer(APIRequests(nc._core, Routes.of(None, None), 5, caches=nc._caches), info)
 
 
 class ClientCommand(NamedTuple):

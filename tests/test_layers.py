@@ -159,8 +159,8 @@ MAX_NESTING = 4
 BROAD_HANDLERS = {
     "cli/__main__.py main": "the top of the process: an unexpected error is one line, too",
     "client/events.py _run": "a user's callback for connection events may raise anything",
-    "client/core.py _notify_receivers": "a fault of one receiver ends that receiver only",
-    "client/core.py _close_receiver": "a fault of one receiver must not keep others waiting",
+    "client/subscription_table.py on_connection_change": "a fault of one receiver ends that receiver only",
+    "client/subscription_table.py _close_receiver": "a fault of one receiver must not keep others waiting",
     "client/reader.py _dispatch": "a fault of one receiver ends that receiver only",
     "client/reader.py _dispatch_permission_error": "the same",
     "client/connector.py _delay": "the user's reconnect delay callback may raise anything",
@@ -194,11 +194,11 @@ BROAD_HANDLERS = {
 
 # What the layers above `client` use of the connection core: its methods, not its parts.
 CORE_INTERFACE = """
-address api_levels closed_reason info machinery max_payload name options reconnects status
+address closed_reason info internal max_payload name options reconnects status
 check_not_forked encode_command encode_message encode_subject publish request send send_buffered
 send_deferred add_subscription add_subscription_deferred direct drain_subscriptions end_direct_reads
-flush idle_inboxes new_inbox remove_subscription remove_subscription_deferred report_error timed_out
-wait_closed with_outage open
+flush new_inbox remove_subscription remove_subscription_deferred report_error timed_out
+wait_closed with_outage
 """
 
 # --- reading the package ----------------------------------------------------------------------
@@ -442,7 +442,7 @@ def test_upper_layers_use_the_interface_of_the_connection_core() -> None:
 def is_core(node: ast.expr) -> bool:
     """Return whether an expression is the connection core, by its last name."""
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-    return name in {"core", "_core", "machinery"}
+    return name in {"core", "_core", "internal"}
 
 
 @every_file

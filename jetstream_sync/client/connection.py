@@ -1,4 +1,4 @@
-"""The public connection to NATS; `ConnectionCore` is its implementation."""
+"""The public connection to NATS; `Engine` is its implementation."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from ..protocol.session import ServerInfo
 from ..protocol.state import ConnectionStatus
 from ..subjects import check_queue, check_subject
 from .core import ConnectionCore
+from .engine import Engine
 from .message import Msg
 from .replies import ReplyIterator, Sentinel
 from .subscription import MsgCallback, Subscription
@@ -38,8 +39,8 @@ class Connection(ForeignNames):
     the child its methods raise `ForkedConnectionError`, and the parent is not affected.
     """
 
-    def __init__(self, core: ConnectionCore) -> None:
-        self._core = core.handle()
+    def __init__(self, engine: Engine) -> None:
+        self._core = ConnectionCore(engine).handle()
 
     # --- messages -------------------------------------------------------------------------------
 
@@ -266,7 +267,7 @@ class Connection(ForeignNames):
         """
         core = self._core
         deadline = Deadline(core.options.drain_timeout if timeout is None else timeout)
-        if not core.start_draining():
+        if not core.engine.start_draining():
             # A callback must not wait: the other drain may be waiting for it.
             if not in_callback() and not core.wait_closed(deadline.left() or 0.0):
                 raise DrainTimeoutError("another drain is still in progress")
@@ -279,7 +280,7 @@ class Connection(ForeignNames):
         except TimeoutError as error:
             raise DrainTimeoutError("the server did not confirm in time") from error
         finally:
-            core.close()
+            core.engine.close()
 
     def reconnect(self) -> None:
         """
@@ -298,7 +299,7 @@ class Connection(ForeignNames):
             ConnectionClosedError: it is closed.
 
         """
-        self._core.reconnect()
+        self._core.engine.reconnect()
 
     def close(self) -> None:
         """
@@ -309,7 +310,7 @@ class Connection(ForeignNames):
         ``closed_cb`` has run, unless this was called by ``error_cb`` or another event callback, or
         these callbacks take longer than 5 seconds. A second call does nothing.
         """
-        self._core.close()
+        self._core.engine.close()
 
     def __enter__(self) -> Self:
         return self
@@ -358,17 +359,19 @@ class Connection(ForeignNames):
     @property
     def servers(self) -> list[str]:
         """The URLs of the server pool, without logins, in the order in which they are tried next."""
-        return [server.uri for server in self._core.servers]
+        return [server.uri for server in self._core.engine.connector.pool.servers()]
 
     @property
     def discovered_servers(self) -> list[str]:
         """The URLs of the servers that were discovered from the cluster."""
-        return [server.uri for server in self._core.servers if server.discovered]
+        return [
+            server.uri for server in self._core.engine.connector.pool.servers() if server.discovered
+        ]
 
     @property
     def server_pool(self) -> list[Server]:
         """A copy of the server pool, with the number of failed attempts of each server."""
-        return self._core.servers
+        return self._core.engine.connector.pool.servers()
 
     def set_server_pool(self, servers: str | Sequence[str]) -> None:
         """
@@ -387,7 +390,10 @@ class Connection(ForeignNames):
             ConnectionClosedError: the connection is closed.
 
         """
-        self._core.set_servers(parse_servers(servers))
+        pool = parse_servers(servers)
+        engine = self._core.engine
+        engine.state.check_not_closed()
+        engine.connector.pool.replace_all(pool)
 
     @property
     def server_info(self) -> ServerInfo:
@@ -412,16 +418,16 @@ class Connection(ForeignNames):
         ``events_dropped`` counts errors and events that were not reported, because more than 1000 were
         waiting for a slow callback.
         """
-        in_msgs, in_bytes = self._core.received()
-        out_msgs, out_bytes = self._core.sent()
+        engine = self._core.engine
+        in_msgs, in_bytes = engine.reader.received()
         return {
             "in_msgs": in_msgs,
-            "out_msgs": out_msgs,
+            "out_msgs": engine.writer.out_msgs,
             "in_bytes": in_bytes,
-            "out_bytes": out_bytes,
-            "reconnects": self._core.reconnects,
-            "errors_received": self._core.errors_received,
-            "events_dropped": self._core.events_dropped,
+            "out_bytes": engine.writer.out_bytes,
+            "reconnects": engine.state.reconnects,
+            "errors_received": engine.reader.errors_received,
+            "events_dropped": engine.events.dropped,
         }
 
     def __reduce__(self) -> NoReturn:

@@ -44,7 +44,7 @@ class Events:
     """
 
     def __init__(self, name: str, options: ConnectionOptions) -> None:
-        self._name = name
+        self.name: str = name
         self._error_cb: ErrorCallback | None = options.error_cb
         self._listeners: dict[EventKind, _Listener] = {}
         for kind, option in _OPTIONS.items():
@@ -65,13 +65,13 @@ class Events:
         """Report an asynchronous error to ``error_cb``, or log it if there is none."""
         callback = self._error_cb
         if callback is None:
-            log.error("%s: %s: %s", self._name, type(error).__name__, error)
+            log.error("%s: %s: %s", self.name, type(error).__name__, error)
             return
         self._add(_with(callback, error))
 
     def tell(self, event: ConnectionEvent, *, needed: bool = False) -> None:
         """Report an event; an event that is ``needed`` is never dropped."""
-        log.info("%s: %s", self._name, _log_line(event))
+        log.info("%s: %s", self.name, _log_line(event))
         listener = self._listeners.get(event.kind)
         if listener is not None:
             self._add(_with(listener, event), needed=needed)
@@ -95,7 +95,7 @@ class Events:
             and EventKind.CLOSED in self._listeners
             and not self._done.wait(timeout)
         ):
-            log.warning("%s: closed_cb has not returned; closing does not wait for it", self._name)
+            log.warning("%s: closed_cb has not returned; closing does not wait for it", self.name)
 
     def forked(self) -> None:
         """Forget the thread, which exists only in the parent."""
@@ -113,13 +113,13 @@ class Events:
                 if self.dropped == 1:
                     log.warning(
                         "%s: %d events are waiting for a slow callback; further events are dropped",
-                        self._name,
+                        self.name,
                         _MAX_QUEUED_EVENTS,
                     )
                 return
             self._calls.put((call,), 1)
             if self._thread is None:
-                self._thread = spawn(f"events-{self._name}", self._run)
+                self._thread = spawn(f"events-{self.name}", self._run)
 
     def _run(self) -> None:
         while True:
@@ -131,7 +131,7 @@ class Events:
             try:
                 call()
             except Exception:
-                log.exception("%s: a callback raised", self._name)
+                log.exception("%s: a callback raised", self.name)
 
 
 def _log_line(event: ConnectionEvent) -> str:

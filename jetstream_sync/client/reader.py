@@ -9,18 +9,43 @@ the output buffer and sent by another thread.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
-from ..errors import BadSubscriptionError, ConnectionLostError, Error, PermissionsError
+from ..errors import (
+    BadSubscriptionError,
+    ConnectionClosedError,
+    ConnectionLostError,
+    Error,
+    PermissionsError,
+)
 from ..net.clock import Deadline
 from ..net.tcp import TCPStream
-from ..protocol.parser import Delivery, ErrorLine, Info, Messages, Operation, Ping, Pong
+from ..protocol.parser import (
+    Delivery,
+    ErrorLine,
+    Info,
+    Messages,
+    Operation,
+    Parser,
+    Ping,
+    Pong,
+)
 from ..protocol.session import ServerInfo, SubscriptionState, ends_connection, error_from_text
 from .direct_reads import DirectReads
 from .events import Events
 from .keepalive import KeepAlive
 from .receiver import MessageReceiver
+from .subscription_table import SubscriptionTable
 from .transport import Transport
 from .writer import Writer
+
+
+class _Stop(NamedTuple):
+    """The end of a transport that this client shuts down."""
+
+    transport: Transport
+    deadline: Deadline  # of the data received on it
+    reason: ConnectionClosedError | None
 
 
 class Reader:
@@ -33,66 +58,76 @@ class Reader:
     def __init__(
         self,
         direct: DirectReads,
-        subscriptions: dict[int, SubscriptionState[MessageReceiver]],
+        table: SubscriptionTable,
         writer: Writer,
         keepalive: KeepAlive,
         events: Events,
         on_info: Callable[[ServerInfo], None],
-        on_limit_reached: Callable[[SubscriptionState[MessageReceiver]], None],
-        on_receiver_error: Callable[[SubscriptionState[MessageReceiver], Exception], None],
     ) -> None:
         self._direct = direct
-        self._subscriptions = subscriptions
+        self._table = table
         self._writer = writer
         self._keepalive = keepalive
         self._events = events
         self._on_info = on_info
-        self._on_limit_reached = on_limit_reached
-        self._on_receiver_error = on_receiver_error
-        #: Messages received for a subscription, and errors that servers sent, so far.
-        self.in_msgs: int = 0
+        #: Errors that servers sent so far.
         self.errors_received: int = 0
         #: See `Parser.packed_sids`.
         self.packed_sids: set[int] = set()
+        # Messages received for a subscription; bytes on earlier transports, and the parser of this one.
+        self._in_msgs = 0
+        self._in_bytes = 0
+        self._parser: Parser | None = None
         # The error that the server sent before it closes the connection.
         self._final_error: Error | None = None
-        # A transport that this client shuts down, and until when to read the data received on it.
-        self._stopping: tuple[Transport, Deadline] | None = None
+        # A transport that this client shuts down.
+        self._stopping: _Stop | None = None
 
     def read(self, transport: Transport) -> BaseException:
         """Read a transport until it breaks, and return the reason."""
         stream, parser = transport.stream, transport.parser
         receive, feed, pause = stream.receive, parser.feed, self._direct.pause
         parser.packed_sids = self.packed_sids
+        self._in_bytes, self._parser = self.received()[1], parser
         self._final_error = None
         try:
             self._dispatch(transport.early)
             data = receive()
             while data:
                 self._dispatch(feed(data))
-                if self._stopping is not None and self._has_stopped(transport):
+                stop = self._stopping
+                if stop is not None and stop.transport is transport and stop.deadline.expired():
                     break
                 taken = pause(stream, parser) if isinstance(stream, TCPStream) else None
                 data = receive() if taken is None else taken
+            ended: BaseException = ConnectionLostError("the server closed the connection")
         except OSError as error:
-            # This includes ProtocolError, which is a ConnectionError.
-            return self._final_error or error
-        return self._final_error or ConnectionLostError("the server closed the connection")
+            ended = error  # also ProtocolError, which is a ConnectionError
+        stop = self._stopping
+        if stop is not None and stop.transport is transport and stop.reason is not None:
+            return stop.reason
+        return self._final_error or ended
 
-    def stop_reading(self, transport: Transport, timeout: float) -> None:
+    def stop_reading(
+        self, transport: Transport, timeout: float, reason: ConnectionClosedError | None = None
+    ) -> None:
         """
         Read a transport for at most ``timeout`` more seconds; called by any thread before a shutdown.
 
         The shutdown alone is not enough: a server that ignores it may continue to send.
-        """
-        self._stopping = transport, Deadline(timeout)
 
-    def _has_stopped(self, transport: Transport) -> bool:
-        stopping = self._stopping
-        return stopping is not None and stopping[0] is transport and stopping[1].expired()
+        `reason`: returned by `read()`; ``None``: the one that it finds.
+        """
+        self._stopping = _Stop(transport, Deadline(timeout), reason)
+
+    def received(self) -> tuple[int, int]:
+        """Return the number of messages received, and the bytes of their headers and payloads."""
+        parser = self._parser
+        size = parser.message_bytes if parser is not None else 0
+        return self._in_msgs + self._direct.count, self._in_bytes + size
 
     def _dispatch(self, operations: list[Operation]) -> None:
-        subscriptions = self._subscriptions
+        subscriptions = self._table.by_sid
         for operation in operations:
             if isinstance(operation, Messages):
                 subscription = subscriptions.get(operation.sid)
@@ -100,21 +135,21 @@ class Reader:
                     try:
                         self._deliver(subscription, operation.deliveries)
                     except Exception as error:  # noqa: BLE001 - reported
-                        self._on_receiver_error(subscription, error)
+                        self._table.on_receiver_error(subscription, error)
             else:
                 self._handle(operation)
 
     def _deliver(
         self, subscription: SubscriptionState[MessageReceiver], deliveries: list[Delivery]
     ) -> None:
-        self.in_msgs += len(deliveries)
+        self._in_msgs += len(deliveries)
         subscription.delivered += len(deliveries)
         if not subscription.limit or subscription.delivered < subscription.limit:
             subscription.receiver.deliver(deliveries)
             return
         surplus = min(subscription.delivered - subscription.limit, len(deliveries))
         subscription.receiver.deliver(deliveries[: len(deliveries) - surplus])
-        self._on_limit_reached(subscription)
+        self._table.on_limit_reached(subscription)
         subscription.receiver.on_closed(
             BadSubscriptionError(
                 f"the subscription ended after its limit of {subscription.limit} messages"
@@ -144,7 +179,7 @@ class Reader:
         # A malformed text from the server may contain a surrogate.
         subject = error.subject.encode("utf-8", "replace")
         is_subscribe = error.operation == "subscribe"
-        for subscription in self._subscriptions.copy().values():
+        for subscription in self._table.by_sid.copy().values():
             if is_subscribe and (subscription.subject, subscription.queue) != (
                 error.subject,
                 error.queue,
@@ -153,7 +188,7 @@ class Reader:
             try:
                 known = subscription.receiver.on_permission_error(subject, error)
             except Exception as raised:  # noqa: BLE001 - reported
-                self._on_receiver_error(subscription, raised)
+                self._table.on_receiver_error(subscription, raised)
             else:
                 if known and not is_subscribe:
                     return

@@ -14,7 +14,7 @@ class MessageReceiver:
     """
     Receives the messages and events of one subscription; by default, it ignores the events.
 
-    The connection holds it while the subscription exists. So it holds `ConnectionCore.machinery`, not a
+    The connection holds it while the subscription exists. So it holds `ConnectionCore.internal`, not a
     handle, and no public object, unless it has to keep the connection open.
     """
 

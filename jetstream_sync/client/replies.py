@@ -49,7 +49,7 @@ class _ReplyInbox(MessageReceiver):
     __slots__ = ("_asked", "_core", "_reply")
 
     def __init__(self, core: ConnectionCore, limit: int = 0) -> None:
-        self._core = core.machinery  # the reader holds this object
+        self._core = core.internal  # the reader holds this object
         self._asked = b""
         inbox = core.new_inbox()
         self._reply = inbox.encode()
@@ -182,7 +182,7 @@ class _ReplyQueue(_ReplyInbox):
 
     def __init__(self, core: ConnectionCore, deadline: Deadline, limit: int) -> None:
         self._deadline = deadline
-        self.mailbox: Mailbox[Delivery] = Mailbox(core.machinery.timed_out)
+        self.mailbox: Mailbox[Delivery] = Mailbox(core.internal.timed_out)
         super().__init__(core, limit)
 
     def close(self, reason: str) -> None:

@@ -22,16 +22,18 @@ from ..errors import (
     Error,
     NoRespondersError,
     PermissionsError,
-    TimeoutError,
 )
 from ..headers import HeadersLike, parse_status
 from ..net.clock import FOREVER, Deadline
-from ..options import ConnectionOptions
 from ..protocol.parser import Delivery
 from ..protocol.session import SubscriptionState
 from .direct_reads import DirectReads
+from .encoder import MessageEncoder
 from .receiver import MessageReceiver
 from .result_slot import ResultSlot, copy_exception
+from .state import ConnectionState
+from .subscription_table import SubscriptionTable
+from .writer import Writer
 
 
 class RequestFunction(Protocol):
@@ -50,31 +52,6 @@ class RequestFunction(Protocol):
         """Publish a request and return the first reply."""
 
 
-class _Connection(Protocol):
-    """What requests need of a connection; see `ConnectionCore`."""
-
-    options: ConnectionOptions
-    direct: DirectReads
-
-    def new_inbox(self) -> str: ...
-
-    def add_subscription(
-        self, subject: str, queue: str, receiver: MessageReceiver
-    ) -> SubscriptionState[MessageReceiver]: ...
-
-    def remove_subscription_deferred(
-        self, subscription: SubscriptionState[MessageReceiver]
-    ) -> None: ...
-
-    def encode_command(
-        self, subject: bytes, payload: bytes, reply: bytes, headers: HeadersLike | None
-    ) -> tuple[bytes, int]: ...
-
-    def send(self, command: bytes, messages: int, size: int, deadline: Deadline) -> None: ...
-
-    def timed_out(self, text: str) -> TimeoutError: ...
-
-
 class RequestMux(MessageReceiver):
     """
     Multiplexes the requests of a connection over one reply inbox.
@@ -85,9 +62,23 @@ class RequestMux(MessageReceiver):
     is_reply_inbox = True
     awaited = True
 
-    def __init__(self, core: _Connection) -> None:
-        self._core = core
-        self._inbox = core.new_inbox()
+    def __init__(
+        self,
+        table: SubscriptionTable,
+        encoder: MessageEncoder,
+        writer: Writer,
+        direct: DirectReads,
+        state: ConnectionState,
+        *,
+        fail_on_disconnect: bool,
+    ) -> None:
+        self._table = table
+        self._encode = encoder.encode_command
+        self._send = writer.send
+        self._direct = direct
+        self._state = state
+        self._fail_all_on_disconnect = fail_on_disconnect
+        self._inbox = table.new_inbox()
         self._reply_prefix = self._inbox.encode() + b"."
         self._tokens = itertools.count(1)
         # Token -> result slot and subject, in the order of the requests.
@@ -123,11 +114,9 @@ class RequestMux(MessageReceiver):
             if self._reason is not None:
                 # Registered after close() failed the pending requests.
                 raise copy_exception(self._reason)
-            command, size = self._core.encode_command(
-                subject, payload, self._reply_prefix + token, headers
-            )
-            self._core.send(command, 1, size, deadline)
-            subscription, direct = self._subscription, self._core.direct
+            command, size = self._encode(subject, payload, self._reply_prefix + token, headers)
+            self._send(command, 1, size, deadline)
+            subscription, direct = self._subscription, self._direct
             replies: list[Delivery] = []
             while True:
                 limit = deadline.sooner(repeat_after) if repeat_after else deadline
@@ -139,11 +128,11 @@ class RequestMux(MessageReceiver):
                     break
                 if not repeat_after or deadline.expired():
                     if self._waiting.pop(token, None) is not None:
-                        raise self._core.timed_out(f"no reply on {subject.decode()!r} in time")
+                        raise self._state.timed_out(f"no reply on {subject.decode()!r} in time")
                     # Another thread has just removed the request and is about to settle it.
                     slot.arrived(FOREVER)
                     break
-                self._core.send(command, 1, size, deadline)
+                self._send(command, 1, size, deadline)
                 repeat_after *= 2
         finally:
             self._waiting.pop(token, None)
@@ -175,7 +164,7 @@ class RequestMux(MessageReceiver):
         """
         if connected:
             return
-        fail_all = self._core.options.fail_requests_on_disconnect
+        fail_all = self._fail_all_on_disconnect
         for token in (self._waiting if fail_all else self._fail_on_disconnect).copy():
             self._fail(token, ConnectionLostError("the connection was lost before the reply"))
 
@@ -198,7 +187,7 @@ class RequestMux(MessageReceiver):
             subscription, self._subscription = self._subscription, None
             self._subscribed = False
         if subscription is not None:
-            self._core.remove_subscription_deferred(subscription)
+            self._table.remove_deferred(subscription)
         for token in self._waiting.copy():
             self._fail(token, error)
 
@@ -227,5 +216,5 @@ class RequestMux(MessageReceiver):
     def _subscribe(self) -> None:
         with self._lock:
             if not self._subscribed:
-                self._subscription = self._core.add_subscription(f"{self._inbox}.*", "", self)
+                self._subscription = self._table.add(f"{self._inbox}.*", "", self)
                 self._subscribed = True

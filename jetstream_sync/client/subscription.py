@@ -73,7 +73,7 @@ class Subscription:
         """The queue group; empty: none."""
         self._core = core
         self._callback = callback
-        self._mailbox: Mailbox[Delivery] = Mailbox(core.machinery.timed_out)
+        self._mailbox: Mailbox[Delivery] = Mailbox(core.internal.timed_out)
         self._pending = PendingLimits(msgs_limit, bytes_limit)
         self._dropped = 0
         self._slow = False
@@ -95,7 +95,7 @@ class Subscription:
     def _new_receiver(self) -> SubscriptionReceiver:
         """Return an object to which the reader passes messages."""
         weak = self._callback is None
-        return SubscriptionReceiver(self, self._core.machinery, weak=weak)
+        return SubscriptionReceiver(self, self._core.internal, weak=weak)
 
     # --- state ----------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from ..api.echo import Release, fields_left_out, release, server_release
 from ..api.routes import Routes
 from ..api.stream import StreamInfo
 from ..client.core import ConnectionCore
+from ..client.receiver import MessageReceiver
 from ..codec import Record, decode, dumps, encode, loads
 from ..errors import (
     APIError,
@@ -76,6 +77,16 @@ class APICall:
 APICallback = Callable[[APICall], object]
 
 
+class ConnectionCaches:
+    """What the JetStream contexts of one connection share."""
+
+    def __init__(self) -> None:
+        #: API prefix -> number of reconnects of the connection, and API level; see `require_level`.
+        self.levels: dict[str, tuple[int, int]] = {}
+        #: Inboxes kept for the next fetch: subject of its pull requests -> inbox; see `PullRequester`.
+        self.idle_inboxes: dict[bytes, MessageReceiver] = {}
+
+
 class APIRequests:
     """
     Requests to the JetStream API.
@@ -95,8 +106,10 @@ class APIRequests:
         required_level: int | None = None,
         callback: APICallback | None = None,
         fail_on_disconnect: bool = False,
+        caches: ConnectionCaches | None = None,
     ) -> None:
         self.core = core
+        self.caches: ConnectionCaches = caches or ConnectionCaches()
         self.routes = routes
         self.timeout = timeout
         self._headers: dict[str, str] | None = None
@@ -455,14 +468,14 @@ def require_level(
     """
     Raise unless the server's API has at least a level.
 
-    The level is asked for once for each link and API prefix of a connection. Where this user may not
+    The level is asked for once for each API prefix, and again after a reconnect. Where this user may not
     ask, the release of the server that we are connected to decides.
     """
-    core = api.core
-    link = core.reconnects
-    known = core.api_levels.get(api.routes.prefix)
-    if known is None or known[0] != link:
-        known = core.api_levels[api.routes.prefix] = link, _level(api, deadline)
+    core, levels = api.core, api.caches.levels
+    reconnects = core.reconnects
+    known = levels.get(api.routes.prefix)
+    if known is None or known[0] != reconnects:
+        known = levels[api.routes.prefix] = reconnects, _level(api, deadline)
     if known[1] < level:
         needs = _LEVELS[level]
         version = core.info.version

@@ -85,7 +85,7 @@ class AtomicBatchSender(MessageReceiver):
     is_reply_inbox = True
 
     def __init__(self, core: ConnectionCore) -> None:
-        self._core = core.machinery
+        self._core = core.internal
         # --- written by the reader thread: replies, or an error that ends the wait for them ---
         self._events: Mailbox[Delivery | Error] = Mailbox(self._core.timed_out)
         self._subjects: frozenset[bytes] = frozenset()

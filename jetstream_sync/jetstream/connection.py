@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..address import DEFAULT_SERVER, parse_servers
 from ..api.routes import Routes
 from ..client.connection import Connection as CoreConnection
-from ..client.core import ConnectionCore
+from ..client.engine import Engine
 from ..client.result_slot import copy_exception
 from ..client.threads import in_each_child
 from ..errors import Error
@@ -33,7 +33,7 @@ from ..options import ConnectionOptions, ConnectOptions
 from ..services.service import Service, StatsHandler, StopCallback
 from ..services.wire import DEFAULT_PREFIX, ServiceInfo, ServicePing, ServiceStats, discover
 from ..version import __version__
-from .api_requests import APICallback, APIRequests
+from .api_requests import APICallback, APIRequests, ConnectionCaches
 from .context import JetStream
 from .publish import DEFAULT_WINDOW, Publisher
 
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
 
 class Connection(CoreConnection):
     """A connection to NATS with access to JetStream."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self._caches = ConnectionCaches()
 
     def jetstream(
         self,
@@ -90,6 +94,7 @@ class Connection(CoreConnection):
             timeout,
             required_level=required_api_level,
             callback=api_cb,
+            caches=self._caches,
         )
         window, stall_wait = publish_async_max_pending, publish_async_stall_wait
         return JetStream(api, Publisher(self._core, timeout, window, stall_wait))
@@ -245,10 +250,10 @@ def connect(
 
     """
     chosen, given = _with_context(servers, context, options)
-    core = ConnectionCore(ConnectionOptions.of(parse_servers(chosen), given), __version__)
+    engine = Engine(ConnectionOptions.of(parse_servers(chosen), given), __version__)
     # In this order, so that a Ctrl-C after the opening cannot lose the connection.
-    connection = Connection(core)
-    core.open()
+    connection = Connection(engine)
+    engine.open()
     return connection
 
 
@@ -387,10 +392,10 @@ class _Opening:
 
 def _open(opening: _Opening, options: ConnectionOptions) -> Connection:
     """Open the connection; raises as `shared_connection()`."""
-    core = ConnectionCore(options, __version__)
-    connection = Connection(core)
+    engine = Engine(options, __version__)
+    connection = Connection(engine)
     try:
-        core.open()
+        engine.open()
         opening.connection = connection
     except Exception as error:
         opening.error = error

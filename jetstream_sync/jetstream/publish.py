@@ -90,7 +90,7 @@ class Publisher(MessageReceiver):
         stall_wait: float | timedelta | None = None,
     ) -> None:
         check_int("publish_async_max_pending", window, 1)
-        self._core = core.machinery  # the ack thread holds this object
+        self._core = core.internal  # the ack thread holds this object
         self._timeout = None if timeout is None else seconds(timeout)
         self._window = window
         self._stall_wait = (

@@ -103,7 +103,7 @@ class PullInbox(MessageReceiver):
     )
 
     def __init__(self, core: ConnectionCore) -> None:
-        self._core = core.machinery  # the reader holds this object
+        self._core = core.internal  # the reader holds this object
         self._closed = False
         #: The subject of the last request.
         self.request_subject: bytes = b""
@@ -111,7 +111,7 @@ class PullInbox(MessageReceiver):
         self._disconnects = 0
         self._disconnects_read = 0
         #: Messages and statuses that were not read yet.
-        self.mailbox: Mailbox[Delivery] = Mailbox(core.machinery.timed_out)
+        self.mailbox: Mailbox[Delivery] = Mailbox(core.internal.timed_out)
         #: Monotonic time of the last delivery; the reader writes it once per read.
         self.last_seen: float = monotonic()
         #: Waits until the callback has handled the last message; ``None``: there is no callback.
@@ -429,7 +429,7 @@ class PullRequester:
             if not inbox.mailbox.closed:
                 inbox.last_seen = monotonic()
                 return inbox
-        idle = self.core.idle_inboxes.pop(self._subject, None)
+        idle = self._api.caches.idle_inboxes.pop(self._subject, None)
         if not isinstance(idle, AnswerInbox) or idle.mailbox.closed:
             return AnswerInbox(self.core)
         if not self.without_acks:
@@ -440,7 +440,7 @@ class PullRequester:
     def keep_idle(self, inbox: AnswerInbox) -> None:
         """Keep an inbox without an open request for the next fetch, instead of an earlier one."""
         inbox.request_subject = b""  # an idle inbox ignores permission errors of requests
-        idle = self.core.idle_inboxes
+        idle = self._api.caches.idle_inboxes
         dropped = [idle.pop(self._subject, None)]
         idle[self._subject] = inbox
         if len(idle) > _MAX_IDLE_INBOXES:  # the first one was added longest ago
@@ -458,7 +458,7 @@ class PullRequester:
 
     def close_inboxes(self) -> None:
         """Close the inboxes that are kept for the next fetch."""
-        kept = [self.core.idle_inboxes.pop(self._subject, None), *self._open]
+        kept = [self._api.caches.idle_inboxes.pop(self._subject, None), *self._open]
         self._open.clear()
         for inbox in kept:
             if isinstance(inbox, AnswerInbox):

@@ -85,7 +85,7 @@ class OrderedPushSubscription(PushSubscription):
         return self._feed
 
     def _new_feed(self) -> _Feed:
-        return _Feed(self, self._core.machinery, weak=self._callback is None)
+        return _Feed(self, self._core.internal, weak=self._callback is None)
 
     def _start(self) -> None:
         """Create the first consumer."""

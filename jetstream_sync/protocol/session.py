@@ -1,9 +1,9 @@
 """
 The protocol state shared with a server: the handshake and the subscription table.
 
-A `Session` survives reconnects: it takes the INFO of the new server and returns the commands that
-restore the subscriptions. Nothing here takes a lock: the owner of a session does (see
-``client/core.py``). Looking up a sid needs none, because one dictionary access is atomic.
+A `Session` survives reconnects: it returns the commands that restore the subscriptions. Nothing here
+takes a lock: the owner of a session does (see ``client/subscription_table.py``). Looking up a sid needs
+none, because one dictionary access is atomic.
 """
 
 from __future__ import annotations
@@ -135,7 +135,6 @@ class Session(Generic[ReceiverT]):
     """The subscription table, and the commands that restore it after a reconnect."""
 
     def __init__(self) -> None:
-        self.info: ServerInfo = ServerInfo()
         self.subscriptions: dict[int, SubscriptionState[ReceiverT]] = {}
         self._last_sid = 0
 

@@ -128,7 +128,7 @@ class _EndpointSubscription(Subscription):
 
     def _new_receiver(self) -> SubscriptionReceiver:
         # The service keeps the connection open, like a subscription with a callback.
-        return SubscriptionReceiver(self, self._core.machinery, weak=False)
+        return SubscriptionReceiver(self, self._core.internal, weak=False)
 
     def take(self) -> Delivery:
         """Return the next request, and wait for it; raise if the subscription has ended."""

@@ -461,7 +461,7 @@ class _Run:
     def _no_pulls(self) -> bool:
         return not any(
             isinstance(subscription.receiver, PullInbox)
-            and subscription.receiver not in nc._core.idle_inboxes.values()
+            and subscription.receiver not in nc._caches.idle_inboxes.values()
             for nc in self.testbed.connections.values()
             for subscription in nc._core.subscriptions()
         )

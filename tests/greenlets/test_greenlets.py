@@ -187,7 +187,7 @@ def test_killed_greenlets_leave_the_connection_alone(nc: Connection) -> None:
     assert sub.next_msg(5).data == b"here"
     with pytest.raises(NoRespondersError):
         nc.request("greenlets.unserved", timeout=5)
-    assert not nc._core._mux._waiting
+    assert not nc._core.engine.requests._waiting
 
 
 def run(program: str, *args: str) -> str:

@@ -222,7 +222,7 @@ def test_closing_does_not_wait_for_ever_for_closed_cb(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A ``closed_cb`` that needs what the closing thread holds delays the close, and no more."""
-    monkeypatch.setattr("jetstream_sync.client.core._CLOSE_CALLBACK_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("jetstream_sync.client.engine._CLOSE_CALLBACK_TIMEOUT_S", 0.3)
     held, called = threading.Lock(), threading.Event()
 
     def closed() -> None:

@@ -117,10 +117,10 @@ def test_no_timeout_waits_beyond_one_request(
     monkeypatch.setattr("jetstream_sync.jetstream.pull._MAX_EXPIRES_NS", 100_000_000)
     monkeypatch.setattr("jetstream_sync.jetstream.consumer._MAX_EXPIRES_NS", 100_000_000)
     jetstream_sync.jetstream.consumer.fetch_request.cache_clear()
-    sent = js._api.core._writer.out_msgs
+    sent = js._api.core.engine.writer.out_msgs
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(consumer.fetch, 2, None)
-        wait_until(lambda: js._api.core._writer.out_msgs >= sent + 3)
+        wait_until(lambda: js._api.core.engine.writer.out_msgs >= sent + 3)
         fill(js, stream, 2)
         assert numbers(fetched.result(5)) == [0, 1]
     jetstream_sync.jetstream.consumer.fetch_request.cache_clear()

@@ -350,7 +350,7 @@ def test_a_child_does_not_affect_its_parent(nc: Connection) -> None:
 
 def test_a_child_holds_no_socket_of_its_parents(nc: Connection) -> None:
     """The child's copy of the socket is closed, so the link ends when the parent closes it."""
-    stream = nc._core._transport.stream
+    stream = nc._core.engine.state.transport.stream
     number = stream._socket.fileno()
 
     def check() -> None:

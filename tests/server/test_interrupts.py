@@ -220,10 +220,10 @@ def check(world: World, *, ending: bool) -> None:
     nc = world.nc
     if not ending:
         use(world)
-        transport = nc._core._transport
+        transport = nc._core.engine.state.transport
         if transport is not None:
             transport.stream.shutdown()
-        wait_until(lambda: nc.is_connected and nc._core._transport is not transport)
+        wait_until(lambda: nc.is_connected and nc._core.engine.state.transport is not transport)
         use(world)
     nc.close()
     assert nc.is_closed

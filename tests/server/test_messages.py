@@ -59,10 +59,10 @@ def take(messages: MessageIterator, count: int, *, ack: bool = True) -> list[int
 
 def break_link(nc: Connection) -> None:
     """Break the link."""
-    link = nc._core._transport
+    link = nc._core.engine.state.transport
     assert link is not None
     link.stream.shutdown()
-    wait_until(lambda: nc._core._transport is not link)
+    wait_until(lambda: nc._core.engine.state.transport is not link)
 
 
 def subscriptions(nc: Connection) -> int:

@@ -67,10 +67,10 @@ def delete_consumers(stream: Stream) -> int:
 
 def break_link(nc: Connection) -> None:
     """Break the link."""
-    link = nc._core._transport
+    link = nc._core.engine.state.transport
     assert link is not None
     link.stream.shutdown()
-    wait_until(lambda: nc._core._transport is not link)
+    wait_until(lambda: nc._core.engine.state.transport is not link)
 
 
 @pytest.fixture

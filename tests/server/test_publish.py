@@ -447,4 +447,4 @@ def test_a_wait_that_timed_out_leaves_nothing_behind(js: JetStream) -> None:
     for _ in range(50):
         with pytest.raises((jetstream_sync.TimeoutError, NoStreamResponseError)):
             js.publish("no.stream.takes.this", timeout=0)
-    assert not js._publisher._core._mux._waiting
+    assert not js._publisher._core.engine.requests._waiting

@@ -32,15 +32,15 @@ from jetstream_sync.server import NatsServer
 
 def break_link(nc: Connection) -> None:
     """Break the link, without affecting the server's other connections."""
-    link = nc._core._transport
+    link = nc._core.engine.state.transport
     assert link is not None
     link.stream.shutdown()
-    wait_until(lambda: nc._core._transport is not link)
+    wait_until(lambda: nc._core.engine.state.transport is not link)
 
 
 def subscriptions(nc: Connection) -> int:
     """Return the number of subscriptions of running pulls."""
-    idle = list(nc._core.idle_inboxes.values())
+    idle = list(nc._caches.idle_inboxes.values())
     receivers = [each.receiver for each in nc._core.subscriptions()]
     return len([each for each in receivers if not each.is_reply_inbox and each not in idle])
 

@@ -60,7 +60,7 @@ def numbers_of(messages: list[JetStreamMsg]) -> list[int]:
 
 def subscriptions(nc: Connection) -> list[str]:
     """Return the connection's subscriptions, without the one for all requests."""
-    answers = nc._core._mux._subscription
+    answers = nc._core.engine.requests._subscription
     return [each.subject for each in nc._core.subscriptions() if each is not answers]
 
 

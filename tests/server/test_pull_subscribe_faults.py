@@ -42,10 +42,10 @@ def sub(alone: Connection) -> PullSubscription:
 
 def break_link(nc: Connection) -> None:
     """Break the link."""
-    link = nc._core._transport
+    link = nc._core.engine.state.transport
     assert link is not None
     link.stream.shutdown()
-    wait_until(lambda: nc._core._transport is not link and nc.is_connected)
+    wait_until(lambda: nc._core.engine.state.transport is not link and nc.is_connected)
 
 
 @pytest.mark.parametrize("batch", [1, 3])

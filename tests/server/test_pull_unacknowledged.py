@@ -55,7 +55,7 @@ def read_to(fetch: Fetching, last: int, got: list[int]) -> list[int]:
 
 def inboxes(nc: Connection) -> int:
     """Return the number of inboxes without those that any later fetch may use."""
-    idle = list(nc._core.idle_inboxes.values())
+    idle = list(nc._caches.idle_inboxes.values())
     return sum(
         isinstance(each.receiver, PullInbox) and each.receiver not in idle
         for each in nc._core.subscriptions()

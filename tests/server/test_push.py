@@ -42,10 +42,10 @@ def fill(js: JetStream, subject: str, count: int, size: int = 1, first: int = 0)
 
 def break_link(nc: Connection) -> None:
     """Break the link."""
-    link = nc._core._transport
+    link = nc._core.engine.state.transport
     assert link is not None
     link.stream.shutdown()
-    wait_until(lambda: nc._core._transport not in (link, None))
+    wait_until(lambda: nc._core.engine.state.transport not in (link, None))
 
 
 @pytest.fixture

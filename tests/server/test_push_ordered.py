@@ -45,10 +45,10 @@ def numbers(sub: PushSubscription, count: int, timeout: float = 10) -> list[int]
 
 def break_link(nc: Connection) -> None:
     """Break the link."""
-    link = nc._core._transport
+    link = nc._core.engine.state.transport
     assert link is not None
     link.stream.shutdown()
-    wait_until(lambda: nc._core._transport not in (link, None))
+    wait_until(lambda: nc._core.engine.state.transport not in (link, None))
 
 
 def lose(stream: Stream) -> None:

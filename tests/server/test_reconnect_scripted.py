@@ -71,7 +71,7 @@ class EventLog:
 
 def ended(nc: Connection) -> bool:
     """Return whether the threads of a connection have ended."""
-    wait_until(lambda: not any(thread.is_alive() for thread in nc._core._threads))
+    wait_until(lambda: not any(thread.is_alive() for thread in nc._core.engine._threads))
     return True
 
 
@@ -471,7 +471,7 @@ def test_reconnect_of_what_is_over() -> None:
     """A closed connection is not opened again, and a draining one is left alone."""
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, **QUICK)
-        assert nc._core.start_draining()
+        assert nc._core.engine.start_draining()
         with pytest.raises(ConnectionDrainingError):
             nc.reconnect()
         nc.close()

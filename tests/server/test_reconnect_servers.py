@@ -292,7 +292,7 @@ def three() -> Iterator[NatsCluster]:
 
 
 def known(nc: Connection) -> set[str]:
-    return {address.url for address in nc._core._connector._pool.addresses()}
+    return {address.url for address in nc._core.engine.connector.pool.addresses()}
 
 
 def test_a_cluster_is_discovered_from_one_seed(three: NatsCluster) -> None:

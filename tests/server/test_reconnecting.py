@@ -459,7 +459,7 @@ def test_close_while_reconnecting_returns_promptly(server: NatsServer) -> None:
         assert isinstance(waiter.exception(5 * SCALE), ConnectionClosedError)
     assert nc.is_closed
     assert closed.wait(5 * SCALE)
-    wait_until(lambda: not any(t.is_alive() for t in nc._core._threads))
+    wait_until(lambda: not any(t.is_alive() for t in nc._core.engine._threads))
 
 
 def test_close_during_an_attempt_makes_no_new_link() -> None:
@@ -480,7 +480,7 @@ def test_close_during_an_attempt_makes_no_new_link() -> None:
             nc.close()
         assert nc.is_closed
         answer.set()
-        wait_until(lambda: not any(t.is_alive() for t in nc._core._threads))
+        wait_until(lambda: not any(t.is_alive() for t in nc._core.engine._threads))
         assert nc.is_closed
         assert nc.connected_url is None
         assert listener.take(1).rest() == b""
@@ -514,7 +514,7 @@ def test_a_request_without_a_deadline_ends_with_its_link(fresh_server: NatsServe
         _kept = nc.subscribe("silent")
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(nc.request, "silent", timeout=None)
-            wait_until(lambda: nc._core._mux._waiting)
+            wait_until(lambda: nc._core.engine.requests._waiting)
             fresh_server.restart()
             with pytest.raises(ConnectionLostError, match="before the reply"):
                 waiting.result(5)

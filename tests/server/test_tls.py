@@ -137,7 +137,9 @@ def test_a_server_that_offers_tls(certificates: Certificates) -> None:
             with connect(server.url, **options) as nc:
                 assert nc.server_info.tls_available
                 assert echoes(nc)
-                assert (type(nc._core._transport.stream).__name__ == "TLSStream") is encrypted
+                assert (
+                    type(nc._core.engine.state.transport.stream).__name__ == "TLSStream"
+                ) is encrypted
 
 
 def test_connect_says_that_tls_is_on(server: NatsServer, certificates: Certificates) -> None:
@@ -285,7 +287,7 @@ def test_a_connection_that_used_tls_keeps_it(
         )
         with nc:
             assert nc.connected_url == secure.url
-            wait_until(lambda: len(nc._core._connector._pool) == 2)
+            wait_until(lambda: len(nc._core.engine.connector.pool) == 2)
             secure.kill()
             if downgrade:
                 wait_until(lambda: nc.connected_url == plain.url)

@@ -613,7 +613,7 @@ def test_the_number_of_kept_inboxes(nc: Connection) -> None:
     for number in range(20):
         assert len(consumer_of(nc, f"C{number}").fetch(1, timeout=5 * SCALE)) == 1
     assert len(nc._core.subscriptions()) <= 4
-    assert len(nc._core.idle_inboxes) <= 4
+    assert len(nc._caches.idle_inboxes) <= 4
 
 
 @pytest.mark.usefixtures("slow_ticks")
@@ -696,7 +696,7 @@ def test_ctrl_c_anywhere_in_the_read_of_a_fetch(
     was_read = False
     while not was_read:
         start_fetching_directly(nc, consumer)
-        (inbox,) = nc._core.idle_inboxes.values()
+        (inbox,) = nc._caches.idle_inboxes.values()
         assert isinstance(inbox, AnswerInbox)
         service.send(service.message(service.inboxes[-1], moment))
         before = nc._core.direct.count

@@ -23,7 +23,7 @@ from jetstream_sync import (
     StaleConnectionError,
     TimeoutError,
 )
-from jetstream_sync.client import core as core_module
+from jetstream_sync.client import engine as engine_module
 from jetstream_sync.client.mailbox import Mailbox
 from jetstream_sync.client.result_slot import ResultSlot
 from jetstream_sync.errors import Error
@@ -189,7 +189,7 @@ def test_replies_at_the_moment_of_the_timeout() -> None:
                 answered += 1
             except TimeoutError:
                 late += 1
-        assert not nc._core._mux._waiting
+        assert not nc._core.engine.requests._waiting
         nc.close()  # the peer answers no pings, so a drain would wait
     assert late > 10
     assert answered > 10
@@ -228,14 +228,14 @@ def test_a_thread_that_cannot_be_started(
     listener: Listener, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
     """If a thread cannot be started, connecting fails and leaves neither thread nor socket."""
-    real = core_module.spawn
+    real = engine_module.spawn
 
     def spawn(name: str, *args: object) -> threading.Thread:
         if name.startswith(refused):
             raise RuntimeError("can't start new thread")
         return real(name, *args)
 
-    monkeypatch.setattr(core_module, "spawn", spawn)
+    monkeypatch.setattr(engine_module, "spawn", spawn)
     with pytest.raises(RuntimeError):
         jetstream_sync.connect(listener.url)
     assert listener.take().rest() == b"", "the socket is still open"
@@ -254,7 +254,7 @@ def test_an_error_inside_closes_the_connection(
     def pong() -> None:
         raise fault
 
-    monkeypatch.setattr(nc._core._keepalive, "pong", pong)
+    monkeypatch.setattr(nc._core.engine.keepalive, "pong", pong)
     listener.take().send(b"PONG\r\n")
     with pytest.raises(ConnectionClosedError, match="internal error"):
         sub.next_msg(timeout=None)
@@ -361,7 +361,7 @@ def test_a_limit_set_while_its_messages_arrive(listener: Listener, limit: int) -
         )
         got = len(list(sub))
         assert got == limit, sid
-        assert sid not in nc._core._session.subscriptions
+        assert sid not in nc._core.engine.table.by_sid
     nc.close()
 
 

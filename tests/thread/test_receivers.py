@@ -130,6 +130,6 @@ def test_a_receiver_that_raises_ends_alone(
     assert isinstance(reason, ConnectionClosedError)
     assert isinstance(reason.__cause__, ZeroDivisionError)
     wait_until(lambda: reason in told)
-    assert state.sid not in nc._core._session.subscriptions
+    assert state.sid not in nc._core.engine.table.by_sid
     peer.send(b"MSG a %d 1\r\nx\r\n" % sub.sid)
     assert sub.next_msg(timeout=5 * SCALE).data == b"x"

@@ -15,6 +15,7 @@ from fix_memory import MemoryStream
 from jetstream_sync import speedups
 from jetstream_sync.api.publish import PubAck
 from jetstream_sync.client.core import ConnectionCore
+from jetstream_sync.client.engine import Engine
 from jetstream_sync.errors import (
     APIError,
     InvalidResponseError,
@@ -33,7 +34,7 @@ REFUSED = b'{"error":{"code":400,"err_code":10071,"description":"wrong last sequ
 @pytest.fixture
 def core():
     """The core of a connection that is not open."""
-    return ConnectionCore(ConnectionOptions(servers=()), "0")
+    return ConnectionCore(Engine(ConnectionOptions(servers=()), "0"))
 
 
 @pytest.fixture
@@ -326,7 +327,7 @@ def test_from_asyncio(core, settled_first):
 def test_waiting_flushes_the_buffer(core, wait):
     """The message may still be in the buffer, so waiting flushes it."""
     stream = MemoryStream([])
-    core._writer.attach(stream, b"")
+    core.engine.writer.attach(stream, b"")
     future = PubAckFuture("a", (b"PUB a 0\r\n\r\n", 0), None, core)
     core.send_deferred(*future.message)
     assert stream.sent == b""

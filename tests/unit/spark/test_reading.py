@@ -162,7 +162,7 @@ NO_CORE: Any = SimpleNamespace(
     address=None,
     timed_out=TimeoutError,
 )
-NO_CORE.machinery = NO_CORE
+NO_CORE.internal = NO_CORE
 MESSAGE: Delivery = (b"a", b"reply", b"", b"payload")
 
 

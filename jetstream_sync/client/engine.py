@@ -1,0 +1,405 @@
+"""
+The engine of a connection: its transport, and the threads that serve it.
+
+Threads: the *reader* receives bytes, feeds the parser and passes messages to their receivers; when the
+transport breaks, it reconnects. The *flusher* sends buffered commands and keeps the ping schedule.
+Neither runs user code, except for the login and reconnect functions of the options, which the
+reader calls while it is disconnected.
+
+Lock order: the lock of `ConnectionState`, then that of `KeepAlive`, then that of `Writer`.
+No lock is held while receiving, sending or calling user code.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from ..address import ServerAddress
+from ..errors import (
+    ConnectionClosedError,
+    ConnectionLostError,
+    DrainTimeoutError,
+    Error,
+    ForkedConnectionError,
+    InvalidArgumentError,
+    StaleConnectionError,
+    TimeoutError,
+)
+from ..events import ConnectionEvent, EventKind
+from ..net.clock import Deadline
+from ..net.layer import ByteStream
+from ..options import ConnectionOptions
+from ..protocol.session import ServerInfo, Session, SubscriptionState
+from ..protocol.state import ConnectionStatus, Event
+from .connector import Connector
+from .dialer import Dialer
+from .direct_reads import DirectReads
+from .encoder import MessageEncoder
+from .events import Events, closed_error_for, is_deliberate_close
+from .keepalive import KeepAlive
+from .reader import Reader
+from .receiver import MessageReceiver
+from .request import RequestMux
+from .state import ConnectionState
+from .subscription_table import SubscriptionTable
+from .threads import after_fork, at_exit, check_patches, join, spawn
+from .tracing import Tracer
+from .transport import Transport
+from .writer import FastWriter, Writer
+
+log: logging.Logger = logging.getLogger("jetstream_sync.connection")
+
+#: Seconds close() waits for buffered data to be sent, and for each thread to end.
+_CLOSE_TIMEOUT_S = 1.0
+#: Seconds close() waits for ``closed_cb``, and the callbacks queued before it, to return.
+_CLOSE_CALLBACK_TIMEOUT_S = 5.0
+#: Seconds reconnect() waits for buffered data to be sent.
+_FINAL_FLUSH_TIMEOUT_S = 0.1
+#: Seconds reconnect() continues to read data that the old server has sent.
+_FINAL_READ_TIMEOUT_S = 1.0
+
+
+class Engine:
+    """
+    Opens, serves, reconnects and closes a connection.
+
+    Any thread may call its public methods. `open()` must be called first.
+    """
+
+    def __init__(self, options: ConnectionOptions, client_version: str) -> None:
+        self.options = options
+        self.name: str = options.name or "connection"
+        # --- parts with their own synchronization ---
+        self.events: Events = Events(self.name, options)
+        self.encoder: MessageEncoder = MessageEncoder()
+        self.writer: Writer = FastWriter(options.pending_size, self._on_send_error)
+        self.state: ConnectionState = ConnectionState(self.writer, self.encoder)
+        self.keepalive: KeepAlive = KeepAlive(
+            self.writer, options.ping_interval, options.max_outstanding_pings, self._on_stale
+        )
+        session: Session[MessageReceiver] = Session()
+        #: Lets callers read their replies themselves.
+        self.direct: DirectReads = DirectReads(session.subscriptions, self.keepalive.pong_awaited)
+        self.table: SubscriptionTable = SubscriptionTable(
+            session, self.state, self.writer, self.direct, self.events, options.inbox_prefix
+        )
+        self.reader: Reader = Reader(
+            self.direct, self.table, self.writer, self.keepalive, self.events, self._on_info
+        )
+        self.requests: RequestMux = RequestMux(
+            self.table,
+            self.encoder,
+            self.writer,
+            self.direct,
+            self.state,
+            fail_on_disconnect=options.fail_requests_on_disconnect,
+        )
+        self._tracer = Tracer.of(self.name, options.trace_cb)
+        wrap = self._tracer.wrap if self._tracer is not None else None
+        self.connector: Connector = Connector(
+            options, Dialer(options, client_version, wrap), self.events
+        )
+        self._threads: list[threading.Thread] = []
+        self._finished = False  # whether `_finish()` has run
+
+    # --- opening and closing --------------------------------------------------------------------
+
+    def open(self) -> None:
+        """
+        Connect to the first server that accepts, and start the threads.
+
+        If no server accepts and ``retry_on_failed_connect`` is set, the reader continues to try.
+        """
+        check_patches()
+        try:
+            transport, failure = self._connect_first()
+        except BaseException:
+            self._end_trace()
+            raise
+        try:
+            if transport is not None:
+                self._attach(transport)
+                log.info("%s: connected to %s", self.name, transport.address.url)
+            elif failure is not None:
+                with self.state.lock:
+                    self.state.detach()
+                    self.state.transition(Event.DISCONNECTED, closed_error_for(failure))
+                self.events.error(failure)
+            after_fork(self)
+            at_exit(self)
+            for name, target in (
+                ("reader", lambda: self._read(transport, failure)),
+                ("flusher", lambda: self.writer.flusher(self.keepalive.due)),
+            ):
+                self._threads.append(spawn(f"{name}-{self.name}", target, self._on_thread_error))
+        except BaseException:
+            # Too many threads, or a KeyboardInterrupt: the caller has no object to close.
+            self._end(ConnectionClosedError("connecting was interrupted"))
+            if transport is not None and not self._threads:
+                transport.stream.close()  # otherwise the reader closes it
+            raise
+
+    def _connect_first(self) -> tuple[Transport | None, Error | None]:
+        """Return the first transport, or the error if ``retry_on_failed_connect`` permits it."""
+        try:
+            return self.connector.first(), None
+        except InvalidArgumentError:
+            raise
+        except Error as error:
+            if not self.options.retry_on_failed_connect:
+                raise
+            return None, error
+
+    @property
+    def is_served(self) -> bool:
+        """Whether this process has started the threads of the connection."""
+        return bool(self._threads)
+
+    def close(self) -> None:
+        """Close: send buffered data for at most a second, then wake every waiting thread."""
+        with self.state.lock:
+            alive = self.state.status is not ConnectionStatus.CLOSED
+        try:
+            if alive:
+                self.writer.drain(Deadline(_CLOSE_TIMEOUT_S))
+        finally:
+            # Also after a KeyboardInterrupt: the connection must be closed in every case.
+            self._end(ConnectionClosedError("the connection is closed"))
+        ended = [
+            thread is not threading.current_thread() and join(thread, _CLOSE_TIMEOUT_S)
+            for thread in self._threads
+        ]
+        if not all(ended[:1]):
+            log.warning(
+                "%s: the reader thread is still in a connection attempt and ends after it",
+                self.name,
+            )
+        self.events.wait_closed(_CLOSE_CALLBACK_TIMEOUT_S)
+        self._end_trace()
+
+    def _end_trace(self, timeout: float = _CLOSE_TIMEOUT_S) -> None:
+        """Close the trace, and wait up to ``timeout`` seconds for its callback to take the last lines."""
+        if self._tracer is not None:
+            self._tracer.close(timeout)
+
+    def start_draining(self) -> bool:
+        """
+        Enter the draining state, which refuses new subscriptions; ``close()`` must follow.
+
+        Returns:
+            Whether this call started the drain; ``False``: another drain is in progress.
+        """
+        reason = ConnectionClosedError("the connection was drained while it was disconnected")
+        with self.state.lock:
+            self.state.check_not_closed()
+            if self.state.status is ConnectionStatus.DRAINING:
+                return False
+            closed = self.state.transition(Event.DRAIN, reason)
+        if closed:
+            self._finish(reason)
+            raise self.state.closed_error()
+        return True
+
+    def wait_closed(self, seconds: float) -> bool:
+        """Wait up to ``seconds`` until the connection is closed; return whether it is."""
+        return self.state.status is ConnectionStatus.CLOSED or self.connector.stopped(seconds)
+
+    def _end(self, reason: ConnectionClosedError) -> None:
+        """Close with a reason, or complete a close that a KeyboardInterrupt cut short."""
+        with self.state.lock:
+            if self.state.status is not ConnectionStatus.CLOSED:
+                self.state.transition(Event.CLOSE, reason)
+            elif self._finished:
+                return
+        self._finish(closed_error_for(self.state.closed_error()))
+
+    def _finish(self, reason: ConnectionClosedError) -> None:
+        """Wake all waiting threads with the reason. The status is CLOSED; a second call is harmless."""
+        self.connector.stop()
+        with self.state.lock:
+            transport = self.state.transport
+        if transport is not None:
+            self.reader.stop_reading(transport, 0.0)
+            transport.stream.shutdown()
+        self.direct.end()
+        self.keepalive.close(reason)
+        self.requests.on_closed(reason)
+        self.table.close(reason)
+        self.events.closed(
+            ConnectionEvent(
+                EventKind.CLOSED,
+                transport.address.url if transport is not None else None,
+                None if is_deliberate_close(reason) else reason,
+            )
+        )
+        self._end_trace(timeout=0.0)
+        self._finished = True
+
+    def forked(self) -> None:
+        """Become unusable in a forked child, without sending anything to the server; see `ForkAware`."""
+        reason = ForkedConnectionError(
+            "the connection was opened in the parent process; open one after the fork"
+        )
+        self.writer.forked(reason)
+        self.events.forked()
+        self.connector.pool.forked()
+        self._finished = True
+        self._threads = []
+        self.state.forked()
+        self.direct.forked()
+        self.requests.forked(reason)
+        self.table.close(reason)
+
+    def exiting(self) -> None:
+        """
+        Send buffered data before the interpreter exits; see `at_exit`.
+
+        The trace is closed, too: Python aborts if it exits while a thread is printing.
+        """
+        if self.state.status is not ConnectionStatus.CLOSED:
+            self.writer.drain(Deadline(_CLOSE_TIMEOUT_S))
+        self._end_trace()
+
+    # --- waiting for the server -----------------------------------------------------------------
+
+    def flush(self, deadline: Deadline) -> None:
+        """Wait until the server has processed everything sent before; see `KeepAlive.flush`."""
+        self.table.end_direct_reads()
+        try:
+            self.keepalive.flush(deadline)
+        except TimeoutError as error:
+            raise self.state.timed_out(str(error)) from None
+
+    def drain_subscriptions(
+        self, subscriptions: list[SubscriptionState[MessageReceiver]], deadline: Deadline
+    ) -> None:
+        """Unsubscribe, and wait until every message in flight has been delivered."""
+        self.table.stop(subscriptions)
+        try:
+            # The server answers a ping only after all messages that it sent before.
+            self.flush(deadline)
+        except TimeoutError as error:
+            raise DrainTimeoutError("the server did not confirm in time") from error
+        finally:
+            self.table.forget(subscriptions)
+
+    # --- the reader -----------------------------------------------------------------------------
+
+    def _read(self, transport: Transport | None, failure: Error | None) -> None:
+        """Run the reader thread: read, and reconnect whenever the transport breaks, until closed."""
+        if transport is None and failure is not None:
+            transport = self._reconnect(None, failure)
+        while transport is not None:
+            error = self.reader.read(transport)
+            transport = self._replace_transport(transport, error)
+
+    def _on_info(self, info: ServerInfo) -> None:
+        """Process an INFO that arrived while connected."""
+        with self.state.lock:
+            self.state.update(info)
+            address = self.state.address
+        if address is not None:
+            self.connector.on_info(info, address)
+
+    # --- reconnecting ---------------------------------------------------------------------------
+
+    def reconnect(self) -> None:
+        """Drop the transport and reconnect; while reconnecting, skip the current wait."""
+        with self.state.lock:
+            self.state.check_usable()
+            transport = self.state.transport
+        self.connector.skip_wait()
+        if transport is not None:
+            reason = ConnectionLostError("reconnect() was called")
+            self.reader.stop_reading(transport, _FINAL_READ_TIMEOUT_S, reason)
+            self.writer.flush_and_shutdown(transport.stream, Deadline(_FINAL_FLUSH_TIMEOUT_S))
+
+    def _replace_transport(self, broken: Transport, cause: BaseException) -> Transport | None:
+        """Clean up after a broken transport, and return the next one; ``None``: closed."""
+        reason = closed_error_for(cause)
+        # Before the status, so that a thread that sees the outage also meets the limits that apply
+        # while disconnected.
+        self.writer.pause()
+        with self.state.lock:
+            self.state.detach()
+            over = self.state.status is ConnectionStatus.CLOSED
+            may = self.options.allow_reconnect
+            ends_now = not over and self.state.transition(
+                Event.DISCONNECTED if may else Event.CLOSE, reason
+            )
+        broken.stream.shutdown()
+        self.keepalive.on_disconnected(cause)
+        broken.stream.close()
+        if over:
+            return None
+        url = broken.address.url
+        self.events.tell(ConnectionEvent(EventKind.DISCONNECTED, url, cause))
+        if ends_now:
+            self.events.error(reason)
+            self._finish(reason)
+            return None
+        self.table.drop_refused(cause, self.keepalive.pongs)
+        self.table.on_connection_change(connected=False)
+        if isinstance(cause, Error) and type(cause) is not ConnectionLostError:
+            # The server sent an error or stopped answering pings: more than a lost connection.
+            self.events.error(cause)
+        return self._reconnect(broken.address, cause)
+
+    def _reconnect(self, lost: ServerAddress | None, cause: BaseException) -> Transport | None:
+        try:
+            transport = self.connector.reconnect(lost, cause)
+        except Error as error:
+            error.__cause__ = error.__cause__ or cause
+            self.events.error(error)
+            self._end(closed_error_for(error))
+            return None
+        if transport is None:  # closed meanwhile
+            return None
+        if not self._attach(transport):
+            transport.stream.shutdown()
+            transport.stream.close()
+            return None
+        self.state.reconnects += 1
+        self.table.on_connection_change(connected=True)
+        self.events.tell(ConnectionEvent(EventKind.RECONNECTED, transport.address.url))
+        return transport
+
+    def _attach(self, transport: Transport) -> bool:
+        """Make a transport the current one; return ``False`` if the connection was closed meanwhile."""
+        with self.state.lock:
+            if self.state.status is ConnectionStatus.CLOSED:
+                return False
+            # In one step, so that close() finds the transport that it has to shut down.
+            self.state.attach(transport)
+            preamble, pings = self.table.restore()
+        self.keepalive.on_connected(pings)
+        self.connector.on_info(transport.info, transport.address)
+        self.writer.attach(transport.stream, preamble)
+        return True
+
+    def _on_send_error(self, stream: ByteStream, error: OSError) -> None:
+        """Shut the stream down, so that the reader reconnects; called by the sending thread."""
+        transport = self.state.transport
+        if transport is not None and transport.stream is stream:
+            log.debug("%s: sending failed: %s", self.name, error)
+            stream.shutdown()
+
+    def _on_stale(self, error: StaleConnectionError) -> None:
+        """Shut the transport down with the given error, so that the reader reconnects."""
+        transport = self.state.transport
+        if transport is not None:
+            self.reader.stop_reading(transport, 0.0, error)
+            transport.stream.shutdown()
+
+    def _on_thread_error(self, error: Exception) -> None:
+        """Close the connection after an unexpected exception in one of its threads."""
+        closed = ConnectionClosedError("an internal error ended the connection")
+        closed.__cause__ = error
+        self.events.error(error)
+        transport = self.state.transport
+        self._end(closed)
+        if transport is not None and threading.current_thread() in self._threads[:1]:
+            # This is the reader thread, which would have done this after the transport broke.
+            self.keepalive.on_disconnected(closed)
+            transport.stream.close()

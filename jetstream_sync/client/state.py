@@ -1,0 +1,114 @@
+"""The state of a connection: its status and transport, the server, and the current outage."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime, timedelta, timezone
+
+from ..address import ServerAddress
+from ..errors import ConnectionClosedError, ConnectionDrainingError, TimeoutError
+from ..net.clock import monotonic
+from ..protocol.session import ServerInfo
+from ..protocol.state import ConnectionStatus, Event, next_status
+from .encoder import MessageEncoder
+from .result_slot import copy_exception
+from .transport import Transport
+from .writer import Writer
+
+
+class ConnectionState:
+    """
+    The state that all parts of a connection share.
+
+    It is changed with ``lock`` held; one attribute may be read without it.
+    """
+
+    def __init__(self, writer: Writer, encoder: MessageEncoder) -> None:
+        self.lock: threading.Lock = threading.Lock()
+        self.status: ConnectionStatus = ConnectionStatus.CONNECTING
+        #: ``None`` while disconnected.
+        self.transport: Transport | None = None
+        #: The last INFO of the server.
+        self.info: ServerInfo = ServerInfo()
+        self.reconnects: int = 0
+        self._down_since: float | None = None  # start of the outage, by the monotonic clock
+        self._writer = writer
+        self._encoder = encoder
+
+    # --- changing it, with the lock held --------------------------------------------------------
+
+    def transition(self, event: Event, reason: ConnectionClosedError) -> bool:
+        """Change the status; return whether it is CLOSED now, with ``reason``."""
+        status = next_status(self.status, event)
+        if status is ConnectionStatus.CLOSED:
+            # Before the status, so that a thread that sees CLOSED also finds the reason.
+            self._writer.close(reason)
+        self.status = status
+        return status is ConnectionStatus.CLOSED
+
+    def attach(self, transport: Transport) -> None:
+        """Make a transport the current one."""
+        self.status = next_status(self.status, Event.HANDSHAKE_DONE)
+        self.transport = transport
+        self._down_since = None
+        self.update(transport.info)
+
+    def detach(self) -> None:
+        """Begin an outage."""
+        self.transport = None
+        self._down_since = monotonic()
+
+    def update(self, info: ServerInfo) -> None:
+        """Take over the INFO of a server."""
+        self.info = info
+        self._encoder.max_payload = info.max_payload
+
+    def forked(self) -> None:
+        """Become closed in a forked child, where a thread of the parent may have held the lock."""
+        self.lock = threading.Lock()
+        self.status = ConnectionStatus.CLOSED
+        if self.transport is not None:
+            # Close the child's copy of the socket. A shutdown would end the parent's connection.
+            self.transport.stream.close()
+            self.transport = None
+
+    # --- asking for it --------------------------------------------------------------------------
+
+    @property
+    def address(self) -> ServerAddress | None:
+        """The address of the connected server; ``None`` while disconnected."""
+        transport = self.transport
+        return transport.address if transport is not None else None
+
+    def closed_error(self) -> BaseException:
+        """Return the error for a call on the closed connection."""
+        return copy_exception(
+            self._writer.closed or ConnectionClosedError("the connection is closed")
+        )
+
+    def check_not_closed(self) -> None:
+        """Raise if the connection is closed."""
+        if self.status is ConnectionStatus.CLOSED:
+            raise self.closed_error()
+
+    def check_usable(self) -> None:
+        """Raise if the connection is closed or draining."""
+        self.check_not_closed()
+        if self.status is ConnectionStatus.DRAINING:
+            raise ConnectionDrainingError("the connection is draining")
+
+    def timed_out(self, text: str) -> TimeoutError:
+        """Return the error for a wait that timed out; while disconnected, it names the outage."""
+        return TimeoutError(self.with_outage(text))
+
+    def with_outage(self, text: str) -> str:
+        """Return the text of an error, and while disconnected how long that has lasted."""
+        down = self._down_since
+        if down is None:
+            return text
+        seconds = monotonic() - down
+        since = datetime.now(timezone.utc) - timedelta(seconds=seconds)
+        return (
+            f"{text}; there has been no connection to a server for {seconds:.1f} s,"
+            f" since {since:%Y-%m-%d %H:%M:%S} UTC"
+        )

@@ -1,0 +1,227 @@
+"""
+The subscriptions of a connection, and the commands by which the server learns of them.
+
+A subscription and its command are added in one step, with the lock of the state, so that a new server
+gets each of them once: from the buffer, or by `SubscriptionTable.restore()`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+
+from ..errors import (
+    BadSubjectError,
+    BadSubscriptionError,
+    ConnectionClosedError,
+    PermissionsError,
+)
+from ..protocol.session import Session, SubscriptionState, refuses_line
+from .direct_reads import DirectReads
+from .events import Events
+from .receiver import MessageReceiver
+from .state import ConnectionState
+from .writer import Writer
+
+log: logging.Logger = logging.getLogger("jetstream_sync.connection")
+
+
+class SubscriptionTable:
+    """The subscriptions of a connection; any thread may call its methods."""
+
+    def __init__(
+        self,
+        session: Session[MessageReceiver],
+        state: ConnectionState,
+        writer: Writer,
+        direct: DirectReads,
+        events: Events,
+        inbox_prefix: str,
+    ) -> None:
+        self._session = session
+        #: The subscriptions by their id.
+        self.by_sid: dict[int, SubscriptionState[MessageReceiver]] = session.subscriptions
+        self._state = state
+        self._writer = writer
+        self._direct = direct
+        self._events = events
+        # Inboxes share an unguessable random part and differ by a number.
+        self._inbox_base = f"{inbox_prefix}.{os.urandom(11).hex()}"
+        self._inbox_numbers = itertools.count(1)
+        # After a server refused a command line as too long: the subscriptions that were restored on
+        # the current transport, each followed by a PING. Used by the reader only.
+        self._probed: list[SubscriptionState[MessageReceiver]] | None = None
+
+    def new_inbox(self) -> str:
+        """Return a unique subject for replies."""
+        return f"{self._inbox_base}{next(self._inbox_numbers):x}"
+
+    def all(self) -> list[SubscriptionState[MessageReceiver]]:
+        """Return the current subscriptions."""
+        with self._state.lock:
+            return list(self.by_sid.values())
+
+    # --- adding and removing --------------------------------------------------------------------
+
+    def add(
+        self, subject: str, queue: str, receiver: MessageReceiver
+    ) -> SubscriptionState[MessageReceiver]:
+        """Subscribe; the command is sent with the next flush or by the flusher."""
+        with self._state.lock:
+            self._check_open_for(receiver)
+            subscription, command = self._session.subscribe(subject, queue, receiver)
+            self._writer.append(command)
+        if not receiver.awaited:
+            self.end_direct_reads()
+        return subscription
+
+    def add_deferred(
+        self, subject: str, receiver: MessageReceiver, limit: int = 0
+    ) -> SubscriptionState[MessageReceiver]:
+        """Subscribe, for ``limit`` messages if given; sent together with the caller's next command."""
+        with self._state.lock:
+            self._check_open_for(receiver)
+            subscription, command = self._session.subscribe(subject, "", receiver)
+            if limit:
+                command += self._session.unsubscribe(subscription, limit)
+            self._writer.enqueue_deferred(command)
+        if not receiver.awaited:
+            self.end_direct_reads()
+        return subscription
+
+    def _check_open_for(self, receiver: MessageReceiver) -> None:
+        """Raise if the state does not permit a new subscription; the lock is held."""
+        if receiver.is_reply_inbox:
+            # While draining, callbacks may still make requests, also the first one of the connection.
+            self._state.check_not_closed()
+        else:
+            self._state.check_usable()
+
+    def end_direct_reads(self) -> None:
+        """Make the reader continue, because messages may come that no caller reads."""
+        if self._direct.paused:
+            self._direct.end()
+
+    def remove(self, subscription: SubscriptionState[MessageReceiver], limit: int = 0) -> None:
+        """
+        End a subscription, at once or after ``limit`` messages.
+
+        The caller must notify the receiver.
+        """
+        with self._state.lock:
+            if subscription.sid in self.by_sid:
+                self._writer.append(self._session.unsubscribe(subscription, limit))
+                if limit and limit <= subscription.delivered:
+                    # The reader delivered the last message before this thread took the lock.
+                    self._session.forget(subscription)
+
+    def remove_deferred(self, subscription: SubscriptionState[MessageReceiver]) -> None:
+        """End a subscription; the command is sent together with the next one."""
+        with self._state.lock:
+            if subscription.sid in self.by_sid:
+                self._writer.enqueue_deferred(self._session.unsubscribe(subscription))
+
+    def stop(self, subscriptions: list[SubscriptionState[MessageReceiver]]) -> None:
+        """Unsubscribe on the server; messages in flight are still delivered until `forget()`."""
+        with self._state.lock:
+            for subscription in subscriptions:
+                self._writer.enqueue_deferred(self._session.stop(subscription))
+
+    def forget(self, subscriptions: list[SubscriptionState[MessageReceiver]]) -> None:
+        """Remove subscriptions that were stopped."""
+        with self._state.lock:
+            for subscription in subscriptions:
+                self._session.forget(subscription)
+
+    # --- called by the connection's own threads -------------------------------------------------
+
+    def on_limit_reached(self, subscription: SubscriptionState[MessageReceiver]) -> None:
+        """Remove a subscription that has received its limit of messages."""
+        with self._state.lock:
+            self._session.forget(subscription)
+            if self._state.reconnects:
+                # An UNSUB with a limit that was buffered over a reconnect makes the new server count
+                # from zero, so it would keep the subscription.
+                self._writer.append(self._session.unsubscribe(subscription))
+
+    def restore(self) -> tuple[bytes, int]:
+        """Return the commands that restore all subscriptions, and their number of PINGs; lock held."""
+        return self._session.resubscribe(self._probed), len(self._probed or ())
+
+    def on_connection_change(self, *, connected: bool) -> None:
+        """Notify all receivers."""
+        for subscription in self.all():
+            try:
+                subscription.receiver.on_connection_change(connected=connected)
+            except Exception as error:  # noqa: BLE001 - reported
+                self.on_receiver_error(subscription, error)
+
+    def on_receiver_error(
+        self, subscription: SubscriptionState[MessageReceiver], error: Exception
+    ) -> None:
+        """End the subscription of a receiver that raised, and report it; all others continue."""
+        log.error(
+            "%s: the receiver of %r raised",
+            self._events.name,
+            subscription.subject,
+            exc_info=error,
+        )
+        ended = ConnectionClosedError(
+            f"an internal error ended the subscription to {subscription.subject!r}"
+        )
+        ended.__cause__ = error
+        self.remove_deferred(subscription)
+        self._events.error(ended)
+        self._close_receiver(subscription, ended)
+
+    def drop_refused(self, cause: BaseException, pongs: int) -> None:
+        """
+        End the subscription whose command line the server refuses as too long.
+
+        Restored on every reconnect, it would end every connection. The error does not name the line,
+        so on the next transport a PING follows each SUB, and the pongs show which one was refused.
+
+        `cause`: why the transport broke; `pongs`: the number of pongs on it.
+        """
+        probed, self._probed = self._probed, None
+        if not refuses_line(cause):
+            return
+        if probed is None:
+            self._probed = []
+            return
+        if pongs >= len(probed):
+            return  # all SUBs were accepted: the line belonged to a message, which is not sent again
+        subscription = probed[pongs]
+        self._probed = []  # there may be more refused subscriptions
+        error = BadSubjectError(
+            subscription.subject,
+            "the server refused the subscription: its command line is too long",
+        )
+        self.forget([subscription])
+        self._events.error(error)
+        if subscription.receiver.is_reply_inbox:
+            # A reply inbox with a long inbox_prefix: its requests fail, but it may be used again.
+            refusal = PermissionsError(
+                f'Permissions Violation for Subscription to "{subscription.subject}"'
+            )
+            refusal.__cause__ = error
+            subscription.receiver.on_permission_error(subscription.subject.encode(), refusal)
+        else:
+            ended = BadSubscriptionError(str(error))
+            ended.__cause__ = error
+            self._close_receiver(subscription, ended)
+
+    def close(self, reason: BaseException) -> None:
+        """End all subscriptions; the connection is closed."""
+        for subscription in self.all():
+            self._close_receiver(subscription, reason)
+        self.by_sid.clear()
+
+    def _close_receiver(
+        self, subscription: SubscriptionState[MessageReceiver], reason: BaseException
+    ) -> None:
+        try:
+            subscription.receiver.on_closed(reason)
+        except Exception:
+            log.exception("%s: the receiver of %r raised", self._events.name, subscription.subject)
