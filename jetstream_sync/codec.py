@@ -192,6 +192,11 @@ class Record(RecordBase):
         if wrong:
             raise InvalidOptionError(name, getattr(self, name), reason)
 
+    def _refuse_set(self, reason: str, *names: str) -> None:
+        """Raise `InvalidOptionError` for the first of these fields that is set."""
+        for name in names:
+            self._refuse_if(bool(getattr(self, name)), name, reason)
+
     def _check_range(self, low: float, high: float, *names: str) -> None:
         """Check that fields are within a range, which is in seconds for a duration."""
         for name in names:

@@ -1,9 +1,9 @@
 """
-Write ``jetstream_sync/api/config_fields.py``, the types of the config fields, from the records.
+Write ``jetstream_sync/api/config_fields.pyi``, the types of the config fields, from the records.
 
     python tests/make_config_fields.py
 
-``unit/api/test_config_fields.py`` checks that the file is up to date.
+``unit/api/test_config_fields.pyi`` checks that the file is up to date.
 """
 
 from __future__ import annotations
@@ -18,27 +18,23 @@ from jetstream_sync.api.consumer import ConsumerConfig
 from jetstream_sync.api.key_value import KeyValueConfig
 from jetstream_sync.api.object_store import ObjectStoreConfig
 
-FILE = Path(__file__).parents[1] / "jetstream_sync" / "api" / "config_fields.py"
+FILE = Path(__file__).parents[1] / "jetstream_sync" / "api" / "config_fields.pyi"
 RECORDS = (stream.StreamConfig, KeyValueConfig, ConsumerConfig, ObjectStoreConfig)
 #: What a field accepts whose declared type is a descriptor.
 ACCEPTED = {
     "Duration": "timedelta | float | None",
     "Durations": "Sequence[timedelta | float] | None",
 }
-HEAD = '''\
-"""
-Types of the config fields that `create_stream()`, `create_consumer()` and similar calls accept by keyword.
-
-Made by tests/make_config_fields.py from the records, which document the fields. Type checkers reject an
-unknown or misspelled field. The package imports this module for type checking only.
-"""
-
-from __future__ import annotations
+HEAD = """\
+# Types of the config fields that `create_stream()`, `create_consumer()` and similar calls accept by
+# keyword; durations are a `timedelta` or seconds. Made by tests/make_config_fields.py from the records,
+# which document the fields. Type checkers reject an unknown or misspelled field. There is no such module
+# at run time.
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
-'''
+"""
 
 
 def contents() -> str:
@@ -62,11 +58,7 @@ def contents() -> str:
 
 def _typed_dict(record: type[Any]) -> str:
     name = record.__name__
-    article = "an" if name[0] in "AEIOU" else "a"
-    lines = [
-        f"\n\nclass {name}Fields(TypedDict, total=False):",
-        f'    """The fields of {article} `{name}`; durations are a `timedelta` or seconds."""\n',
-    ]
+    lines = [f"\nclass {name}Fields(TypedDict, total=False):"]
     declared = sorted(fields(record), key=lambda field: field.name == "extra")
     lines += [f"    {each.name}: {ACCEPTED.get(each.type, each.type)}" for each in declared]
     return "\n".join(lines) + "\n"

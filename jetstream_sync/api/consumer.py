@@ -246,11 +246,9 @@ class ConsumerConfig(Record):
             InvalidOptionError: a field requires a push consumer.
 
         """
-        for name in ("rate_limit_bps", "idle_heartbeat", "flow_control"):
-            self._refuse_if(bool(getattr(self, name)), name, "requires a deliver_subject")
-        self._refuse_if(
-            self.ack_policy == AckPolicy.FLOW_CONTROL, "ack_policy", "requires a deliver_subject"
-        )
+        reason = "requires a deliver_subject"
+        self._refuse_set(reason, "rate_limit_bps", "idle_heartbeat", "flow_control")
+        self._refuse_if(self.ack_policy == AckPolicy.FLOW_CONTROL, "ack_policy", reason)
 
     def _check_names(self) -> None:
         for name in (self.durable_name, self.name):
@@ -273,11 +271,7 @@ class ConsumerConfig(Record):
             check_subject(subject)
         if self.filter_subject is not None:
             check_subject(self.filter_subject)
-            self._refuse_if(
-                bool(self.filter_subjects),
-                "filter_subjects",
-                "cannot be combined with filter_subject",
-            )
+            self._refuse_set("cannot be combined with filter_subject", "filter_subjects")
 
     def _check_start(self) -> None:
         policy = self.deliver_policy
@@ -310,25 +304,15 @@ class ConsumerConfig(Record):
                 f"must not have more items than max_deliver ({limit})",
             )
         if self.ack_policy == AckPolicy.FLOW_CONTROL:
-            for name in ("ack_wait", "backoff"):
-                self._refuse_if(
-                    bool(getattr(self, name)),
-                    name,
-                    "cannot be combined with ack_policy flow_control",
-                )
-            self._refuse_if(
-                self.max_deliver is not None and self.max_deliver > 0,
-                "max_deliver",
-                "cannot be combined with ack_policy flow_control",
-            )
+            reason = "cannot be combined with ack_policy flow_control"
+            self._refuse_set(reason, "ack_wait", "backoff")
+            self._refuse_if((self.max_deliver or 0) > 0, "max_deliver", reason)
 
     def _check_push(self, deliver_subject: str) -> None:
         check_publish_subject(deliver_subject)
         check_queue(self.deliver_group or "")
-        for name in ("max_waiting", "priority_groups"):
-            self._refuse_if(
-                bool(getattr(self, name)), name, "cannot be combined with deliver_subject"
-            )
+        reason = "cannot be combined with deliver_subject"
+        self._refuse_set(reason, "max_waiting", "priority_groups")
         self._refuse_if(
             self.ack_policy == AckPolicy.NONE and (self.max_ack_pending or 0) > 0,
             "max_ack_pending",
@@ -337,12 +321,11 @@ class ConsumerConfig(Record):
         if self.idle_heartbeat:
             self._check_range(0.1, _INT64_MAX, "idle_heartbeat")
         elif self.ack_policy != AckPolicy.FLOW_CONTROL:  # for which the server sets the heartbeat
-            self._refuse_if(bool(self.flow_control), "flow_control", "requires idle_heartbeat")
+            self._refuse_set("requires idle_heartbeat", "flow_control")
 
     def _check_priority(self) -> None:
         if self.priority_policy in (None, PriorityPolicy.NONE):
-            for name in ("priority_groups", "priority_timeout"):
-                self._refuse_if(bool(getattr(self, name)), name, "requires a priority_policy")
+            self._refuse_set("requires a priority_policy", "priority_groups", "priority_timeout")
             return
         self._refuse_if(not self.priority_groups, "priority_policy", "requires priority_groups")
         self._refuse_if(

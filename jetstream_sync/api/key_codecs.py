@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from ..errors import InvalidNameError, InvalidOptionError
 
@@ -114,43 +114,26 @@ class PathKeys:
         return path
 
 
-class _KeyChain:
-    """Encodes with each of several codecs in turn."""
+class _Chain:
+    """Encodes keys or values with each of several codecs in turn."""
 
-    def __init__(self, codecs: Sequence[KeyCodec]) -> None:
+    def __init__(self, codecs: Sequence[Any]) -> None:
         self._codecs = codecs
 
-    def encode(self, key: str) -> str:
+    def encode(self, item: Any) -> Any:
         for codec in self._codecs:
-            key = codec.encode(key)
-        return key
+            item = codec.encode(item)
+        return item
 
     def encode_filter(self, pattern: str) -> str:
         for codec in self._codecs:
             pattern = encode_pattern(codec, pattern)
         return pattern
 
-    def decode(self, key: str) -> str:
+    def decode(self, item: Any) -> Any:
         for codec in reversed(self._codecs):
-            key = codec.decode(key)
-        return key
-
-
-class _ValueChain:
-    """Encodes with each of several codecs in turn."""
-
-    def __init__(self, codecs: Sequence[ValueCodec]) -> None:
-        self._codecs = codecs
-
-    def encode(self, value: bytes) -> bytes:
-        for codec in self._codecs:
-            value = codec.encode(value)
-        return value
-
-    def decode(self, value: bytes) -> bytes:
-        for codec in reversed(self._codecs):
-            value = codec.decode(value)
-        return value
+            item = codec.decode(item)
+        return item
 
 
 def encode_pattern(codec: KeyCodec, pattern: str) -> str:
@@ -164,9 +147,9 @@ def encode_pattern(codec: KeyCodec, pattern: str) -> str:
 
 def key_codec(given: KeyCodec | Sequence[KeyCodec] | None) -> KeyCodec | None:
     """Return one codec for keys; several are applied in order."""
-    return _KeyChain(given) if isinstance(given, Sequence) else given
+    return _Chain(given) if isinstance(given, Sequence) else given
 
 
 def value_codec(given: ValueCodec | Sequence[ValueCodec] | None) -> ValueCodec | None:
     """Return one codec for values; several are applied in order."""
-    return _ValueChain(given) if isinstance(given, Sequence) else given
+    return _Chain(given) if isinstance(given, Sequence) else given

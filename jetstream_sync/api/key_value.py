@@ -233,10 +233,8 @@ class KeyValueConfig(Record):
 
     def _check(self) -> None:
         check_bucket(self.bucket)
-        mirrored = self.mirror is not None
-        for name in ("sources", "limit_marker_ttl"):
-            wrong = mirrored and bool(getattr(self, name))
-            self._refuse_if(wrong, name, "cannot be combined with mirror")
+        if self.mirror is not None:
+            self._refuse_set("cannot be combined with mirror", "sources", "limit_marker_ttl")
         for source in self.sources or ():
             self._refuse_if(
                 bool(source.filter_subject),

@@ -135,6 +135,18 @@ class StreamConsumerLimits(Record):
     """Maximum and default of `ConsumerConfig.max_ack_pending`; default: no limit."""
 
 
+_NOT_FOR_MIRRORS = (
+    "subjects",
+    "sources",
+    "first_seq",
+    "subject_delete_marker_ttl",
+    "allow_msg_counter",
+    "allow_atomic",
+    "allow_batched",
+    "allow_msg_schedules",
+)
+
+
 @record
 class StreamConfig(Record):
     """
@@ -337,7 +349,8 @@ class StreamConfig(Record):
         check_stream_name(self.name, new=True)
         self._check_subjects()
         self._check_window()
-        self._check_mirror()
+        if self.mirror:
+            self._refuse_set("cannot be combined with mirror", *_NOT_FOR_MIRRORS)
         self._check_features()
 
     def _check_subjects(self) -> None:
@@ -352,20 +365,6 @@ class StreamConfig(Record):
             "duplicate_window",
             "must not be longer than max_age",
         )
-
-    def _check_mirror(self) -> None:
-        excluded = (
-            "subjects",
-            "sources",
-            "first_seq",
-            "subject_delete_marker_ttl",
-            "allow_msg_counter",
-            "allow_atomic",
-            "allow_batched",
-            "allow_msg_schedules",
-        )
-        for name in excluded if self.mirror else ():
-            self._refuse_if(bool(getattr(self, name)), name, "cannot be combined with mirror")
 
     def _check_features(self) -> None:
         if self.discard_new_per_subject:

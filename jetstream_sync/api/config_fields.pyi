@@ -1,11 +1,7 @@
-"""
-Types of the config fields that `create_stream()`, `create_consumer()` and similar calls accept by keyword.
-
-Made by tests/make_config_fields.py from the records, which document the fields. Type checkers reject an
-unknown or misspelled field. The package imports this module for type checking only.
-"""
-
-from __future__ import annotations
+# Types of the config fields that `create_stream()`, `create_consumer()` and similar calls accept by
+# keyword; durations are a `timedelta` or seconds. Made by tests/make_config_fields.py from the records,
+# which document the fields. Type checkers reject an unknown or misspelled field. There is no such module
+# at run time.
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -25,10 +21,7 @@ from .enums import (
 )
 from .stream import RePublish, StreamConsumerLimits, StreamSource, SubjectTransform
 
-
 class StreamConfigFields(TypedDict, total=False):
-    """The fields of a `StreamConfig`; durations are a `timedelta` or seconds."""
-
     name: str
     description: str | None
     subjects: Sequence[str] | None
@@ -69,10 +62,7 @@ class StreamConfigFields(TypedDict, total=False):
     allow_batched: bool | None
     extra: Mapping[str, Any]
 
-
 class KeyValueConfigFields(TypedDict, total=False):
-    """The fields of a `KeyValueConfig`; durations are a `timedelta` or seconds."""
-
     bucket: str
     description: str | None
     max_value_size: int | None
@@ -90,10 +80,7 @@ class KeyValueConfigFields(TypedDict, total=False):
     metadata: Mapping[str, str] | None
     extra: Mapping[str, Any]
 
-
 class ConsumerConfigFields(TypedDict, total=False):
-    """The fields of a `ConsumerConfig`; durations are a `timedelta` or seconds."""
-
     durable_name: str | None
     name: str | None
     description: str | None
@@ -131,10 +118,7 @@ class ConsumerConfigFields(TypedDict, total=False):
     priority_timeout: timedelta | float | None
     extra: Mapping[str, Any]
 
-
 class ObjectStoreConfigFields(TypedDict, total=False):
-    """The fields of an `ObjectStoreConfig`; durations are a `timedelta` or seconds."""
-
     bucket: str
     description: str | None
     ttl: timedelta | float | None
