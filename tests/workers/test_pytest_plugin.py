@@ -97,7 +97,7 @@ def test_the_tests_on_the_page_pass(tmp_path: Path) -> None:
     output = run_pytest(
         tmp_path, "".join(each.code for each in blocks(page) if each.language == "python")
     )
-    assert " 6 passed" in output, output
+    assert " 8 passed" in output, output
 
 
 def test_the_plugin_is_not_loaded_unless_it_is_named() -> None:
