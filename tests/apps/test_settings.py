@@ -1,4 +1,4 @@
-"""The application of docs/tutorial/config: its settings change while it runs."""
+"""The application of docs/tutorial/buckets: its settings change while it runs."""
 
 from __future__ import annotations
 
