@@ -119,12 +119,9 @@ def publish_headers(
     options: Mapping[str, Any] | None = None,
     names: frozenset[str] = PUBLISH_OPTIONS,
 ) -> HeadersLike | None:
-    """
-    Return the headers of a message, with those for the publish options added.
-
-    The given headers are not modified; the other arguments take precedence over them. `names` are the
-    accepted options.
-    """
+    """Return the headers of a message, with those for the publish options added."""
+    # The given headers are not modified; the other arguments take precedence over them. `names` are
+    # the accepted options.
     extra: dict[str, str] = {}
     if msg_id is not None:
         extra[MSG_ID] = _text(msg_id, "msg_id")

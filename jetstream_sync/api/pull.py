@@ -91,12 +91,9 @@ class PullRequest:
                 raise InvalidOptionError(option, getattr(self, option), "requires a group")
 
     def single(self) -> PullRequest:
-        """
-        Return the request for one message, to which there is exactly one reply.
-
-        A heartbeat would be the reply. The status at the expiry takes its place, before a heartbeat is
-        missed.
-        """
+        """Return the request for one message, to which there is exactly one reply."""
+        # A heartbeat would be the reply. The status at the expiry takes its place, before a
+        # heartbeat is missed.
         expires_ns = self.heartbeat_ns * 3 // 2 or self.expires_ns
         return replace(self, batch=1, heartbeat_ns=0, expires_ns=expires_ns)
 
@@ -257,12 +254,9 @@ class PullLedger:
         self._limit = max(self._limit, self.delivered) + count
 
     def next_request(self) -> PullRequest | None:
-        """
-        Return the next request and count it as pending; ``None``: none is due.
-
-        It fills the buffer up to its limit, but requests no more messages than ``stop_after`` and
-        `allow()` permit.
-        """
+        """Return the next request and count it as pending; ``None``: none is due."""
+        # It fills the buffer up to its limit, but requests no more messages than stop_after and
+        # `allow()` permit.
         pull = self._pull
         limit = pull.request.max_bytes if pull.threshold_bytes else 0
         if self.pending_messages >= pull.threshold_messages and (
@@ -320,12 +314,7 @@ class PullLedger:
         return self.message(size)
 
     def request_ended(self, pending: tuple[int, int] | None) -> bool:
-        """
-        Subtract the undelivered messages and bytes of an ended request.
-
-        Returns:
-            Whether the request had the whole buffer available and delivered nothing.
-        """
+        """Subtract what an ended request did not deliver; return whether the whole buffer was not enough."""
         if pending is None:
             return False
         self.pending_messages = max(0, self.pending_messages - pending[0])
@@ -335,12 +324,10 @@ class PullLedger:
         return pending[1] >= self._pull.request.max_bytes > 0
 
     def _clear_without_bytes(self) -> None:
-        """
-        Reset the pending messages of a pull limited in bytes when no bytes are pending.
-
-        A request that delivered exactly its bytes ends without a status that reports its undelivered
-        messages. A request that delivered exactly its messages reports its undelivered bytes.
-        """
+        """Reset the pending messages of a pull limited in bytes when no bytes are pending."""
+        # A request that delivered exactly its bytes ends without a status that reports its
+        # undelivered messages. A request that delivered exactly its messages reports its
+        # undelivered bytes.
         if not self.pending_bytes:
             self.pending_messages = 0
 

@@ -49,11 +49,8 @@ class Metadata(NamedTuple):
 
 
 def ack_tokens(reply: bytes) -> list[bytes]:
-    """
-    Return the seven tokens that both forms share, from the stream's name on.
-
-    The tokens are stream, consumer, delivered, stream seq, consumer seq, timestamp and pending.
-    """
+    """Return the seven tokens that both forms share, from the stream's name on."""
+    # The tokens are stream, consumer, delivered, stream seq, consumer seq, timestamp and pending.
     tokens = reply.split(b".")
     if len(tokens) == 9 and reply.startswith(_PREFIX):
         return tokens[2:]
@@ -124,11 +121,9 @@ class DeliverySequence:
         return True
 
     def follow(self, first: bytes, last: bytes, count: int) -> bool:
-        """
-        Return whether a batch of messages contains the next deliveries, and record them if so.
-
-        Checking the last message is sufficient: sequences only grow, so a gap changes the last one.
-        """
+        """Return whether a batch of messages contains the next deliveries, and record them if so."""
+        # Checking the last message is sufficient: sequences only grow, so a gap changes the last
+        # one.
         before = self.last
         if before is None:
             before = consumer_sequence(first) - 1
@@ -140,11 +135,8 @@ class DeliverySequence:
         return True
 
     def jump(self, reply: bytes) -> int:
-        """
-        Record a message with any sequence, and return the number of missing messages before it.
-
-        A lower sequence (the consumer was reset or moved) is not a gap.
-        """
+        """Record a message with any sequence, and return the number of missing messages before it."""
+        # A lower sequence (the consumer was reset or moved) is not a gap.
         sequence = consumer_sequence(reply)
         missing = self.missing(sequence - 1)
         self.last = sequence

@@ -129,12 +129,9 @@ class Routes:
     # --- consumers ------------------------------------------------------------------------------
 
     def consumer_create(self, stream: str, consumer: str, filter_subject: str | None) -> str:
-        """
-        Create or change a consumer.
-
-        A single filter subject is part of the subject, so that permissions can depend on it; several
-        filters are not, and neither is one that is too long for that.
-        """
+        """Create or change a consumer."""
+        # A single filter subject is part of the subject, so that permissions can depend on it;
+        # several filters are not, and neither is one that is too long for that.
         route = f"{self.prefix}.CONSUMER.CREATE.{stream}.{consumer}"
         filtered = f"{route}.{filter_subject}"
         return filtered if filter_subject and fits_request(filtered) else route

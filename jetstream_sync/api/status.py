@@ -74,14 +74,7 @@ _STATUSES: Final[tuple[tuple[int, str, PullStatusKind, type[PullError] | None], 
 
 
 def parse_pull_status(header: bytes, payload: bytes) -> PullStatus | None:
-    """
-    Parse a message on the inbox of a pull as a status.
-
-    `payload`: the payload; a message with a payload is never a status.
-
-    Returns:
-        The parsed status, or ``None`` for a user message.
-    """
+    """Return the status in a message on the inbox of a pull; ``None``: it is for the user."""
     if payload or not header:
         return None
     status = parse_status(header)

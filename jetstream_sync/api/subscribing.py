@@ -75,11 +75,8 @@ class SubscribeRequest:
         config: ConsumerConfig | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> SubscribeRequest:
-        """
-        Create a request, with all checks that need no server.
-
-        `bind`: the name of a consumer that must exist.
-        """
+        """Create a request, with all checks that need no server."""
+        # `bind`: the name of a consumer that must exist.
         if stream is not None:
             check_stream_name(stream)
         if not subject and not stream:

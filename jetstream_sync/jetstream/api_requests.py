@@ -144,12 +144,9 @@ class APIRequests:
     def ask(
         self, route: str, body: Mapping[str, Any] | None = None, deadline: Deadline | None = None
     ) -> dict[str, Any]:
-        """
-        Send a request and return the decoded answer.
-
-        A request that changes nothing is sent again, within the deadline, while there is no reply or no
-        leader that could answer it.
-        """
+        """Send a request and return the decoded answer."""
+        # A request that changes nothing is sent again, within the deadline, while there is no reply
+        # or no leader that could answer it.
         payload = b"" if body is None else dumps(body)
         deadline = deadline or self.deadline()
         reading = self.routes.is_reading(route)
@@ -171,11 +168,8 @@ class APIRequests:
         read: Callable[[Delivery], T],
         repeat_after: float = 0.0,
     ) -> T:
-        """
-        Send a request, and return what ``read`` makes of the reply.
-
-        As bytes the subject is not checked: the filter in a consumer's route may have wildcards.
-        """
+        """Send a request, and return what ``read`` makes of the reply."""
+        # As bytes the subject is not checked: the filter in a consumer's route may have wildcards.
         began = monotonic()
         size = 0
         try:
@@ -254,11 +248,8 @@ class APIRequests:
     def pages(
         self, route: str, items: str, body: Mapping[str, Any] | None = None
     ) -> Iterator[list[Any]]:
-        """
-        Ask for a list page by page, and yield each page's items.
-
-        No item is yielded twice, although pages may overlap after a change.
-        """
+        """Ask for a list page by page, and yield each page's items."""
+        # No item is yielded twice, although pages may overlap after a change.
         known: set[str] = set()
         offset = 0
         while True:
@@ -328,11 +319,8 @@ def stream_info(
     subjects_filter: str | None = None,
     deleted_details: bool = False,
 ) -> StreamInfo:
-    """
-    Ask for a stream's config and state; see `Stream.info()`.
-
-    The server sends at most 100,000 subjects at a time; they are put together here.
-    """
+    """Ask for a stream's config and state; see `Stream.info()`."""
+    # The server sends at most 100,000 subjects at a time; they are put together here.
     body: dict[str, Any] = {}
     if deleted_details:
         body["deleted_details"] = True
@@ -415,12 +403,9 @@ class EchoCheck:
         return fields_left_out(self._asked, given)
 
     def is_new(self, created: datetime, now: datetime | None) -> bool:
-        """
-        Return whether something was made by this request, by the times in the answer.
-
-        The answer does not tell: a create that matches what exists is answered in the same way, also
-        with ``did_create``. In doubt, as with clocks of a cluster that differ, it was not.
-        """
+        """Return whether something was made by this request, by the times in the answer."""
+        # A create that matches an existing one gets the same reply, also with did_create. If the
+        # server clocks differ, assume that it was not.
         took = timedelta(seconds=monotonic() - self._started) + _CLOCK_STEP
         return now is not None and -took <= now - created <= took
 
@@ -465,12 +450,9 @@ class EchoCheck:
 def require_level(
     api: APIRequests, level: int, feature: str, deadline: Deadline | None = None
 ) -> None:
-    """
-    Raise unless the server's API has at least a level.
-
-    The level is asked for once for each API prefix, and again after a reconnect. Where this user may not
-    ask, the release of the server that we are connected to decides.
-    """
+    """Raise unless the server's API has at least a level."""
+    # The level is requested once for each API prefix, and again after a reconnect. If the user has
+    # no permission for the request, the release of the connected server decides.
     core, levels = api.core, api.caches.levels
     reconnects = core.reconnects
     known = levels.get(api.routes.prefix)

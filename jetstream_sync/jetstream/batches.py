@@ -110,12 +110,7 @@ class AtomicBatchSender(MessageReceiver):
         subjects: frozenset[bytes],
         deadline: Deadline,
     ) -> PubAck:
-        """
-        Send the messages of a batch, and wait until they are stored.
-
-        Returns:
-            The acknowledgement of the last message.
-        """
+        """Send the messages of a batch; return the acknowledgement of the last one."""
         self._subjects = subjects
         self._events.items.clear()
         buffer = b"".join(commands)
@@ -253,11 +248,8 @@ def batch_commands(
     answered: Iterable[int],
     limit: float = math.inf,
 ) -> list[bytes]:
-    """
-    Return the commands of the messages of a batch; `MaxPayloadError`: one is larger than the limit.
-
-    The last message and those whose numbers are in `answered` request a reply.
-    """
+    """Return the commands of the messages of a batch; raise if one is larger than the limit."""
+    # The last message and those whose numbers are in `answered` request a reply.
     head = b"%bNats-Batch-Id: %b\r\nNats-Batch-Sequence: " % (_STATUS_LINE, batch)
     last = len(items)
     with_reply = {last, *answered}

@@ -38,11 +38,8 @@ FAILED_NAK_DELAY_S: Final = 5.0
 
 
 def nak_failed(msg: JetStreamMsg, config: ConsumerConfig | None) -> None:
-    """
-    Negatively acknowledge a message whose callback raised, unless the callback settled it.
-
-    The redelivery is delayed, because a short failure would otherwise use up ``max_deliver`` at once.
-    """
+    """Negatively acknowledge a message whose callback raised, unless the callback settled it."""
+    # The redelivery is delayed, because a short failure would otherwise use up max_deliver at once.
     if msg.is_acked:
         return
     delay = FAILED_NAK_DELAY_S

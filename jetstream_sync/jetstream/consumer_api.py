@@ -82,11 +82,8 @@ def add_consumer(
     *,
     pedantic: bool = False,
 ) -> ConsumerInfo:
-    """
-    Create or update a consumer of any kind.
-
-    `pedantic`: whether the server rejects a config instead of silently correcting it.
-    """
+    """Create or update a consumer of any kind."""
+    # `pedantic`: whether the server rejects a config instead of silently correcting it.
     check_stream_name(stream)
     name = config.name or config.durable_name
     is_ours = name is None
@@ -164,12 +161,9 @@ def resume_consumer(api: APIRequests, stream: str, name: str) -> ConsumerPause:
 def reset_consumer(
     api: APIRequests, stream: str, name: str, seq: int | None = None
 ) -> ConsumerReset:
-    """
-    Reset a consumer to a sequence, or to its ack floor.
-
-    The consumer itself replies (nats-server's ``processResetReq``), so there is no reply if it does
-    not exist or is on an older server. It is therefore looked up first.
-    """
+    """Reset a consumer to a sequence, or to its ack floor."""
+    # The consumer itself replies (nats-server's processResetReq), so there is no reply if it does
+    # not exist or is on an older server. It is therefore looked up first.
     if seq is not None:
         check_int("seq", seq, 1, LAST_SEQUENCE)
     deadline = api.deadline()

@@ -128,11 +128,8 @@ def _stored(
 
 
 def _pop_last(headers: Headers, name: str) -> str:
-    """
-    Take out the last value of a header, which the server added.
-
-    A message that was republished has such headers of its own, which stay.
-    """
+    """Take out the last value of a header, which the server added."""
+    # A message that was republished has such headers of its own, which stay.
     values = headers.get_all(name)
     if not values:
         raise InvalidResponseError(f"a direct get answered without the header {name}")
@@ -167,13 +164,8 @@ _UP_TO: Final = "Nats-UpTo-Sequence"
 def direct_get_many(
     api: APIRequests, stream: str, request: Mapping[str, Any], deadline: Deadline
 ) -> list[StoredMsg]:
-    """
-    Get messages from any server that has the stream.
-
-    Returns:
-        The messages, one at least. Where the answer broke off they are what had come, which is in
-        order and without gaps.
-    """
+    """Get messages from any server that has the stream, at least one."""
+    # If the reply was cut off, the list holds the messages received so far, in order and without gaps.
     route = api.routes.direct_get(stream)
     items, error = _collect(api, route, request, deadline)
     if error is not None and not items:
@@ -225,11 +217,8 @@ _PAGE_RETRY_DELAY_S: Final = 0.05
 def direct_get_last(
     api: APIRequests, stream: str, request: Mapping[str, Any]
 ) -> Iterator[StoredMsg]:
-    """
-    Get the last messages of many subjects from any server that has the stream.
-
-    The first page is requested by the call, the others by the iteration.
-    """
+    """Get the last messages of many subjects from any server that has the stream."""
+    # The first page is requested by the call, the others by the iteration.
     page = _last_page(api, stream, request)
     if not page.messages and "up_to_seq" in request:
         page = _search_again(api, stream, request, page)
@@ -237,12 +226,9 @@ def direct_get_last(
 
 
 def _search_again(api: APIRequests, stream: str, request: Mapping[str, Any], page: _Page) -> _Page:
-    """
-    Return the first page for a sequence up to which no message was found.
-
-    With file storage, servers find none up to a sequence that they do not have yet. That is a sequence
-    beyond the end of the stream, or the server that replied is behind.
-    """
+    """Return the first page for a sequence up to which no message was found."""
+    # With file storage, servers find none up to a sequence that they do not have yet. That is a
+    # sequence beyond the end of the stream, or the server that replied is behind.
     info = stream_info(api, stream)
     last = min(request["up_to_seq"], info.state.last_seq)
     attempts = _PAGE_ATTEMPTS if (info.config.num_replicas or 1) > 1 else 1

@@ -28,10 +28,8 @@ class HeartbeatTimeout:
         self.limit: float = interval * intervals
 
     def left(self, last_seen: float) -> float:
-        """Return the seconds until the timeout expires; negative afterwards.
-
-        ``last_seen`` is a monotonic time.
-        """
+        """Return the seconds until the timeout expires; negative afterwards."""
+        # last_seen is a monotonic time.
         return last_seen + self.limit - monotonic()
 
     def error(self, consumer: str) -> NoHeartbeatError:

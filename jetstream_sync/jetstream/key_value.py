@@ -736,9 +736,8 @@ class KeyValue(ForeignNames):
             options.get("resume_from_revision"),
         )
         consumer["headers_only"] = options.get("meta_only", False)
-        inactive_threshold = options.get("inactive_threshold")
-        if inactive_threshold is not None:
-            consumer["inactive_threshold"] = inactive_threshold
+        if (threshold := options.get("inactive_threshold")) is not None:
+            consumer["inactive_threshold"] = threshold
         stored = list(map(self._subjects.pattern, _patterns(keys)))
         make = partial(self._watch, stored, consumer, options.get("ignore_deletes", False))
         return watch_or_handle(self._api, make, cb, current_cb)

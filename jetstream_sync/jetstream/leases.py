@@ -195,11 +195,9 @@ class Leases(NoLeases):
     # --- called by the taking threads -------------------------------------------------------------
 
     def admits(self, reply: bytes) -> bool:
-        """
-        Return whether a message taken after `fresh_until` still has its lease.
-
-        If not, and `unsure` is set, the caller keeps the message, calls `verify()`, and asks again.
-        """
+        """Return whether a message taken after `fresh_until` still has its lease."""
+        # If not, and `unsure` is set, the caller keeps the message, calls `verify()`, and asks
+        # again.
         numbers = _numbers(reply)
         if numbers is None:
             return True  # not from a stream: the user has to handle that
@@ -281,11 +279,8 @@ class Leases(NoLeases):
         return self._shortest * _RENEWAL_FRACTION
 
     def renewed(self, deliveries: Iterable[Delivery], now: float) -> list[bytes]:
-        """
-        Record new leases, and return the reply subjects of the messages to renew.
-
-        An expired lease cannot be renewed: the server may have redelivered the message.
-        """
+        """Record new leases, and return the reply subjects of the messages to renew."""
+        # An expired lease cannot be renewed: the server may have redelivered the message.
         with self._lock:
             live = now < self._run.received + self._shortest
             horizon = self._run.first if live else _ALWAYS

@@ -500,11 +500,8 @@ class MessagePuller:
             self._ready.clear()
 
     def _is_deliverable(self, delivery: Delivery) -> bool:
-        """
-        Return whether the lease of a message is still valid; ``_lock`` is held.
-
-        If not, the message is dropped, or put back until the consumer's config has been read.
-        """
+        """Return whether the lease of a message is still valid; ``_lock`` is held."""
+        # If not, the message is dropped, or put back until the consumer's config has been read.
         if self._leases.admits(delivery[1]):
             return True
         if self._leases.unsure:

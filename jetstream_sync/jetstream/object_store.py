@@ -496,13 +496,10 @@ class ObjectStore(ForeignNames):
     def _remove_old(
         self, info: ObjectInfo, sequence: int, renamed: ObjectInfo, deadline: Deadline
     ) -> None:
-        """
-        Remove the info under the old name of a renamed object.
-
-        Both names have the same chunks for a moment. A writer that replaces or deletes the object under
-        its old name meanwhile purges them. The purge of the old info tells: it is bounded by the sequence
-        of that info, which is gone then.
-        """
+        """Remove the info under the old name of a renamed object."""
+        # Both names have the same chunks for a moment. A writer that replaces or deletes the object
+        # under its old name meanwhile purges them. The purge response of the old info shows it: the
+        # purge is bounded by the sequence of that info, which is gone then.
         subject = info_subject(self.bucket, info.name)
         self._bucket.forget(info.nuid)
         while not self._bucket.purge(subject, deadline, before=sequence + 1):

@@ -109,11 +109,8 @@ class ObjectBucket:
     def last_info(
         self, name: str, deadline: Deadline, *, to_replace: bool = False
     ) -> tuple[ObjectInfo | None, int]:
-        """
-        Return the info of an object, and its sequence; ``None`` and 0 if there is none.
-
-        The leader of the stream answers, so the info of an earlier change is always seen.
-        """
+        """Return the info of an object, and its sequence; ``None`` and 0 if there is none."""
+        # The leader of the stream answers, so the info of an earlier change is always seen.
         request = {"last_by_subj": info_subject(self.name, name)}
         try:
             with self.errors():
@@ -190,12 +187,10 @@ class ObjectBucket:
         return Deadline(_CLEANUP_TIMEOUT_S)
 
     def settle(self, deadline: Deadline) -> bool:
-        """
-        Wait until the server has processed every message that was sent before; return whether it has.
-
-        Messages of one stream are processed in order, but requests to the API are not. After an exception
-        it is not known which messages were sent. Another message on a subject of its own finds out.
-        """
+        """Wait until the server has processed every message that was sent before; return whether it has."""
+        # Messages of one stream are processed in order, but requests to the API are not. After an
+        # exception it is not known which messages were sent. Another message on a subject of its
+        # own finds out.
         nuid = os.urandom(11).hex()
         self.mark_dead(nuid, 1)
         try:

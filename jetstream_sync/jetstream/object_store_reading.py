@@ -35,7 +35,7 @@ from .object_store_bucket import ObjectBucket
 from .object_store_writing import ProgressCallback
 from .ordered import OrderedPuller
 from .ordered_cursor import (
-    INACTIVE_THRESHOLD_S,
+    UNREAD_LIMIT_S,
     OrderedCursor,
     OrderedOptions,
     pull_cursor,
@@ -145,11 +145,8 @@ class Download:
         api = bucket.api
         buffered = max(_BUFFERED_BYTES, 2 * (api.core.max_payload + _HEADER_RESERVE))
         pull = continuous_pull({"max_bytes": buffered, "heartbeat": _HEARTBEAT_S})
-        options: OrderedOptions = {
-            "filter_subjects": self._subject,
-            "inactive_threshold": INACTIVE_THRESHOLD_S,
-        }
-        cursor = pull_cursor(api, bucket.stream, options, OrderedCursor)
+        options: OrderedOptions = {"filter_subjects": self._subject}
+        cursor = pull_cursor(api, bucket.stream, options, OrderedCursor, UNREAD_LIMIT_S)
         puller = OrderedPuller(api, cursor, pull)
         with bucket.errors():
             puller.start(api.deadline())
@@ -160,11 +157,8 @@ class Download:
         return puller
 
     def _check_next(self, deadline: Deadline) -> None:
-        """
-        Raise the error for a missing chunk, unless the leader has the next one.
-
-        A consumer on a replica that is behind reports that nothing is pending.
-        """
+        """Raise the error for a missing chunk, unless the leader has the next one."""
+        # A consumer on a replica that is behind reports that nothing is pending.
         with suppress(TimeoutError):
             if not self._is_next_stored(deadline):
                 raise self._missing(deadline)

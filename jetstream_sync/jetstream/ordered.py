@@ -215,14 +215,8 @@ class OrderedPuller:
         return messages
 
     def silent_state(self, deadline: Deadline) -> ConsumerInfo | None:
-        """
-        Request the state of a consumer that was silent for a while.
-
-        What the server sent before it answers should have arrived with the answer.
-
-        Returns:
-            The state; ``None``: it is unknown, or a message or status has arrived meanwhile.
-        """
+        """Return the state of a silent consumer; ``None``: unknown, or something has arrived meanwhile."""
+        # What the server sent before its reply should have arrived with the reply.
         consumer, messages = self._cursor.consumer, self._messages
         if consumer is None or messages is None:
             return None
@@ -234,11 +228,8 @@ class OrderedPuller:
         return None if messages.has_arrived() else state
 
     def find_lost_replies(self, deadline: Deadline) -> None:
-        """
-        Send one request per message from now on if the server sent messages that did not arrive.
-
-        A service import forwards one reply per request, also one that keeps the names of the API.
-        """
+        """Send one request per message from now on if the server sent messages that did not arrive."""
+        # A service import forwards one reply per request, also one that keeps the names of the API.
         state = self.silent_state(deadline)
         if state is not None and state.delivered.consumer_seq > self._cursor.consumer_seq:
             log.info("ordered consumer on %r: only one reply per request", self._cursor.stream)
@@ -296,7 +287,7 @@ class OrderedConsumer:
     Returned by `Stream.ordered_consumer` and `JetStream.ordered_consumer`. Each `messages()` and
     `consume()` starts at the position of the options; `fetch()` and `next()` continue from one call to
     the next. `close()`, or the end of a ``with`` block, deletes the server's consumers at once;
-    otherwise the server deletes them after ``inactive_threshold``. Any thread may call the methods; one
+    otherwise the server deletes them after some minutes without a reader. Any thread may call the methods; one
     thread at a time fetches.
     """
 
@@ -481,11 +472,8 @@ class OrderedConsumer:
         return self._fetch(request, Deadline(NO_WAIT_TIMEOUT_S))
 
     def _fetch(self, request: PullRequest, deadline: Deadline) -> list[JetStreamMsg]:
-        """
-        Pull until there are messages, the server reports that there are none, or the deadline.
-
-        After an exception the next fetch returns the messages that this one has received.
-        """
+        """Pull until there are messages, the server reports that there are none, or the deadline."""
+        # After an exception the next fetch returns the messages that this one has received.
         self._check_open()
         messages: list[JetStreamMsg] = []
         start = b""
@@ -521,13 +509,11 @@ class OrderedConsumer:
                 return
 
     def _pull(self, request: PullRequest, deadline: Deadline, messages: list[JetStreamMsg]) -> bool:
-        """
-        Send one request, append its messages to the list, and return whether its reply was complete.
-
-        The server's consumer is reused only after a complete reply. Otherwise (a timeout, a reconnect,
-        an exception such as a Ctrl-C) it may have sent more messages than arrived, and without a later
-        message no gap would reveal that. The next pull then creates a new consumer.
-        """
+        """Send one request, append its messages to the list, and return whether its reply was complete."""
+        # The server's consumer is reused only after a complete reply. Otherwise (a timeout, a
+        # reconnect, an exception such as a Ctrl-C) it may have sent more messages than arrived, and
+        # without a later message no gap would reveal that. The next pull then creates a new
+        # consumer.
         requester, self._requester = self._requester, None
         if requester is None or self._reconnects != self._api.core.reconnects:
             requester = self._renewed(at_least(deadline, _MIN_CREATE_TIMEOUT_S))

@@ -40,9 +40,9 @@ from .direct_get import leader_get
 
 #: Seconds after which the server deletes the consumer of a watch or a download that has no reader. One
 #: that reads again later creates another consumer.
-INACTIVE_THRESHOLD_S: Final = 30.0
+UNREAD_LIMIT_S: Final = 30.0
 
-_INACTIVE_THRESHOLD: Final = timedelta(minutes=5)
+_INACTIVE_THRESHOLD_S: Final = 300.0
 #: Timeout of one attempt to create a consumer, in seconds: the first and the maximum; it doubles each
 #: time. A request to a leader that has just gone gets no reply.
 _FIRST_CREATE_TIMEOUT_S: Final = 2.0
@@ -210,11 +210,9 @@ class OrderedCursor:
     def renew(
         self, deadline: Deadline, deliver_to: Callable[[], str] | None = None
     ) -> ServerConsumer:
-        """
-        Create a consumer that continues from the position, and delete the old one.
-
-        If several consumers in a row end at once and without a message, there is a delay before the next.
-        """
+        """Create a consumer that continues from the position, and delete the old one."""
+        # If several consumers in a row end at once and without a message, there is a delay before
+        # the next.
         self._count_short_lives()
         self.drop()
         if self._create_at is not None:
@@ -291,11 +289,9 @@ class OrderedCursor:
         return last
 
     def last_match(self, deadline: Deadline) -> int:
-        """
-        Request the last sequence that the filters select at the leader.
-
-        0: there is none, or there are so many filters that a request for each would take too long.
-        """
+        """Request the last sequence that the filters select at the leader."""
+        # 0: there is none, or there are so many filters that a request for each would take too
+        # long.
         first = self._first
         filters = first.get("filter_subjects") or [first.get("filter_subject", ">")]
         if len(filters) > _MAX_ASKED_FILTERS:
@@ -339,13 +335,11 @@ class OrderedCursor:
         return not self.stopping
 
     def _starts_early(self, consumer: ServerConsumer, position: int, deadline: Deadline) -> bool:
-        """
-        Return whether a new consumer starts before a position because its server lags.
-
-        A server whose replica of the stream ends before the requested start lowers it to that end, and
-        would deliver messages again. If the stream itself ends before the position (it was created
-        again, or lost its last messages), the start of the consumer becomes the position.
-        """
+        """Return whether a new consumer starts before a position because its server lags."""
+        # A server whose replica of the stream ends before the requested start lowers it to that
+        # end, and would deliver messages again. If the stream itself ends before the position (it
+        # was created again, or lost its last messages), the start of the consumer becomes the
+        # position.
         if consumer.start >= position:
             return False
         if self.last_seq(deadline) >= position:
@@ -382,6 +376,7 @@ def pull_cursor(
     stream: str,
     options: OrderedOptions,
     cursor_type: type[OrderedCursorT],
+    inactive_s: float = _INACTIVE_THRESHOLD_S,
 ) -> OrderedCursorT:
     """Return the cursor of an ordered pull consumer, before its first message."""
     check_known(options, OrderedOptions.__annotations__)
@@ -396,6 +391,7 @@ def pull_cursor(
     filters = options.get("filter_subjects") or ()
     metadata = options.get("metadata")
     known: dict[str, Any] = {
+        "inactive_threshold": inactive_s,
         **options,
         "filter_subjects": (filters,) if isinstance(filters, str) else tuple(filters),
         "metadata": None if metadata is None else tuple(metadata.items()),
@@ -412,7 +408,7 @@ def _pull_config(
     opt_start_seq: int | None = None,
     opt_start_time: datetime | None = None,
     replay_policy: ReplayPolicy | str = ReplayPolicy.INSTANT,
-    inactive_threshold: float | timedelta = _INACTIVE_THRESHOLD,
+    inactive_threshold: float | timedelta,
     headers_only: bool = False,
     **_: object,
 ) -> dict[str, Any]:

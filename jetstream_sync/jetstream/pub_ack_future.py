@@ -109,15 +109,9 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
     def settle_run(
         cls, pending: dict[bytes, PubAckFuture], deliveries: list[Delivery], token_at: int
     ) -> list[Delivery]:
-        """
-        Settle the futures of acknowledgements for which no thread waits and which have no callback.
-
-        It runs no user code, so the reader may call it. The settled futures are removed from
-        ``pending``.
-
-        Returns:
-            The other acknowledgements.
-        """
+        """Settle the futures without a waiting thread or callback; return the other acks."""
+        # It runs no user code, so the reader may call it. The settled futures are removed from
+        # pending.
         if speedups.settle_futures is not None:
             left = speedups.settle_futures(cls, pending, deliveries, token_at)
             if left is not None:
@@ -159,11 +153,8 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
                 super().add_done_callback(call)  # calls it now, and logs what it raises
 
     def forked(self, error: ForkedConnectionError) -> None:
-        """
-        Settle it in a forked child with this error, unless it was settled just before.
-
-        No lock is taken. `_settle_in_child` settles the standard part, if there is one.
-        """
+        """Settle it in a forked child with this error, unless it was settled just before."""
+        # No lock is taken. `_settle_in_child` settles the standard part, if there is one.
         self.message = None
         if self._outcome is None:
             self._outcome = error
@@ -250,13 +241,10 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
 
 
 def _settle_in_child() -> None:
-    """
-    Settle the futures of the parent in a forked child.
-
-    A loop over `concurrent.futures.as_completed` that contains the fork continues. At the fork, another
-    thread of the parent may have held the lock of a standard part. So a separate thread settles these
-    parts; if it blocks, the remaining parts are created again.
-    """
+    """Settle the futures of the parent in a forked child."""
+    # A loop over `concurrent.futures.as_completed` that contains the fork continues. At the fork,
+    # another thread of the parent may have held the lock of a standard part. So a separate thread
+    # settles these parts; if it blocks, the remaining parts are created again.
     global _lock  # noqa: PLW0603 - one for all futures, or each would cost more
     _lock = threading.RLock()
     left = list(_watched)

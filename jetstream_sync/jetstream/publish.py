@@ -248,11 +248,7 @@ class Publisher(MessageReceiver):
             self._acks.put((_Event.DISCONNECTED,), 1)
 
     def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
-        """
-        Fail the last message to the subject, or all messages if the inbox is not permitted.
-
-        Return whether there was such a message.
-        """
+        """Fail the last message to the subject, or all if the inbox is not permitted; return whether any."""
         if error.operation == "subscribe":
             self._inbox_denied(error)
             return True

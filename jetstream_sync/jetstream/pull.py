@@ -129,12 +129,9 @@ class PullInbox(MessageReceiver):
         self.connected: bool = core.address is not None
 
     def close(self, *, deferred: bool = False) -> None:
-        """
-        Remove the subscription; received messages stay readable.
-
-        `deferred`: send the UNSUB with the next command. If a request may still be open, the UNSUB
-        must be sent at once, because the server would keep delivering to this inbox.
-        """
+        """Remove the subscription; received messages stay readable."""
+        # `deferred`: send the UNSUB with the next command. If a request may still be open, the
+        # UNSUB must be sent at once, because the server would keep delivering to this inbox.
         self._closed = True
         if deferred:
             self._core.remove_subscription_deferred(self.subscription)
@@ -483,21 +480,12 @@ class PullRequester:
         self.pin_id = None
 
     def silent_when_deleted(self) -> bool:
-        """
-        Return whether a request to a missing consumer gets no reply at all.
-
-        This is the case with servers before 2.11. Later servers reply "no responders" at once.
-        """
+        """Return whether a request to a missing consumer gets no reply at all."""
+        # This is the case with servers before 2.11. Later servers reply "no responders" at once.
         return _before_2_11(self.core.info.version)
 
     def check_consumer_exists(self, deadline: Deadline) -> Error | None:
-        """
-        Check whether a silent consumer still exists.
-
-        Returns:
-            The error if it does not; ``None``: it exists, or the check failed for now, so a retry is
-            useful.
-        """
+        """Return the error if a silent consumer is gone; ``None``: a retry is useful."""
         try:
             consumer_info(
                 self._api, self.stream, self.consumer, deadline.sooner(_CONSUMER_CHECK_TIMEOUT_S)
@@ -593,11 +581,8 @@ class Fetch:
                 kept.close()
 
     def keep_unread(self) -> None:
-        """
-        Keep the messages for the next fetch if the server redelivers none.
-
-        For an exception such as a KeyboardInterrupt, which keeps them from the caller.
-        """
+        """Keep the messages for the next fetch if the server redelivers none."""
+        # For an exception such as a KeyboardInterrupt, which keeps them from the caller.
         if self._requester.without_acks:
             self._requester.keep_unread(self._messages)
 

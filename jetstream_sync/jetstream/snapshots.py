@@ -305,12 +305,9 @@ def _restore(
 
 
 def _remove_part(api: APIRequests, info: SnapshotInfo, deadline: Deadline) -> None:
-    """
-    Delete a partly restored stream, if there is one; raise nothing.
-
-    From server 2.15 on, the stream is visible during a restore and remains after an abort. A cluster
-    may keep the name reserved without a stream.
-    """
+    """Delete a partly restored stream, if there is one; raise nothing."""
+    # From server 2.15 on, the stream is visible during a restore and remains after an abort. A
+    # cluster may keep the name reserved without a stream.
     name = info.config.name
     try:
         if _is_partial(api, info, deadline):

@@ -521,7 +521,7 @@ class Stream(ForeignNames):
             Error: otherwise as `create_consumer()`.
 
         Example:
-            >>> consumer = stream.create_or_update_consumer(durable_name="billing", max_ack_pending=100)
+            >>> consumer = stream.create_or_update_consumer(durable_name="billing", max_deliver=5)
             >>> consumer.info().num_pending
             3
 
@@ -830,11 +830,9 @@ class Stream(ForeignNames):
 
 
 def every_last_msg(stream: Stream, subject: str) -> Iterator[StoredMsg]:
-    """
-    Yield the last message of each subject that matches, for any number of subjects.
-
-    With more of them than a server returns at once, the messages are not those of one point in time.
-    """
+    """Yield the last message of each subject that matches, for any number of subjects."""
+    # With more of them than a server returns at once, the messages are not those of one point in
+    # time.
     if stream.cached_info.config.allow_direct:
         found: Iterator[StoredMsg] | None = None
         with suppress(TooManyResultsError, NoRespondersError, ServerTooOldError):

@@ -67,12 +67,7 @@ def find_stream(api: APIRequests, request: SubscribeRequest) -> str:
 
 
 def find_consumer(api: APIRequests, stream: str, request: SubscribeRequest) -> ConsumerInfo | None:
-    """
-    Look the consumer up, and check that the subscription matches it.
-
-    Returns:
-        The consumer info; ``None``: it must be created.
-    """
+    """Return the checked info of the requested consumer; ``None``: it must be created."""
     if request.consumer is None:
         return None
     try:
@@ -86,12 +81,7 @@ def find_consumer(api: APIRequests, stream: str, request: SubscribeRequest) -> C
 def create_or_find(
     api: APIRequests, stream: str, request: SubscribeRequest, config: ConsumerConfig
 ) -> tuple[ConsumerInfo, bool]:
-    """
-    Create a consumer, or look up the one that another client has just created.
-
-    Returns:
-        The consumer info, and whether it was created here.
-    """
+    """Create or look up a consumer; return its info, and whether it was created here."""
     try:
         return add_consumer(api, stream, config, CREATE), True
     except (ConsumerExistsError, ConsumerNameInUseError):
@@ -115,12 +105,9 @@ def _existing(api: APIRequests, stream: str, name: str, request: SubscribeReques
 
 
 def resolve_pull_consumer(api: APIRequests, request: SubscribeRequest) -> ResolvedConsumer:
-    """
-    Find or create the consumer of a pull subscription.
-
-    A bound consumer that cannot be looked up is assumed to exist (ADR-15): pulling from it may be
-    permitted although the lookup is not.
-    """
+    """Find or create the consumer of a pull subscription."""
+    # A bound consumer that cannot be looked up is assumed to exist (ADR-15): pulling from it may be
+    # permitted although the lookup is not.
     stream = find_stream(api, request)
     try:
         info = find_consumer(api, stream, request)

@@ -60,7 +60,7 @@ from .message import JetStreamMsg
 from .messages import MessagePuller, until_stopped
 from .ordered import OrderedPuller, OrderedRequester, at_least
 from .ordered_cursor import (
-    INACTIVE_THRESHOLD_S,
+    UNREAD_LIMIT_S,
     OrderedCursor,
     OrderedOptions,
     ServerConsumer,
@@ -274,16 +274,13 @@ class _Initial:
         return False
 
     def _ends_round(self, reply: bytes) -> bool:
-        """
-        Return whether messages that were replaced before their delivery have been received as well.
-
-        A message that is replaced before its delivery is delivered with its new sequence, behind the
-        others, and new subjects may take its place in the count. A message can report that nothing is
-        pending although there are such messages, because the server counts a stored message with a
-        delay. So the count is complete only with messages that existed before the consumer. Otherwise
-        the watch reads on up to the present end of the stream, again if values were replaced
-        meanwhile. The number of rounds is limited.
-        """
+        """Return whether messages that were replaced before their delivery have been received as well."""
+        # A message that is replaced before its delivery is delivered with its new sequence, behind
+        # the others, and new subjects may take its place in the count. A message can report that
+        # nothing is pending although there are such messages, because the server counts a stored
+        # message with a delay. So the count is complete only with messages that existed before the
+        # consumer. Otherwise the watch reads on up to the present end of the stream, again if
+        # values were replaced meanwhile. The number of rounds is limited.
         consumer = self._cursor.consumer
         tokens = ack_tokens(reply)
         position = int(tokens[3])
@@ -306,12 +303,10 @@ class _Initial:
         return consumer is not None and not consumer.pending and not self._is_behind()
 
     def _is_behind(self, position: int | None = None) -> bool:
-        """
-        Return whether the leader has matching messages behind a position, by default the last received.
-
-        The consumer counts what its own replica of the stream has, which can lag behind the leader. The
-        messages up to the last one of the leader are then the target of the next round.
-        """
+        """Return whether the leader has matching messages behind a position, by default the last received."""
+        # The consumer counts what its own replica of the stream has, which can lag behind the
+        # leader. The messages up to the last one of the leader are then the target of the next
+        # round.
         cursor = self._cursor
         position = cursor.position if position is None else position
         if not cursor.replicated or position >= cursor.end:
@@ -325,12 +320,7 @@ class _Initial:
         return self._target > position
 
     def check(self) -> bool:
-        """
-        Return whether the watch is current after a silence; request the consumer's state if that is due.
-
-        Raises:
-            PullError: new consumers have not helped.
-        """
+        """Return whether the watch is current after a silence; `PullError`: new consumers have not helped."""
         consumer = self._cursor.consumer
         if consumer is None:
             return False
@@ -394,12 +384,9 @@ class _LiveKeys:
             self._subjects.discard(delivery[0])
 
     def lost(self) -> list[Delivery] | None:
-        """
-        Return a marker for each key that had a value, and is not in the bucket any more.
-
-        Its marker was stored while the watch had no consumer, and was removed before there was another.
-        ``None``: the stream cannot be asked now.
-        """
+        """Return a marker for each key that had a value, and is not in the bucket any more."""
+        # Its marker was stored while the watch had no consumer, and was removed before there was
+        # another. None: the stream cannot be asked now.
         stored: set[str] = set()
         try:
             for pattern in self._filters:
@@ -468,8 +455,7 @@ class Watch(Generic[E]):
         self._api = api
         self._make = make
         self._not_found = not_found
-        options.setdefault("inactive_threshold", INACTIVE_THRESHOLD_S)
-        self._cursor = cursor = pull_cursor(api, stream, options, _WatchCursor)
+        self._cursor = cursor = pull_cursor(api, stream, options, _WatchCursor, UNREAD_LIMIT_S)
         policy = options.get("deliver_policy")
         cursor.from_scratch = policy == DeliverPolicy.LAST_PER_SUBJECT
         self._messages = _WatchMessages(api, cursor, _pull(_MAX_BUFFERED, _HEARTBEAT_S))
@@ -566,11 +552,9 @@ class Watch(Generic[E]):
     def _turn(
         self, lock_timeout_s: float, step: Callable[[Deadline], Any], deadline: Deadline
     ) -> Any:
-        """
-        Take a step while no other thread does, and return its result; `_BUSY`: another thread does.
-
-        After an exception such as a Ctrl-C, the entry that the step was about to return is the next one.
-        """
+        """Take a step while no other thread does, and return its result; `_BUSY`: another thread does."""
+        # After an exception such as a Ctrl-C, the entry that the step was about to return is the
+        # next one.
         self._taken = None
         if not self._lock.acquire(timeout=lock_timeout_s):
             return _BUSY
