@@ -3,83 +3,42 @@ Exceptions raised by jetstream_sync.
 
 Every exception that the package raises deliberately is one of these::
 
-    Error                                             base class
-    ├── InvalidArgumentError (also ValueError)        an argument is invalid
-    │   ├── BadSubjectError                           a subject, queue group or reply
-    │   ├── InvalidNameError                          a stream or consumer name
-    │   ├── InvalidHeaderError                        a header name or value
-    │   ├── InvalidOptionError                        an option or a combination of options
-    │   │   └── CredentialsError                      the credentials cannot be loaded or used
-    │   ├── MaxPayloadError                           payload with headers above the server's limit
-    │   └── SubscribeError                            the request conflicts with the consumer (ADR-15)
-    │       ├── SubjectRequiredError                  neither a subject nor a stream was given
-    │       ├── AmbiguousSubjectError                 several streams match the subject
-    │       ├── QueueHeartbeatError                   a queue subscription with an idle heartbeat
-    │       ├── QueueFlowControlError                 a queue subscription with flow control
-    │       ├── PullAckPolicyError                    a pull subscription without explicit acks
-    │       ├── PullOnPushConsumerError               a pull subscription to a push consumer
-    │       ├── PushOnPullConsumerError               a push subscription to a pull consumer
-    │       ├── DuplicateSubscriptionError            the push consumer already has a subscription
-    │       ├── QueueRequiredError                    no queue, but the consumer has a deliver group
-    │       ├── QueueMismatchError                    the consumer has another deliver group
-    │       ├── NoDeliverGroupError                   a queue, but the consumer has no deliver group
-    │       ├── SubjectMismatchError                  the subject differs from the consumer's filter
-    │       └── ConfigMismatchError                   an option differs from the consumer's config
-    ├── TimeoutError (also the built-in TimeoutError) the timeout of a call expired
+    Error (the base class)
+    ├── InvalidArgumentError (also ValueError)
+    │   ├── BadSubjectError, InvalidNameError, InvalidHeaderError, MaxPayloadError,
+    │   ├── InvalidOptionError
+    │   │   └── CredentialsError
+    │   └── SubscribeError
+    │       ├── SubjectRequiredError, AmbiguousSubjectError, QueueHeartbeatError,
+    │       ├── QueueFlowControlError, PullAckPolicyError, PullOnPushConsumerError,
+    │       ├── PushOnPullConsumerError, DuplicateSubscriptionError, QueueRequiredError,
+    │       └── QueueMismatchError, NoDeliverGroupError, SubjectMismatchError, ConfigMismatchError
+    ├── TimeoutError (also the built-in TimeoutError)
     │   └── DrainTimeoutError
-    ├── ConnectionClosedError (also ConnectionError)  the connection is closed, or was closed during the call
-    │   ├── ConnectionDrainingError                   the connection or subscription is draining
-    │   ├── ConnectionLostError                       the connection to the server was lost
-    │   ├── StaleConnectionError                      the server stopped answering pings
-    │   ├── ProtocolError                             the server violated the NATS protocol
-    │   ├── AuthorizationError                        the server refused the login
-    │   │   └── AuthenticationExpiredError            an accepted login has expired or was revoked
-    │   ├── SecureConnectionError                     TLS is required but not available, or failed
-    │   │   └── CertificateError                      the server's certificate is not trusted
-    │   ├── ServerRefusedError                        the server closed the connection with an error
-    │   └── ForkedConnectionError                     the connection belongs to the parent process
-    ├── NoServersError (also ConnectionError)         no server could be reached
-    ├── OutboundBufferLimitError                      disconnected, and the outbound buffer is full
-    ├── ServerUnavailableError                        nats-server cannot be started
+    ├── ConnectionClosedError (also ConnectionError)
+    │   ├── ConnectionDrainingError, ConnectionLostError, StaleConnectionError, ProtocolError,
+    │   ├── ServerRefusedError, ForkedConnectionError,
+    │   ├── AuthorizationError
+    │   │   └── AuthenticationExpiredError
+    │   └── SecureConnectionError
+    │       └── CertificateError
+    ├── NoServersError (also ConnectionError)
+    ├── OutboundBufferLimitError, ServerUnavailableError, NoRespondersError, ServiceError,
     ├── SubscriptionError
-    │   ├── BadSubscriptionError                      the subscription has ended
-    │   ├── SlowConsumerError                         messages were dropped: a pending limit was reached
-    │   └── PermissionsError                          the server does not permit the subject
-    ├── NoRespondersError                             no subscriber on the subject of a request
-    ├── ServiceError                                  a service answered a request with an error
+    │   └── BadSubscriptionError, SlowConsumerError, PermissionsError
     └── JetStreamError
-        ├── APIError                                  the server refused a request; see below
-        ├── NoStreamResponseError                     no stream stored the message
-        ├── InvalidResponseError                      a reply is malformed
-        ├── TooManyStalledMsgsError                   publish_async reached its limit of pending acks
-        ├── PullError                                 a pull request ended with an error status
-        │   ├── BadRequestStatusError                 400
-        │   ├── ConsumerDeletedError                  409 Consumer Deleted
-        │   ├── ConsumerIsPushBasedError              409 Consumer is push based
-        │   ├── LeadershipChangeError                 409 Leadership Change
-        │   ├── RequestLimitError                     409 Exceeded Max...
-        │   └── PinIDMismatchError                    423
-        ├── NoHeartbeatError                          heartbeats of a consumer were missed
-        ├── OrderedConsumerResetError                 an ordered consumer could not be recreated
-        ├── IteratorClosedError                       the iterator or consume handle was stopped
-        ├── NotJSMessageError                         the message is not from a stream
-        ├── MsgAlreadyAckdError                       the message was already acknowledged
-        ├── ConsumerSequenceMismatchError             messages of a push consumer are missing
-        ├── MessagesChangedError                      messages changed while they were read
-        ├── BatchUncertainError                       an atomic batch may or may not be stored
-        ├── FastPublishError                          a fast publish has ended early
-        ├── LockLostError                             a lock on a key is not held any more
-        ├── ConsumerGroupError                        a consumer group has an invalid or changed config
-        ├── ServerTooOldError                         the server does not support the request
-        ├── SnapshotBrokenError                       a snapshot ended early
-        ├── RestoreBrokenError                        the server stopped a restore
-        └── ObjectStoreError                          a request to an object store is not possible
-            ├── ObjectExistsError                     an object with this name exists
-            ├── ObjectLinkError                       a link cannot be created or followed
-            ├── ObjectReplacedError                   an object was replaced while it was read
-            ├── ObjectIncompleteError                 chunks of an object are missing
-            ├── DigestMismatchError                   the data of an object does not have its digest
-            └── UnsupportedDigestError                the digest is not a SHA-256
+        ├── APIError (the server refused a request; see below)
+        ├── PullError
+        │   ├── BadRequestStatusError, ConsumerDeletedError, ConsumerIsPushBasedError,
+        │   └── LeadershipChangeError, RequestLimitError, PinIDMismatchError
+        ├── ObjectStoreError
+        │   ├── ObjectExistsError, ObjectLinkError, ObjectReplacedError, ObjectIncompleteError,
+        │   └── DigestMismatchError, UnsupportedDigestError
+        ├── NoStreamResponseError, InvalidResponseError, TooManyStalledMsgsError, NoHeartbeatError,
+        ├── OrderedConsumerResetError, IteratorClosedError, NotJSMessageError, MsgAlreadyAckdError,
+        ├── ConsumerSequenceMismatchError, MessagesChangedError, BatchUncertainError,
+        ├── FastPublishError, LockLostError, ConsumerGroupError, ServerTooOldError,
+        └── SnapshotBrokenError, RestoreBrokenError
 
 `APIError` has a subclass for each error that a program is likely to catch, chosen by the server's
 ``err_code``, or by ``code`` if the ``err_code`` has no class::
@@ -87,16 +46,14 @@ Every exception that the package raises deliberately is one of these::
     APIError(code, err_code, description)
     ├── BadRequestError            400
     │   ├── StreamNameInUseError
-    │   │   ├── BucketExistsError
-    │   │   └── RestoreNameInUseError
-    │   ├── StreamSubjectOverlapError, ConsumerExistsError, ConsumerInvalidResetError,
-    │   ├── ConsumerNameInUseError, ConsumerDoesNotExistError, MaxConsumersError,
+    │   │   └── BucketExistsError, RestoreNameInUseError
     │   ├── WrongLastSequenceError
     │   │   └── WrongLastRevisionError, KeyExistsError
-    │   ├── WrongLastMsgIDError, WrongStreamError, ValueTooLargeError, ObjectStoreSealedError
+    │   ├── StreamSubjectOverlapError, ConsumerExistsError, ConsumerInvalidResetError,
+    │   ├── ConsumerNameInUseError, ConsumerDoesNotExistError, MaxConsumersError,
+    │   ├── WrongLastMsgIDError, WrongStreamError, ValueTooLargeError, ObjectStoreSealedError,
     │   ├── BatchNotEnabledError, BatchIncompleteError, BatchTooLargeError, BatchDuplicateError,
-    │   ├── CounterError, ScheduleError
-    │   └── MessageTTLDisabledError, ...
+    │   └── CounterError, ScheduleError, MessageTTLDisabledError
     ├── NotFoundError              404
     │   ├── ObjectNotFoundError
     │   │   └── ObjectDeletedError
@@ -109,20 +66,24 @@ Every exception that the package raises deliberately is one of these::
     ├── ServerError                500
     │   └── SnapshotFailedError, RestoreFailedError
     └── ServiceUnavailableError    503
-        ├── StreamFullError
-        └── JetStreamNotEnabledError, JetStreamNotEnabledForAccountError
+        └── StreamFullError, JetStreamNotEnabledError, JetStreamNotEnabledForAccountError
 
-Every exception can be pickled, because its fields are the constructor's arguments in order: Spark and
-multiprocessing send exceptions between processes.
+Every exception can be pickled.
 """
 
 from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from inspect import Parameter, Signature
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from .permission_errors import parse_permissions_violation
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+    from .records import dataclass_transform
 
 __all__ = [
     "APIError",
@@ -246,9 +207,55 @@ __all__ = [
     "WrongStreamError",
 ]
 
+_POSITIONAL: Final = Parameter.POSITIONAL_OR_KEYWORD
+
 
 class Error(Exception):
     """Base class of every exception that this package raises deliberately."""
+
+    #: The text of an error with fields.
+    _template: ClassVar[str] = ""
+
+
+_E = TypeVar("_E", bound=Error)
+
+
+@dataclass_transform(eq_default=False)
+def _with_fields(cls: type[_E]) -> type[_E]:
+    """
+    Give an error class a constructor for its annotated fields, and the text of its ``_template``.
+
+    The values of the fields are attributes and, in the same order, the ``args``.
+    """
+    own = {name: text for name, text in cls.__annotations__.items() if "ClassVar" not in text}
+    fields: dict[str, str] = {**getattr(cls, "_fields", {}), **own}
+    signature = Signature(
+        [
+            Parameter(
+                name, _POSITIONAL, default=getattr(cls, name, Parameter.empty), annotation=text
+            )
+            for name, text in {"self": "object", **fields}.items()
+        ]
+    )
+
+    def __init__(self: Error, *values: object, **named: object) -> None:  # noqa: N807
+        if named or len(values) != len(fields):
+            bound = signature.bind(self, *values, **named)
+            bound.apply_defaults()
+            values = bound.args[1:]
+        # Not that of the base class, which may have fewer fields.
+        Exception.__init__(self, *values)
+        vars(self).update(zip(fields, values, strict=True))
+
+    def __str__(self: Error) -> str:  # noqa: N807
+        return self._template.format(**vars(self))
+
+    __init__.__signature__ = signature  # type: ignore[attr-defined]
+    cls._fields = fields  # type: ignore[attr-defined]
+    cls.__init__ = __init__  # type: ignore[assignment]
+    if "_template" in vars(cls):
+        cls.__str__ = __str__  # type: ignore[assignment]
+    return cls
 
 
 # --- invalid arguments -----------------------------------------------------------------------
@@ -265,54 +272,46 @@ class InvalidArgumentError(Error, ValueError):
     """An argument is invalid; nothing was sent."""
 
 
+@_with_fields
 class BadSubjectError(InvalidArgumentError):
     """A subject, reply subject or queue group is malformed."""
 
-    def __init__(self, subject: str, reason: str) -> None:
-        super().__init__(subject, reason)
-        self.subject = subject
-        self.reason = reason
+    subject: str
+    reason: str
 
     def __str__(self) -> str:
         return f"subject {_short(self.subject)} is invalid: {self.reason}"
 
 
+@_with_fields
 class InvalidNameError(InvalidArgumentError):
     """A stream or consumer name is malformed."""
 
-    def __init__(self, kind: str, name: str, reason: str) -> None:
-        super().__init__(kind, name, reason)
-        self.kind = kind
-        self.name = name
-        self.reason = reason
+    kind: str
+    name: str
+    reason: str
 
     def __str__(self) -> str:
         return f"{self.kind} name {_short(self.name)} is invalid: {self.reason}"
 
 
+@_with_fields
 class InvalidHeaderError(InvalidArgumentError):
     """A header name or value cannot be sent. The error omits the value, which may be secret."""
 
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(name, reason)
-        self.name = name
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"header {self.name!r} is invalid: {self.reason}"
+    name: str
+    reason: str
+    _template = "header {name!r} is invalid: {reason}"
 
 
+@_with_fields
 class InvalidOptionError(InvalidArgumentError):
     """An option's value is out of range, or two options exclude each other."""
 
-    def __init__(self, option: str, value: object, reason: str) -> None:
-        super().__init__(option, value, reason)
-        self.option = option
-        self.value = value
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.option}={self.value!r}: {self.reason}"
+    option: str
+    value: object
+    reason: str
+    _template = "{option}={value!r}: {reason}"
 
 
 class CredentialsError(InvalidOptionError):
@@ -324,17 +323,17 @@ class CredentialsError(InvalidOptionError):
     """
 
 
+@_with_fields
 class MaxPayloadError(InvalidArgumentError):
     """Payload and headers together are larger than the server accepts."""
 
-    def __init__(self, size: int, max_payload: int) -> None:
-        super().__init__(size, max_payload)
-        self.size = size
-        self.max_payload = max_payload
+    size: int
+    max_payload: int
 
-    def __str__(self) -> str:
-        message = f"message of {self.size} bytes (headers included) is too large"
-        return f"{message}: the server's max_payload is {self.max_payload} bytes"
+    _template = (
+        "message of {size} bytes (headers included) is too large: "
+        "the server's max_payload is {max_payload} bytes"
+    )
 
 
 class TimeoutError(Error, builtins.TimeoutError):  # noqa: A001 - also a subclass of the built-in
@@ -364,17 +363,13 @@ class StaleConnectionError(ConnectionClosedError):
     """The server left too many pings unanswered, or reported a stale connection."""
 
 
+@_with_fields
 class ProtocolError(ConnectionClosedError):
-    """
-    The server sent bytes that violate the NATS protocol.
+    """The server sent bytes that violate the NATS protocol."""
 
-    ``excerpt`` holds the first bytes of the offending input.
-    """
-
-    def __init__(self, reason: str, excerpt: bytes = b"") -> None:
-        super().__init__(reason, excerpt)
-        self.reason = reason
-        self.excerpt = excerpt
+    reason: str
+    excerpt: bytes = b""
+    """The first bytes of the offending input."""
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.excerpt!r}" if self.excerpt else self.reason
@@ -404,12 +399,12 @@ class ForkedConnectionError(ConnectionClosedError):
     """The connection was opened in a parent process and cannot be used in a forked child."""
 
 
+@_with_fields
 class NoServersError(Error, builtins.ConnectionError):
-    """None of the servers could be reached; ``attempts`` pairs each address with the reason."""
+    """None of the servers could be reached."""
 
-    def __init__(self, attempts: tuple[tuple[str, str], ...] = ()) -> None:
-        super().__init__(attempts)
-        self.attempts = attempts
+    attempts: tuple[tuple[str, str], ...] = ()
+    """Each address with the reason."""
 
     def __str__(self) -> str:
         if not self.attempts:
@@ -418,15 +413,12 @@ class NoServersError(Error, builtins.ConnectionError):
         return f"could not connect to NATS: {tried}"
 
 
+@_with_fields
 class OutboundBufferLimitError(Error):
     """The client is disconnected and ``pending_size`` bytes are already buffered; nothing was added."""
 
-    def __init__(self, pending_size: int) -> None:
-        super().__init__(pending_size)
-        self.pending_size = pending_size
-
-    def __str__(self) -> str:
-        return f"not connected, and {self.pending_size} bytes (pending_size) are buffered already"
+    pending_size: int
+    _template = "not connected, and {pending_size} bytes (pending_size) are buffered already"
 
 
 class ServerUnavailableError(Error):
@@ -444,18 +436,18 @@ class BadSubscriptionError(SubscriptionError):
     """The subscription has ended: it was unsubscribed, drained or reached its limit."""
 
 
+@_with_fields
 class SlowConsumerError(SubscriptionError):
     """Messages of a subscription were dropped because it reached a pending limit."""
 
-    def __init__(self, subject: str, sid: int, dropped: int) -> None:
-        super().__init__(subject, sid, dropped)
-        self.subject = subject
-        self.sid = sid
-        self.dropped = dropped
+    subject: str
+    sid: int
+    dropped: int
 
-    def __str__(self) -> str:
-        where = f"slow consumer on {self.subject!r} (sid {self.sid})"
-        return f"{where}: {self.dropped} messages dropped so far; read faster or raise its limits"
+    _template = (
+        "slow consumer on {subject!r} (sid {sid}): {dropped} messages dropped so far; "
+        "read faster or raise its limits"
+    )
 
 
 class PermissionsError(SubscriptionError):
@@ -473,29 +465,24 @@ class PermissionsError(SubscriptionError):
         self.operation, self.subject, self.queue = parse_permissions_violation(text)
 
 
+@_with_fields
 class NoRespondersError(Error):
     """The subject of a request has no subscriber."""
 
-    def __init__(self, subject: str) -> None:
-        super().__init__(subject)
-        self.subject = subject
-
-    def __str__(self) -> str:
-        return f"no responders on {self.subject!r}"
+    subject: str
+    _template = "no responders on {subject!r}"
 
 
+@_with_fields
 class ServiceError(Error):
-    """
-    A service answered a request with an error; a handler raises it to do that.
+    """A service answered a request with an error; a handler raises it to do that."""
 
-    `code` is a number as in HTTP, `description` a text of one line, and `data` the payload of the reply.
-    """
-
-    def __init__(self, code: int, description: str, data: bytes = b"") -> None:
-        super().__init__(code, description, data)
-        self.code = code
-        self.description = description
-        self.data = data
+    code: int
+    """A number as in HTTP."""
+    description: str
+    """A text of one line."""
+    data: bytes = b""
+    """The payload of the reply."""
 
     def __str__(self) -> str:
         text = f"{self.description} ({self.code})"
@@ -509,14 +496,18 @@ class JetStreamError(Error):
     """Base class of errors that concern JetStream rather than the connection."""
 
 
+@_with_fields
 class APIError(JetStreamError):
     """
-    The server refused a JetStream request.
+    The server refused a JetStream request; `from_response()` selects the most specific class.
 
-    Subclasses register themselves for an ``err_code``, or for a ``code`` as the fallback of all its
-    other error codes. `from_response()` selects the most specific class.
+    Subclasses register themselves for an ``err_code``, or for a ``code`` with no such class.
     """
 
+    code: int
+    err_code: int
+    description: str
+    _template = "{description} (code {code}, err_code {err_code})"
     #: The class for each known ``err_code`` (nats-server's ``errors.json``).
     by_err_code: ClassVar[dict[int, type[APIError]]] = {}
     #: The class for each HTTP-like ``code``, for error codes without a class of their own.
@@ -533,28 +524,12 @@ class APIError(JetStreamError):
         if code is not None:
             cls.by_code[code] = cls
 
-    def __init__(self, code: int, err_code: int, description: str) -> None:
-        super().__init__(code, err_code, description)
-        self.code = code
-        self.err_code = err_code
-        self.description = description
-
-    def __str__(self) -> str:
-        return f"{self.description} (code {self.code}, err_code {self.err_code})"
-
     @classmethod
     def from_response(cls, error: Mapping[str, Any]) -> APIError:
         """
         Return the most specific exception for the ``error`` object of a JetStream reply.
 
-        Args:
-            error: the decoded object, with ``code``, ``err_code`` and ``description``; a missing key,
-                as in replies of old servers, counts as 0 or empty.
-
-        Returns:
-            An instance of the class registered for the ``err_code``, else for the ``code``,
-            else of `APIError`. The exception is returned, not raised.
-
+        A missing key, as in replies of old servers, counts as 0 or empty.
         """
         code, err_code = _number(error.get("code")), _number(error.get("err_code"))
         description = str(error.get("description", ""))
@@ -636,43 +611,38 @@ class WrongLastSequenceError(BadRequestError, err_codes=(10071, 10164)):
     """The last sequence of the stream or subject is not the expected one; nothing was stored."""
 
 
+@_with_fields
 class WrongLastRevisionError(WrongLastSequenceError):
     """The last revision of a key is not the expected one; nothing was changed."""
 
-    def __init__(self, code: int, err_code: int, description: str, key: str, expected: int) -> None:
-        super().__init__(code, err_code, description)
-        self.args: tuple[Any, ...] = (code, err_code, description, key, expected)
-        self.key = key
-        self.expected = expected
+    key: str
+    expected: int
 
     def __str__(self) -> str:
         return f"key {self.key!r} is not at revision {self.expected}: {super().__str__()}"
 
 
+@_with_fields
 class KeyExistsError(WrongLastSequenceError):
-    """The key has a value already, with this ``revision``; nothing was changed."""
+    """The key has a value already; nothing was changed."""
 
-    def __init__(self, code: int, err_code: int, description: str, key: str, revision: int) -> None:
-        super().__init__(code, err_code, description)
-        self.args: tuple[Any, ...] = (code, err_code, description, key, revision)
-        self.key = key
-        self.revision = revision
+    key: str
+    revision: int
+    """The revision of the value."""
 
     def __str__(self) -> str:
         return f"key {self.key!r} exists with revision {self.revision}: {super().__str__()}"
 
 
 class KeyNotFoundError(NotFoundError, KeyError):
-    """
-    The key has no value, or not at this revision; deleted keys have none.
+    """The key has no value, or not at this revision; deleted keys have none."""
 
-    Attributes:
-        bucket: the name of the bucket.
-        key: the key.
-        revision: the requested revision; ``None``: the last one.
-        marker: the revision of the marker that the deletion or the expiry left; ``None``: there is none.
-
-    """
+    bucket: str
+    key: str
+    revision: int | None
+    """The requested revision; ``None``: the last one."""
+    marker: int | None
+    """The revision of the marker that the deletion or the expiry left; ``None``: there is none."""
 
     def __init__(
         self, bucket: str, key: str, revision: int | None = None, marker: int | None = None
@@ -761,16 +731,13 @@ class JetStreamNotEnabledForAccountError(ServiceUnavailableError, err_codes=(100
     """JetStream is disabled for this account."""
 
 
+@_with_fields
 class NoStreamResponseError(JetStreamError):
     """No stream stored the message, even after the retries of ADR-22."""
 
-    def __init__(self, subject: str, hint: str = "does a stream with this subject exist?") -> None:
-        super().__init__(subject, hint)
-        self.subject = subject
-        self.hint = hint
-
-    def __str__(self) -> str:
-        return f"no stream stores {self.subject!r}: no response; {self.hint}"
+    subject: str
+    hint: str = "does a stream with this subject exist?"
+    _template = "no stream stores {subject!r}: no response; {hint}"
 
 
 class InvalidResponseError(JetStreamError):
@@ -785,17 +752,12 @@ class TooManyStalledMsgsError(JetStreamError):
     """``publish_async`` timed out waiting for a free slot among the pending acknowledgements."""
 
 
+@_with_fields
 class PullError(JetStreamError):
-    """
-    A pull request ended with an error status.
+    """A pull request ended with an error status (ADR-37, "Status handling")."""
 
-    ``code`` and ``description`` are those of the status message (ADR-37, "Status handling").
-    """
-
-    def __init__(self, code: int, description: str) -> None:
-        super().__init__(code, description)
-        self.code = code
-        self.description = description
+    code: int
+    description: str
 
     def __str__(self) -> str:
         return f"{self.code} {self.description}".rstrip()
@@ -825,16 +787,13 @@ class PinIDMismatchError(PullError):
     """Another client is now pinned to the consumer's priority group (423)."""
 
 
+@_with_fields
 class NoHeartbeatError(JetStreamError):
     """Heartbeats of a consumer were missed."""
 
-    def __init__(self, consumer: str, seconds: float) -> None:
-        super().__init__(consumer, seconds)
-        self.consumer = consumer
-        self.seconds = seconds
-
-    def __str__(self) -> str:
-        return f"no heartbeat from consumer {self.consumer!r} for {self.seconds:g} s"
+    consumer: str
+    seconds: float
+    _template = "no heartbeat from consumer {consumer!r} for {seconds:g} s"
 
 
 class OrderedConsumerResetError(JetStreamError):
@@ -860,32 +819,23 @@ class ConsumerInvalidResetError(BadRequestError, err_codes=(10204,)):
     """The consumer's config does not allow a reset to this sequence; the consumer is unchanged."""
 
 
+@_with_fields
 class BatchUncertainError(JetStreamError):
     """No acknowledgement of an atomic batch arrived: all of its messages are stored, or none."""
 
-    def __init__(self, batch_id: str, reason: str) -> None:
-        super().__init__(batch_id, reason)
-        self.batch_id = batch_id
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"it is unknown whether the atomic batch {self.batch_id} is stored: {self.reason}"
+    batch_id: str
+    reason: str
+    _template = "it is unknown whether the atomic batch {batch_id} is stored: {reason}"
 
 
+@_with_fields
 class FastPublishError(JetStreamError):
-    """
-    A fast publish has ended early.
+    """A fast publish has ended early."""
 
-    All messages up to the batch sequence ``acked`` are stored; later ones may be stored.
-    """
-
-    def __init__(self, acked: int, reason: str) -> None:
-        super().__init__(acked, reason)
-        self.acked = acked
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.reason}; the messages up to number {self.acked} are stored"
+    acked: int
+    """All messages up to this batch sequence are stored; later ones may be stored."""
+    reason: str
+    _template = "{reason}; the messages up to number {acked} are stored"
 
 
 class LockLostError(JetStreamError):
@@ -899,6 +849,14 @@ class ServerTooOldError(JetStreamError):
     A request or message was not sent. A config was sent, and the server applied the fields that it
     knows: a created stream or consumer was deleted again, or ``outcome`` names what an update changed.
     """
+
+    feature: str
+    needs: str
+    """The first release of nats-server with the feature."""
+    version: str
+    fields: tuple[str, ...]
+    """The fields of a config that the server does not know."""
+    outcome: str
 
     def __init__(
         self,
@@ -936,41 +894,32 @@ class RestoreNameInUseError(StreamNameInUseError, err_codes=(10130,)):
     """A stream with this name already exists; it is unchanged."""
 
 
+@_with_fields
 class SnapshotBrokenError(JetStreamError):
-    """
-    The data of a snapshot is incomplete and cannot be used.
+    """The data of a snapshot is incomplete and cannot be used."""
 
-    ``code`` is the final status of the server: 408 if the receiver stopped acknowledging, 500 if the
-    server failed; 0 if a chunk did not arrive.
-    """
-
-    def __init__(self, stream: str, code: int, description: str) -> None:
-        super().__init__(stream, code, description)
-        self.stream = stream
-        self.code = code
-        self.description = description
+    stream: str
+    code: int
+    """408 if the receiver stopped acknowledging, 500 if the server failed; 0: a chunk is missing."""
+    description: str
 
     def __str__(self) -> str:
         status = f"{self.code} {self.description}" if self.code else self.description
         return f"snapshot of stream {self.stream!r} is incomplete: {status}"
 
 
+@_with_fields
 class RestoreBrokenError(JetStreamError):
-    """
-    The server stopped a restore: it was restarted, or waited too long for the next chunk.
+    """The server stopped a restore, in a restart or after a wait; no stream was created."""
 
-    No stream was created.
-    """
+    stream: str
+    sent: int
+    """Number of bytes that the server had accepted."""
 
-    def __init__(self, stream: str, sent: int) -> None:
-        super().__init__(stream, sent)
-        self.stream = stream
-        self.sent = sent
-        """Number of bytes that the server had accepted."""
-
-    def __str__(self) -> str:
-        reason = f"the server accepts no more data after {self.sent} bytes"
-        return f"restore of stream {self.stream!r} was interrupted: {reason}; restart the restore"
+    _template = (
+        "restore of stream {stream!r} was interrupted: the server accepts no more data after "
+        "{sent} bytes; restart the restore"
+    )
 
 
 # --- object stores ----------------------------------------------------------------------------
@@ -998,18 +947,13 @@ class ObjectStoreSealedError(BadRequestError):
     """The object store is sealed: it can be read, but not changed; nothing was changed."""
 
 
+@_with_fields
 class ObjectStoreError(JetStreamError):
     """Base class of errors that concern one object of an object store."""
 
-    _template: ClassVar[str] = "object {name!r} in bucket {bucket!r}"
-
-    def __init__(self, bucket: str, name: str) -> None:
-        super().__init__(bucket, name)
-        self.bucket = bucket
-        self.name = name
-
-    def __str__(self) -> str:
-        return self._template.format(**vars(self))
+    bucket: str
+    name: str
+    _template = "object {name!r} in bucket {bucket!r}"
 
 
 class ObjectExistsError(ObjectStoreError):
@@ -1024,75 +968,53 @@ class ObjectReplacedError(ObjectStoreError):
     _template = "object {name!r} in bucket {bucket!r} was replaced or deleted while it was read"
 
 
+@_with_fields
 class ObjectLinkError(ObjectStoreError):
     """A link cannot be created or followed."""
 
+    reason: str
     _template = "object {name!r} in bucket {bucket!r}: {reason}"
 
-    def __init__(self, bucket: str, name: str, reason: str) -> None:
-        super().__init__(bucket, name)
-        self.args: tuple[Any, ...] = (bucket, name, reason)
-        self.reason = reason
 
-
+@_with_fields
 class ObjectIncompleteError(ObjectStoreError):
     """The chunks of an object are not those that its info describes."""
 
+    reason: str
     _template = "object {name!r} in bucket {bucket!r} is incomplete: {reason}"
 
-    def __init__(self, bucket: str, name: str, reason: str) -> None:
-        super().__init__(bucket, name)
-        self.args: tuple[Any, ...] = (bucket, name, reason)
-        self.reason = reason
 
-
+@_with_fields
 class DigestMismatchError(ObjectStoreError):
     """The data of an object does not have the digest of its info; no data was returned as complete."""
 
+    expected: str
+    found: str
     _template = (
         "object {name!r} in bucket {bucket!r} is damaged: digest {found}, expected {expected}"
     )
 
-    def __init__(self, bucket: str, name: str, expected: str, found: str) -> None:
-        super().__init__(bucket, name)
-        self.args: tuple[Any, ...] = (bucket, name, expected, found)
-        self.expected = expected
-        self.found = found
 
-
+@_with_fields
 class UnsupportedDigestError(ObjectStoreError):
     """The digest of an object is missing or not a SHA-256, so its data cannot be verified."""
 
+    digest: str
     _template = "object {name!r} in bucket {bucket!r} has digest {digest!r}, which is not a SHA-256"
-
-    def __init__(self, bucket: str, name: str, digest: str) -> None:
-        super().__init__(bucket, name)
-        self.args: tuple[Any, ...] = (bucket, name, digest)
-        self.digest = digest
 
 
 # --- the subscribe workflow (ADR-15) ----------------------------------------------------------
 
 
+@_with_fields
 class SubscribeError(InvalidArgumentError, JetStreamError):
-    """
-    A subscription request is not possible; nothing was changed on the server.
+    """A subscription request is not possible; nothing was changed. Also a `JetStreamError`."""
 
-    Also a `JetStreamError`.
-
-    ``asked`` is the requested value, ``found`` the conflicting value: another argument, or the value
-    on the server.
-    """
-
-    _template: ClassVar[str] = "requested {asked!r}, found {found!r}"
-
-    def __init__(self, asked: object, found: object) -> None:
-        super().__init__(asked, found)
-        self.asked = asked
-        self.found = found
-
-    def __str__(self) -> str:
-        return self._template.format(asked=self.asked, found=self.found)
+    asked: object
+    """The requested value."""
+    found: object
+    """The conflicting value: another argument, or the value on the server."""
+    _template = "requested {asked!r}, found {found!r}"
 
 
 class SubjectRequiredError(SubscribeError):
@@ -1181,10 +1103,9 @@ class ConfigMismatchError(SubscribeError):
     """An option differs from the config of the existing consumer, which is not changed."""
 
     def __init__(self, option: str, asked: object, found: object) -> None:
-        Exception.__init__(self, option, asked, found)
+        super().__init__(asked, found)
+        self.args: tuple[Any, ...] = (option, asked, found)
         self.option = option
-        self.asked = asked
-        self.found = found
 
     def __str__(self) -> str:
         return (
@@ -1198,6 +1119,7 @@ def _shown(value: object) -> str:
     return f"'{value}'" if isinstance(value, str) else str(value)
 
 
+@_with_fields
 class ConsumerSequenceMismatchError(JetStreamError):
     """
     Messages sent by a push consumer did not arrive.
@@ -1206,16 +1128,12 @@ class ConsumerSequenceMismatchError(JetStreamError):
     after ``stream_resume_sequence``.
     """
 
-    def __init__(
-        self, stream_resume_sequence: int, consumer_sequence: int, last_consumer_sequence: int
-    ) -> None:
-        super().__init__(stream_resume_sequence, consumer_sequence, last_consumer_sequence)
-        self.stream_resume_sequence = stream_resume_sequence
-        """The stream sequence of the last message before the gap; 0 when there was none."""
-        self.consumer_sequence = consumer_sequence
-        """The consumer sequence of that message."""
-        self.last_consumer_sequence = last_consumer_sequence
-        """The last consumer sequence that the server sent."""
+    stream_resume_sequence: int
+    """The stream sequence of the last message before the gap; 0 when there was none."""
+    consumer_sequence: int
+    """The consumer sequence of that message."""
+    last_consumer_sequence: int
+    """The last consumer sequence that the server sent."""
 
     def __str__(self) -> str:
         missing = self.last_consumer_sequence - self.consumer_sequence
