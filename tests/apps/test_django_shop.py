@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import urllib.request
 from pathlib import Path
 
 import pytest
 from fix_apps import APPS, Program, copied, free_port, http, run
 from fix_threads import wait_until
+from fix_top_web import Shown, Web
 
 from jetstream_sync import connect
 from jetstream_sync.server import NatsServer
@@ -23,7 +25,7 @@ def test_the_project_is_short() -> None:
 
 
 def test_the_project_runs(fresh_server: NatsServer, tmp_path: Path) -> None:
-    """From an empty server: setup, an order, its receipt, the report and the numbers of the worker."""
+    """From an empty server: setup, an order, its receipt, the report, the numbers and the dashboard."""
     folder, url = copied("django_shop", tmp_path), fresh_server.url
     run(["manage.py", "migrate", "--verbosity", "0"], url, folder)
     setup = ["manage.py", "jetstream_setup"]
@@ -52,6 +54,13 @@ def test_the_project_runs(fresh_server: NatsServer, tmp_path: Path) -> None:
         wait_until(lambda: http("GET", f"http://127.0.0.1:{site}/report")[1] == {"last": 18}, 30)
         with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics") as response:
             text = response.read().decode()
+        dashboard = ["-m", "jetstream_sync.cli", "top", "--web"]
+        with Program([*dashboard, "--listen", f"127.0.0.1:{free_port()}"], url, folder) as top:
+            top.wait_for("?token=")
+            (link,) = re.findall(r"http\S+", top.output)
+            page = Web(link, top)
+            with page.socket(page.log_in(), page.origin) as socket:
+                Shown(socket).expect("SHOP > BILLING")
     assert 'handler="send_receipt"' in text
     assert "outbox_messages" in text
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import re
 import shutil
 import signal
 import ssl
@@ -23,43 +22,12 @@ from fix_apps import free_port
 from fix_jsm import Jsm
 from fix_threads import SCALE, wait_until
 from fix_tls import Certificates
+from fix_top_web import ESCAPE, Shown, Web
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin
 
 from jetstream_sync import JetStream, Stream
-
-_ESCAPE = re.compile(r"\x1b\[[0-9;?>]*[A-Za-z]|\x1b[()][A-Z0-9]")
-
-
-class Web:
-    """A running ``jsm top --web``."""
-
-    def __init__(self, process: subprocess.Popen[bytes], link: str) -> None:
-        self.process = process
-        self.link = link
-        self.parts = urlsplit(link)
-        self.origin = f"{self.parts.scheme}://{self.parts.netloc}"
-
-    def request(self, path: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
-        """Return the answer to a request, without following redirects."""
-        connection = http.client.HTTPConnection(self.parts.netloc, timeout=10 * SCALE)
-        connection.request(method, path, headers=headers)
-        response = connection.getresponse()
-        response.read()
-        connection.close()
-        return response
-
-    def log_in(self) -> str:
-        """Use the token, and return the cookie."""
-        response = self.request(f"/?{self.parts.query}")
-        assert response.status == 303
-        return (response.getheader("Set-Cookie") or "").partition(";")[0]
-
-    def socket(self, cookie: str, origin: Any) -> ClientConnection:
-        """Open the WebSocket of the page."""
-        address = f"ws://{self.parts.netloc}/ws?width=120&height=40"
-        return connect(address, origin=origin, additional_headers={"Cookie": cookie})
 
 
 @pytest.fixture
@@ -72,7 +40,7 @@ def serve(jsm: Jsm) -> Iterator[Callable[..., Web]]:
         process = jsm.spawn("top", "--web", "--interval", "200ms", "--listen", listen, *options)
         started.append(process)
         assert process.stdout is not None
-        return Web(process, process.stdout.readline().decode().strip())
+        return Web(process.stdout.readline().decode().strip(), process)
 
     yield start
     for process in started:
@@ -125,35 +93,6 @@ def test_the_processes_of_pages_end_with_the_server(
         web.process.send_signal(number)
         web.process.wait(10 * SCALE)
         wait_until(lambda: not Path(f"/proc/{child}").exists(), 20)
-
-
-class Shown:
-    """What a WebSocket has shown so far, without escape codes."""
-
-    def __init__(self, socket: ClientConnection) -> None:
-        self.socket = socket
-        self.text = ""
-
-    def shows(self, text: str, limit: float) -> bool:
-        """Wait until a text has been shown; return whether it has in time."""
-        give_up = time.monotonic() + limit * SCALE
-        while text not in self.text:
-            try:
-                data = self.socket.recv(max(0.01, give_up - time.monotonic()))
-            except TimeoutError:
-                return False
-            if isinstance(data, bytes):
-                self.text += _ESCAPE.sub("", data.decode("utf-8", "replace"))
-        return True
-
-    def expect(self, text: str) -> None:
-        """Wait until a text has been shown."""
-        assert self.shows(text, 15), f"{text!r} did not come: {self.text[-2000:]}"
-
-    def type(self, keys: str) -> None:
-        """Send keys, as the page does."""
-        self.text = ""
-        self.socket.send(json.dumps(["stdin", keys]))
 
 
 @pytest.fixture
@@ -267,7 +206,7 @@ class Browser:
             frame = params["response"]
             if frame["opcode"] == 2:
                 data = base64.b64decode(frame["payloadData"]).decode("utf-8", "replace")
-                self.shown += _ESCAPE.sub("", data)
+                self.shown += ESCAPE.sub("", data)
         elif message.get("method") == "Network.webSocketCreated":
             query = urlsplit(params["url"]).query
             self.size = {k: int(v) for k, v in (each.split("=") for each in query.split("&"))}
