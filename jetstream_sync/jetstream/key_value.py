@@ -729,7 +729,8 @@ class KeyValue(ForeignNames):
             ConnectionClosedError: the connection is closed.
 
         """
-        check_known(options, WatchOptions.__annotations__)
+        if options:
+            check_known(options, WatchOptions.__annotations__)
         consumer = _start_options(
             options.get("history", False),
             options.get("updates_only", False),

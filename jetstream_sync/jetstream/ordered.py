@@ -52,7 +52,7 @@ from .consumer import (
 from .consumer_api import consumer_info
 from .message import JetStreamMsg
 from .messages import MessageIterator, MessagePuller
-from .ordered_cursor import OrderedCursor, OrderedOptions, pull_cursor
+from .ordered_cursor import OrderedCursor, OrderedOptions, check_options, pull_cursor
 from .pull import Fetch, PullInbox, PullRequester
 
 if TYPE_CHECKING:
@@ -271,8 +271,9 @@ class OrderedPuller:
             self._messages.set_callback_waiter(callback_finished)
 
     def start(self, deadline: Deadline) -> None:
-        """Create the first consumer, so that errors are raised to the creator of the iterator."""
-        self._recreate(None, deadline)
+        """Create the first consumer, before other threads use this, so that errors are raised there."""
+        self._api.core.check_not_forked()
+        self._renewed(deadline)
 
     @property
     def closed(self) -> bool:
@@ -299,6 +300,7 @@ class OrderedConsumer:
         self._options = options
         # The position of fetch() and next(); guarded by _lock, which is held while they wait.
         self._lock = threading.Lock()
+        check_options(options)
         self._cursor = pull_cursor(api, stream_name, options, OrderedCursor)
         # Pulls from the server's consumer; None: the next pull creates one.
         self._requester: PullRequester | None = None

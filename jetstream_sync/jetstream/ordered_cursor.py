@@ -371,6 +371,14 @@ class OrderedCursor:
 OrderedCursorT = TypeVar("OrderedCursorT", bound=OrderedCursor)
 
 
+def check_options(options: OrderedOptions) -> None:
+    """Check the options of an ordered consumer that `_pull_config()` does not check."""
+    check_known(options, OrderedOptions.__annotations__)
+    if (prefix := options.get("name_prefix")) is not None:
+        check_consumer_name(prefix)
+    check_int("max_reset_attempts", options.get("max_reset_attempts", 0), 0)
+
+
 def pull_cursor(
     api: APIRequests,
     stream: str,
@@ -379,15 +387,11 @@ def pull_cursor(
     inactive_s: float = _INACTIVE_THRESHOLD_S,
 ) -> OrderedCursorT:
     """Return the cursor of an ordered pull consumer, before its first message."""
-    check_known(options, OrderedOptions.__annotations__)
     prefix = options.get("name_prefix")
-    if prefix is not None:
-        check_consumer_name(prefix)
     # Never the prefix alone: another reader with the same prefix would use or delete the consumer.
     unique = os.urandom(11).hex()
     prefix = f"{prefix}_{unique}" if prefix else unique
     attempts = options.get("max_reset_attempts", 0)
-    check_int("max_reset_attempts", attempts, 0)
     filters = options.get("filter_subjects") or ()
     metadata = options.get("metadata")
     known: dict[str, Any] = {
