@@ -20,7 +20,7 @@ from jetstream_sync.server import NatsCluster, NatsServer
 if TYPE_CHECKING:
     from jetstream_sync import Connection, JetStream, Stream
 
-__all__ = ["wait_for_peers"]
+__all__ = ["break_link", "wait_for_peers"]
 
 _numbers = itertools.count(1)
 _deselected = pytest.StashKey[list[str]]()
@@ -93,6 +93,23 @@ def fresh_server() -> Iterator[NatsServer]:
     """A server of this test alone."""
     with NatsServer(name="fresh") as server:
         yield server
+
+
+@pytest.fixture
+def alone(fresh_server: NatsServer) -> Iterator[Connection]:
+    """A connection to a server of this test alone, with a short reconnect delay."""
+    import jetstream_sync
+
+    with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as connection:
+        yield connection
+
+
+def break_link(nc: Connection) -> None:
+    """Break the link of a connection, and wait until it has another one."""
+    link = nc._core.engine.state.transport
+    assert link is not None
+    link.stream.shutdown()
+    wait_until(lambda: nc._core.engine.state.transport not in (link, None) and nc.is_connected)
 
 
 def wait_for_peers(cluster: NatsCluster) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
+from fix_threads import wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (
     APICall,
     Connection,
-    ConnectionClosedError,
     ConsumerNotFoundError,
     InvalidOptionError,
     InvalidResponseError,
@@ -24,18 +22,6 @@ from jetstream_sync import (
     ServerTooOldError,
 )
 from jetstream_sync.server import NatsServer
-from tests.fix_threads import wait_until
-
-#: Longest duration of a refusal, far below any timeout.
-AT_ONCE = 1.0
-
-
-@contextmanager
-def at_once() -> Iterator[None]:
-    """Assert that the block does not wait for a timeout."""
-    began = time.monotonic()
-    yield
-    assert time.monotonic() - began < AT_ONCE
 
 
 def test_the_account_counts_its_streams_and_consumers(js: JetStream, stream_name: str) -> None:
@@ -84,7 +70,7 @@ def test_without_jetstream_every_call_says_so_at_once() -> None:
             lambda: js.get_stream("S"),
             lambda: js.get_consumer("S", "C"),
         ):
-            with at_once(), pytest.raises(JetStreamNotEnabledError):
+            with within(1), pytest.raises(JetStreamNotEnabledError):
                 call()
         assert nc.is_connected
 
@@ -111,17 +97,9 @@ def test_the_contexts_timeout_ends_the_wait(nc: Connection, timeout: float | tim
     _kept = nc.subscribe("silent.API.>")
     js = nc.jetstream(prefix="silent.API", timeout=timeout)
     began = time.monotonic()
-    with at_once(), pytest.raises(TimeoutError):
+    with within(1), pytest.raises(TimeoutError):
         js.account_info()
     assert time.monotonic() - began >= 0.1
-
-
-@pytest.mark.parametrize("timeout", ["5", True, float("nan")])
-def test_a_timeout_is_a_number(nc: Connection, timeout: object) -> None:
-    """A timeout that is not a number is refused when the context is created."""
-    with pytest.raises(InvalidOptionError) as caught:
-        nc.jetstream(timeout=timeout)  # type: ignore[arg-type]
-    assert caught.value.option == "timeout"
 
 
 @pytest.mark.parametrize("answer", [b"", b"hello", b"[]", b"17", b'{"memory": "much"}'])
@@ -135,15 +113,6 @@ def test_an_answer_that_makes_no_sense_is_an_error(nc: Connection, answer: bytes
     with pytest.raises(InvalidResponseError):
         nc.jetstream(prefix="odd.API").account_info()
     assert nc.jetstream().account_info().limits is not None
-
-
-def test_a_closed_connection_is_an_error_at_once(nats_server: NatsServer) -> None:
-    """On a closed connection a call raises at once."""
-    nc = jetstream_sync.connect(nats_server.url)
-    js = nc.jetstream()
-    nc.close()
-    with at_once(), pytest.raises(ConnectionClosedError):
-        js.account_info()
 
 
 # --- the hook, and the required level ---------------------------------------------------------------
@@ -163,7 +132,7 @@ def test_a_function_gets_each_request_to_the_api(nc: Connection, stream_name: st
     assert create.error is None
     assert create.request_size > 20
     assert create.response_size > 100
-    assert 0 < create.duration < AT_ONCE
+    assert 0 < create.duration < 1
     assert get.subject.startswith(f"$JS.API.DIRECT.GET.{stream_name}")
     assert (get.response_size, get.error) == (5, None)
     assert info.subject == f"$JS.API.CONSUMER.INFO.{stream_name}.none"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -115,16 +113,6 @@ def test_a_confirmed_acknowledgement_is_noted_on_return(consumer: PullConsumer) 
         assert consumer.info().ack_floor.consumer_seq == number
 
 
-def test_a_refused_message_comes_again(consumer: PullConsumer) -> None:
-    """After ``nak`` the message is redelivered at once, with its delivery count."""
-    first, *_ = consumer.fetch(10)
-    with between(0, 1):
-        first.nak()
-        again = consumer.next()
-    assert (again.data, again.metadata.num_delivered) == (first.data, 2)
-    assert again.metadata.stream_seq == first.metadata.stream_seq
-
-
 def test_a_refused_message_comes_again_after_the_delay(consumer: PullConsumer) -> None:
     """After ``nak`` with a delay other messages come first, and this one not before the delay."""
     first = consumer.next()
@@ -135,27 +123,6 @@ def test_a_refused_message_comes_again_after_the_delay(consumer: PullConsumer) -
     again = consumer.next(5)
     assert 0.45 <= time.monotonic() - began < 2 + STALL
     assert (again.data, again.metadata.num_delivered) == (first.data, 2)
-
-
-def test_work_in_progress_is_not_delivered_again(stream: Stream) -> None:
-    """Repeated ``in_progress`` keeps a message beyond its ``ack_wait``."""
-    consumer = stream.create_consumer(durable_name="P", ack_wait=0.5, filter_subject=stream.name)
-    consumer.fetch(9, timeout=1)
-    msg = consumer.next()
-    others = 0
-    began = time.monotonic()
-
-    def looked() -> bool:
-        nonlocal others
-        msg.in_progress()
-        again = consumer.fetch(20, timeout=0.1)
-        others += len(again)
-        assert msg.data not in [each.data for each in again]
-        return time.monotonic() - began > 1.5
-
-    wait_until(looked)
-    assert others  # the messages that were not reported as in progress are redelivered
-    msg.ack_sync()
 
 
 def test_a_terminated_message_does_not_come_again(
@@ -170,14 +137,6 @@ def test_a_terminated_message_does_not_come_again(
     assert advisory["reason"] == "spoilt"
     wait_until(lambda: consumer.info().num_ack_pending == 0)
     assert consumer.next().data == b"1"
-
-
-def test_unanswered_messages_come_again(stream: Stream) -> None:
-    """An unacknowledged message is redelivered after ``ack_wait``."""
-    consumer = stream.create_consumer(durable_name="W", ack_wait=0.2)
-    assert len(consumer.fetch(10)) == 10
-    again = consumer.fetch(10, timeout=3)
-    assert [msg.metadata.num_delivered for msg in again] == [2] * 10
 
 
 # --- once ---------------------------------------------------------------------------------------
@@ -321,30 +280,3 @@ def test_a_message_without_a_consumer_cannot_be_acknowledged(nc: Connection) -> 
             settle(msg)
     with pytest.raises(NotJSMessageError):
         msg.in_progress()
-
-
-def test_threads_acknowledge_their_messages(js: JetStream, stream: Stream) -> None:
-    """Messages fetched by one thread are acknowledged by eight others, some with confirmation."""
-    for _ in range(1990):
-        js.publish_async(stream.name)
-    js.publish_async_completed(10)
-    consumer = stream.create_consumer(durable_name="M", max_ack_pending=-1)
-    messages = consumer.fetch(1000) + consumer.fetch(1000)
-    lock = threading.Lock()
-
-    def work(number: int) -> int:
-        done = 0
-        while True:
-            with lock:
-                if not messages:
-                    return done
-                msg = messages.pop()
-            if number % 2:
-                msg.ack()
-            else:
-                msg.ack_sync(5)
-            done += 1
-
-    with ThreadPoolExecutor(8) as pool:
-        assert sum(pool.map(work, range(8))) == 2000
-    wait_until(lambda: consumer.info().ack_floor.consumer_seq == 2000)

@@ -20,7 +20,6 @@ from jetstream_sync import (
     Connection,
     ConnectionClosedError,
     ConnectionDrainingError,
-    ConnectionStatus,
     DrainTimeoutError,
     Msg,
     Subscription,
@@ -106,15 +105,6 @@ def test_close_wakes_all_waiting_threads(fresh_server: NatsServer, subject: str)
         assert iterating.result(5) == []
         for each in waiting:
             assert isinstance(each.exception(5), ConnectionClosedError)
-
-
-def test_close_is_idempotent(own: Connection) -> None:
-    """A second close does nothing."""
-    own.close()
-    own.close()
-    assert own.is_closed
-    assert own.status is ConnectionStatus.CLOSED
-    assert not own.is_connected
 
 
 def test_two_threads_close(own: Connection, subject: str) -> None:
@@ -513,14 +503,6 @@ def test_a_with_block_that_raises_closes(nats_server: NatsServer, subject: str) 
     assert gate.got == [b"1"]
 
 
-@pytest.mark.parametrize("how", ["close", "drain"])
-def test_a_with_block_may_be_closed_inside(nats_server: NatsServer, how: str) -> None:
-    """A connection may be closed or drained inside its with block."""
-    with jetstream_sync.connect(nats_server.url) as nc:
-        {"close": nc.close, "drain": nc.drain}[how]()
-    assert nc.is_closed
-
-
 def test_a_subscription_ends_with_its_block(own: Connection, subject: str) -> None:
     """A subscription is unsubscribed at the end of its with block, unless it has ended before."""
     with own.subscribe(subject) as sub:
@@ -585,22 +567,6 @@ def test_flush_and_rtt(own: Connection, nc: Connection, subject: str) -> None:
         assert sub.pending_msgs == 1
     for rtt in (own.rtt(), own.rtt(None), own.rtt(timedelta(seconds=5))):
         assert timedelta(0) < rtt < timedelta(seconds=2)
-
-
-def test_threads_flush_through_one_connection(own: Connection, subject: str) -> None:
-    """Many threads may flush at the same time, and each finds its own messages processed."""
-    subs = [own.subscribe(f"{subject}.{number}") for number in range(8)]
-
-    def publish_and_flush(number: int) -> list[int]:
-        seen = []
-        for _ in range(100):
-            own.publish(f"{subject}.{number}", b"x")
-            own.flush(10)
-            seen.append(subs[number].pending_msgs)
-        return seen
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(publish_and_flush, range(8))) == [list(range(1, 101))] * 8
 
 
 def test_a_flush_gives_up_in_time(fresh_server: NatsServer, subject: str) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import pickle
 import re
 import socket
 import threading
 import time
 import traceback
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
@@ -28,7 +27,6 @@ from jetstream_sync import (
     ConnectionStatus,
     InvalidOptionError,
     NoServersError,
-    PermissionsError,
     ProtocolError,
     SecureConnectionError,
     ServerRefusedError,
@@ -207,15 +205,6 @@ def test_a_server_that_trickles_takes_no_longer_than_one_that_is_silent() -> Non
         jetstream_sync.connect(listener.url, connect_timeout=0.3)
 
 
-def test_after_a_silent_server_the_next_one_is_tried(nats_server: NatsServer) -> None:
-    """Each server has its own connect_timeout; then the next one is tried."""
-    with black_hole() as listening:
-        silent = f"nats://127.0.0.1:{listening.getsockname()[1]}"
-        servers = [silent, nats_server.url]
-        with jetstream_sync.connect(servers, dont_randomize=True, connect_timeout=0.3) as nc:
-            assert nc.connected_url == nats_server.url
-
-
 # --- logging in -------------------------------------------------------------------------------
 
 
@@ -238,23 +227,6 @@ def test_a_wrong_login_is_refused_without_repeating_it(
     assert user_server.url in str(caught.value)
     assert "Authorization Violation" in str(caught.value)
     assert PASSWORD not in shown(caught.value)
-
-
-def test_a_wrong_login_in_the_url_is_not_repeated(
-    user_server: NatsServer, token_server: NatsServer
-) -> None:
-    """A refused login in a URL does not appear in any error."""
-    for login, server in (("worker:not-it-1", user_server), ("not-it-1", token_server)):
-        with pytest.raises(AuthorizationError) as caught:
-            jetstream_sync.connect(server.url.replace("//", f"//{login}@"))
-        assert "not-it-1" not in shown(caught.value)
-
-
-def test_a_wrong_token_is_refused_without_repeating_it(token_server: NatsServer) -> None:
-    """A token that the server refuses is an error without the token in it."""
-    with within(1.0), pytest.raises(AuthorizationError) as caught:
-        jetstream_sync.connect(token_server.url, token="not-" + TOKEN)
-    assert TOKEN not in shown(caught.value)
 
 
 def test_the_right_password_by_option_and_by_url(user_server: NatsServer) -> None:
@@ -282,15 +254,6 @@ def test_the_right_token_by_option_and_by_url(token_server: NatsServer) -> None:
         with jetstream_sync.connect(url, **options) as nc:
             assert echoes(nc)
             assert TOKEN not in repr(nc) + repr(nc.server_info) + repr(nc._core.options)
-
-
-def test_a_password_with_delimiters_goes_by_url_when_it_is_quoted() -> None:
-    """A password with URL delimiters works in a URL when it is %-escaped."""
-    config = 'authorization { user: worker, password: "a@b:c/d,e" }'
-    with NatsServer(config=config, jetstream=False) as server:
-        url = server.url.replace("//", "//worker:a%40b%3Ac%2Fd%2Ce@")
-        with jetstream_sync.connect(url) as nc:
-            assert echoes(nc)
 
 
 # --- servers that refuse ----------------------------------------------------------------------
@@ -438,15 +401,6 @@ def test_a_connection_knows_its_server(nats_server: NatsServer) -> None:
     assert "closed" in repr(nc)
 
 
-def test_max_payload_is_the_servers() -> None:
-    """The limit for a message is the one that the server is configured with."""
-    with (
-        NatsServer(config="max_payload: 4096", jetstream=False) as server,
-        jetstream_sync.connect(server.url) as nc,
-    ):
-        assert nc.max_payload == 4096
-
-
 def test_the_server_knows_the_connections_name() -> None:
     """The name of a connection is in the server's list of connections."""
     with NatsServer(config='http: "127.0.0.1:-1"', jetstream=False) as server:
@@ -460,14 +414,6 @@ def test_the_server_knows_the_connections_name() -> None:
     assert listed["name"] == "billing-7"
     assert listed["lang"] == "python-sync"
     assert listed["version"] == jetstream_sync.__version__
-
-
-def test_a_connection_cannot_be_pickled(nats_server: NatsServer) -> None:
-    """Pickling a connection is an error that says what to do instead."""
-    with jetstream_sync.connect(nats_server.url) as nc:
-        with pytest.raises(TypeError, match="open one in the process that uses it"):
-            pickle.dumps(nc)
-        assert echoes(nc)
 
 
 # --- invalid bytes from the server ------------------------------------------------------------
@@ -535,35 +481,6 @@ def test_garbage_in_mid_stream_closes_without_reconnecting(garbage: bytes) -> No
         nc.close()
 
 
-PERMISSIONS = """
-authorization {
-  users = [
-    { user: clerk, password: pw, permissions: {
-        publish: { deny: ["secret.>"] }, subscribe: { deny: ["secret.>"] } } }
-  ]
-}
-"""
-
-
-@pytest.mark.parametrize("kind", ["publish", "subscribe"])
-def test_a_permission_violation_is_reported_and_the_connection_stays(kind: str) -> None:
-    """A subject that is not permitted is reported to error_cb, and the connection stays."""
-    errors: SimpleQueue[Exception] = SimpleQueue()
-    with NatsServer(config=PERMISSIONS, jetstream=False) as server:
-        options: dict[str, Any] = {"user": "clerk", "password": "pw", "error_cb": errors.put}
-        with jetstream_sync.connect(server.url, **options) as nc:
-            act: Callable[[str], object] = getattr(nc, kind)
-            act("secret.plans")
-            error = errors.get(timeout=5 * SCALE)
-            assert isinstance(error, PermissionsError)
-            assert "secret.plans" in str(error)
-            assert echoes(nc)
-            assert nc.is_connected
-            assert nc.stats["reconnects"] == 0
-            assert nc.stats["errors_received"] == 1
-    assert errors.empty()
-
-
 def refuse(peer: ScriptedPeer) -> None:
     peer.send(b"-ERR 'The moon is full'\r\n")
     peer.close()
@@ -585,20 +502,4 @@ def test_an_unknown_error_before_the_end_says_why_the_connection_closed() -> Non
         assert isinstance(errors.get(timeout=5 * SCALE), ServerRefusedError)
         assert isinstance(nc.last_error, ServerRefusedError)
         assert nc.is_closed
-        nc.close()
-
-
-def test_an_unknown_error_before_the_end_leads_to_another_link() -> None:
-    """With reconnecting, a server that closes after an error is connected to again."""
-    reconnected = threading.Event()
-    with Listener() as listener:
-        nc = jetstream_sync.connect(
-            listener.url, reconnect_time_wait=0.01, reconnected_cb=reconnected.set
-        )
-        refuse(listener.take())
-        assert reconnected.wait(5 * SCALE)
-        assert nc.is_connected
-        assert listener.clients == 2
-        assert nc.stats["errors_received"] == 1
-        listener.take(1).close()
         nc.close()

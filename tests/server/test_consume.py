@@ -15,11 +15,8 @@ from jetstream_sync import (
     ConsumeHandle,
     ConsumerConfig,
     ConsumerDeletedError,
-    InvalidOptionError,
     JetStream,
     JetStreamMsg,
-    NoHeartbeatError,
-    NotFoundError,
     PullConsumer,
     Stream,
 )
@@ -132,15 +129,6 @@ def test_the_callback_gets_every_message_in_order(
     assert (handle.error, errors) == (None, [])
 
 
-def test_one_message_at_a_time_does_not_stall(js: JetStream, consumer: PullConsumer) -> None:
-    """With ``max_messages=1`` all messages are delivered without a pause."""
-    fill(js, 300)
-    got = Got()
-    with between(0, 10), consumer.consume(got, max_messages=1):
-        wait_until(lambda: len(got) == 300)
-    assert got == list(range(300))
-
-
 def test_stop_after_ends_it(js: JetStream, consumer: PullConsumer) -> None:
     """After this number of messages the handle is closed, and no more were requested."""
     fill(js, 100)
@@ -150,31 +138,6 @@ def test_stop_after_ends_it(js: JetStream, consumer: PullConsumer) -> None:
     assert got == list(range(33))
     assert (handle.closed, handle.error) == (True, None)
     assert consumer.info().delivered.consumer_seq == 33
-
-
-def test_bad_options_are_refused_before_anything_starts(consumer: PullConsumer) -> None:
-    """An option that is unknown or out of range is refused before a thread is started."""
-    before = threading.active_count()
-    for options in ({"max_messages": 0}, {"foo": 1}, {"max_messages": 1, "max_bytes": 0}):
-        with pytest.raises(InvalidOptionError):
-            consumer.consume(print, **options)  # type: ignore[arg-type]
-    assert threading.active_count() == before
-
-
-def test_a_slow_callback_throttles_pulling(js: JetStream, consumer: PullConsumer) -> None:
-    """While the callback is busy, no more than the buffer is delivered."""
-    fill(js, 200)
-    gate = Gate()
-    with consumer.consume(gate, max_messages=10) as handle:
-        for taken in range(1, 31):
-            assert gate.inside.acquire(timeout=5)
-            assert consumer.info().delivered.consumer_seq <= taken + 10
-            gate.go_on.release()
-        assert gate.inside.acquire(timeout=5)
-        handle.stop()
-        gate.go_on.release()
-        handle.wait_closed(5)
-    assert gate.got == 31
 
 
 # --- errors of the callback ---------------------------------------------------------------------
@@ -338,31 +301,6 @@ def test_it_may_be_stopped_while_it_waits(consumer: PullConsumer) -> None:
     assert consumer.info().num_waiting == 0
 
 
-def test_leaving_the_block_stops_it(consumer: PullConsumer) -> None:
-    """At the end of a ``with`` block consume is stopped."""
-    with consumer.consume(print) as handle:
-        assert not handle.closed
-    handle.wait_closed(5)
-
-
-@pytest.mark.parametrize("end", ["close", "drain"])
-def test_it_ends_with_the_connection(
-    nc: Connection, js: JetStream, consumer: PullConsumer, end: str
-) -> None:
-    """When the user closes the connection, a waiting consume ends without an error."""
-    fill(js, 5)
-    got = Got()
-    handle = consumer.consume(got)
-    wait_until(lambda: len(got) == 5)
-    with between(0, 1):
-        if end == "close":
-            nc.close()
-        else:
-            nc.drain()
-        handle.wait_closed(5)
-    assert handle.error is None
-
-
 def test_draining_the_connection_lets_the_callback_finish(
     nc: Connection, js: JetStream, consumer: PullConsumer, fresh_server: NatsServer
 ) -> None:
@@ -407,72 +345,6 @@ def test_a_consumer_deleted_meanwhile_ends_it(
     assert isinstance(handle.error, ConsumerDeletedError)
     wait_until(lambda: errors)
     assert [type(error) for error in errors] == [ConsumerDeletedError]
-
-
-def test_a_missing_consumer_ends_it(stream: Stream, consumer: PullConsumer, errors: Errors) -> None:
-    """A consumer that does not exist from the start closes the handle within a second."""
-    stream.delete_consumer("C")
-    with between(0, 1):
-        handle = consumer.consume(print)
-        handle.wait_closed(5)
-    assert isinstance(handle.error, NotFoundError)
-    wait_until(lambda: errors)
-    assert isinstance(errors[0], NotFoundError)
-
-
-def test_silence_is_reported_and_it_goes_on(
-    js: JetStream, consumer: PullConsumer, fresh_server: NatsServer, errors: Errors
-) -> None:
-    """Missed heartbeats go to ``error_cb`` and end nothing; messages follow."""
-    got = Got()
-    with consumer.consume(got, expires=1, heartbeat=0.5) as handle:
-        fill(js, 3)
-        wait_until(lambda: len(got) == 3)
-        fresh_server.pause()
-        try:
-            wait_until(lambda: errors.of(NoHeartbeatError), 3)
-        finally:
-            fresh_server.resume()
-        fill(js, 100, first=3)
-        wait_until(lambda: len(got) == 103)
-        assert not handle.closed
-    assert got == list(range(103))
-
-
-def test_a_restart_is_survived(
-    js: JetStream, consumer: PullConsumer, fresh_server: NatsServer
-) -> None:
-    """After a restart of the server with its store, the callback gets the next messages."""
-    got = Got()
-    with consumer.consume(got) as handle:
-        fill(js, 100)
-        wait_until(lambda: len(got) == 100)
-        wait_until(lambda: consumer.info().num_ack_pending == 0)
-        fresh_server.restart()
-        wait_until(lambda: consumer.info().num_waiting == 1, 10)
-        fill(js, 100, first=100)
-        wait_until(lambda: len(got) == 200)
-        assert (handle.closed, handle.error) == (False, None)
-    assert got == list(range(200))
-
-
-def test_a_callback_slower_than_a_request_loses_nothing(
-    js: JetStream, consumer: PullConsumer, errors: Errors
-) -> None:
-    """A callback that takes longer than ``expires`` for one message gets all others."""
-    fill(js, 10)
-    got = Got()
-    began = time.monotonic()
-
-    def callback(msg: JetStreamMsg) -> None:
-        if not got:
-            wait_until(lambda: time.monotonic() - began > 2.3)
-        got(msg)
-
-    with consumer.consume(callback, max_messages=2, expires=1):
-        wait_until(lambda: len(got) == 10)
-    assert got == list(range(10))
-    assert errors == []
 
 
 def test_a_lost_connection_is_the_error(fresh_server: NatsServer) -> None:

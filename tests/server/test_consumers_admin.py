@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -19,13 +18,11 @@ from jetstream_sync import (
     ConsumerExistsError,
     ConsumerInvalidResetError,
     ConsumerNotFoundError,
-    InvalidNameError,
     InvalidOptionError,
     JetStream,
     PriorityPolicy,
     ServerTooOldError,
     Stream,
-    StreamNotFoundError,
 )
 from jetstream_sync.api.echo import release
 from jetstream_sync.server import NatsServer
@@ -75,16 +72,6 @@ def test_what_exists_is_not_changed_by_making_it(js: JetStream, stream: Stream) 
     with pytest.raises(ConsumerDoesNotExistError):
         stream.update_push_consumer(durable_name="b", deliver_subject="two")
     assert js.consumer_info(stream.name, "a").config.deliver_subject == "one"
-
-
-def test_the_info_of_what_is_not_there(js: JetStream, stream: Stream) -> None:
-    """A missing stream and a missing consumer have different errors."""
-    with pytest.raises(ConsumerNotFoundError):
-        stream.consumer_info("none")
-    with pytest.raises(StreamNotFoundError):
-        js.consumer_info("none", "none")
-    with pytest.raises(InvalidNameError):
-        js.consumer_info(stream.name, "a.b")
 
 
 # --- reset ----------------------------------------------------------------------------------------
@@ -160,27 +147,6 @@ def test_the_config_bounds_a_reset(ten: Stream, start: dict[str, Any], seq: int)
     assert caught.value.err_code == 10204
     assert ten.consumer_info("a").ack_floor == before.ack_floor
     ten.reset_consumer("a")
-
-
-@pytest.mark.server(">=2.14")
-def test_a_pull_goes_on_after_a_reset(ten: Stream) -> None:
-    """A reader with outstanding pulls gets the messages again, without an error."""
-    consumer = ten.create_consumer(durable_name="a")
-    with consumer.messages(max_messages=20) as messages:
-        for _ in range(10):
-            messages.next(timeout=5).ack_sync()
-        ten.reset_consumer("a", 8)
-        assert [messages.next(timeout=5).data for _ in range(3)] == [b"8", b"9", b"10"]
-
-
-def test_a_reset_of_what_is_not_there(js: JetStream, stream: Stream) -> None:
-    """A consumer that does not exist is an error at once."""
-    with pytest.raises(ConsumerNotFoundError):
-        stream.reset_consumer("none")
-    with pytest.raises(StreamNotFoundError):
-        js.reset_consumer("none", "none")
-    with pytest.raises(InvalidNameError):
-        js.reset_consumer(stream.name, "a.b")
 
 
 @pytest.mark.parametrize("seq", [0, -1, 2**64, True, 1.5, "7"])
@@ -270,12 +236,3 @@ def test_the_server_of_the_consumer_counts(nc: Connection) -> None:
 def test_a_version_is_read(version: str, pair: tuple[int, int] | None) -> None:
     """Versions are compared as numbers, and an invalid version is recognised."""
     assert release(version) == pair
-
-
-@pytest.mark.parametrize("name", ["ConsumerInvalidResetError", "ServerTooOldError"])
-def test_errors_survive_pickle(name: str) -> None:
-    """Between processes an error keeps its class, its fields and its text."""
-    cls = getattr(jetstream_sync, name)
-    error = cls(400, 10204, "no") if issubclass(cls, BadRequestError) else cls("a", "2.14", "2.1")
-    copied = pickle.loads(pickle.dumps(error))
-    assert (type(copied), vars(copied), str(copied)) == (cls, vars(error), str(error))

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from fix_threads import SCALE, wait_until, within
+from fix_threads import SCALE, wait_until
 from fix_tls import Certificates
 
 import jetstream_sync
@@ -190,14 +190,6 @@ def test_tls_is_spoken_on_top(certificates: Certificates) -> None:
     ):
         nc.flush()
     assert dialed == ["localhost"]
-
-
-@pytest.mark.parametrize("fault", [lambda *_: None, lambda *_: 1 / 0, lambda: None, "no function"])
-def test_a_dialer_that_does_not_work_is_named(nats_server: NatsServer, fault: Any) -> None:
-    """A dialer that returns no socket, or raises another error, is refused at once."""
-    with within(2), pytest.raises(InvalidOptionError) as caught:
-        jetstream_sync.connect(nats_server.url, dialer=fault)
-    assert caught.value.option == "dialer"
 
 
 def test_the_error_of_a_dialer_names_what_it_returned_or_raised(nats_server: NatsServer) -> None:

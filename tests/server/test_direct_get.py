@@ -11,7 +11,6 @@ import pytest
 from fix_threads import wait_until
 
 from jetstream_sync import (
-    BadSubjectError,
     Connection,
     InvalidOptionError,
     InvalidResponseError,
@@ -188,15 +187,6 @@ def test_say_which_message_in_one_way(
     with pytest.raises(InvalidOptionError) as caught:
         stream.get_msg(seq, last, following)
     assert caught.value.option == option
-
-
-@pytest.mark.parametrize("subject", ["", "a b", "a..b", ".a", "a.>.b", "a\r\nb"])
-def test_a_bad_subject_is_refused_here(stream: Stream, subject: str) -> None:
-    """A subject is checked before it becomes part of a request."""
-    with pytest.raises(BadSubjectError):
-        stream.get_msg(last_by_subject=subject)
-    with pytest.raises(BadSubjectError):
-        stream.get_msg(next_by_subject=subject)
 
 
 def test_a_stream_that_is_gone(js: JetStream, stream: Stream) -> None:

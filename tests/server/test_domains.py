@@ -7,7 +7,6 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
 
 import pytest
 from fix_threads import wait_until
@@ -131,16 +130,6 @@ def manage_consumers(js: JetStream) -> None:
     assert consumer.info().num_ack_pending == 0
     js.delete_consumer("ORDERS", "D")
     assert js.consumer_names("ORDERS") == ["C"]
-
-
-@pytest.mark.server(">=2.11")
-def test_pausing_works_there(js: JetStream) -> None:
-    """Pause and resume use the prefix, too."""
-    js.create_or_update_stream(name="ORDERS", subjects=["orders.>"])
-    js.create_or_update_consumer("ORDERS", durable_name="P")
-    assert js.pause_consumer("ORDERS", "P", datetime.now(timezone.utc) + timedelta(hours=1)).paused
-    assert not js.resume_consumer("ORDERS", "P").paused
-    js.delete_stream("ORDERS")
 
 
 def test_acks_and_infos_name_the_domain(hub: NatsServer) -> None:

@@ -99,17 +99,6 @@ def test_none_is_an_empty_list_when_time_is_up(
         assert consumer.fetch(10, timeout=timeout) == []
 
 
-def test_messages_that_come_meanwhile_are_returned(
-    js: JetStream, stream: Stream, consumer: PullConsumer
-) -> None:
-    """A waiting fetch returns messages that are published meanwhile, and ends with the last one."""
-    with ThreadPoolExecutor(1) as pool:
-        fetched = pool.submit(consumer.fetch, 3, 20)
-        wait_until(lambda: consumer.info().num_waiting == 1)
-        fill(js, stream, 3)
-        assert numbers(fetched.result(2)) == [0, 1, 2]
-
-
 def test_no_timeout_waits_beyond_one_request(
     js: JetStream, stream: Stream, consumer: PullConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,13 +221,6 @@ def test_invalid_options_are_refused_by_the_client(
     assert caught.value.option == named
     assert nc.stats["out_msgs"] == sent
     assert subscriptions(nc) == 0
-
-
-def test_fetch_no_wait_refuses_the_same(consumer: PullConsumer) -> None:
-    """``fetch_no_wait`` has the same rules for a batch and bytes."""
-    for options in ({}, {"batch": 0}, {"batch": 1, "max_bytes": -1}, {"batch": 1, "foo": 1}):
-        with pytest.raises(InvalidOptionError):
-            consumer.fetch_no_wait(**options)  # type: ignore[arg-type]
 
 
 def test_limits_of_the_consumer_are_typed_errors(stream: Stream) -> None:

@@ -17,7 +17,6 @@ from jetstream_sync import (
     InvalidResponseError,
     JetStream,
     Msg,
-    PermissionsError,
     StoredMsg,
     Stream,
     StreamNotFoundError,
@@ -248,15 +247,3 @@ def test_a_server_that_comes_back_is_asked_again(fresh_server: NatsServer) -> No
         js.publish("s", b"x")
         fresh_server.restart()
         assert [msg.data for msg in stream.get_msgs(5, timeout=20.0)] == [b"x"]
-
-
-def test_what_is_not_permitted_fails_at_once() -> None:
-    """A user without the permission gets the error at once."""
-    user = '{ user: u, password: p, permissions: { publish: { deny: "$JS.API.DIRECT.>" } } }'
-    with (
-        NatsServer(config=f"authorization {{ users: [ {user} ] }}") as server,
-        connect(server.url, user="u", password="p") as nc,
-    ):
-        stream = nc.jetstream().create_stream(name="S", allow_direct=True)
-        with pytest.raises(PermissionsError):
-            stream.get_msgs(5, timeout=30.0)

@@ -154,19 +154,6 @@ def test_only_buckets_are_listed(js: JetStream, bucket: str) -> None:
         js.key_value(f"{bucket}-x")
 
 
-def test_refused_before_anything_is_sent(nc: Connection, js: JetStream, bucket: str) -> None:
-    """Bad names and limits cost no request."""
-    before = nc.stats["out_msgs"]
-    for wrong in ({"history": 65}, {"limit_marker_ttl": 0.5}):
-        with pytest.raises(InvalidOptionError):
-            js.create_key_value(bucket=bucket, **wrong)
-    with pytest.raises(InvalidNameError):
-        js.create_key_value(bucket="a.b")
-    with pytest.raises(InvalidOptionError, match="no such field"):
-        js.create_key_value(bucket=bucket, hystory=2)  # type: ignore[call-arg]
-    assert nc.stats["out_msgs"] == before
-
-
 @pytest.mark.parametrize("key", ["a..b", ".a", "a b", "", "a.*", ">", "_kv.a"])
 def test_refused_keys(kv: KeyValue, key: str) -> None:
     """No write accepts a malformed or reserved key, even one that the server would accept."""
@@ -307,14 +294,6 @@ def test_revisions_that_are_refused(nc: Connection, kv: KeyValue, revision: Any)
             with pytest.raises(InvalidOptionError, match="last="):
                 change()
     assert nc.stats["out_msgs"] == sent
-
-
-def test_keys_of_a_wrong_type(kv: KeyValue) -> None:
-    """Keys that are neither a str nor a sequence are refused as malformed."""
-    for wrong in (None, 5):
-        for call in (kv.watch, kv.get_many):
-            with pytest.raises(InvalidNameError):
-                call(wrong)  # type: ignore[operator]
 
 
 def test_values_are_bytes(kv: KeyValue) -> None:
@@ -636,25 +615,6 @@ def test_threads_count_exactly(kv: KeyValue) -> None:
         for done in [pool.submit(count) for _ in range(2)]:
             done.result(60 * SCALE)
     assert kv["n"] == b"1000"
-
-
-def test_one_creator_wins(kv: KeyValue) -> None:
-    """Of the threads that create one key, exactly one succeeds."""
-    barrier = threading.Barrier(4)
-
-    def create(number: int, key: str) -> bool:
-        barrier.wait(10)
-        try:
-            kv.create(key, b"%d" % number)
-        except KeyExistsError:
-            return False
-        return True
-
-    with ThreadPoolExecutor(4) as pool:
-        for key in (f"k{number}" for number in range(10)):
-            won = list(pool.map(create, range(4), [key] * 4))
-            assert won.count(True) == 1
-            assert kv[key] == b"%d" % won.index(True)
 
 
 # --- mirrors, sources, domains, codecs ----------------------------------------------------------

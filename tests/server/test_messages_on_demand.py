@@ -85,18 +85,6 @@ def test_only_requested_messages_are_delivered(js: JetStream, consumer: PullCons
     assert consumer.info().num_waiting == 0
 
 
-def test_another_thread_requests(js: JetStream, consumer: PullConsumer) -> None:
-    """A thread that waits in `next` gets what another one requests, message by message."""
-    fill(js, 200)
-    with consumer.messages(on_demand=True) as messages, ThreadPoolExecutor(1) as pool:
-        got = pool.submit(take, messages, 200)
-        time.sleep(0.1)  # it waits
-        for _ in range(200):
-            messages.request(1)
-        assert got.result(20 * SCALE) == list(range(200))
-    assert delivered(consumer) == 200
-
-
 def test_a_request_that_expires_is_repeated(
     js: JetStream, consumer: PullConsumer, events: list[Exception]
 ) -> None:

@@ -74,18 +74,6 @@ def test_jetstream_can_be_off() -> None:
         assert raw.request("$JS.API.INFO") == b"NATS/1.0 503"
 
 
-def test_a_server_is_ready_within_300_ms() -> None:
-    """A start is fast enough for a server per test."""
-    took = []
-    for _ in range(5):
-        with NatsServer() as server:
-            server.stop()
-            begin = time.monotonic()
-            server.start()
-            took.append(time.monotonic() - begin)
-    assert min(took) < 0.3
-
-
 def test_starting_a_running_server_changes_nothing(fresh_server: NatsServer) -> None:
     """start() of a running server returns it unchanged."""
     pid = fresh_server.pid
@@ -101,17 +89,6 @@ def test_servers_take_different_ports_and_stores() -> None:
         store_three(one)
         with RawClient(other.port) as raw:
             assert raw.api("STREAM.NAMES")["total"] == 0
-
-
-def test_the_port_can_be_chosen() -> None:
-    """A port that is given is the one that is used."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with NatsServer(port=port) as server:
-        assert server.port == port
-        with RawClient(port) as raw:
-            assert raw.info["port"] == port
 
 
 def test_config_text_reaches_the_server() -> None:
@@ -149,15 +126,6 @@ def test_bad_config_is_an_error_in_the_servers_own_words() -> None:
         server.start()
     assert not server.is_running
     server.close()
-
-
-def test_an_unknown_option_in_the_config_is_an_error() -> None:
-    """An option that the server refuses is an error."""
-    with (
-        pytest.raises(ServerUnavailableError, match='unknown field "max_paylod"'),
-        NatsServer(config="max_paylod: 1"),
-    ):
-        pass
 
 
 def test_a_failed_start_leaves_nothing_behind(
@@ -321,17 +289,6 @@ def test_a_crash_is_noticed(fresh_server: NatsServer) -> None:
     assert fresh_server.start().is_running
 
 
-def test_a_paused_server_answers_when_it_goes_on(fresh_server: NatsServer) -> None:
-    """pause() freezes the server with its connections; resume() lets it answer."""
-    with RawClient(fresh_server.port, timeout=0.2) as raw:
-        fresh_server.pause()
-        with pytest.raises(TimeoutError):
-            raw.request("$JS.API.INFO")
-        fresh_server.resume()
-    with RawClient(fresh_server.port) as raw:
-        assert "error" not in raw.api("INFO")
-
-
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists threads")
 def test_pause_returns_when_the_server_stands_still(fresh_server: NatsServer) -> None:
     """When pause() returns every thread of the server is stopped; pausing twice is allowed."""
@@ -454,16 +411,6 @@ def test_nothing_is_left_when_the_parent_ends(then: str, status: int) -> None:
     """However the process ends, its server stops and its directory is removed."""
     process, pid, folder = run_parent(then)
     assert end_parent(process) == status
-    wait_until(lambda: not exists(pid) and not folder.exists(), 10)
-
-
-def test_nothing_is_left_when_the_parent_is_killed_from_outside() -> None:
-    """Killing (-9) a waiting parent ends its server, which served until then."""
-    process, pid, folder = run_parent("sys.stdin.read()")
-    assert exists(pid)
-    assert folder.exists()
-    process.kill()
-    end_parent(process)
     wait_until(lambda: not exists(pid) and not folder.exists(), 10)
 
 

@@ -11,7 +11,6 @@ import jetstream_sync
 from jetstream_sync import (
     ConnectionClosedError,
     ConsumerNotFoundError,
-    InvalidOptionError,
     JetStream,
     PullConsumer,
     Stream,
@@ -59,13 +58,6 @@ def test_no_message_is_a_timeout(consumer: PullConsumer, timeout: float) -> None
         consumer.next(timeout)
     with pytest.raises(TimeoutError, match="C"):
         consumer.next(timeout)
-
-
-def test_invalid_options_are_refused(consumer: PullConsumer) -> None:
-    """A timeout of 0 or less, or a heartbeat above half of it, is an `InvalidOptionError`."""
-    for timeout, heartbeat in ((0, None), (-1, None), (1, 0.51), (1, -1)):
-        with pytest.raises(InvalidOptionError):
-            consumer.next(timeout, heartbeat)
 
 
 def test_a_missing_consumer_is_an_error_at_once(stream: Stream, consumer: PullConsumer) -> None:

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from jetstream_sync import (
     TimeoutError,
 )
 from jetstream_sync.jetstream import object_store_bucket
-from jetstream_sync.server import NatsCluster, NatsServer
+from jetstream_sync.server import NatsServer
 
 #: A number of opcodes that is not reached: the first pass only counts.
 NEVER = 10**9
@@ -105,50 +104,6 @@ def test_server_restarted_between_chunks(fresh_server: NatsServer) -> None:
         with pytest.raises(ObjectIncompleteError, match="19 of 20"):
             store.put(small("a"), source(lose=True), timeout=10 * SCALE)
         assert store.get_bytes("a") == DATA[:20_000]
-        check_no_orphans(js, store)
-
-
-@pytest.mark.full
-def test_leader_killed_in_put_and_get(cluster: NatsCluster) -> None:
-    """On a cluster a put succeeds or fails with a typed error, a get continues, nothing is left."""
-    urls = [server.url for server in cluster.servers]
-    with jetstream_sync.connect(urls, reconnect_time_wait=0.05) as nc:
-        js = nc.jetstream(timeout=10 * SCALE)
-        store = js.create_object_store(bucket="FILES", replicas=3)
-        old, new = DATA[:1_000_000], DATA[1_000_000:2_000_000]
-        store.put(small("a", 10_000), old)
-
-        def leader() -> NatsServer:
-            cluster_info = wait_until(lambda: js.get_stream("OBJ_FILES").info().cluster, 10)
-            names = {server.name: server for server in cluster.servers}
-            return names[cluster_info.leader]
-
-        def source() -> Iterator[bytes]:
-            yield new[:500_000]
-            leader().kill()
-            yield new[500_000:]
-
-        expected = new
-        try:
-            store.put(small("a", 10_000), source(), timeout=2)
-        except Error:
-            expected = old
-        assert store.get_bytes("a") in (expected, new)
-        for server in cluster.servers:
-            if not server.is_running:
-                server.start()
-
-        def is_whole() -> bool:
-            with suppress(Error):
-                info = js.get_stream("OBJ_FILES").info().cluster
-                return bool(
-                    info and info.leader and all(each.current for each in info.replicas or ())
-                )
-            return False
-
-        # While a new leader is elected, a put may fail with a typed error.
-        wait_until(is_whole, 20)
-        store.put(small("a", 10_000), new)
         check_no_orphans(js, store)
 
 
@@ -349,21 +304,6 @@ def test_imported_api() -> None:
         check_no_orphans(owner.jetstream(), own)
 
 
-@pytest.mark.parametrize("domain", ["hub"])
-def test_domain(domain: str) -> None:
-    """In a domain whose data subjects reach the bucket, objects are read and written."""
-    with (
-        NatsServer(name="hub", config=f"jetstream {{ domain: {domain} }}") as server,
-        jetstream_sync.connect(server.url) as nc,
-    ):
-        js = nc.jetstream(domain=domain)
-        store = js.create_object_store(bucket="FILES", storage="memory")
-        store.put(small("a"), b"x" * 5000)
-        assert store.get_bytes("a") == b"x" * 5000
-        store.delete("a")
-        check_no_orphans(js, store)
-
-
 # As in test_ctrl_c: newer versions do not trace every opcode.
 @pytest.mark.matrix
 @by_opcodes
@@ -398,21 +338,6 @@ def test_ctrl_c_anywhere(js: JetStream, tmp_path: Path, call: str) -> None:
     assert struck > 20
     store.put("end", b"x")  # removes what an interrupted purge left
     check_no_orphans(js, store)
-
-
-def test_ctrl_c_in_put(js: JetStream) -> None:
-    """A Ctrl-C in the middle of a put leaves the old object and no chunks, at once."""
-    store = js.create_object_store(bucket="FILES", storage="memory")
-    store.put(small("a"), b"old")
-
-    def source() -> Iterator[bytes]:
-        yield DATA[:500_000]
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        store.put(small("a"), source())
-    assert store.get_bytes("a") == b"old"
-    assert js.get_stream("OBJ_FILES").info().state.messages == 2
 
 
 def test_errors_of_a_forgotten_file(js: JetStream) -> None:

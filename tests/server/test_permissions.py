@@ -263,19 +263,6 @@ def test_an_inbox_that_is_not_permitted(deaf):
 
 
 @pytest.mark.usefixtures("admin")
-def test_an_inbox_that_is_not_permitted_and_many_requests(deaf):
-    """Each waiting call gets the error, whatever it waits for."""
-
-    def ask(_: int) -> None:
-        for _ in range(10):
-            with pytest.raises(PermissionsError):
-                deaf.nc.request("public.echo", b"x", timeout=LONG)
-
-    with soon(), ThreadPoolExecutor(4) as pool:
-        list(pool.map(ask, range(4)))
-
-
-@pytest.mark.usefixtures("admin")
 def test_another_inbox_prefix_may_be_permitted(strict):
     """With a permitted ``inbox_prefix`` such a user gets replies."""
     with jetstream_sync.connect(

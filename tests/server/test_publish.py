@@ -11,15 +11,12 @@ from fix_threads import between, wait_until
 import jetstream_sync
 from jetstream_sync import (
     APIError,
-    BadSubjectError,
     Connection,
     ConnectionClosedError,
     Headers,
-    InvalidHeaderError,
     InvalidOptionError,
     InvalidResponseError,
     JetStream,
-    MaxPayloadError,
     MessageTTLDisabledError,
     Msg,
     NoStreamResponseError,
@@ -91,15 +88,6 @@ def test_headers_of_the_caller_go_together_with_those_of_arguments(
     assert stored.headers["Trace"] == "abc"
     assert stored.headers["Nats-Msg-Id"] == "id-1"
     assert given == {"Trace": "abc"}
-
-
-def test_bytes_like_payloads_are_published(js: JetStream, stream: Stream) -> None:
-    """A payload may be bytes, a bytearray or a memoryview; a str is refused at once."""
-    for payload in (b"abc", bytearray(b"abc"), memoryview(b"abc")):
-        ack = js.publish(f"{stream.name}.a", payload)  # type: ignore[arg-type]
-        assert stream.get_msg(ack.seq).data == b"abc"
-    with pytest.raises(ValueError, match="str"):
-        js.publish(f"{stream.name}.a", "abc")  # type: ignore[arg-type]
 
 
 # --- expectations -------------------------------------------------------------------------------
@@ -242,37 +230,6 @@ def test_invalid_arguments_are_refused_by_the_client(
 
 
 # --- invalid messages ---------------------------------------------------------------------------
-
-
-def test_a_bad_subject_or_header_is_refused_locally(
-    js: JetStream, stream: Stream, nc: Connection
-) -> None:
-    """An invalid message is a typed error at once, nothing is sent, the connection stays usable."""
-    sent = nc.stats["out_msgs"]
-    for subject in ("", f"{stream.name}.*", f"{stream.name}.>", "a b", "a\r\nb"):
-        with pytest.raises(BadSubjectError):
-            js.publish(subject)
-    for headers in ({"A": "x\r\ny"}, {"A:b": "x"}, {"": "x"}):
-        with pytest.raises(InvalidHeaderError):
-            js.publish(f"{stream.name}.a", headers=headers)
-    assert nc.stats["out_msgs"] == sent
-    assert js.publish(f"{stream.name}.a").seq == 1
-
-
-def test_the_server_s_limit_counts_headers_and_payload(
-    js: JetStream, stream: Stream, nc: Connection
-) -> None:
-    """One byte above ``max_payload`` is refused by the client; exactly that many are stored."""
-    block = len(b"NATS/1.0\r\nA: b\r\n\r\n")
-    fits = nc.max_payload - block
-    with pytest.raises(MaxPayloadError) as caught:
-        js.publish(f"{stream.name}.a", bytes(fits + 1), headers={"A": "b"})
-    assert (caught.value.size, caught.value.max_payload) == (nc.max_payload + 1, nc.max_payload)
-    with pytest.raises(MaxPayloadError):
-        js.publish(f"{stream.name}.a", bytes(nc.max_payload + 1))
-    assert js.publish(f"{stream.name}.a", bytes(fits), headers={"A": "b"}).seq == 1
-    assert js.publish(f"{stream.name}.a", bytes(nc.max_payload)).seq == 2
-    assert nc.is_connected
 
 
 def test_a_refusal_of_the_stream_is_a_typed_error(js: JetStream, stream_name: str) -> None:

@@ -9,14 +9,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from fix_threads import between, wait_until, within
+from fix_threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
     BadSubjectError,
     Connection,
     ConnectionClosedError,
-    ConnectionLostError,
     InvalidOptionError,
     JetStream,
     MaxPayloadError,
@@ -354,39 +353,7 @@ def test_completed_times_out(paused: JetStream) -> None:
     assert not any(future.done() for future in futures)
 
 
-@pytest.mark.timeout(110)
-def test_a_hundred_thousand_messages_are_counted(js: JetStream, stream: Stream) -> None:
-    """100,000 messages from four threads: as many acknowledgements, each sequence once."""
-    seqs: list[int] = []
-    lock = threading.Lock()
-
-    def publish(_: int) -> None:
-        # On a busy server the messages wait for longer than usual.
-        subject = f"{stream.name}.a"
-        futures = [js.publish_async(subject, b"x" * 32, timeout=30) for _ in range(25_000)]
-        mine = [future.result(30).seq for future in futures]
-        with lock:
-            seqs.extend(mine)
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(publish, range(4)))
-    assert len(seqs) == 100_000
-    assert set(seqs) == set(range(1, 100_001))
-    assert stream.info().state.messages == 100_000
-
-
 # --- every future settles -----------------------------------------------------------------------
-
-
-def test_without_a_stream_the_future_fails_after_the_retries(
-    js: JetStream, nc: Connection, stream_name: str
-) -> None:
-    """Without responders it is sent three times, and then the future has the error (ADR-22)."""
-    sent = nc.stats["out_msgs"]
-    future = js.publish_async(stream_name)
-    with between(0.4, 2), pytest.raises(NoStreamResponseError):
-        future.result(5)
-    assert nc.stats["out_msgs"] == sent + 3
 
 
 def test_each_future_has_retries_of_its_own(
@@ -405,14 +372,6 @@ def test_each_future_has_retries_of_its_own(
     with pytest.raises(NoStreamResponseError):
         slow.result(5)
     assert nc.stats["out_msgs"] == sent + 2 + 1 + 6
-
-
-def test_many_messages_without_a_stream_fail_soon(js: JetStream, stream_name: str) -> None:
-    """3,000 messages without responders all fail, concurrently."""
-    futures = [js.publish_async(stream_name) for _ in range(3000)]
-    with within(5):
-        js.publish_async_completed(20)
-    assert all(isinstance(future.exception(0), NoStreamResponseError) for future in futures)
 
 
 def test_a_stream_that_comes_during_the_retries_gets_the_message_once(
@@ -452,35 +411,6 @@ def test_a_future_fails_when_its_time_is_up(
     finally:
         fresh_server.resume()
     assert patient.result(5).seq == 3
-
-
-def test_futures_fail_when_the_server_is_killed(alone: JetStream, fresh_server: NatsServer) -> None:
-    """A lost link fails pending futures, as their storage is unknown; later publishes work."""
-    pause(fresh_server, alone)
-    futures = [alone.publish_async("s", b"%d" % n) for n in range(100)]
-    fresh_server.kill()
-    with between(0, 3):
-        alone.publish_async_completed(5)
-    for future in futures:
-        assert isinstance(future.exception(0), ConnectionClosedError)
-    fresh_server.start()
-    wait_until(lambda: alone._publisher._core.address is not None)
-    assert alone.publish_async("s").result(5).stream == "S"
-
-
-def test_a_message_published_without_a_link_waits_for_the_next(
-    alone: JetStream, fresh_server: NatsServer
-) -> None:
-    """While disconnected, messages are buffered, and acknowledged on the next link."""
-    fresh_server.pause()
-    lost = alone.publish_async("s", b"before", timeout=20)
-    fresh_server.kill()
-    # Wait until the disconnect is known: only then a message is published without a link.
-    assert isinstance(lost.exception(10), ConnectionLostError)
-    future = alone.publish_async("s", b"later", timeout=20)
-    fresh_server.start()
-    # The first one may still be in the buffer, which is sent on the next link.
-    assert future.result(10).seq in {1, 2}
 
 
 @pytest.mark.parametrize("how", ["close", "drain"])

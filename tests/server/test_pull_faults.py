@@ -23,19 +23,10 @@ from jetstream_sync import (
     PullConsumer,
     PullError,
     Stream,
-    StreamNotFoundError,
 )
 from jetstream_sync.api.pull import PullRequest
 from jetstream_sync.jetstream.pull import Fetch
 from jetstream_sync.server import NatsServer
-
-
-def break_link(nc: Connection) -> None:
-    """Break the link, without affecting the server's other connections."""
-    link = nc._core.engine.state.transport
-    assert link is not None
-    link.stream.shutdown()
-    wait_until(lambda: nc._core.engine.state.transport is not link)
 
 
 def subscriptions(nc: Connection) -> int:
@@ -55,14 +46,6 @@ def stream(js: JetStream, stream_name: str) -> Stream:
 def consumer(stream: Stream) -> PullConsumer:
     """A durable consumer of the whole stream."""
     return stream.create_consumer(durable_name="C")
-
-
-@pytest.fixture
-def alone(fresh_server: NatsServer) -> Iterator[Connection]:
-    """A connection to a server of this test alone, with a short reconnect delay."""
-    nc = jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05)
-    yield nc
-    nc.close()
 
 
 @pytest.fixture
@@ -94,18 +77,6 @@ def test_a_missing_consumer_is_an_error_at_once(stream: Stream, consumer: PullCo
         consumer.fetch(10, timeout=None)
     with between(0, 1), pytest.raises((ConsumerDeletedError, NotFoundError)):
         consumer.fetch_no_wait(1)
-
-
-def test_a_missing_stream_is_an_error_at_once(
-    js: JetStream, stream: Stream, consumer: PullConsumer, nc: Connection
-) -> None:
-    """A stream that does not exist is a typed error within a second, and nothing is left behind."""
-    js.delete_stream(stream.name)
-    with between(0, 1), pytest.raises(StreamNotFoundError):
-        consumer.fetch(1, timeout=30)
-    with between(0, 1), pytest.raises((ConsumerDeletedError, NotFoundError)):
-        consumer.fetch_no_wait(1)
-    assert subscriptions(nc) == 0
 
 
 @pytest.mark.parametrize("what", ["consumer", "stream"])
@@ -176,21 +147,6 @@ def test_a_request_that_the_server_refuses_is_an_error(consumer: PullConsumer) -
 # --- links that break ---------------------------------------------------------------------------
 
 
-def test_a_fetch_goes_on_over_a_new_link(
-    alone: Connection, durable: PullConsumer, waiting: Future[list[JetStreamMsg]]
-) -> None:
-    """When the link breaks, a waiting fetch continues, and gets each message once."""
-    break_link(alone)
-    wait_until(lambda: alone.is_connected and durable.info().num_waiting == 1)
-    js = alone.jetstream()
-    for number in range(3):
-        js.publish("s", b"%d" % number)
-    assert [msg.data for msg in waiting.result(5)] == [b"0", b"1"]
-    # Requests of the first link must not consume messages that would never be read.
-    assert [msg.data for msg in durable.fetch(5, timeout=0.3)] == [b"2"]
-    assert durable.info().delivered.consumer_seq == 3
-
-
 @pytest.mark.parametrize("restart", ["graceful", "crash"])
 def test_a_fetch_goes_on_after_a_restart(
     alone: Connection,
@@ -211,18 +167,6 @@ def test_a_fetch_goes_on_after_a_restart(
     js.publish("s", b"0")
     js.publish("s", b"1")
     assert [msg.data for msg in waiting.result(5)] == [b"0", b"1"]
-
-
-def test_a_fetch_ends_in_time_when_its_server_shuts_down(
-    durable: PullConsumer, fresh_server: NatsServer
-) -> None:
-    """If the server does not return, a fetch returns its messages within the timeout."""
-    with ThreadPoolExecutor(1) as pool:
-        fetched = pool.submit(durable.fetch, 2, 1.5)
-        wait_until(lambda: durable.info().num_waiting == 1)
-        with between(0, 2.5):
-            fresh_server.stop()
-            assert fetched.result(5) == []
 
 
 def test_a_fetch_that_begins_without_a_link_asks_once(
@@ -291,18 +235,6 @@ def test_a_silent_server_is_noticed_by_its_heartbeats(
     finally:
         fresh_server.resume()
     assert (caught.value.consumer, caught.value.seconds) == ("C", 0.2)
-
-
-def test_a_silent_server_means_an_empty_list_without_heartbeats(
-    durable: PullConsumer, fresh_server: NatsServer
-) -> None:
-    """Without heartbeats the client itself ends the fetch, a second after the timeout."""
-    fresh_server.pause()
-    try:
-        with between(0.2, 1.6):
-            assert durable.fetch(1, timeout=0.2) == []
-    finally:
-        fresh_server.resume()
 
 
 def test_heartbeats_keep_a_fetch_alive(durable: PullConsumer) -> None:

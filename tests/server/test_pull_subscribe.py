@@ -171,21 +171,6 @@ def test_what_is_there_is_returned_at_once(
     assert sub.delivered == 3
 
 
-def test_a_batch_is_not_exceeded(js: JetStream, subject: str, sub: PullSubscription) -> None:
-    """The rest stays for the next fetch."""
-    put(js, subject, 1, 2, 3)
-    assert numbers_of(sub.fetch(2)) == [1, 2]
-    assert numbers_of(sub.fetch(2)) == [3]
-
-
-def test_one_message_is_fetched_by_default(
-    js: JetStream, subject: str, sub: PullSubscription
-) -> None:
-    """``fetch()`` returns a list with one message, again and again."""
-    put(js, subject, 1, 2)
-    assert [numbers_of(sub.fetch()) for _ in range(2)] == [[1], [2]]
-
-
 @pytest.mark.parametrize("batch", [1, 5])
 def test_nothing_is_a_timeout(sub: PullSubscription, batch: int) -> None:
     """The error is raised after the timeout, not before."""
@@ -205,17 +190,6 @@ def test_what_comes_meanwhile_is_returned(
         wait_until(lambda: sub.consumer_info().num_waiting == 1)
         put(js, subject, *range(batch))
         assert numbers_of(fetched.result(5)) == list(range(batch))
-
-
-def test_some_of_what_was_waited_for_is_returned_in_time(
-    js: JetStream, subject: str, sub: PullSubscription
-) -> None:
-    """With two of three messages the fetch ends shortly before its timeout."""
-    with ThreadPoolExecutor(1) as pool, between(0.8, 1.5):
-        fetched = pool.submit(sub.fetch, 3, 1)
-        wait_until(lambda: sub.consumer_info().num_waiting == 1)
-        put(js, subject, 1, 2)
-        assert numbers_of(fetched.result(5)) == [1, 2]
 
 
 @pytest.mark.parametrize("batch", [1, 5])
@@ -244,18 +218,6 @@ def test_options_of_a_fetch_are_checked(
         sub.fetch(**arguments)
     assert caught.value.option == option
     assert subscriptions(nc) == []
-
-
-def test_messages_are_not_sent_to_an_unused_inbox(
-    js: JetStream, subject: str, sub: PullSubscription
-) -> None:
-    """After a failed fetch the server does not send to its inbox; the next fetch gets it, once."""
-    for batch in (1, 5):
-        with pytest.raises(TimeoutError):
-            sub.fetch(batch, timeout=0.1)
-    put(js, subject, 1)
-    (msg,) = sub.fetch(5)
-    assert msg.metadata.num_delivered == 1
 
 
 def test_a_deleted_consumer_ends_a_fetch(stream: Stream, sub: PullSubscription) -> None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from fix_server import break_link
 from fix_threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
     Connection,
-    ForkedConnectionError,
-    NoHeartbeatError,
     PermissionsError,
     PullSubscription,
     TimeoutError,
@@ -26,26 +23,11 @@ from jetstream_sync.server import NatsCluster, NatsServer
 
 
 @pytest.fixture
-def alone(fresh_server: NatsServer) -> Iterator[Connection]:
-    """A connection to a server that the test may stop."""
-    with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
-        yield nc
-
-
-@pytest.fixture
 def sub(alone: Connection) -> PullSubscription:
     """A subscription with a durable consumer of a stream that survives its server."""
     js = alone.jetstream()
     js.create_stream(name="S", subjects=["s"], storage="file")
     return js.pull_subscribe("s", "D")
-
-
-def break_link(nc: Connection) -> None:
-    """Break the link."""
-    link = nc._core.engine.state.transport
-    assert link is not None
-    link.stream.shutdown()
-    wait_until(lambda: nc._core.engine.state.transport is not link and nc.is_connected)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -128,21 +110,6 @@ def test_a_silent_server_does_not_hold_it(
     assert msg.metadata.num_delivered == 1
 
 
-def test_a_server_that_falls_silent_is_noticed_by_its_heartbeats(
-    sub: PullSubscription, fresh_server: NatsServer
-) -> None:
-    """Silence of twice the heartbeat is an error, long before the timeout."""
-    with ThreadPoolExecutor(1) as pool:
-        fetched = pool.submit(sub.fetch, 3, 20, 0.2)
-        wait_until(lambda: sub.consumer_info().num_waiting == 1)
-        fresh_server.pause()
-        try:
-            with pytest.raises(NoHeartbeatError):
-                fetched.result(5)
-        finally:
-            fresh_server.resume()
-
-
 def test_another_leader_is_asked_again(cluster: NatsCluster) -> None:
     """After a leader change in a cluster the fetch gets new messages."""
     with jetstream_sync.connect(cluster.urls) as nc:
@@ -198,39 +165,6 @@ def test_a_user_without_consumer_info_may_pull() -> None:
 
 
 # --- forks and Ctrl-C ----------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_child_cannot_use_it(alone: Connection, sub: PullSubscription) -> None:
-    """Every call of a forked child is refused at once; the parent's fetch continues."""
-    js = alone.jetstream()
-    js.publish("s", b"0")
-    sub.fetch(1)
-
-    def check() -> None:
-        for call in (
-            sub.fetch,
-            lambda: sub.fetch(5),
-            sub.consumer_info,
-            sub.unsubscribe,
-            sub.drain,
-        ):
-            with pytest.raises(ForkedConnectionError):
-                call()
-        assert not sub.is_valid
-        assert (sub.pending_msgs, sub.delivered) == (0, 1)
-
-    with ThreadPoolExecutor(2) as pool:
-        waiting = [pool.submit(sub.fetch, batch, 20) for batch in (1, 3)]
-        wait_until(lambda: sub.consumer_info().num_waiting == 2)
-        child = multiprocessing.get_context("fork").Process(target=check)
-        child.start()
-        child.join(10)
-        assert child.exitcode == 0, "see the traceback in what was captured"
-        for number in range(4):
-            js.publish("s", b"%d" % number)
-        assert sum(len(fetched.result(5)) for fetched in waiting) == 4
-    assert sub.consumer_info().name == "D"
 
 
 @pytest.mark.parametrize("batch", [1, 3])

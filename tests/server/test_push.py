@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
@@ -11,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from fix_server import break_link
 from fix_threads import SCALE, wait_until
 from rawnats import RawClient
 
@@ -19,7 +19,6 @@ from jetstream_sync import (
     BadSubscriptionError,
     Connection,
     ConsumerConfig,
-    ForkedConnectionError,
     JetStream,
     JetStreamMsg,
     NoHeartbeatError,
@@ -38,14 +37,6 @@ def fill(js: JetStream, subject: str, count: int, size: int = 1, first: int = 0)
     for number in range(first, first + count):
         js.publish_async(subject, b"%d%b" % (number, padding))
     js.publish_async_completed(60 * SCALE)
-
-
-def break_link(nc: Connection) -> None:
-    """Break the link."""
-    link = nc._core.engine.state.transport
-    assert link is not None
-    link.stream.shutdown()
-    wait_until(lambda: nc._core.engine.state.transport not in (link, None))
 
 
 @pytest.fixture
@@ -178,21 +169,6 @@ def test_a_silent_server_is_reported(
     sub.unsubscribe()
 
 
-def test_missed_heartbeats_are_reported_while_disconnected(
-    fresh_server: NatsServer, errors: list[Any]
-) -> None:
-    """A silent server is reported."""
-    with jetstream_sync.connect(
-        fresh_server.url, error_cb=errors.append, reconnect_time_wait=0.05
-    ) as nc:
-        js = nc.jetstream()
-        js.create_stream(name="S", subjects=["s"])
-        js.subscribe("s", idle_heartbeat=0.1)
-        fresh_server.pause()
-        wait_until(lambda: any(isinstance(error, NoHeartbeatError) for error in errors))
-        fresh_server.resume()
-
-
 def test_queues_have_no_heartbeat_alarm(js: JetStream, stream: Stream) -> None:
     """Members of a queue get no heartbeats, so silence is not reported."""
     sub = js.subscribe(stream.name, "workers")
@@ -279,34 +255,6 @@ def test_a_timeout_loses_no_message(js: JetStream, stream: Stream) -> None:
     sub.unsubscribe()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.parametrize("ordered", [False, True])
-def test_a_forked_child_is_refused(js: JetStream, stream: Stream, ordered: bool) -> None:
-    """In the child every call raises at once, and the parent is not affected."""
-    fill(js, stream.name, 3)
-    sub = js.subscribe(stream.name, ordered_consumer=ordered, idle_heartbeat=0.1)
-    wait_until(lambda: sub.pending_msgs == 3)
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            for call in (sub.next_msg, sub.unsubscribe, sub.drain, sub.consumer_info):
-                try:
-                    call()
-                except ForkedConnectionError:
-                    continue
-                break
-            else:
-                code = 0
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert [int(sub.next_msg(5).data) for _ in range(3)] == [0, 1, 2]
-    fill(js, stream.name, 1, first=3)
-    assert int(sub.next_msg(5).data) == 3
-    sub.unsubscribe()
-
-
 def test_ctrl_c_ends_a_wait(js: JetStream, stream: Stream) -> None:
     """A wait can be interrupted, and the subscription stays usable."""
     sub = js.subscribe(stream.name)
@@ -337,16 +285,3 @@ def test_a_subscription_has_no_thread_but_its_timer(
         assert threading.active_count() == before + 1
         sub.unsubscribe()
         wait_until(lambda: threading.active_count() == before)
-
-
-def test_what_the_server_counts(js: JetStream, stream: Stream, nats_server: NatsServer) -> None:
-    """The consumer info counts acknowledged and pending messages."""
-    fill(js, stream.name, 10)
-    sub = js.subscribe(stream.name, durable="dur")
-    for number in range(10):
-        msg = sub.next_msg(5)
-        if number % 2:
-            msg.ack_sync()
-    with RawClient(nats_server.port) as raw:
-        assert raw.api(f"CONSUMER.INFO.{stream.name}.dur")["num_ack_pending"] == 5
-    sub.unsubscribe()

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from fix_server import break_link
 from fix_threads import SCALE, wait_until
 
 import jetstream_sync
@@ -43,18 +44,29 @@ def numbers(sub: PushSubscription, count: int, timeout: float = 10) -> list[int]
     return [int(sub.next_msg(timeout).data) for _ in range(count)]
 
 
-def break_link(nc: Connection) -> None:
-    """Break the link."""
-    link = nc._core.engine.state.transport
-    assert link is not None
-    link.stream.shutdown()
-    wait_until(lambda: nc._core.engine.state.transport not in (link, None))
-
-
 def lose(stream: Stream) -> None:
     """Delete the subscription's consumer on the server, and wait until it has another one."""
     (name,) = stream.consumer_names()
     stream.delete_consumer(name)
+
+
+def replace_slowly(
+    sub: OrderedPushSubscription, monkeypatch: pytest.MonkeyPatch
+) -> threading.Event:
+    """Start the creation of the next consumer, which waits for the event that is returned."""
+    making, go_on = threading.Event(), threading.Event()
+    renew = sub._cursor.renew
+
+    def slow(*args: Any) -> Any:
+        making.set()
+        go_on.wait(10)
+        return renew(*args)
+
+    monkeypatch.setattr(sub._cursor, "renew", slow)
+    with sub._receive_lock:
+        sub._replace_consumer("a test")
+    assert making.wait(5)
+    return go_on
 
 
 def nc_flush(js: JetStream) -> None:
@@ -107,17 +119,6 @@ def test_its_consumer_has_the_config_of_the_adr(js: JetStream, stream: Stream) -
     assert config.num_replicas == 1
     assert config.ack_wait == timedelta(hours=22)
     assert config.deliver_subject == sub.subject
-
-
-def test_nothing_is_acknowledged(js: JetStream, stream: Stream) -> None:
-    """Acknowledging does nothing, so code that does it works."""
-    fill(js, stream.name, 1)
-    with read_ordered(js, stream) as sub:
-        msg = sub.next_msg(5)
-        msg.ack()
-        msg.ack()
-        msg.ack_sync()
-        assert msg.metadata.stream_seq == 1
 
 
 NOON = datetime(2020, 1, 1, tzinfo=timezone.utc)
@@ -308,23 +309,6 @@ def test_continuous_faults(
     wait_until(lambda: stream.consumer_names() == [], 10)
 
 
-def test_a_server_that_restarts(fresh_server: NatsServer) -> None:
-    """A memory consumer is lost with its server; the stream on disk is read further."""
-    with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
-        js = nc.jetstream(timeout=15)
-        stream = js.create_stream(name="S", subjects=["S.>"], storage="file")
-        fill(js, "S", 10)
-        sub = read_ordered(js, stream)
-        assert numbers(sub, 10) == list(range(10))
-        fresh_server.stop()
-        wait_until(lambda: nc._core.address is None)
-        fresh_server.start()
-        wait_until(lambda: nc.is_connected, 15)
-        fill(js, "S", 10, first=10)
-        assert numbers(sub, 10, 20) == list(range(10, 20))
-        sub.unsubscribe()
-
-
 def test_a_stream_that_is_gone_is_an_error(js: JetStream, stream: Stream) -> None:
     """The subscription ends with the reason after the last message."""
     fill(js, stream.name, 2)
@@ -393,18 +377,7 @@ def test_closing_ends_the_making_of_a_consumer(
     """Closing the connection meanwhile leaves no thread and no waiting call."""
     with jetstream_sync.connect(nats_server.url) as nc:
         sub = read_ordered(nc.jetstream(), stream)
-        making, go_on = threading.Event(), threading.Event()
-        renew = sub._cursor.renew
-
-        def slow(*args: Any) -> Any:
-            making.set()
-            go_on.wait(10)
-            return renew(*args)
-
-        monkeypatch.setattr(sub._cursor, "renew", slow)
-        with sub._receive_lock:
-            sub._replace_consumer("a test")
-        assert making.wait(5)
+        go_on = replace_slowly(sub, monkeypatch)
         nc.close()
         go_on.set()
         with pytest.raises(ConnectionClosedError):
@@ -417,18 +390,7 @@ def test_deliveries_of_a_replaced_consumer_are_dropped(
 ) -> None:
     """While another consumer is created, the old one's messages are not used: the new one sends them."""
     sub = read_ordered(js, stream)
-    creating, go_on = threading.Event(), threading.Event()
-    renew = sub._cursor.renew
-
-    def slow(*args: Any) -> Any:
-        creating.set()
-        go_on.wait(10)
-        return renew(*args)
-
-    monkeypatch.setattr(sub._cursor, "renew", slow)
-    with sub._receive_lock:
-        sub._replace_consumer("a test")
-    assert creating.wait(5)
+    go_on = replace_slowly(sub, monkeypatch)
     fill(js, stream.name, 5)
     js.account_info()  # the old consumer's messages have arrived
     assert sub.pending_msgs == 0
@@ -446,18 +408,7 @@ def test_it_ends_while_a_consumer_is_made(
 ) -> None:
     """Ending it does not wait for the next consumer, and that one does not stay."""
     sub = read_ordered(js, stream)
-    making, go_on = threading.Event(), threading.Event()
-    renew = sub._cursor.renew
-
-    def slow(*args: Any) -> Any:
-        making.set()
-        go_on.wait(10)
-        return renew(*args)
-
-    monkeypatch.setattr(sub._cursor, "renew", slow)
-    with sub._receive_lock:
-        sub._replace_consumer("a test")
-    assert making.wait(5)
+    go_on = replace_slowly(sub, monkeypatch)
     getattr(sub, end)()
     go_on.set()
     wait_until(lambda: stream.consumer_names() == [])

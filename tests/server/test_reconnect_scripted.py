@@ -23,9 +23,7 @@ from jetstream_sync import (
     ConnectionLostError,
     ConnectionStatus,
     EventKind,
-    InvalidOptionError,
     NoServersError,
-    OutboundBufferLimitError,
     ServerRefusedError,
     StaleConnectionError,
 )
@@ -285,28 +283,6 @@ def test_the_same_refusal_twice_ends_it() -> None:
         nc.close()
 
 
-def test_refusals_may_be_ignored() -> None:
-    """With ignore_auth_error_abort attempts continue until the login is accepted."""
-    refused = threading.Event()
-    with Listener() as listener:
-        nc = jetstream_sync.connect(
-            listener.url, ignore_auth_error_abort=True, error_cb=lambda _: None, **QUICK
-        )
-
-        def play(peer: ScriptedPeer) -> None:
-            if listener.clients < 6:
-                refusing(peer)
-            else:
-                refused.set()
-                peer.handshake()
-
-        listener._play = play
-        listener.take().close()
-        assert refused.wait(5 * SCALE)
-        wait_until(lambda: nc.is_connected)
-        nc.close()
-
-
 def test_discovered_servers_and_lame_ducks() -> None:
     """Discovered servers are reported with their URLs, lame duck mode once; not the first INFO."""
     diary = EventLog()
@@ -330,14 +306,6 @@ def test_discovered_servers_and_lame_ducks() -> None:
         nc.close()
         diary.event(EventKind.CLOSED)
         assert diary.no_more()
-
-
-def test_a_callback_that_needs_two_arguments_is_refused() -> None:
-    """The error is raised before connecting."""
-    with Listener() as listener:
-        with pytest.raises(InvalidOptionError, match="reconnected_cb"):
-            jetstream_sync.connect(listener.url, reconnected_cb=lambda _, __: None)  # type: ignore[arg-type,misc]
-        assert listener.clients == 0
 
 
 @pytest.mark.parametrize("what", ["raise", "close", "reconnect", "publish", "drain"])
@@ -508,22 +476,6 @@ def test_retry_on_failed_connect() -> None:
         diary.event(EventKind.CLOSED)
 
 
-def test_retry_on_failed_connect_has_a_bounded_buffer() -> None:
-    """Without a first link the buffer is limited by pending_size, too."""
-    nc = jetstream_sync.connect(
-        f"nats://127.0.0.1:{free_port()}",
-        retry_on_failed_connect=True,
-        pending_size=1000,
-        error_cb=lambda _: None,
-        **QUICK,
-    )
-    with pytest.raises(OutboundBufferLimitError):
-        for _ in range(100):
-            nc.publish("orders", b"x" * 100)
-    nc.close()
-    assert ended(nc)
-
-
 def test_retry_on_failed_connect_gives_up() -> None:
     """After max_reconnect_attempts the connection is closed with the reason."""
     diary = EventLog()
@@ -543,20 +495,6 @@ def test_retry_on_failed_connect_gives_up() -> None:
     nc.close()
 
 
-def test_retry_on_failed_connect_is_no_excuse_for_a_wrong_login() -> None:
-    """A server that refuses the login again ends it with that error."""
-    diary = EventLog()
-    with Listener(refusing) as listener:
-        nc = jetstream_sync.connect(
-            listener.url, retry_on_failed_connect=True, **diary.options, **QUICK
-        )
-        for _ in range(2):
-            assert isinstance(diary.error(), AuthorizationError)
-        assert isinstance(diary.event(EventKind.CLOSED).error, AuthorizationError)
-        assert listener.clients == 2
-        nc.close()
-
-
 def test_leaving_the_block_before_the_first_link() -> None:
     """The end of a with block closes a connection that has no link yet, without an error."""
     began = time.monotonic()
@@ -570,41 +508,3 @@ def test_leaving_the_block_before_the_first_link() -> None:
     assert nc.is_closed
     assert time.monotonic() - began < 1 * SCALE
     assert ended(nc)
-
-
-# --- number of attempts ---------------------------------------------------------------------------
-
-
-def test_a_server_that_hangs_up_at_once_is_not_asked_without_end() -> None:
-    """Links that break immediately are followed by the reconnect wait, too."""
-    with Listener() as listener:
-        listener._play = lambda peer: (peer.handshake(), peer.close())
-        nc = jetstream_sync.connect(listener.url, reconnect_time_wait=60)
-        wait_until(lambda: listener.clients == 2)
-        wait_until(lambda: nc.is_reconnecting)
-        nc.reconnect()
-        wait_until(lambda: listener.clients >= 3)
-        assert listener.clients <= 4
-        nc.close()
-        assert ended(nc)
-
-
-def test_reconnect_delay_cb() -> None:
-    """reconnect_delay_cb is called once per round, and its result is the wait."""
-    walks: SimpleQueue[int] = SimpleQueue()
-
-    def delay(number: int) -> float:
-        walks.put(number)
-        return 0.0 if number < 4 else 60.0
-
-    with Listener() as listener:
-        nc = jetstream_sync.connect(
-            listener.url, reconnect_delay_cb=delay, max_reconnect_attempts=-1
-        )
-        listener.refuse()
-        listener.take().close()
-        assert [walks.get(timeout=5 * SCALE) for _ in range(4)] == [1, 2, 3, 4]
-        began = time.monotonic()
-        nc.close()
-        assert time.monotonic() - began < 1 * SCALE
-        assert ended(nc)

@@ -19,15 +19,12 @@ from fix_threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
-    AuthorizationError,
     Connection,
     ConnectionClosedError,
     ConnectionEvent,
     ConnectionLostError,
     ConnectionStatus,
-    ForkedConnectionError,
     InvalidOptionError,
-    NoServersError,
     Server,
 )
 from jetstream_sync.server import NatsCluster, NatsServer
@@ -77,21 +74,6 @@ def test_a_restarted_server_is_found_within_a_tenth_of_a_second(server: NatsServ
             assert back.wait(5 * SCALE)
             took.append(time.monotonic() - began)
     assert sorted(took)[2] < 0.1 * SCALE, took
-
-
-def test_attempts_use_little_processor_time(server: NatsServer) -> None:
-    """Attempts without a wait take less than a fifth of a core while the server is down."""
-    began = [0.0, 0.0]
-
-    def spent() -> float:
-        return (time.process_time() - began[0]) / (time.monotonic() - began[1])
-
-    with jetstream_sync.connect(server.url, reconnect_time_wait=0, max_reconnect_attempts=-1) as nc:
-        server.stop()
-        wait_until(lambda: nc.is_reconnecting)
-        began[:] = [time.process_time(), time.monotonic()]
-        assert not nc._core.wait_closed(1.0)
-        assert spent() < 0.2
 
 
 def test_reconnect_loses_nothing(server: NatsServer) -> None:
@@ -149,22 +131,6 @@ def test_a_new_password_is_taken_at_the_next_link() -> None:
             nc.close()
 
 
-def test_an_old_password_is_refused_twice() -> None:
-    """If the password changed and the old one is sent twice, the connection is closed."""
-    config = "authorization {{ user: clerk, password: {} }}"
-    with NatsServer(jetstream=False, config=config.format("old")) as old:
-        nc = jetstream_sync.connect(
-            old.url, user="clerk", password="old", error_cb=lambda _: None, **QUICK
-        )
-        port = old.port
-        old.stop()
-        wait_until(lambda: nc.is_reconnecting)
-        with NatsServer(jetstream=False, config=config.format("new"), port=port):
-            wait_until(lambda: nc.is_closed)
-        assert isinstance(nc.last_error, AuthorizationError)
-        nc.close()
-
-
 def test_a_full_server_is_tried_again() -> None:
     """A server without room for another connection is tried until it has."""
     with NatsServer(jetstream=False, config="max_connections: 2") as small:
@@ -179,46 +145,6 @@ def test_a_full_server_is_tried_again() -> None:
         third.flush(5 * SCALE)
         for nc in (second, third):
             nc.close()
-
-
-def test_a_program_may_start_before_its_server(server: NatsServer) -> None:
-    """With retry_on_failed_connect a program may be started before its server."""
-    url = server.url
-    server.stop()
-    with jetstream_sync.connect(
-        url, retry_on_failed_connect=True, error_cb=lambda _: None, **QUICK
-    ) as nc:
-        sub = nc.subscribe("early")
-        nc.publish("early", b"bird")
-        server.start()
-        assert sub.next_msg(timeout=10 * SCALE).data == b"bird"
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_fork_while_reconnecting(server: NatsServer) -> None:
-    """A child of a disconnected process gets ForkedConnectionError; the parent reconnects."""
-    nc = jetstream_sync.connect(server.url, **QUICK)
-    sub = nc.subscribe("orders")
-    server.stop()
-    wait_until(lambda: nc.is_reconnecting)
-    for _ in range(5):
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                for call in (lambda: nc.publish("orders"), nc.flush, nc.reconnect, nc.drain):
-                    with pytest.raises(ForkedConnectionError):
-                        call()
-                nc.close()
-                assert nc.is_closed
-                status = 0
-            finally:
-                os._exit(status)
-        assert os.waitpid(pid, 0)[1] == 0
-    nc.publish("orders", b"of the parent")
-    server.start()
-    assert sub.next_msg(timeout=10 * SCALE).data == b"of the parent"
-    nc.close()
 
 
 CONNECTING = """
@@ -355,28 +281,6 @@ def test_a_cluster_is_discovered_from_one_seed(three: NatsCluster) -> None:
     assert nc.status is ConnectionStatus.CLOSED
 
 
-def test_discovered_servers_may_be_ignored(three: NatsCluster) -> None:
-    """With ignore_discovered_servers the loss of the configured server ends the connection."""
-    closed = threading.Event()
-    seed = three.servers[0]
-    nc = jetstream_sync.connect(
-        seed.url,
-        ignore_discovered_servers=True,
-        max_reconnect_attempts=2,
-        reconnect_time_wait=0,
-        closed_cb=closed.set,
-        error_cb=lambda _: None,
-    )
-    nc.flush(5 * SCALE)
-    seed.kill()
-    assert closed.wait(5 * SCALE)
-    assert nc.last_error is not None
-    failure = nc.last_error.__cause__
-    assert isinstance(failure, NoServersError)
-    assert [address for address, _ in failure.attempts] == [seed.url]
-    nc.close()
-
-
 def test_a_new_server_is_discovered() -> None:
     """A server that joins the cluster is reported with its URL to connected clients."""
     discovered: SimpleQueue[ConnectionEvent] = SimpleQueue()
@@ -393,20 +297,6 @@ def test_a_new_server_is_discovered() -> None:
                 event = discovered.get(timeout=10 * SCALE)
             assert event.servers == (third.url,)
             assert event.server == first.url
-
-
-def test_clients_spread_over_a_cluster(three: NatsCluster) -> None:
-    """When a server goes, its clients spread over all others."""
-    connections = [jetstream_sync.connect(three.servers[0].url, **QUICK) for _ in range(16)]
-    try:
-        for nc in connections:
-            wait_until(lambda nc=nc: len(known(nc)) == 3)
-        three.servers[0].kill()
-        others = {server.url for server in three.servers[1:]}
-        wait_until(lambda: {nc.connected_url for nc in connections} == others)
-    finally:
-        for nc in connections:
-            nc.close()
 
 
 # --- another pool -----------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from fix_threads import SCALE, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (
-    AuthorizationError,
     BadSubscriptionError,
     Connection,
     ConnectionClosedError,
@@ -118,49 +117,6 @@ def test_a_waiting_next_msg_survives_a_restart(
         assert waiter.result(5 * SCALE).data == b"after"
 
 
-def test_requests_work_again(server: NatsServer, alone: Connection, witness: Connection) -> None:
-    """After a restart requests get their replies, on both sides."""
-    alone.subscribe("double", cb=lambda msg: msg.respond(msg.data * 2))
-    alone.flush(5 * SCALE)
-    assert witness.request("double", b"ab", timeout=5 * SCALE).data == b"abab"
-    restart(server, alone, witness)
-    assert witness.request("double", b"cd", timeout=5 * SCALE).data == b"cdcd"
-
-
-def test_queue_groups_come_back_as_queue_groups(
-    server: NatsServer, alone: Connection, witness: Connection
-) -> None:
-    """Members of a queue group share the messages after a restart as before."""
-    members = [alone.subscribe("jobs", queue="workers") for _ in range(3)]
-    restart(server, alone, witness)
-    for number in range(30):
-        witness.publish("jobs", b"%d" % number)
-    witness.flush(5 * SCALE)
-    alone.flush(5 * SCALE)
-    assert sum(member.pending_msgs for member in members) == 30
-    got = [data for member in members for data in read(member, member.pending_msgs)]
-    assert sorted(got) == sorted(b"%d" % number for number in range(30))
-
-
-def test_what_is_left_of_a_limit_comes_back(
-    server: NatsServer, alone: Connection, witness: Connection
-) -> None:
-    """The message limit of a subscription counts messages before and after a restart."""
-    sub = alone.subscribe("orders")
-    sub.unsubscribe(limit=5)
-    alone.flush(5 * SCALE)
-    for _ in range(2):
-        witness.publish("orders", b"before")
-    assert read(sub, 2) == [b"before"] * 2
-    restart(server, alone, witness)
-    for _ in range(9):
-        witness.publish("orders", b"after")
-    assert read(sub, 3) == [b"after"] * 3
-    with pytest.raises(BadSubscriptionError):
-        sub.next_msg(timeout=5 * SCALE)
-    assert not alone._core.subscriptions()
-
-
 def test_a_limit_set_while_disconnected_holds(
     server: NatsServer, alone: Connection, witness: Connection
 ) -> None:
@@ -241,16 +197,6 @@ def test_what_is_kept_has_a_limit(server: NatsServer) -> None:
     nc.close()
 
 
-def test_nothing_is_kept_where_the_limit_is_zero(server: NatsServer) -> None:
-    """With a pending_size of 0 nothing can be published while disconnected."""
-    nc = jetstream_sync.connect(server.url, pending_size=0, **QUICK)
-    nc.publish("orders", b"fine")
-    stop(server, nc)
-    with pytest.raises(OutboundBufferLimitError):
-        nc.publish("orders", b"too much")
-    nc.close()
-
-
 def test_a_request_without_a_link_keeps_its_timeout(server: NatsServer, alone: Connection) -> None:
     """A request while disconnected ends with its timeout."""
     stop(server, alone)
@@ -259,41 +205,6 @@ def test_a_request_without_a_link_keeps_its_timeout(server: NatsServer, alone: C
 
 
 # --- callbacks --------------------------------------------------------------------------------
-
-
-def test_callbacks_come_in_the_order_of_events(server: NatsServer) -> None:
-    """Each disconnect and reconnect is reported, then the close, in order and once."""
-    told: SimpleQueue[str] = SimpleQueue()
-    nc = jetstream_sync.connect(
-        server.url,
-        disconnected_cb=lambda: told.put("disconnected"),
-        reconnected_cb=lambda: told.put("reconnected"),
-        closed_cb=lambda: told.put("closed"),
-        **QUICK,
-    )
-    restart(server, nc)
-    restart(server, nc)
-    nc.close()
-    order = [told.get(timeout=5 * SCALE) for _ in range(5)]
-    assert order == ["disconnected", "reconnected"] * 2 + ["closed"]
-    nc.close()
-    assert told.empty()
-
-
-def test_callbacks_may_use_the_connection(server: NatsServer) -> None:
-    """A reconnected_cb may subscribe, publish and wait for the server."""
-    told: SimpleQueue[bytes] = SimpleQueue()
-
-    def reconnected() -> None:
-        sub = nc.subscribe("echo")
-        nc.publish("echo", b"back")
-        nc.flush(5 * SCALE)
-        told.put(sub.next_msg(timeout=5 * SCALE).data)
-
-    nc = jetstream_sync.connect(server.url, reconnected_cb=reconnected, **QUICK)
-    restart(server, nc)
-    assert told.get(timeout=5 * SCALE) == b"back"
-    nc.close()
 
 
 def test_reconnects_are_counted(server: NatsServer, alone: Connection) -> None:
@@ -322,19 +233,6 @@ def test_without_a_link_there_is_no_url(server: NatsServer, alone: Connection) -
     assert alone.last_error is None
     start(server, alone)
     assert alone.connected_url == server.url
-
-
-def test_another_server_is_taken(server: NatsServer) -> None:
-    """A connection moves to another server of its pool, with its subscriptions."""
-    with NatsServer(jetstream=False) as second:
-        servers = [server.url, second.url]
-        nc = jetstream_sync.connect(servers, dont_randomize=True, **QUICK)
-        sub = nc.subscribe("orders")
-        server.stop()
-        wait_until(lambda: nc.connected_url == second.url)
-        nc.publish("orders", b"moved")
-        assert read(sub, 1) == [b"moved"]
-        nc.close()
 
 
 # --- giving up ----------------------------------------------------------------------------------
@@ -423,26 +321,6 @@ def test_there_is_no_wait_after_the_last_failure(server: NatsServer) -> None:
     nc.close()
 
 
-def test_attempts_are_made_as_often_as_allowed() -> None:
-    """A server is tried exactly max_reconnect_attempts times in a row."""
-    closed = threading.Event()
-    with Listener() as listener:
-        nc = jetstream_sync.connect(
-            listener.url,
-            max_reconnect_attempts=4,
-            reconnect_time_wait=0,
-            ignore_auth_error_abort=True,
-            closed_cb=closed.set,
-            error_cb=lambda _: None,
-        )
-        listener._play = lambda peer: peer.send(b"-ERR 'Authorization Violation'\r\n")
-        listener.take().close()
-        assert closed.wait(5 * SCALE)
-        assert listener.clients == 1 + 4
-        assert isinstance(nc.last_error, AuthorizationError)
-        nc.close()
-
-
 # --- closing while disconnected ---------------------------------------------------------------
 
 
@@ -498,13 +376,6 @@ def test_drain_while_reconnecting_closes(server: NatsServer, wait: float) -> Non
     with pytest.raises(ConnectionClosedError):
         sub.next_msg(timeout=5 * SCALE)
     server.start()
-    assert nc.is_closed
-
-
-def test_leaving_the_block_while_reconnecting_closes(server: NatsServer) -> None:
-    """The end of a with block closes a disconnected connection without an error."""
-    with jetstream_sync.connect(server.url, reconnect_time_wait=60) as nc:
-        stop(server, nc)
     assert nc.is_closed
 
 

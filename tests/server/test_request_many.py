@@ -8,7 +8,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 from urllib.request import urlopen
@@ -405,50 +405,3 @@ def test_what_is_not_permitted_is_an_error() -> None:
             next(replies)
         assert replies.ended_by == "closed"
         wait_until(lambda: not inboxes(nc))
-
-
-def test_a_callback_may_request_many(nc: Connection, other: Connection, subject: str) -> None:
-    """The replies are received while the callback waits for them."""
-    respond(other, f"{subject}.b", b"1", b"2", b"")
-    found: list[list[bytes]] = []
-    done = threading.Event()
-
-    def ask(_: Msg) -> None:
-        found.append(data(nc.request_many(f"{subject}.b", timeout=30.0, sentinel="empty")))
-        done.set()
-
-    sub = nc.subscribe(f"{subject}.a", cb=ask)
-    nc.publish(f"{subject}.a")
-    assert done.wait(10)
-    assert found == [[b"1", b"2"]]
-    sub.unsubscribe()
-
-
-def test_requests_do_not_get_each_other_s_replies(
-    nc: Connection, other: Connection, subject: str
-) -> None:
-    """Threads may call request_many through one connection at the same time."""
-
-    def answer(msg: Msg) -> None:
-        for number in range(20):
-            msg.respond(msg.data + b"-%d" % number)
-
-    sub = other.subscribe(subject, cb=answer)
-    other.flush()
-    found: dict[bytes, list[bytes]] = {}
-
-    def ask(name: bytes) -> Callable[[], None]:
-        def run() -> None:
-            found[name] = data(nc.request_many(subject, name, timeout=30.0, max_messages=20))
-
-        return run
-
-    threads = [threading.Thread(target=ask(b"%d" % number)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert found == {
-        b"%d" % name: [b"%d-%d" % (name, number) for number in range(20)] for name in range(8)
-    }
-    sub.unsubscribe()

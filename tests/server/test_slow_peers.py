@@ -20,9 +20,7 @@ from jetstream_sync import (
     ConnectionClosedError,
     ConnectionEvent,
     ConnectionLostError,
-    DrainTimeoutError,
     OutboundBufferLimitError,
-    SlowConsumerError,
     StaleConnectionError,
     TimeoutError,
 )
@@ -129,19 +127,6 @@ def test_close_does_not_wait_for_a_dead_server(server: NatsServer, *, full: bool
         assert not publisher.is_alive()
 
 
-def test_drain_does_not_wait_for_a_dead_server(server: NatsServer) -> None:
-    """drain() takes its timeout and the time of a close() at most, and closes."""
-    nc = jetstream_sync.connect(server.url)
-    nc.subscribe("orders", cb=lambda _: None)
-    nc.flush(5 * SCALE)
-    server.pause()
-    began = time.monotonic()
-    with pytest.raises(DrainTimeoutError):
-        nc.drain(timeout=0.3)
-    assert time.monotonic() - began < 2.3 * SCALE
-    assert nc.is_closed
-
-
 def test_calls_keep_their_deadlines(server: NatsServer) -> None:
     """Requests, flushes and reads keep their timeouts while the server hangs."""
     nc = jetstream_sync.connect(server.url)
@@ -223,17 +208,6 @@ def test_a_flood_of_pings_uses_bounded_memory() -> None:
         nc.close()
 
 
-def test_every_ping_of_a_peer_that_listens_is_answered() -> None:
-    """Every PING gets its PONG when the peer reads."""
-    with Listener() as listener:
-        nc = jetstream_sync.connect(listener.url)
-        peer = listener.take()
-        for _ in range(20):
-            peer.send(b"PING\r\n" * 50)
-            assert peer.read(6 * 50) == b"PONG\r\n" * 50
-        nc.close()
-
-
 def test_a_server_that_sends_and_does_not_read_is_detected() -> None:
     """Incoming messages do not count as replies to the pings."""
     stop = threading.Event()
@@ -298,26 +272,6 @@ def test_a_publisher_goes_on_with_the_next_link() -> None:
 
 
 # --- a subscription that is slow --------------------------------------------------------------
-
-
-def test_a_slow_subscription_is_reported_and_the_connection_stays(nats_server: NatsServer) -> None:
-    """A subscription above its limit drops new messages with an error; others are unaffected."""
-    errors: SimpleQueue[Exception] = SimpleQueue()
-    with jetstream_sync.connect(nats_server.url, error_cb=errors.put) as nc:
-        slow = nc.subscribe("slow_peers.all", pending_msgs_limit=10)
-        quick = nc.subscribe("slow_peers.all")
-        nc.flush(5 * SCALE)
-        for number in range(100):
-            nc.publish("slow_peers.all", b"%d" % number)
-        nc.flush(5 * SCALE)
-        error = errors.get(timeout=5 * SCALE)
-        assert isinstance(error, SlowConsumerError)
-        assert error.subject == "slow_peers.all"
-        assert [int(slow.next_msg(timeout=0).data) for _ in range(10)] == list(range(10))
-        assert [int(quick.next_msg(timeout=0).data) for _ in range(100)] == list(range(100))
-        nc.publish("slow_peers.all", b"100")
-        assert slow.next_msg(timeout=5 * SCALE).data == b"100"
-        assert nc.is_connected
 
 
 def test_a_signal_handler_that_publishes_amid_a_send_gets_an_error(

@@ -5,11 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from fix_threads import wait_until
-from rawnats import RawClient
 
 import jetstream_sync
 from jetstream_sync import (
@@ -17,7 +15,6 @@ from jetstream_sync import (
     AmbiguousSubjectError,
     BadSubscriptionError,
     ConfigMismatchError,
-    Connection,
     ConnectionClosedError,
     ConsumerConfig,
     ConsumerNotFoundError,
@@ -102,13 +99,6 @@ def test_an_ephemeral_subscription_reads_and_goes(js: JetStream, stream: Stream)
     assert not sub.is_valid
 
 
-def test_it_reads_only_its_subject(js: JetStream, stream: Stream) -> None:
-    """The subject is the consumer's filter."""
-    with js.subscribe(f"{stream.cached_info.config.name}.1") as sub:
-        assert numbers(sub, 5) == [1, 3, 5, 7, 9]
-        assert quiet(sub)
-
-
 def test_iterating_ends_with_the_subscription(js: JetStream, stream: Stream) -> None:
     """An iteration yields messages, and ends with `unsubscribe` or `drain`."""
     sub = js.subscribe(everything(stream))
@@ -147,19 +137,6 @@ def test_options_shape_the_consumer(js: JetStream, stream: Stream) -> None:
         assert msg.data == b""
         assert msg.headers == {"Nats-Msg-Size": "1"}
         assert msg.metadata.stream_seq == 10
-
-
-def test_two_threads_share_a_subscription(js: JetStream, stream: Stream) -> None:
-    """Each message goes to one of the waiting threads."""
-    sub = js.subscribe(everything(stream), deliver_policy="new")
-    with ThreadPoolExecutor(2) as pool:
-        waiting = [pool.submit(numbers, sub, 10) for _ in range(2)]
-        for number in range(20):
-            js.publish(f"{stream.cached_info.config.name}.x", b"%d" % number)
-        got = [each.result(10) for each in waiting]
-    assert sorted(got[0] + got[1]) == list(range(20))
-    assert all(one == sorted(one) for one in got)
-    sub.unsubscribe()
 
 
 # --- finding and creating -------------------------------------------------------------------------
@@ -252,48 +229,6 @@ def test_the_checks_hold_against_a_server(js: JetStream, other: JetStream, strea
     assert sorted(stream.consumer_names()) == ["beating", "pulled"]
 
 
-def test_of_two_creators_of_a_durable_one_succeeds(
-    js: JetStream, other: JetStream, stream: Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of two clients that create the same durable at the same time, one succeeds."""
-    monkeypatch.setattr(
-        "jetstream_sync.jetstream.subscribe.find_consumer", lambda *_: None
-    )  # both looked it up before either created it
-    winner = js.subscribe(everything(stream), durable="dur")
-    with pytest.raises(DuplicateSubscriptionError):
-        other.subscribe(everything(stream), durable="dur")
-    assert numbers(winner, 10) == list(range(10))
-    winner.unsubscribe()
-
-
-def test_a_race_for_a_queue_has_two_members(
-    js: JetStream, other: JetStream, stream: Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two clients that create the consumer of a queue at the same time share it."""
-    monkeypatch.setattr("jetstream_sync.jetstream.subscribe.find_consumer", lambda *_: None)
-    one = js.subscribe(everything(stream), "workers")
-    two = other.subscribe(everything(stream), "workers")
-    assert one.subject == two.subject
-    assert stream.consumer_names() == ["workers"]
-    two.unsubscribe()
-    assert stream.consumer_names() == ["workers"]  # it did not create it
-    one.unsubscribe()
-    assert stream.consumer_names() == []
-
-
-def test_the_subscription_is_there_before_the_consumer(
-    js: JetStream, stream: Stream, nats_server: NatsServer
-) -> None:
-    """The server regards the consumer as bound from its creation."""
-    sub = js.subscribe(everything(stream))
-    assert sub.consumer_info().push_bound
-    with RawClient(nats_server.port) as raw:
-        name = stream.cached_info.config.name
-        info = raw.api(f"CONSUMER.INFO.{name}.{sub.consumer_name}")
-    assert info["config"]["deliver_subject"] == sub.subject
-    sub.unsubscribe()
-
-
 # --- queues -------------------------------------------------------------------------------------
 
 
@@ -328,17 +263,6 @@ def test_members_of_a_queue_share_its_messages(
     two.unsubscribe()
     three.unsubscribe()
     assert stream.consumer_names() == ["workers"]  # neither created it
-
-
-def test_the_last_member_deletes_the_consumer(
-    js: JetStream, other: JetStream, stream: Stream
-) -> None:
-    """When the others are gone, the member that created the consumer deletes it."""
-    one = js.subscribe(everything(stream), "workers")
-    two = other.subscribe(everything(stream), "workers")
-    two.unsubscribe()
-    one.unsubscribe()
-    assert stream.consumer_names() == []
 
 
 # --- the end ------------------------------------------------------------------------------------
@@ -503,14 +427,6 @@ def test_a_limit_that_is_all_read_ends_it_at_once(js: JetStream, stream: Stream)
         sub.next_msg(0)
 
 
-def test_a_limit_below_0_is_refused(js: JetStream, stream: Stream) -> None:
-    """A negative limit has no effect."""
-    with js.subscribe(everything(stream)) as sub:
-        with pytest.raises(InvalidOptionError):
-            sub.unsubscribe(-1)
-        assert sub.is_valid
-
-
 def test_what_is_missing_at_the_end_is_no_error(js: JetStream, stream: Stream) -> None:
     """Unsubscribing from a deleted consumer is not an error."""
     sub = js.subscribe(everything(stream), durable="dur")
@@ -523,34 +439,3 @@ def test_what_is_missing_at_the_end_is_no_error(js: JetStream, stream: Stream) -
     for _ in sub:
         pass
     assert errors == []
-
-
-def test_the_callback_s_errors_are_reported(
-    nats_server: NatsServer, stream: Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An error of the callback goes to error_cb, and the message is redelivered."""
-    monkeypatch.setattr("jetstream_sync.jetstream.consume.FAILED_NAK_DELAY_S", 0.2)
-    errors: list[Any] = []
-    got: list[int] = []
-
-    def work(msg: JetStreamMsg) -> None:
-        got.append(msg.metadata.num_delivered)
-        if len(got) == 1:
-            raise ValueError("not this time")
-
-    with jetstream_sync.connect(nats_server.url, error_cb=errors.append) as nc:
-        js = nc.jetstream()
-        sub = js.subscribe(f"{stream.cached_info.config.name}.1", cb=work)
-        wait_until(lambda: len(got) == 6)
-        wait_until(lambda: sub.consumer_info().ack_floor.stream_seq == 10)
-        sub.unsubscribe()
-    assert sorted(got) == [1, 1, 1, 1, 1, 2]
-    assert [str(error) for error in errors] == ["not this time"]
-
-
-def test_in_a_context_with_a_prefix(nc: Connection, stream: Stream) -> None:
-    """The API prefix of the context is used for all requests of the workflow."""
-    js = nc.jetstream(prefix="$JS.API")
-    with js.subscribe(everything(stream)) as sub:
-        assert numbers(sub, 10) == list(range(10))
-    assert stream.consumer_names() == []

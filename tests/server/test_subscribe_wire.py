@@ -13,17 +13,14 @@ from fix_threads import wait_until
 
 import jetstream_sync
 from jetstream_sync import (
-    AmbiguousSubjectError,
     Connection,
     ConsumerConfig,
-    ConsumerNotFoundError,
     ConsumerSequenceMismatchError,
     DuplicateSubscriptionError,
     Error,
     NotJSMessageError,
     PullError,
     PushSubscription,
-    StreamNotFoundError,
     TimeoutError,
 )
 from jetstream_sync.net.clock import Deadline
@@ -188,32 +185,6 @@ def test_a_stream_is_enough() -> None:
         assert story(server) == ["SUB _", f"PUB CONSUMER.CREATE.S.{sub.consumer_name}"]
 
 
-@pytest.mark.parametrize(
-    ("names", "error"), [([], StreamNotFoundError), (["S", "T"], AmbiguousSubjectError)]
-)
-def test_there_has_to_be_one_stream(names: list[str], error: type[Error]) -> None:
-    """If no stream, or more than one, has the subject, the error names the subject."""
-    streams = Streams()
-    streams.names = names
-    with fake_server(streams) as (server, nc):
-        with pytest.raises(error, match="foo") as caught:
-            nc.jetstream().subscribe("foo")
-        assert all(name in str(caught.value) for name in names)
-        assert story(server) == ["PUB STREAM.NAMES"]
-
-
-def test_binding_looks_the_consumer_up() -> None:
-    """Binding to a missing consumer is an error."""
-    there = consumer_info("c", {"name": "c", "deliver_subject": "to.here"})
-    with fake_server(Streams(c=there)) as (server, nc):
-        js = nc.jetstream()
-        js.subscribe_bind("S", "c")
-        nc.flush()
-        assert story(server) == ["PUB CONSUMER.INFO.S.c", "SUB to.here"]
-        with pytest.raises(ConsumerNotFoundError):
-            js.subscribe_bind("S", "missing")
-
-
 def test_a_failed_subscribe_leaves_no_subscription() -> None:
     """A failed check subscribes to nothing; after a server error the client unsubscribes."""
     bound = consumer_info("dur", {"durable_name": "dur", "deliver_subject": "x"}, push_bound=True)
@@ -278,34 +249,6 @@ def test_a_lost_race_without_a_queue() -> None:
 
 def deletions(server: FakeJetStream) -> list[str]:
     return [line for line in story(server) if "CONSUMER.DELETE" in line]
-
-
-def test_unsubscribe_deletes_the_created_consumer() -> None:
-    """First the subscription ends, then the consumer created for it is deleted."""
-    with fake_server(Streams()) as (server, nc):
-        sub = nc.jetstream().subscribe("foo", durable="dur", stream="S")
-        sub.unsubscribe()
-        assert story(server)[-2:] == ["UNSUB _", "PUB CONSUMER.DELETE.S.dur"]
-
-
-def test_an_existing_consumer_is_not_deleted() -> None:
-    """A consumer that was only bound to is not deleted."""
-    there = consumer_info("dur", {"durable_name": "dur", "deliver_subject": "to.here"})
-    with fake_server(Streams(dur=there)) as (server, nc):
-        nc.jetstream().subscribe("foo", durable="dur").unsubscribe()
-        nc.jetstream().subscribe_bind("S", "dur").drain()
-        nc.flush()
-        assert deletions(server) == []
-
-
-def test_delete_consumer_false_keeps_the_consumer() -> None:
-    """With ``delete_consumer=False`` nothing is deleted."""
-    with fake_server(Streams()) as (server, nc):
-        js = nc.jetstream()
-        js.subscribe("foo", durable="dur", delete_consumer=False).unsubscribe()
-        js.subscribe("foo", delete_consumer=False).drain()
-        nc.flush()
-        assert deletions(server) == []
 
 
 def test_a_queue_s_consumer_is_left_to_the_others() -> None:

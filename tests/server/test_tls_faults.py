@@ -81,17 +81,6 @@ def test_a_trickle(transport: Transport, proxy: FaultProxy) -> None:
         assert echoes(nc)
 
 
-def test_a_restart(transport: Transport) -> None:
-    """After a restart of the server there is a new link with all subscriptions."""
-    with transport.connect() as nc:
-        sub = nc.subscribe("faults.>")
-        nc.flush()
-        transport.server.restart()
-        wait_until(lambda: nc.stats["reconnects"] == 1 and nc.is_connected, LATER)
-        nc.publish("faults.after", b"again")
-        assert sub.next_msg(timeout=LATER).data == b"again"
-
-
 @pytest.mark.matrix
 @pytest.mark.parametrize("reset", [True, False], ids=["reset", "end"])
 def test_a_cut_link(transport: Transport, proxy: FaultProxy, reset: bool) -> None:
@@ -163,34 +152,6 @@ def test_a_full_socket_does_not_stop_the_reader(transport: Transport, proxy: Fau
         other.flush(timeout=LATER)
         for number in range(300):
             assert going.next_msg(timeout=LATER).data == b"%06d" % number + BIG
-
-
-def test_many_threads(transport: Transport) -> None:
-    """Messages that several threads publish arrive complete, those of one thread in order."""
-    with transport.connect() as nc, transport.connect() as other:
-        sub = other.subscribe("faults.many", pending_bytes_limit=0, pending_msgs_limit=0)
-        other.flush()
-
-        def publish(name: int) -> None:
-            for number in range(300):
-                nc.publish("faults.many", b"%d %06d " % (name, number) * (1 + number % 40))
-                if number % 100 == 0:
-                    nc.flush(timeout=LATER)
-
-        threads = [threading.Thread(target=publish, args=(name,)) for name in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        nc.flush(timeout=LATER)
-        other.flush(timeout=LATER)
-        seen = [0] * 4
-        for _ in range(1200):
-            data = sub.next_msg(timeout=LATER).data
-            name, number = int(data[:1]), int(data[2:8])
-            assert data == data[:9] * (1 + number % 40)
-            assert number == seen[name]
-            seen[name] += 1
 
 
 def test_a_fork(transport: Transport) -> None:

@@ -478,13 +478,6 @@ def test_a_thread_with_few_requests_wakes_the_reader_rarely(nc: Connection) -> N
     assert paused < 12
 
 
-def test_threads_that_are_left(nc: Connection) -> None:
-    """No further thread is needed."""
-    start_reading_directly(nc)
-    names = [each.name for each in threading.enumerate() if each.name.startswith("nats-")]
-    assert len(names) == 2
-
-
 # --- fetches ----------------------------------------------------------------------------------------
 
 
@@ -626,18 +619,6 @@ def test_a_fetch_that_times_out(nc: Connection, service: Service, pool: ThreadPo
     service.answers_pulls = True
     later = consumer.fetch(1, timeout=5 * SCALE)
     assert numbers(later) == [service.delivered]
-
-
-@pytest.mark.usefixtures("slow_ticks")
-def test_a_request_during_a_fetch(
-    nc: Connection, service: Service, pool: ThreadPoolExecutor
-) -> None:
-    """Another thread gets its reply while a fetch waits for the socket, and the fetch its message."""
-    fetched, inbox = waiting_fetch(nc, service, pool, consumer_of(nc))
-    assert nc.request("echo", b"second", timeout=5 * SCALE).data == b"second"
-    assert not fetched.done()
-    service.send(service.message(inbox, 7))
-    assert numbers(fetched.result(10 * SCALE)) == [7]
 
 
 @pytest.mark.usefixtures("slow_ticks")

@@ -5,11 +5,9 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import pickle
 import ssl
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -448,27 +446,3 @@ def test_a_ctrl_c_at_any_moment(listener: Listener) -> None:
         found.pop().close()
         moment += 13
     assert moment > 100
-
-
-# --- speed --------------------------------------------------------------------------------------
-
-
-def test_a_call_costs_next_to_nothing(listener: Listener) -> None:
-    """It is cheap enough for every function that publishes."""
-    options = {"name": "web", "connect_timeout": 5.0}
-    shared_connection(listener.url, **options)  # type: ignore[arg-type]
-
-    def measure(call: Callable[[], object]) -> float:
-        started = time.perf_counter()
-        for _ in range(1000):
-            call()
-        return (time.perf_counter() - started) / 1000
-
-    best = min(measure(lambda: shared_connection(listener.url, **options)) for _ in range(5))  # type: ignore[arg-type]
-    assert best < 100e-6 * SCALE  # a tenth of the time of connecting
-
-
-def test_its_options_can_be_pickled_as_a_dict() -> None:
-    """A spawned process gets the options as plain data."""
-    options = {"servers": ["nats://127.0.0.1:4222"], "name": "x", "tls": TLSOptions(ca_file="a")}
-    assert pickle.loads(pickle.dumps(options)) == options

@@ -142,6 +142,13 @@ def handle(data):
     assert dead.get_msg(seq=1).data == b"2"
 
 
+def known_ack_floor(worker: Worker) -> int:
+    """Return the ack floor of the consumer that the worker has read last."""
+    assert worker._monitor is not None
+    (pool,) = worker._monitor._pools
+    return pool.consumer.info.ack_floor.stream_seq
+
+
 def test_a_deleted_consumer_continues_behind_its_ack_floor(
     js: JetStream,
     stream: Stream,
@@ -160,7 +167,7 @@ def test_a_deleted_consumer_continues_behind_its_ack_floor(
     publish(js, stream, 20)
     with running(worker) as run:
         wait_until(lambda: is_settled(stream, "C") and len(runs) == 20, 10)
-        time.sleep(0.5 * SCALE)  # until the worker knows the ack floor
+        wait_until(lambda: known_ack_floor(worker) == 20, 10)
         stream.delete_consumer("C")
         js.publish(f"{stream.name}.a", b"new")
         wait_until(lambda: runs[20:] == [b"new"], 20)
@@ -393,7 +400,7 @@ def test_a_deleted_consumer_of_an_interest_stream_repeats_nothing(
         wait_until(lambda: is_settled(stream, "C"), 10)
         publish(js, stream, 20)
         wait_until(lambda: is_settled(stream, "C") and len(runs) == 20, 10)
-        time.sleep(0.5 * SCALE)  # until the worker knows the ack floor
+        wait_until(lambda: known_ack_floor(worker) == 20, 10)
         stream.delete_consumer("C")
         js.publish(f"{stream.name}.a", b"new")
         wait_until(lambda: b"new" in runs, 20)
