@@ -515,48 +515,6 @@ def test_a_subscription_ends_with_its_block(own: Connection, subject: str) -> No
 # --- servers that are silent --------------------------------------------------------------------
 
 
-def test_a_close_does_not_wait_for_the_server(fresh_server: NatsServer, subject: str) -> None:
-    """A close ends in time when the server is silent."""
-    nc = jetstream_sync.connect(fresh_server.url)
-    sub = nc.subscribe(subject)
-    nc.flush(5)
-    with paused(fresh_server):
-        nc.publish(subject, b"x")
-        with within(3):
-            nc.close()
-        with pytest.raises(ConnectionClosedError):
-            sub.next_msg(5)
-
-
-def test_a_close_with_megabytes_left(fresh_server: NatsServer, subject: str) -> None:
-    """A close ends in time with megabytes unsent; threads that wait to publish get an error."""
-    nc = jetstream_sync.connect(fresh_server.url)
-    payload = bytes(nc.max_payload)
-    before = [0, 0.0]
-
-    def publish() -> None:
-        while True:
-            nc.publish(subject, payload)
-
-    def stands_still() -> bool:
-        now = nc.stats["out_bytes"]
-        if now != before[0]:
-            before[:] = now, time.monotonic()
-        return now > 0 and time.monotonic() - before[1] > 0.3
-
-    with paused(fresh_server), ThreadPoolExecutor(4) as pool:
-        publishing = [pool.submit(publish) for _ in range(4)]
-        try:
-            wait_until(stands_still, 20)
-            assert nc.stats["out_bytes"] > 2 * nc.max_payload
-            assert not any(each.done() for each in publishing)
-        finally:
-            with within(3):
-                nc.close()
-        for each in publishing:
-            assert isinstance(each.exception(5), ConnectionClosedError)
-
-
 def test_flush_and_rtt(own: Connection, nc: Connection, subject: str) -> None:
     """After a flush the server has processed all messages; the round-trip time is positive."""
     with nc.subscribe(subject) as sub:

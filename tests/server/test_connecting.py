@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import re
 import socket
 import threading
 import time
 import traceback
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
@@ -20,7 +17,6 @@ from fix_threads import SCALE, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (
-    AuthorizationError,
     Connection,
     ConnectionClosedError,
     ConnectionLostError,
@@ -37,10 +33,6 @@ PASSWORD = "open-sesame-4711"
 TOKEN = "tok-0815-hush"
 USER_CONFIG = f'authorization {{ user: worker, password: "{PASSWORD}" }}'
 TOKEN_CONFIG = f'authorization {{ token: "{TOKEN}" }}'
-
-
-def our_threads() -> list[str]:
-    return [each.name for each in threading.enumerate() if each.name.startswith("nats-")]
 
 
 def shown(error: BaseException) -> str:
@@ -208,27 +200,6 @@ def test_a_server_that_trickles_takes_no_longer_than_one_that_is_silent() -> Non
 # --- logging in -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"user": "worker", "password": "wrong-" + PASSWORD},
-        {"user": "unknown", "password": PASSWORD + "-wrong"},
-        {"token": "wrong-" + PASSWORD},
-        {},
-    ],
-    ids=["password", "user", "token", "nothing"],
-)
-def test_a_wrong_login_is_refused_without_repeating_it(
-    user_server: NatsServer, options: dict[str, Any]
-) -> None:
-    """A refused login is an error within a second, without the secret in its text."""
-    with within(1.0), pytest.raises(AuthorizationError) as caught:
-        jetstream_sync.connect(user_server.url, **options)
-    assert user_server.url in str(caught.value)
-    assert "Authorization Violation" in str(caught.value)
-    assert PASSWORD not in shown(caught.value)
-
-
 def test_the_right_password_by_option_and_by_url(user_server: NatsServer) -> None:
     """A user and password log in by option and by URL, and are not shown anywhere."""
     by_url = user_server.url.replace("//", f"//worker:{PASSWORD}@")
@@ -277,12 +248,6 @@ def test_a_server_that_requires_tls_gets_no_login_in_the_clear() -> None:
     assert PASSWORD.encode() not in hello
     assert listener.url in str(caught.value)
     assert PASSWORD not in shown(caught.value)
-
-
-def test_a_tls_url_never_connects_in_the_clear(nats_server: NatsServer) -> None:
-    """A tls:// URL is not tried without TLS."""
-    with pytest.raises(SecureConnectionError):
-        jetstream_sync.connect(nats_server.url.replace("nats://", "tls://"))
 
 
 def test_the_error_of_a_full_server_is_quoted() -> None:
@@ -355,23 +320,6 @@ def test_a_server_that_hangs_up_at_once(before: bytes) -> None:
     assert isinstance(caught.value, ConnectionLostError) or before  # our CONNECT may be reset
 
 
-def test_no_thread_is_left_after_failures_and_after_close(
-    nats_server: NatsServer, dead_url: str
-) -> None:
-    """After connecting has failed, and after close(), no thread of the connection is left."""
-    before = our_threads()
-    with pytest.raises(NoServersError):
-        jetstream_sync.connect(dead_url)
-    with Listener(lambda peer: peer.send(SSH)) as listener, pytest.raises(ProtocolError):
-        jetstream_sync.connect(listener.url)
-    assert our_threads() == before
-    nc = jetstream_sync.connect(nats_server.url)
-    nc.subscribe("idle", cb=lambda _: None)
-    assert len(our_threads()) > len(before)
-    nc.close()
-    wait_until(lambda: our_threads() == before)
-
-
 # --- properties of a connection ---------------------------------------------------------------
 
 
@@ -399,21 +347,6 @@ def test_a_connection_knows_its_server(nats_server: NatsServer) -> None:
     assert not nc.is_connected
     assert isinstance(nc.last_error, ConnectionClosedError)
     assert "closed" in repr(nc)
-
-
-def test_the_server_knows_the_connections_name() -> None:
-    """The name of a connection is in the server's list of connections."""
-    with NatsServer(config='http: "127.0.0.1:-1"', jetstream=False) as server:
-        found = re.search(r"http monitor on ([\d.:]+)", server.log())
-        assert found
-        with (
-            jetstream_sync.connect(server.url, name="billing-7"),
-            urllib.request.urlopen(f"http://{found[1]}/connz", timeout=5) as answer,
-        ):
-            [listed] = json.load(answer)["connections"]
-    assert listed["name"] == "billing-7"
-    assert listed["lang"] == "python-sync"
-    assert listed["version"] == jetstream_sync.__version__
 
 
 # --- invalid bytes from the server ------------------------------------------------------------

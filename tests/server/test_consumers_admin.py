@@ -24,7 +24,6 @@ from jetstream_sync import (
     ServerTooOldError,
     Stream,
 )
-from jetstream_sync.api.echo import release
 from jetstream_sync.server import NatsServer
 
 
@@ -227,12 +226,3 @@ def test_the_server_of_the_consumer_counts(nc: Connection) -> None:
         nc.jetstream(prefix="far.API").reset_consumer("S", "C")
     assert (caught.value.needs, caught.value.version) == ("2.14", "2.12.8")
     assert str(caught.value) == "resetting a consumer needs nats-server 2.14; this server is 2.12.8"
-
-
-@pytest.mark.parametrize(
-    ("version", "pair"),
-    [("2.14.0", (2, 14)), ("2.10.25-beta.1", (2, 10)), ("2.9", (2, 9)), ("", None), ("x.1", None)],
-)
-def test_a_version_is_read(version: str, pair: tuple[int, int] | None) -> None:
-    """Versions are compared as numbers, and an invalid version is recognised."""
-    assert release(version) == pair

@@ -7,9 +7,7 @@ import sys
 import threading
 import time
 import uuid
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
 
 import pytest
 from fix_threads import STALL, wait_until
@@ -200,37 +198,6 @@ def test_the_largest_messages_arrive(nc: Connection, subject: str) -> None:
 # --- delivery -----------------------------------------------------------------------------------
 
 
-def test_wildcards(nc: Connection, subject: str) -> None:
-    """``*`` stands for one token anywhere, and a final ``>`` for one or more."""
-    star, tail = nc.subscribe(f"{subject}.*.x"), nc.subscribe(f"{subject}.>")
-    for end in ("a.x", "b.x", "a.y", "a.b.x", "a"):
-        nc.publish(f"{subject}.{end}", end.encode())
-    nc.publish(subject, b"none")
-    nc.flush(5)
-    assert read(star, star.pending_msgs) == [b"a.x", b"b.x"]
-    assert read(tail, tail.pending_msgs) == [b"a.x", b"b.x", b"a.y", b"a.b.x", b"a"]
-
-
-def test_a_queue_group_shares_the_messages(
-    nc: Connection, nats_server: NatsServer, subject: str
-) -> None:
-    """Each message goes to one member of a queue group, and to every subscriber outside of it."""
-    with jetstream_sync.connect(nats_server.url) as other:
-        members = [each.subscribe(subject, "workers") for each in (nc, nc, other, other)]
-        alone = nc.subscribe(subject)
-        other.flush(5)
-        nc.flush(5)
-        for number in range(400):
-            nc.publish(subject, b"%d" % number)
-        nc.flush(5)
-        other.flush(5)
-        shares = [read(member, member.pending_msgs) for member in members]
-        wanted = [b"%d" % number for number in range(400)]
-        assert sorted(chain(*shares)) == sorted(wanted)
-        assert sum(1 for share in shares if share) > 1
-        assert read(alone, 400) == wanted
-
-
 def test_no_echo(nc: Connection, nats_server: NatsServer, subject: str) -> None:
     """With ``no_echo`` a connection does not receive its own messages."""
     with jetstream_sync.connect(nats_server.url, no_echo=True) as deaf:
@@ -241,43 +208,12 @@ def test_no_echo(nc: Connection, nats_server: NatsServer, subject: str) -> None:
         assert sub.next_msg(5).data == b"other"
 
 
-def test_ten_thousand_subscriptions(nc: Connection, subject: str) -> None:
-    """A connection may have 10,000 subscriptions, and each gets its own messages."""
-    subs = [nc.subscribe(f"{subject}.{number}") for number in range(10_000)]
-    for number in range(10_000):
-        nc.publish(f"{subject}.{number}", b"%d" % number)
-    nc.flush(20)
-    for number, sub in enumerate(subs):
-        assert sub.next_msg(5).data == b"%d" % number
-        assert sub.pending_msgs == 0
-    assert len({sub.sid for sub in subs}) == 10_000
-
-
 def test_a_hundred_thousand_messages_in_order(nc: Connection, subject: str) -> None:
     """The messages of one publisher arrive in order, and none is missing."""
     with nc.subscribe(subject) as sub:
         for number in range(100_000):
             nc.publish(subject, b"%d" % number)
         assert read(sub, 100_000) == [b"%d" % number for number in range(100_000)]
-
-
-def test_threads_publish_through_one_connection(nc: Connection, subject: str) -> None:
-    """Threads may share a connection: everything arrives once, each thread's messages in order."""
-    sub = nc.subscribe(subject)
-
-    def publish(thread: int) -> None:
-        for number in range(2_000):
-            headers = {"Thread": str(thread)} if number % 3 == 0 else None
-            nc.publish(subject, b"%d %d" % (thread, number), headers=headers)
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(publish, range(8)))
-    got: dict[int, list[int]] = {thread: [] for thread in range(8)}
-    for data in read(sub, 16_000):
-        thread, number = data.split()
-        got[int(thread)].append(int(number))
-    assert got == {thread: list(range(2_000)) for thread in range(8)}
-    assert sub.pending_msgs == 0
 
 
 def test_stats_count_messages_and_bytes(nats_server: NatsServer, subject: str) -> None:
@@ -476,19 +412,6 @@ def test_a_limit_below_0_is_refused(nc: Connection, subject: str) -> None:
             sub.unsubscribe(-1)
         nc.publish(subject, b"x")
         assert sub.next_msg(5).data == b"x"
-
-
-def test_threads_read_one_subscription(nc: Connection, subject: str) -> None:
-    """Several threads may read one subscription, and each message goes to one of them."""
-    sub = nc.subscribe(subject)
-    sub.unsubscribe(4_000)
-    with ThreadPoolExecutor(4) as pool:
-        readers = [pool.submit(lambda: [int(msg.data) for msg in sub]) for _ in range(4)]
-        for number in range(4_000):
-            nc.publish(subject, b"%d" % number)
-        shares = [reader.result(20) for reader in readers]
-    assert Counter(chain(*shares)) == Counter(range(4_000))
-    assert all(share == sorted(share) for share in shares)
 
 
 # --- callbacks ----------------------------------------------------------------------------------

@@ -100,28 +100,6 @@ def test_a_block_that_ends_during_a_drain_waits_for_it(nats_server: NatsServer) 
     assert answered == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_what_is_left_after_the_time_is_dropped(own: Connection) -> None:
-    """A drain that takes too long drops unhandled messages, and the threads of callbacks end."""
-    first = threading.Event()
-    handled: list[bytes] = []
-
-    def slowly(msg: Msg) -> None:
-        handled.append(msg.data)
-        first.wait(5 * SCALE)
-
-    for subject in ("drain.x", "drain.y"):
-        own.subscribe(subject, cb=slowly)
-        for number in range(100):
-            own.publish(subject, b"%d" % number)
-    own.flush()
-    with pytest.raises(DrainTimeoutError):
-        own.drain(timeout=0.1)
-    assert own.is_closed
-    first.set()
-    wait_until(lambda: not [t for t in threading.enumerate() if "drain." in t.name])
-    assert handled == [b"0", b"0"]
-
-
 def test_a_close_cuts_a_drain_short(own: Connection) -> None:
     """A close during a drain ends it with the reason."""
     never = threading.Event()

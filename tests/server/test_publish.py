@@ -55,17 +55,6 @@ def test_an_acknowledged_message_is_stored_as_it_was_given(js: JetStream, stream
     assert stored.headers.get_all("Two") == ["2", "zwei ü"]
 
 
-def test_the_ack_of_a_server_with_a_domain_names_it() -> None:
-    """If the server has a JetStream domain, the acknowledgement names it."""
-    with (
-        NatsServer(config="jetstream { domain: hub }") as server,
-        jetstream_sync.connect(server.url) as nc,
-    ):
-        js = nc.jetstream()
-        js.create_stream(name="S", subjects=["s"], storage="memory")
-        assert js.publish("s").domain == "hub"
-
-
 def test_a_message_of_a_known_id_is_not_stored_again(js: JetStream, stream: Stream) -> None:
     """A duplicate gets the sequence of the first message, and is not stored."""
     first = js.publish(f"{stream.name}.a", b"one", msg_id="x")
@@ -379,24 +368,6 @@ def test_closing_ends_the_retries(nats_server: NatsServer) -> None:
         mine.close()
         with pytest.raises(ConnectionClosedError):
             waiting.result(5)
-
-
-def test_threads_publish_on_one_connection(js: JetStream, stream: Stream) -> None:
-    """Each of eight threads gets its own acknowledgements: every sequence once."""
-    each, threads = 200, 8
-
-    def publish(number: int) -> list[tuple[int, bytes]]:
-        out = []
-        for index in range(each):
-            payload = b"%d-%d" % (number, index)
-            out.append((js.publish(f"{stream.name}.{number}", payload).seq, payload))
-        return out
-
-    with ThreadPoolExecutor(threads) as pool:
-        got = [pair for pairs in pool.map(publish, range(threads)) for pair in pairs]
-    assert sorted(seq for seq, _ in got) == list(range(1, each * threads + 1))
-    for seq, payload in got[::100]:
-        assert stream.get_msg(seq).data == payload
 
 
 def test_a_wait_that_timed_out_leaves_nothing_behind(js: JetStream) -> None:

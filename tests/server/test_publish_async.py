@@ -135,30 +135,6 @@ def test_a_wait_for_a_future_may_time_out(paused: JetStream) -> None:
     assert not future.done()
 
 
-def test_callbacks_run_off_the_reader(js: JetStream, stream: Stream, nc: Connection) -> None:
-    """A slow callback of a future does not stop the connection."""
-    inside, go_on = threading.Event(), threading.Event()
-    threads: list[str] = []
-
-    def slow(_: Future[PubAck]) -> None:
-        threads.append(threading.current_thread().name)
-        inside.set()
-        assert go_on.wait(10)
-
-    js.publish_async(f"{stream.name}.a").add_done_callback(slow)
-    try:
-        assert inside.wait(5)
-        assert js.publish(f"{stream.name}.b").seq == 2
-        nc.flush(1)
-        with nc.subscribe("here") as sub:
-            nc.publish("here")
-            sub.next_msg(1)
-    finally:
-        go_on.set()
-    assert "reader" not in threads[0]
-    js.publish_async_completed(5)
-
-
 def test_a_slow_callback_delays_no_other_future(js: JetStream, stream: Stream) -> None:
     """While a callback runs, futures without a callback are settled, and the window has room."""
     held = threading.Event()

@@ -42,40 +42,6 @@ def server() -> Iterator[NatsServer]:
 # --- one server -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["stop", "kill"])
-def test_the_stream_is_there_after_a_crash(fresh_server: NatsServer, how: str) -> None:
-    """After a stop or a kill -9 the same connection publishes to, and reads, the same stream."""
-    with jetstream_sync.connect(fresh_server.url, **QUICK) as nc:
-        js = nc.jetstream(timeout=10 * SCALE)
-        stream = js.create_stream(name="ORDERS", subjects=["orders.*"])
-        consumer = stream.create_consumer(durable_name="READER")
-        js.publish("orders.1", b"before")
-        getattr(fresh_server, how)()
-        wait_until(lambda: nc.is_reconnecting)
-        fresh_server.start()
-        wait_until(lambda: nc.is_connected)
-        js.publish("orders.2", b"after")
-        assert [msg.data for msg in consumer.fetch(2, timeout=10 * SCALE)] == [b"before", b"after"]
-
-
-def test_a_restarted_server_is_found_within_a_tenth_of_a_second(server: NatsServer) -> None:
-    """With no wait between attempts, clients are back within 100 ms of the server's start."""
-    back = threading.Event()
-    took = []
-    options: dict[str, Any] = {"reconnect_time_wait": 0, "max_reconnect_attempts": -1}
-    with jetstream_sync.connect(server.url, reconnected_cb=back.set, **options) as nc:
-        for _ in range(5):
-            server.stop()
-            wait_until(lambda: nc.is_reconnecting)
-            back.clear()
-            server.start()
-            # start() returns some time after the server has begun to accept.
-            began = time.monotonic()
-            assert back.wait(5 * SCALE)
-            took.append(time.monotonic() - began)
-    assert sorted(took)[2] < 0.1 * SCALE, took
-
-
 def test_reconnect_loses_nothing(server: NatsServer) -> None:
     """
     Messages published during forced reconnects arrive once.

@@ -207,21 +207,6 @@ def test_a_request_without_a_link_keeps_its_timeout(server: NatsServer, alone: C
 # --- callbacks --------------------------------------------------------------------------------
 
 
-def test_reconnects_are_counted(server: NatsServer, alone: Connection) -> None:
-    """The statistics continue over a reconnect and count it."""
-    sub = alone.subscribe("orders")
-    alone.publish("orders", b"12345")
-    assert read(sub, 1) == [b"12345"]
-    for reconnects in (1, 2):
-        restart(server, alone)
-        assert alone.stats["reconnects"] == reconnects
-    alone.publish("orders", b"678")
-    assert read(sub, 1) == [b"678"]
-    stats = alone.stats
-    assert (stats["in_msgs"], stats["in_bytes"]) == (2, 8)
-    assert (stats["out_msgs"], stats["out_bytes"]) == (2, 8)
-
-
 def test_without_a_link_there_is_no_url(server: NatsServer, alone: Connection) -> None:
     """While disconnected the status is RECONNECTING, and there is no URL."""
     stop(server, alone)

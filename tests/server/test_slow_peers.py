@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import Any
 
@@ -22,7 +22,6 @@ from jetstream_sync import (
     ConnectionLostError,
     OutboundBufferLimitError,
     StaleConnectionError,
-    TimeoutError,
 )
 from jetstream_sync.server import NatsServer
 
@@ -125,27 +124,6 @@ def test_close_does_not_wait_for_a_dead_server(server: NatsServer, *, full: bool
     if publisher is not None:
         publisher.join(5 * SCALE)
         assert not publisher.is_alive()
-
-
-def test_calls_keep_their_deadlines(server: NatsServer) -> None:
-    """Requests, flushes and reads keep their timeouts while the server hangs."""
-    nc = jetstream_sync.connect(server.url)
-    sub = nc.subscribe("orders")
-    nc.flush(5 * SCALE)
-    server.pause()
-    calls: list[Callable[[], object]] = [
-        lambda: nc.flush(timeout=0.1),
-        lambda: nc.rtt(timeout=0.1),
-        lambda: nc.request("service", timeout=0.1),
-        lambda: sub.next_msg(timeout=0.1),
-        lambda: sub.drain(timeout=0.1),
-    ]
-    for call in calls:
-        began = time.monotonic()
-        with pytest.raises(TimeoutError):
-            call()
-        assert time.monotonic() - began < 0.5 * SCALE
-    nc.close()
 
 
 def test_a_flush_ends_with_the_link(server: NatsServer) -> None:

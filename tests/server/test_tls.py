@@ -386,16 +386,6 @@ def test_handshake_first(certificates: Certificates) -> None:
             connect(server.url, tls_handshake_first=True)
 
 
-def test_handshake_first_with_a_server_that_waits_for_it(certificates: Certificates) -> None:
-    """With a fallback the server accepts both kinds of clients."""
-    config = certificates.server(more='handshake_first: "100ms"')
-    with NatsServer(config=config, jetstream=False) as server:
-        for first in (True, False):
-            trusted = certificates.trusted()
-            with connect(server.url, tls=trusted, tls_handshake_first=first) as nc:
-                assert echoes(nc)
-
-
 def test_handshake_first_with_a_server_that_does_not(
     server: NatsServer, nats_server: NatsServer, certificates: Certificates
 ) -> None:

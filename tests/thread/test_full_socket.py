@@ -14,7 +14,6 @@ import jetstream_sync
 from jetstream_sync import (
     Connection,
     ConnectionClosedError,
-    StaleConnectionError,
     TimeoutError,
 )
 
@@ -96,16 +95,6 @@ def test_a_request_that_finds_the_buffer_full_ends_in_time(nc: Connection) -> No
     assert nc._core.engine.writer._size <= size + 3 * len(BIG) + 1000
 
 
-def test_close_takes_a_second_or_so(nc: Connection) -> None:
-    """Closing a connection whose server reads nothing takes limited time."""
-    publisher = fill(nc)
-    began = time.monotonic()
-    nc.close()
-    assert time.monotonic() - began < 2.5 * SCALE
-    publisher.join(1 * SCALE)
-    assert not publisher.is_alive()
-
-
 def test_drain_keeps_its_timeout(nc: Connection) -> None:
     """Draining a connection whose server reads nothing ends in time, and closes it."""
     fill_alone(nc)
@@ -136,20 +125,6 @@ def test_a_publisher_waits_and_goes_on(nc: Connection, listener: Listener) -> No
         assert payload == b"%06d%b\r\n" % (number, BIG)
     assert peer.line() == b"PUB end 0\r\n"
     publisher.join()
-
-
-@pytest.mark.parametrize("filled", [fill, fill_alone], ids=["publisher waits", "no waiter"])
-def test_a_server_that_reads_nothing_is_detected(listener: Listener, filled: object) -> None:
-    """Unanswered pings end a link whose socket is full, and wake the blocked publisher."""
-    nc = jetstream_sync.connect(
-        listener.url, allow_reconnect=False, ping_interval=0.1, max_outstanding_pings=2
-    )
-    filled(nc)
-    wait_until(lambda: nc.is_closed, 5)
-    assert isinstance(nc.last_error, StaleConnectionError)
-    with pytest.raises(StaleConnectionError):
-        nc.publish("more")
-    nc.close()
 
 
 @pytest.mark.parametrize(

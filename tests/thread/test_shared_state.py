@@ -12,7 +12,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from types import SimpleNamespace
@@ -233,11 +232,3 @@ def test_a_trace_that_is_full_while_its_thread_takes_lines(monkeypatch: pytest.M
     tracer.close(timeout=20 * SCALE)
     dropped = [int(line.rpartition(" ")[2]) for line in traced if line != "line"]
     assert traced.count("line") + sum(dropped) == sum(added)
-
-
-def test_numbers_of_a_counter_are_unique() -> None:
-    """Tokens of requests and published messages are unique: `itertools.count` is one step."""
-    numbers = itertools.count()
-    with ThreadPoolExecutor(4) as pool:
-        taken = list(pool.map(lambda _: list(itertools.islice(numbers, 20_000)), range(4)))
-    assert len(set().union(*taken)) == 80_000
