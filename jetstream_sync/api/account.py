@@ -1,8 +1,6 @@
-"""
-JetStream usage and limits of accounts.
+"""JetStream usage and limits of accounts."""
 
-Follows nats-server's ``server/jetstream.go``.
-"""
+# Follows nats-server's server/jetstream.go.
 
 from __future__ import annotations
 

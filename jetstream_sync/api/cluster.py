@@ -1,8 +1,6 @@
-"""
-Placement and replicas of streams and consumers.
+"""Placement and replicas of streams and consumers."""
 
-Follows nats-server's ``server/stream.go`` and ``server/jetstream_api.go``.
-"""
+# Follows nats-server's server/stream.go and server/jetstream_api.go.
 
 from __future__ import annotations
 

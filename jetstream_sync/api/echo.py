@@ -1,12 +1,10 @@
-"""
-Detection of config fields that a server ignored.
+"""Detection of config fields that a server ignored."""
 
-A server that does not know a field ignores it silently and replies with the config that it applied. The
-requested config is therefore compared with the reply, at every depth: the fields that are newer than the
-oldest supported server, and those that this version does not know. A different value is a normalization by
-the server and counts as applied; only an absent field was ignored. Older fields are known to every server:
-one that is absent was dropped for a reason, as is the duplicate window of a mirror in a cluster.
-"""
+# A server that does not know a field ignores it silently and replies with the config that it applied. The
+# requested config is therefore compared with the reply, at every depth: the fields that are newer than the
+# oldest supported server, and those that this version does not know. A different value is a normalization by
+# the server and counts as applied; only an absent field was ignored. Older fields are known to every server:
+# one that is absent was dropped for a reason, as is the duplicate window of a mirror in a cluster.
 
 from __future__ import annotations
 

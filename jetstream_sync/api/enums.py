@@ -1,11 +1,9 @@
-"""
-Enums of stream and consumer configs.
+"""Enums of stream and consumer configs."""
 
-Every member is a ``str``: ``AckPolicy.EXPLICIT == "explicit"``, and prints as its value. An unknown value
-of a newer server is decoded as `jetstream_sync.codec.UnknownEnumValue` and sent back unchanged. Values and
-meanings are nats-server's (``server/stream.go``,
-``server/consumer.go``, ``server/store.go``).
-"""
+# Every member is a str: AckPolicy.EXPLICIT == "explicit", and prints as its value. An unknown value
+# of a newer server is decoded as `jetstream_sync.codec.UnknownEnumValue` and sent back unchanged. Values and
+# meanings are nats-server's (server/stream.go,
+# server/consumer.go, server/store.go).
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""
-Partitioned consumer groups: their configs and the assignment of partitions to members.
+"""Partitioned consumer groups: their configs and the assignment of partitions to members."""
 
-Names, formats and the assignment are those of orbit.go's ``pcgroups``, so that members of both can share
-a group.
-"""
+# Names, formats and the assignment are those of orbit.go's pcgroups, so that members of both can share
+# a group.
 
 from __future__ import annotations
 

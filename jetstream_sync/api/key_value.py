@@ -1,10 +1,8 @@
-"""
-Key-value buckets (ADR-8, ADR-48, ADR-57), without I/O.
+"""Key-value buckets (ADR-8, ADR-48, ADR-57), without I/O."""
 
-A bucket is a stream ``KV_<bucket>`` that keeps the last messages of each subject
-``$KV.<bucket>.<key>``. This module has the rules for names, keys and patterns, the config of a bucket
-as the config of its stream, and the entries.
-"""
+# A bucket is a stream KV_<bucket> that keeps the last messages of each subject
+# $KV.<bucket>.<key>. This module has the rules for names, keys and patterns, the config of a bucket
+# as the config of its stream, and the entries.
 
 from __future__ import annotations
 

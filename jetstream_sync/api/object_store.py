@@ -1,10 +1,8 @@
-"""
-Records and rules of object stores (ADR-20).
+"""Records and rules of object stores (ADR-20)."""
 
-A bucket is a stream with two kinds of subjects. The chunks of an object are messages on one subject,
-which ends with a random id (the nuid). The info of an object is one message, on a subject that ends with
-the encoded name. It contains the nuid, and the number, size and digest of the chunks.
-"""
+# A bucket is a stream with two kinds of subjects. The chunks of an object are messages on one subject,
+# which ends with a random id (the nuid). The info of an object is one message, on a subject that ends with
+# the encoded name. It contains the nuid, and the number, size and digest of the chunks.
 
 from __future__ import annotations
 

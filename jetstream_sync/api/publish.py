@@ -1,8 +1,6 @@
-"""
-The options of a publish with their headers, and its acknowledgement.
+"""The options of a publish with their headers, and its acknowledgement."""
 
-Follows nats-server's ``server/stream.go`` (``JSPubAckResponse``), ADR-22, ADR-43, ADR-49, ADR-50 and ADR-51.
-"""
+# Follows nats-server's server/stream.go (JSPubAckResponse), ADR-22, ADR-43, ADR-49, ADR-50 and ADR-51.
 
 from __future__ import annotations
 

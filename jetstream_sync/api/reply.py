@@ -1,15 +1,13 @@
-"""
-Metadata in the reply subject of a message from a stream.
+"""Metadata in the reply subject of a message from a stream."""
 
-There are two forms (ADR-15; nats-server 2.14 can be configured to use the second)::
-
-    $JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<timestamp>.<pending>
-    $JS.ACK.<domain>.<account hash>.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>
-           .<timestamp>.<pending>[.<more>...]
-
-The first form has exactly 9 tokens, the second 11 or more; 10 tokens are invalid. The domain ``_`` means
-no domain.
-"""
+# There are two forms (ADR-15; nats-server 2.14 can be configured to use the second):
+#
+#     $JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<timestamp>.<pending>
+#     $JS.ACK.<domain>.<account hash>.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>
+#            .<timestamp>.<pending>[.<more>...]
+#
+# The first form has exactly 9 tokens, the second 11 or more; 10 tokens are invalid. The domain _ means
+# no domain.
 
 from __future__ import annotations
 

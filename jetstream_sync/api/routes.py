@@ -1,8 +1,6 @@
-"""
-The subjects of the JetStream API.
+"""The subjects of the JetStream API."""
 
-`Routes` adds the prefix of a domain (ADR-19) or of an account import to every subject. The subjects are nats-server's (``server/jetstream_api.go``).
-"""
+# `Routes` adds the prefix of a domain (ADR-19) or of an account import to every subject. The subjects are nats-server's (server/jetstream_api.go).
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""
-Classification of the status messages of pull requests.
+"""Classification of the status messages of pull requests."""
 
-The statuses are those of ADR-37 ("Status handling"), the texts those of nats-server
-(``server/consumer.go``). The server uses one code for several conditions, so the texts are matched as
-lower-case substrings. Only this module matches them.
-"""
+# The statuses are those of ADR-37 ("Status handling"), the texts those of nats-server
+# (server/consumer.go). The server uses one code for several conditions, so the texts are matched as
+# lower-case substrings. Only this module matches them.
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""
-Records of streams: configuration, info and state.
+"""Records of streams: configuration, info and state."""
 
-Field names are those of the JSON API. In a config ``None`` means *not set*: the field is not sent, and
-the server's default applies. The records define every field of nats-server 2.15 (``server/stream.go``,
-``server/store.go``) and keep the fields of newer servers. Validation rejects invalid configs but accepts
-every config that a server sends, so that it can be changed and sent back.
-"""
+# Field names are those of the JSON API. In a config None means *not set*: the field is not sent, and
+# the server's default applies. The records define every field of nats-server 2.15 (server/stream.go,
+# server/store.go) and keep the fields of newer servers. Validation rejects invalid configs but accepts
+# every config that a server sends, so that it can be changed and sent back.
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""
-Subscribe requests and their validation against existing consumers (ADR-15), without I/O.
+"""Subscribe requests and their validation against existing consumers (ADR-15), without I/O."""
 
-Subscribing never changes an existing consumer. Each requested option is compared with the consumer's
-config, and the first difference raises an error of its own class, which names both values.
-"""
+# Subscribing never changes an existing consumer. Each requested option is compared with the consumer's
+# config, and the first difference raises an error of its own class, which names both values.
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""
-Send requests to the JetStream API and check what the server supports.
+"""Send requests to the JetStream API and check what the server supports."""
 
-There are two ways to find out that a server is too old. The reply to a config contains the config as
-the server understood it, see `api.echo`; servers from 2.12 on refuse unknown fields themselves
-(`BadRequestError`). For messages and requests there is the API level (ADR-44). It is requested once
-per transport, because a reconnect may lead to another server.
-"""
+# There are two ways to find out that a server is too old. The reply to a config contains the config as
+# the server understood it, see `api.echo`; servers from 2.12 on refuse unknown fields themselves
+# (`BadRequestError`). For messages and requests there is the API level (ADR-44). It is requested once
+# per transport, because a reconnect may lead to another server.
 
 from __future__ import annotations
 

@@ -1,14 +1,12 @@
-"""
-Atomic batches (ADR-50): messages of one stream that are stored all or not at all.
+"""Atomic batches (ADR-50): messages of one stream that are stored all or not at all."""
 
-Behaviour of nats-server 2.15 (``server/stream.go``, ``processJetStreamAtomicBatchMsg``) that this relies on:
-
-1. The sequences of the stored messages are contiguous, and the acknowledgement of the last message contains
-   the last one. Expectations are checked at the commit, in message order.
-2. An earlier error abandons the batch. It is sent as the reply to the failed message, and the last message
-   gets the error that the batch is incomplete. A message without a reply subject gets no reply.
-3. A batch exists on the server only until its last message, because all of them are sent at once.
-"""
+# Behaviour of nats-server 2.15 (server/stream.go, processJetStreamAtomicBatchMsg) that this relies on:
+#
+# 1. The sequences of the stored messages are contiguous, and the acknowledgement of the last message contains
+#    the last one. Expectations are checked at the commit, in message order.
+# 2. An earlier error abandons the batch. It is sent as the reply to the failed message, and the last message
+#    gets the error that the batch is incomplete. A message without a reply subject gets no reply.
+# 3. A batch exists on the server only until its last message, because all of them are sent at once.
 
 from __future__ import annotations
 

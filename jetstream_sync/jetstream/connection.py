@@ -1,15 +1,13 @@
-"""
-`connect()`, connections with a JetStream context, and the connection shared by a process.
+"""`connect()`, connections with a JetStream context, and the connection shared by a process."""
 
-Rules of `shared_connection()`:
-
-1. ``_lock`` guards the two tables. It is held for a few instructions, never while connecting. A
-   caller that finds an attempt in progress waits for that attempt only.
-2. Every thread that sees that an attempt has ended records it, not only the thread that started it.
-   A thread that Ctrl-C interrupted in between therefore blocks no other.
-3. A forked child starts with empty tables and a new lock, and reads nothing of its parent's. The fork
-   may happen at any moment, also while another thread is connecting.
-"""
+# Rules of `shared_connection()`:
+#
+# 1. _lock guards the two tables. It is held for a few instructions, never while connecting. A
+#    caller that finds an attempt in progress waits for that attempt only.
+# 2. Every thread that sees that an attempt has ended records it, not only the thread that started it.
+#    A thread that Ctrl-C interrupted in between therefore blocks no other.
+# 3. A forked child starts with empty tables and a new lock, and reads nothing of its parent's. The fork
+#    may happen at any moment, also while another thread is connecting.
 
 from __future__ import annotations
 

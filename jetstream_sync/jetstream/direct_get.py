@@ -1,11 +1,9 @@
-"""
-Read stored messages without a consumer: STREAM.MSG.GET, direct gets and batched direct gets.
+"""Read stored messages without a consumer: STREAM.MSG.GET, direct gets and batched direct gets."""
 
-`STREAM.MSG.GET` is answered by the leader of the stream, in JSON. A direct get (ADR-31) is answered
-by any replica or by a mirror: the reply is the message itself, with four additional headers.
-A batched direct get is one request with many replies, which `ReplyCollector` receives. It returns the
-messages from a sequence or time on, or the last messages of many subjects, page by page.
-"""
+# `STREAM.MSG.GET` is answered by the leader of the stream, in JSON. A direct get (ADR-31) is answered
+# by any replica or by a mirror: the reply is the message itself, with four additional headers.
+# A batched direct get is one request with many replies, which `ReplyCollector` receives. It returns the
+# messages from a sequence or time on, or the last messages of many subjects, page by page.
 
 from __future__ import annotations
 

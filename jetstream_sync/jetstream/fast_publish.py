@@ -1,17 +1,15 @@
-"""
-Fast publishing (ADR-50): a sequence of messages with one acknowledgement for many of them.
+"""Fast publishing (ADR-50): a sequence of messages with one acknowledgement for many of them."""
 
-The server decides how often it acknowledges, and thereby how many messages may be sent ahead. It answers on
-an inbox of this batch, whose last token is the id of the batch. The reply subject of each message contains its
-sequence in the batch and an operation.
-
-Rules:
-
-1. The reader thread updates the fields of `_Flow` and wakes the publishing thread. It runs no callback of the
-   user: gaps are queued for the publishing thread.
-2. The first message waits for its answer, because the server must know the batch before the others arrive.
-3. A batch ends once: ``result`` of `_Flow` is the acknowledgement, or the error.
-"""
+# The server decides how often it acknowledges, and thereby how many messages may be sent ahead. It answers on
+# an inbox of this batch, whose last token is the id of the batch. The reply subject of each message contains its
+# sequence in the batch and an operation.
+#
+# Rules:
+#
+# 1. The reader thread updates the fields of `_Flow` and wakes the publishing thread. It runs no callback of the
+#    user: gaps are queued for the publishing thread.
+# 2. The first message waits for its answer, because the server must know the batch before the others arrive.
+# 3. A batch ends once: result of `_Flow` is the acknowledgement, or the error.
 
 from __future__ import annotations
 

@@ -1,17 +1,15 @@
-"""
-The members of consumer groups: their consumers and callbacks.
+"""The members of consumer groups: their consumers and callbacks."""
 
-What members do at a change is compatible with orbit.go's ``pcgroups``. Rules:
-
-1. A member's consumer has the filters of its partitions. The server does not allow two consumers of a
-   work-queue stream with the same filter, so a member that gains a partition retries until the former
-   member has given it up.
-2. Before a member gives up partitions, it waits until its callback has returned and the server has
-   processed the acknowledgement. orbit.go does not wait.
-3. Of several instances of a member, the server delivers to the pinned one. Only this one deletes the
-   consumer at a change; the others wait until it is gone, or no instance is pinned.
-4. One thread per instance watches the config and creates the consumer. The callback has a thread of its own.
-"""
+# What members do at a change is compatible with orbit.go's pcgroups. Rules:
+#
+# 1. A member's consumer has the filters of its partitions. The server does not allow two consumers of a
+#    work-queue stream with the same filter, so a member that gains a partition retries until the former
+#    member has given it up.
+# 2. Before a member gives up partitions, it waits until its callback has returned and the server has
+#    processed the acknowledgement. orbit.go does not wait.
+# 3. Of several instances of a member, the server delivers to the pinned one. Only this one deletes the
+#    consumer at a change; the others wait until it is gone, or no instance is pinned.
+# 4. One thread per instance watches the config and creates the consumer. The callback has a thread of its own.
 
 from __future__ import annotations
 

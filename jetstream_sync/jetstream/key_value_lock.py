@@ -1,15 +1,13 @@
-"""
-Locks on keys of a bucket.
+"""Locks on keys of a bucket."""
 
-Rules:
-
-1. The holder writes the key again every third of the ``ttl``, each time with the expected last revision.
-2. A client that waits takes over a key whose revision has not changed for the ``ttl`` of its holder, also
-   with the expected last revision. So clocks are not compared, and at most one client succeeds.
-3. The holder regards the lock as lost nine tenths of its ``ttl`` after it began to send the last write
-   that was confirmed. That is before another client can take over.
-4. A write whose answer did not come is found by its owner, a name that is unique for each attempt.
-"""
+# Rules:
+#
+# 1. The holder writes the key again every third of the ttl, each time with the expected last revision.
+# 2. A client that waits takes over a key whose revision has not changed for the ttl of its holder, also
+#    with the expected last revision. So clocks are not compared, and at most one client succeeds.
+# 3. The holder regards the lock as lost nine tenths of its ttl after it began to send the last write
+#    that was confirmed. That is before another client can take over.
+# 4. A write whose answer did not come is found by its owner, a name that is unique for each attempt.
 
 from __future__ import annotations
 

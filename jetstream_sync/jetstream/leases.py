@@ -1,25 +1,23 @@
-"""
-Leases: for how long a delivered message belongs to this client, and how they are renewed.
+"""Leases: for how long a delivered message belongs to this client, and how they are renewed."""
 
-A consumer with ack policy ``explicit`` redelivers a message after its ``ack_wait``, or the step of its
-``backoff``. Until then the message is leased to the client that received it.
-
-Rules:
-
-1. The reader timestamps a run of messages, at most once per fraction of a lease. There is no work per
-   message. The run of a message is found by its consumer sequence, and only when it is needed.
-2. The taking thread compares the clock with `Leases.fresh_until`, and checks the message itself only
-   after that time.
-3. A message with an expired lease is dropped: the server redelivers it with a new lease.
-4. If a handler starts in time and ends late, another delivery of its message is in flight. That
-   delivery is dropped when it is taken after the first one was settled.
-5. Before a message is dropped, the consumer config is read again, once per lease: ``ack_wait`` may have
-   become longer.
-6. An acknowledgement with the policy ``all`` settles all earlier messages, including dropped ones.
-   Nothing is dropped there, nor with the policies without acknowledgements.
-
-The monotonic clock may stop while the computer sleeps (on Linux it does), so a lease seems longer then.
-"""
+# A consumer with ack policy explicit redelivers a message after its ack_wait, or the step of its
+# backoff. Until then the message is leased to the client that received it.
+#
+# Rules:
+#
+# 1. The reader timestamps a run of messages, at most once per fraction of a lease. There is no work per
+#    message. The run of a message is found by its consumer sequence, and only when it is needed.
+# 2. The taking thread compares the clock with `Leases.fresh_until`, and checks the message itself only
+#    after that time.
+# 3. A message with an expired lease is dropped: the server redelivers it with a new lease.
+# 4. If a handler starts in time and ends late, another delivery of its message is in flight. That
+#    delivery is dropped when it is taken after the first one was settled.
+# 5. Before a message is dropped, the consumer config is read again, once per lease: ack_wait may have
+#    become longer.
+# 6. An acknowledgement with the policy all settles all earlier messages, including dropped ones.
+#    Nothing is dropped there, nor with the policies without acknowledgements.
+#
+# The monotonic clock may stop while the computer sleeps (on Linux it does), so a lease seems longer then.
 
 from __future__ import annotations
 

@@ -1,21 +1,19 @@
-"""
-Continuous pull: messages are requested ahead of their use (ADR-37, "Consume").
+"""Continuous pull: messages are requested ahead of their use (ADR-37, "Consume")."""
 
-Rules:
-
-1. The thread that takes a message also updates the ledger. There is no thread and no timer for it.
-   The lock guards the ledger and the sending of requests. It is never held while waiting.
-2. Statuses are handled in order of arrival, between messages.
-3. The heartbeat timeout only applies while the buffer is empty: a request is open then.
-4. A message whose lease expired in the buffer is dropped: see `Leases`.
-5. With a message, the thread that holds the lock accepts a run: the messages behind it that have
-   arrived, up to the next status, and before the next one that may cause a request. Any thread takes
-   them from ``_ready`` without the lock and without accounting; the ledger counts them when a thread
-   holds the lock again. So the requests are those of an accounting per message. While a thread waits,
-   no run is accepted: the inbox wakes that thread only for messages that are still in it.
-6. The iterator ends when the user stops it, when the connection closes, or after a fatal status.
-   Every later call of `next()` raises the reason.
-"""
+# Rules:
+#
+# 1. The thread that takes a message also updates the ledger. There is no thread and no timer for it.
+#    The lock guards the ledger and the sending of requests. It is never held while waiting.
+# 2. Statuses are handled in order of arrival, between messages.
+# 3. The heartbeat timeout only applies while the buffer is empty: a request is open then.
+# 4. A message whose lease expired in the buffer is dropped: see `Leases`.
+# 5. With a message, the thread that holds the lock accepts a run: the messages behind it that have
+#    arrived, up to the next status, and before the next one that may cause a request. Any thread takes
+#    them from _ready without the lock and without accounting; the ledger counts them when a thread
+#    holds the lock again. So the requests are those of an accounting per message. While a thread waits,
+#    no run is accepted: the inbox wakes that thread only for messages that are still in it.
+# 6. The iterator ends when the user stops it, when the connection closes, or after a fatal status.
+#    Every later call of `next()` raises the reason.
 
 from __future__ import annotations
 

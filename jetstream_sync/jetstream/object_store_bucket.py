@@ -1,14 +1,12 @@
-"""
-Access to the messages of one object store bucket: infos with compare and set, and purges of chunks.
+"""Access to the messages of one object store bucket: infos with compare and set, and purges of chunks."""
 
-Rules:
-
-1. An info is published with the sequence of the info that it replaces. When several writers change
-   one object, the server accepts exactly one of them; the others read the newer info and try again.
-2. The writer whose info replaced another one purges the chunks of exactly that one. The chunks of an
-   object that a reader can find are therefore never purged.
-3. Chunks that could not be purged are remembered, and purged after the next successful change.
-"""
+# Rules:
+#
+# 1. An info is published with the sequence of the info that it replaces. When several writers change
+#    one object, the server accepts exactly one of them; the others read the newer info and try again.
+# 2. The writer whose info replaced another one purges the chunks of exactly that one. The chunks of an
+#    object that a reader can find are therefore never purged.
+# 3. Chunks that could not be purged are remembered, and purged after the next successful change.
 
 from __future__ import annotations
 

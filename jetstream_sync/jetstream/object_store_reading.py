@@ -1,13 +1,11 @@
-"""
-Read objects: the download of chunks, and readable file objects.
+"""Read objects: the download of chunks, and readable file objects."""
 
-The chunks come from an ordered consumer. A download is complete when the number of chunks, the size and
-the digest are those of the info. The last bytes are not returned before that was checked.
-
-If no chunk arrives for a moment, or the consumer has none left, the download looks for the next chunk in
-the stream. If it is not there, another writer has replaced or deleted the object, and the download ends at
-once.
-"""
+# The chunks come from an ordered consumer. A download is complete when the number of chunks, the size and
+# the digest are those of the info. The last bytes are not returned before that was checked.
+#
+# If no chunk arrives for a moment, or the consumer has none left, the download looks for the next chunk in
+# the stream. If it is not there, another writer has replaced or deleted the object, and the download ends at
+# once.
 
 from __future__ import annotations
 

@@ -1,16 +1,14 @@
-"""
-Store objects: the upload of chunks and info, and writable file objects.
+"""Store objects: the upload of chunks and info, and writable file objects."""
 
-Rules of an upload:
-
-1. The chunks are published without waiting for each acknowledgement. The bytes that await theirs are
-   bounded, which also bounds the memory.
-2. The info is published after all chunks were acknowledged. From then on the object can be read.
-3. If an exception ends the upload before, also a Ctrl-C, the object that was there stays, and the
-   chunks are purged.
-4. If the acknowledgement of the info is lost, the same info is published again with the same expected
-   sequence. The reply tells whether one of them was stored.
-"""
+# Rules of an upload:
+#
+# 1. The chunks are published without waiting for each acknowledgement. The bytes that await theirs are
+#    bounded, which also bounds the memory.
+# 2. The info is published after all chunks were acknowledged. From then on the object can be read.
+# 3. If an exception ends the upload before, also a Ctrl-C, the object that was there stays, and the
+#    chunks are purged.
+# 4. If the acknowledgement of the info is lost, the same info is published again with the same expected
+#    sequence. The reply tells whether one of them was stored.
 
 from __future__ import annotations
 

@@ -1,13 +1,11 @@
-"""
-Ordered consumers (ADR-17, ADR-37): every message of a stream once and in order.
+"""Ordered consumers (ADR-17, ADR-37): every message of a stream once and in order."""
 
-An ordered consumer has no state of its own on the server. It reads through an ephemeral consumer that
-is cheap for the server (no acks, in memory, one replica, deleted when inactive) and checks that each
-delivery has the next consumer sequence. After a gap, or when that consumer is gone, it creates
-another one that starts after the last message that was returned to the caller.
-
-`OrderedCursor` keeps that position. `OrderedPuller` reads continuously, `OrderedConsumer` also fetches.
-"""
+# An ordered consumer has no state of its own on the server. It reads through an ephemeral consumer that
+# is cheap for the server (no acks, in memory, one replica, deleted when inactive) and checks that each
+# delivery has the next consumer sequence. After a gap, or when that consumer is gone, it creates
+# another one that starts after the last message that was returned to the caller.
+#
+# `OrderedCursor` keeps that position. `OrderedPuller` reads continuously, `OrderedConsumer` also fetches.
 
 from __future__ import annotations
 

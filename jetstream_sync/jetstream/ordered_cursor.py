@@ -1,10 +1,8 @@
-"""
-The position of an ordered consumer (ADR-17, ADR-37), and the consumer that continues from there.
+"""The position of an ordered consumer (ADR-17, ADR-37), and the consumer that continues from there."""
 
-`OrderedCursor` keeps the stream sequence of the last message that was returned to the caller. Before the
-first message it is the position that the server reports when the first consumer is created. A reset
-before the first message therefore loses nothing either.
-"""
+# `OrderedCursor` keeps the stream sequence of the last message that was returned to the caller. Before the
+# first message it is the position that the server reports when the first consumer is created. A reset
+# before the first message therefore loses nothing either.
 
 from __future__ import annotations
 

@@ -1,23 +1,21 @@
-"""
-Publish messages to streams and wait for their acknowledgements.
+"""Publish messages to streams and wait for their acknowledgements."""
 
-`Publisher.publish` waits for each ack. `Publisher.publish_async` does not: up to a window of messages
-may await their acks, each with a future. The acks arrive on one inbox. The reader settles the futures
-for which no thread waits and which have no callback. A dedicated thread settles the others, because
-that runs the user's callbacks.
-
-Rules:
-
-1. Each message that awaits its ack has an entry in ``_pending``. The thread that removes the entry
-   settles the future: the reader or the ack thread. Each future is therefore settled once: by an ack,
-   a refusal, its timeout, a lost connection, or the close of the connection.
-2. ``_room`` only serves waiting: publishers wait on it for room in the window, and
-   `publish_async_completed` for an empty window.
-3. The thread checks for overdue acks while any are pending. After a while without pending acks it
-   sleeps until the next message and sets ``_asleep``; the next publish then wakes it.
-4. In a forked child every future is settled at once, and no lock is taken that a thread of the parent
-   may hold: the fork check comes first.
-"""
+# `Publisher.publish` waits for each ack. `Publisher.publish_async` does not: up to a window of messages
+# may await their acks, each with a future. The acks arrive on one inbox. The reader settles the futures
+# for which no thread waits and which have no callback. A dedicated thread settles the others, because
+# that runs the user's callbacks.
+#
+# Rules:
+#
+# 1. Each message that awaits its ack has an entry in _pending. The thread that removes the entry
+#    settles the future: the reader or the ack thread. Each future is therefore settled once: by an ack,
+#    a refusal, its timeout, a lost connection, or the close of the connection.
+# 2. _room only serves waiting: publishers wait on it for room in the window, and
+#    `publish_async_completed` for an empty window.
+# 3. The thread checks for overdue acks while any are pending. After a while without pending acks it
+#    sleeps until the next message and sets _asleep; the next publish then wakes it.
+# 4. In a forked child every future is settled at once, and no lock is taken that a thread of the parent
+#    may hold: the fork check comes first.
 
 from __future__ import annotations
 

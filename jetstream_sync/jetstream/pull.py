@@ -1,9 +1,7 @@
-"""
-Pull requests (ADR-13, ADR-37): the inbox of their replies, the requester, and one bounded fetch.
+"""Pull requests (ADR-13, ADR-37): the inbox of their replies, the requester, and one bounded fetch."""
 
-`PullInbox` receives the messages and statuses. `PullRequester` sends the requests of one consumer and
-is shared by fetches and continuous pulls. `Fetch` is one `fetch()`, `fetch_no_wait()` or `next()`.
-"""
+# `PullInbox` receives the messages and statuses. `PullRequester` sends the requests of one consumer and
+# is shared by fetches and continuous pulls. `Fetch` is one `fetch()`, `fetch_no_wait()` or `next()`.
 
 from __future__ import annotations
 

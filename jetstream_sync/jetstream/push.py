@@ -1,17 +1,15 @@
-"""
-Push subscriptions (ADR-15), with automatic handling of status messages.
+"""Push subscriptions (ADR-15), with automatic handling of status messages."""
 
-Rules:
-
-1. The reader checks deliveries once per read. If all have payloads and the last one has the expected
-   sequence, no message is missing and none is a status.
-2. Statuses that need an action stay in the queue in order of arrival. The thread that takes messages
-   acts on them: a flow control request is answered after the messages before it were taken.
-3. A timer monitors heartbeats, and their headers reveal gaps. They are not queued.
-4. A message whose lease expired in the queue is dropped: see `Leases`.
-5. The members of a queue group share a consumer. Each sees neither all messages nor all statuses, so
-   rule 3 does not apply to them.
-"""
+# Rules:
+#
+# 1. The reader checks deliveries once per read. If all have payloads and the last one has the expected
+#    sequence, no message is missing and none is a status.
+# 2. Statuses that need an action stay in the queue in order of arrival. The thread that takes messages
+#    acts on them: a flow control request is answered after the messages before it were taken.
+# 3. A timer monitors heartbeats, and their headers reveal gaps. They are not queued.
+# 4. A message whose lease expired in the queue is dropped: see `Leases`.
+# 5. The members of a queue group share a consumer. Each sees neither all messages nor all statuses, so
+#    rule 3 does not apply to them.
 
 from __future__ import annotations
 

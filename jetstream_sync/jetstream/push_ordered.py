@@ -1,15 +1,13 @@
-"""
-Ordered push subscriptions (ADR-17): every message once and in order.
+"""Ordered push subscriptions (ADR-17): every message once and in order."""
 
-Rules:
-
-1. Messages are enqueued only in order, so everything in the queue is valid, and a new consumer starts
-   after its last message.
-2. The feed is the subject to which the current consumer delivers. After a gap, a missed heartbeat or a
-   reconnect the feed is retired: later deliveries from it are dropped.
-3. A dedicated thread creates the next consumer with a new feed, and retries until it succeeds. It ends
-   after that. Neither the reader nor the threads that take messages wait for it.
-"""
+# Rules:
+#
+# 1. Messages are enqueued only in order, so everything in the queue is valid, and a new consumer starts
+#    after its last message.
+# 2. The feed is the subject to which the current consumer delivers. After a gap, a missed heartbeat or a
+#    reconnect the feed is retired: later deliveries from it are dropped.
+# 3. A dedicated thread creates the next consumer with a new feed, and retries until it succeeds. It ends
+#    after that. Neither the reader nor the threads that take messages wait for it.
 
 from __future__ import annotations
 

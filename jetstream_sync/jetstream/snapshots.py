@@ -1,18 +1,16 @@
-"""
-Snapshot and restore of streams.
+"""Snapshot and restore of streams."""
 
-The server sends a snapshot in chunks, each with a reply subject. A reply to a chunk lets the server
-send one more, so that a window of chunks is in flight. The reply is sent when the caller takes the
-chunk, so that a slow disk slows the server down and chunks do not accumulate. The last chunk has no
-reply subject. An empty message ends the snapshot; it has a status after an error.
-
-A restore sends one chunk at a time, and the server confirms each. An empty chunk ends it, and the
-reply to that is the reply of a stream creation.
-
-A snapshot ends with the connection: the server discards it, and the caller starts again. The same is
-true for a restore with a chunk in flight; between two chunks it continues after a reconnect. A partly
-restored stream is deleted as soon as there is a connection.
-"""
+# The server sends a snapshot in chunks, each with a reply subject. A reply to a chunk lets the server
+# send one more, so that a window of chunks is in flight. The reply is sent when the caller takes the
+# chunk, so that a slow disk slows the server down and chunks do not accumulate. The last chunk has no
+# reply subject. An empty message ends the snapshot; it has a status after an error.
+#
+# A restore sends one chunk at a time, and the server confirms each. An empty chunk ends it, and the
+# reply to that is the reply of a stream creation.
+#
+# A snapshot ends with the connection: the server discards it, and the caller starts again. The same is
+# true for a restore with a chunk in flight; between two chunks it continues after a reconnect. A partly
+# restored stream is deleted as soon as there is a connection.
 
 from __future__ import annotations
 

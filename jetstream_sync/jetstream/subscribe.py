@@ -1,10 +1,8 @@
-"""
-Subscribe to a stream (ADR-15): find the stream, then find or create the consumer.
+"""Subscribe to a stream (ADR-15): find the stream, then find or create the consumer."""
 
-`resolve_pull_consumer` serves pull subscriptions too. Another client may create the consumer between
-the lookup and the creation. The consumer is then looked up again, and must match the request like any
-other existing consumer.
-"""
+# `resolve_pull_consumer` serves pull subscriptions too. Another client may create the consumer between
+# the lookup and the creation. The consumer is then looked up again, and must match the request like any
+# other existing consumer.
 
 # ruff: noqa: SLF001 - this module creates the subscriptions: users see no methods of the creation
 

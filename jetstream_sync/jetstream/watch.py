@@ -1,26 +1,24 @@
-"""
-Watch the messages of a bucket: first those that exist, then every change.
+"""Watch the messages of a bucket: first those that exist, then every change."""
 
-`Watch` reads through an ordered consumer. Rules:
-
-1. One thread at a time takes entries. It also creates the consumer again after a failure and finds out
-   when the watch is current. There is no other thread and no timer. `Watch.stop` takes no lock.
-2. The watch is current once, at the first of these events: the reply to CONSUMER.CREATE reports nothing
-   pending; as many messages as it reported were received, and none of them is newer than the last
-   sequence of the stream before the request; otherwise the values that were replaced before their
-   delivery have been received as well (see `_Initial`); CONSUMER.INFO reports that everything
-   was delivered, was received, and that nothing is pending. The last one covers messages that were
-   removed before their delivery. Silence alone decides nothing. If the stream has replicas, each of
-   these events counts only when the leader's last message of the filters was received, since the
-   replica of the consumer may lag behind.
-3. Before that, a consumer of the last message per subject starts from scratch after a failure, because
-   the stream holds older revisions behind the last sequence. Revisions that were handed out are dropped.
-   Afterwards a new consumer starts behind the last message.
-4. If the watch was without a consumer for longer than the server keeps markers of deletions, it compares
-   the keys that it has returned with those of the stream, and returns a marker for each missing one.
-5. A message counts as handed out when the call that returns it is complete. After an exception before
-   that, such as a Ctrl-C, the next call creates a consumer that starts with this message.
-"""
+# `Watch` reads through an ordered consumer. Rules:
+#
+# 1. One thread at a time takes entries. It also creates the consumer again after a failure and finds out
+#    when the watch is current. There is no other thread and no timer. `Watch.stop` takes no lock.
+# 2. The watch is current once, at the first of these events: the reply to CONSUMER.CREATE reports nothing
+#    pending; as many messages as it reported were received, and none of them is newer than the last
+#    sequence of the stream before the request; otherwise the values that were replaced before their
+#    delivery have been received as well (see `_Initial`); CONSUMER.INFO reports that everything
+#    was delivered, was received, and that nothing is pending. The last one covers messages that were
+#    removed before their delivery. Silence alone decides nothing. If the stream has replicas, each of
+#    these events counts only when the leader's last message of the filters was received, since the
+#    replica of the consumer may lag behind.
+# 3. Before that, a consumer of the last message per subject starts from scratch after a failure, because
+#    the stream holds older revisions behind the last sequence. Revisions that were handed out are dropped.
+#    Afterwards a new consumer starts behind the last message.
+# 4. If the watch was without a consumer for longer than the server keeps markers of deletions, it compares
+#    the keys that it has returned with those of the stream, and returns a marker for each missing one.
+# 5. A message counts as handed out when the call that returns it is complete. After an exception before
+#    that, such as a Ctrl-C, the next call creates a consumer that starts with this message.
 
 from __future__ import annotations
 
