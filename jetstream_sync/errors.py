@@ -824,7 +824,9 @@ class BatchUncertainError(JetStreamError):
     """No acknowledgement of an atomic batch arrived: all of its messages are stored, or none."""
 
     batch_id: str
+    """The header `Nats-Batch-Id` of the messages."""
     reason: str
+    """Why no acknowledgement arrived."""
     _template = "it is unknown whether the atomic batch {batch_id} is stored: {reason}"
 
 
@@ -835,6 +837,7 @@ class FastPublishError(JetStreamError):
     acked: int
     """All messages up to this batch sequence are stored; later ones may be stored."""
     reason: str
+    """Why it ended."""
     _template = "{reason}; the messages up to number {acked} are stored"
 
 

@@ -396,12 +396,13 @@ def test_the_reference_has_every_public_name(package: str) -> None:
 
 
 def test_every_field_of_the_records_is_documented() -> None:
-    """Every field of the records has a docstring."""
+    """Every field of the records has a docstring; errors name theirs in their texts."""
     records = {
         each
         for name in jetstream_sync.__all__
         if isinstance(each := getattr(jetstream_sync, name), type)
         and (is_dataclass(each) or hasattr(each, "_fields") or is_typeddict(each))
+        and not issubclass(each, BaseException)
     }
     assert len(records) > 20
     for record in records:
