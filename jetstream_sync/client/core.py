@@ -7,18 +7,23 @@ import warnings
 import weakref
 from collections.abc import Callable
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from ..address import ServerAddress
+from ..errors import TimeoutError
+from ..net.clock import Deadline
 from ..options import ConnectionOptions
-from ..protocol.session import ServerInfo
+from ..protocol.session import ServerInfo, SubscriptionState
 from ..protocol.state import ConnectionStatus
 from .direct_reads import DirectReads
 from .encoder import EncodeFunction
 from .engine import Engine
+from .receiver import MessageReceiver
 from .request import RequestFunction
 from .threads import spawn_from_finalizer
 from .writer import SendFunction
+
+_Subscription: TypeAlias = SubscriptionState[MessageReceiver]
 
 
 class ConnectionCore:
@@ -61,22 +66,24 @@ class ConnectionCore:
         self.request: RequestFunction = engine.requests.request
         #: Lets callers read their replies themselves, and ends that.
         self.direct: DirectReads = engine.direct
-        self.end_direct_reads = table.end_direct_reads
+        self.end_direct_reads: Callable[[], None] = table.end_direct_reads
         # Subscriptions.
-        self.new_inbox = table.new_inbox
-        self.subscriptions = table.all
-        self.add_subscription = table.add
-        self.add_subscription_deferred = table.add_deferred
-        self.remove_subscription = table.remove
-        self.remove_subscription_deferred = table.remove_deferred
-        self.drain_subscriptions = engine.drain_subscriptions
+        self.new_inbox: Callable[[], str] = table.new_inbox
+        self.subscriptions: Callable[[], list[_Subscription]] = table.all
+        self.add_subscription: Callable[[str, str, MessageReceiver], _Subscription] = table.add
+        self.add_subscription_deferred: Callable[..., _Subscription] = table.add_deferred
+        self.remove_subscription: Callable[..., None] = table.remove
+        self.remove_subscription_deferred: Callable[[_Subscription], None] = table.remove_deferred
+        self.drain_subscriptions: Callable[[list[_Subscription], Deadline], None] = (
+            engine.drain_subscriptions
+        )
         # Errors and waits.
         #: Report an error to ``error_cb``.
         self.report_error: Callable[[Exception], None] = engine.events.error
-        self.timed_out = state.timed_out
-        self.with_outage = state.with_outage
-        self.flush = engine.flush
-        self.wait_closed = engine.wait_closed
+        self.timed_out: Callable[[str], TimeoutError] = state.timed_out
+        self.with_outage: Callable[[str], str] = state.with_outage
+        self.flush: Callable[[Deadline], None] = engine.flush
+        self.wait_closed: Callable[[float], bool] = engine.wait_closed
 
     def handle(self) -> ConnectionCore:
         """Return a core for public objects; when it is collected, the connection closes."""

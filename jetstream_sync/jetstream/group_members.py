@@ -200,7 +200,7 @@ class CallbackMember(MemberConsumer):
     def _deliver(self, msg: JetStreamMsg) -> None:
         take_partition(msg)
         self._last_reply = msg.ack_subject
-        self.callback_thread = threading.current_thread()
+        self.callback_thread: threading.Thread | None = threading.current_thread()
         self._callback(msg)
 
     def flush_acks(self) -> None:

@@ -106,9 +106,9 @@ class GroupConsumer(HandlerConsumer):
         host = _NO_NAME.sub("-", platform.node())
         self.member: str = handler.member or f"{host}-{os.getpid()}"
         stream = get_stream(js, self.group.consumer_stream_name)
-        self.generation = f"{stream.cached_info.created.timestamp():.0f}"
+        self.generation: str = f"{stream.cached_info.created.timestamp():.0f}"
         self.ack_wait: float = handler.ack_wait or ACK_WAIT_S
-        self.info = ConsumerInfo(
+        self.info: ConsumerInfo = ConsumerInfo(
             stream_name=stream.name,
             name=self.group.consumer_name(self.member),
             created=datetime.now(timezone.utc),
@@ -129,7 +129,8 @@ class GroupConsumer(HandlerConsumer):
 
     def joined(self, pull: PullConsumer) -> None:
         """Use the consumer that the member has got."""
-        self.pull, self.info = pull, pull.cached_info
+        self.pull: PullConsumer = pull
+        self.info = pull.cached_info
 
     def read(self) -> ConsumerInfo:
         """Return the state on the server; `ConsumerNotFoundError`: the member has no partitions."""
