@@ -64,7 +64,10 @@ def check_pages() -> int:
 def untyped_names(report: str) -> list[str]:
     """Return a line for each public name without a known type in a report of pyright."""
     found = []
-    for symbol in json.loads(report)["typeCompleteness"]["symbols"]:
+    symbols = json.loads(report)["typeCompleteness"]["symbols"]
+    if not symbols:
+        return ["jetstream_sync: pyright found no names; is the package installed?"]
+    for symbol in symbols:
         if not symbol["isExported"] or (symbol["isTypeKnown"] and not symbol["isTypeAmbiguous"]):
             continue
         texts = [each["message"].splitlines()[0] for each in symbol["diagnostics"]]
