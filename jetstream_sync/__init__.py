@@ -34,226 +34,133 @@ The public names by topic:
   `ObjectMetaOptions`, `ObjectLink`, `ObjectReader`, `ObjectWriter`
 * Policies: `AckPolicy`, `DeliverPolicy`, `DiscardPolicy`, `PersistMode`, `PriorityPolicy`,
   `ReplayPolicy`, `RetentionPolicy`, `StorageType`, `StoreCompression`
-* Errors: all are subclasses of `Error`; `jetstream_sync.errors` lists the hierarchy
+* Errors: all are subclasses of `Error`; see `jetstream_sync.errors`
 """
 
 from __future__ import annotations
 
-from . import errors
-from .address import Server
-from .api.account import AccountInfo, AccountLimits, APIStats, Tier
-from .api.cluster import ClusterInfo, PeerInfo, Placement
-from .api.consumer import (
-    ConsumerConfig,
-    ConsumerInfo,
-    ConsumerPause,
-    ConsumerReset,
-    PriorityGroupState,
-    SequenceInfo,
-)
-from .api.enums import (
-    AckPolicy,
-    DeliverPolicy,
-    DiscardPolicy,
-    KeyValueOperation,
-    PersistMode,
-    PriorityPolicy,
-    ReplayPolicy,
-    RetentionPolicy,
-    StorageType,
-    StoreCompression,
-)
-from .api.groups import (
-    ElasticGroupConfig,
-    GroupConfig,
-    MemberMapping,
-    PartitioningFilter,
-    StaticGroupConfig,
-)
-from .api.key_codecs import Base64Keys, KeyCodec, PathKeys, ValueCodec
-from .api.key_value import KeyValueConfig, KeyValueEntry, KeyValueStatus
-from .api.object_store import (
-    ObjectInfo,
-    ObjectLink,
-    ObjectMeta,
-    ObjectMetaOptions,
-    ObjectStoreConfig,
-    ObjectStoreStatus,
-)
-from .api.publish import BatchOptions, FastPublishOptions, PubAck, PublishOptions
-from .api.reply import Metadata
-from .api.schedules import Schedule
-from .api.stream import (
-    ExternalStream,
-    LostStreamData,
-    RePublish,
-    SnapshotInfo,
-    StreamAlternate,
-    StreamConfig,
-    StreamConsumerLimits,
-    StreamConsumerSource,
-    StreamInfo,
-    StreamSource,
-    StreamSourceInfo,
-    StreamState,
-    SubjectTransform,
-)
-from .client.message import Msg
-from .client.replies import ReplyIterator
-from .client.subscription import Subscription
-from .errors import *  # noqa: F403 - every error of the tree, by its own __all__
-from .events import ConnectionEvent, EventKind
-from .headers import Headers, Status
-from .jetstream.api_requests import APICall
-from .jetstream.batches import Batch
-from .jetstream.connection import Connection, connect, shared_connection
-from .jetstream.consume import ConsumeHandle
-from .jetstream.consumer import ContinuousOptions, PriorityOptions, PullConsumer
-from .jetstream.context import JetStream
-from .jetstream.counters import CounterEntry, Counters
-from .jetstream.direct_get import StoredMsg
-from .jetstream.fast_publish import FastPublisher
-from .jetstream.group_members import GroupConsumeHandle
-from .jetstream.groups import (
-    ConsumerGroup,
-    ConsumerGroups,
-    ElasticConsumerGroup,
-    StaticConsumerGroup,
-)
-from .jetstream.key_value import KeyValue, WatchOptions
-from .jetstream.key_value_lock import Lock
-from .jetstream.key_value_replica import Replica
-from .jetstream.message import JetStreamMsg
-from .jetstream.messages import MessageIterator
-from .jetstream.object_store import ObjectStore
-from .jetstream.object_store_reading import ObjectReader
-from .jetstream.object_store_writing import ObjectWriter
-from .jetstream.ordered import OrderedConsumer, OrderedMessages
-from .jetstream.ordered_cursor import OrderedOptions
-from .jetstream.pull_subscription import PullSubscription
-from .jetstream.push import PushSubscription
-from .jetstream.snapshots import StreamSnapshot
-from .jetstream.stream import Stream
-from .jetstream.subscribe import BindOptions, SubscribeOptions
-from .jetstream.watch import Watch, WatchHandle
-from .options import ConnectOptions, TLSOptions
-from .protocol.session import ServerInfo
-from .protocol.state import ConnectionStatus
-from .version import __version__
+import typing
 
-__all__ = [
-    "APICall",
-    "APIStats",
-    "AccountInfo",
-    "AccountLimits",
-    "AckPolicy",
-    "Base64Keys",
-    "Batch",
-    "BatchOptions",
-    "BindOptions",
-    "ClusterInfo",
-    "ConnectOptions",
-    "Connection",
-    "ConnectionEvent",
-    "ConnectionStatus",
-    "ConsumeHandle",
-    "ConsumerConfig",
-    "ConsumerGroup",
-    "ConsumerGroups",
-    "ConsumerInfo",
-    "ConsumerPause",
-    "ConsumerReset",
-    "ContinuousOptions",
-    "CounterEntry",
-    "Counters",
-    "DeliverPolicy",
-    "DiscardPolicy",
-    "ElasticConsumerGroup",
-    "ElasticGroupConfig",
-    "EventKind",
-    "ExternalStream",
-    "FastPublishOptions",
-    "FastPublisher",
-    "GroupConfig",
-    "GroupConsumeHandle",
-    "Headers",
-    "JetStream",
-    "JetStreamMsg",
-    "KeyCodec",
-    "KeyValue",
-    "KeyValueConfig",
-    "KeyValueEntry",
-    "KeyValueOperation",
-    "KeyValueStatus",
-    "Lock",
-    "LostStreamData",
-    "MemberMapping",
-    "MessageIterator",
-    "Metadata",
-    "Msg",
-    "ObjectInfo",
-    "ObjectLink",
-    "ObjectMeta",
-    "ObjectMetaOptions",
-    "ObjectReader",
-    "ObjectStore",
-    "ObjectStoreConfig",
-    "ObjectStoreStatus",
-    "ObjectWriter",
-    "OrderedConsumer",
-    "OrderedMessages",
-    "OrderedOptions",
-    "PartitioningFilter",
-    "PathKeys",
-    "PeerInfo",
-    "PersistMode",
-    "Placement",
-    "PriorityGroupState",
-    "PriorityOptions",
-    "PriorityPolicy",
-    "PubAck",
-    "PublishOptions",
-    "PullConsumer",
-    "PullSubscription",
-    "PushSubscription",
-    "RePublish",
-    "ReplayPolicy",
-    "Replica",
-    "ReplyIterator",
-    "RetentionPolicy",
-    "Schedule",
-    "SequenceInfo",
-    "Server",
-    "ServerInfo",
-    "SnapshotInfo",
-    "StaticConsumerGroup",
-    "StaticGroupConfig",
-    "Status",
-    "StorageType",
-    "StoreCompression",
-    "StoredMsg",
-    "Stream",
-    "StreamAlternate",
-    "StreamConfig",
-    "StreamConsumerLimits",
-    "StreamConsumerSource",
-    "StreamInfo",
-    "StreamSnapshot",
-    "StreamSource",
-    "StreamSourceInfo",
-    "StreamState",
-    "SubjectTransform",
-    "SubscribeOptions",
-    "Subscription",
-    "TLSOptions",
-    "Tier",
-    "ValueCodec",
-    "Watch",
-    "WatchHandle",
-    "WatchOptions",
-    "__version__",
-    "connect",
-    "errors",
-    "shared_connection",
-]
-__all__ += errors.__all__
+from . import errors as errors
+from .address import Server as Server
+from .api.account import AccountInfo as AccountInfo
+from .api.account import AccountLimits as AccountLimits
+from .api.account import APIStats as APIStats
+from .api.account import Tier as Tier
+from .api.cluster import ClusterInfo as ClusterInfo
+from .api.cluster import PeerInfo as PeerInfo
+from .api.cluster import Placement as Placement
+from .api.consumer import ConsumerConfig as ConsumerConfig
+from .api.consumer import ConsumerInfo as ConsumerInfo
+from .api.consumer import ConsumerPause as ConsumerPause
+from .api.consumer import ConsumerReset as ConsumerReset
+from .api.consumer import PriorityGroupState as PriorityGroupState
+from .api.consumer import SequenceInfo as SequenceInfo
+from .api.enums import AckPolicy as AckPolicy
+from .api.enums import DeliverPolicy as DeliverPolicy
+from .api.enums import DiscardPolicy as DiscardPolicy
+from .api.enums import KeyValueOperation as KeyValueOperation
+from .api.enums import PersistMode as PersistMode
+from .api.enums import PriorityPolicy as PriorityPolicy
+from .api.enums import ReplayPolicy as ReplayPolicy
+from .api.enums import RetentionPolicy as RetentionPolicy
+from .api.enums import StorageType as StorageType
+from .api.enums import StoreCompression as StoreCompression
+from .api.groups import ElasticGroupConfig as ElasticGroupConfig
+from .api.groups import GroupConfig as GroupConfig
+from .api.groups import MemberMapping as MemberMapping
+from .api.groups import PartitioningFilter as PartitioningFilter
+from .api.groups import StaticGroupConfig as StaticGroupConfig
+from .api.key_codecs import Base64Keys as Base64Keys
+from .api.key_codecs import KeyCodec as KeyCodec
+from .api.key_codecs import PathKeys as PathKeys
+from .api.key_codecs import ValueCodec as ValueCodec
+from .api.key_value import KeyValueConfig as KeyValueConfig
+from .api.key_value import KeyValueEntry as KeyValueEntry
+from .api.key_value import KeyValueStatus as KeyValueStatus
+from .api.object_store import ObjectInfo as ObjectInfo
+from .api.object_store import ObjectLink as ObjectLink
+from .api.object_store import ObjectMeta as ObjectMeta
+from .api.object_store import ObjectMetaOptions as ObjectMetaOptions
+from .api.object_store import ObjectStoreConfig as ObjectStoreConfig
+from .api.object_store import ObjectStoreStatus as ObjectStoreStatus
+from .api.publish import BatchOptions as BatchOptions
+from .api.publish import FastPublishOptions as FastPublishOptions
+from .api.publish import PubAck as PubAck
+from .api.publish import PublishOptions as PublishOptions
+from .api.reply import Metadata as Metadata
+from .api.schedules import Schedule as Schedule
+from .api.stream import ExternalStream as ExternalStream
+from .api.stream import LostStreamData as LostStreamData
+from .api.stream import RePublish as RePublish
+from .api.stream import SnapshotInfo as SnapshotInfo
+from .api.stream import StreamAlternate as StreamAlternate
+from .api.stream import StreamConfig as StreamConfig
+from .api.stream import StreamConsumerLimits as StreamConsumerLimits
+from .api.stream import StreamConsumerSource as StreamConsumerSource
+from .api.stream import StreamInfo as StreamInfo
+from .api.stream import StreamSource as StreamSource
+from .api.stream import StreamSourceInfo as StreamSourceInfo
+from .api.stream import StreamState as StreamState
+from .api.stream import SubjectTransform as SubjectTransform
+from .client.message import Msg as Msg
+from .client.replies import ReplyIterator as ReplyIterator
+from .client.subscription import Subscription as Subscription
+from .errors import *  # noqa: F403 - every error of the tree
+from .headers import Headers as Headers
+from .headers import Status as Status
+from .jetstream.api_requests import APICall as APICall
+from .jetstream.batches import Batch as Batch
+from .jetstream.connection import Connection as Connection
+from .jetstream.connection import connect as connect
+from .jetstream.connection import shared_connection as shared_connection
+from .jetstream.consume import ConsumeHandle as ConsumeHandle
+from .jetstream.consumer import ContinuousOptions as ContinuousOptions
+from .jetstream.consumer import PriorityOptions as PriorityOptions
+from .jetstream.consumer import PullConsumer as PullConsumer
+from .jetstream.context import JetStream as JetStream
+from .jetstream.counters import CounterEntry as CounterEntry
+from .jetstream.counters import Counters as Counters
+from .jetstream.direct_get import StoredMsg as StoredMsg
+from .jetstream.fast_publish import FastPublisher as FastPublisher
+from .jetstream.group_members import GroupConsumeHandle as GroupConsumeHandle
+from .jetstream.groups import ConsumerGroup as ConsumerGroup
+from .jetstream.groups import ConsumerGroups as ConsumerGroups
+from .jetstream.groups import ElasticConsumerGroup as ElasticConsumerGroup
+from .jetstream.groups import StaticConsumerGroup as StaticConsumerGroup
+from .jetstream.key_value import KeyValue as KeyValue
+from .jetstream.key_value import WatchOptions as WatchOptions
+from .jetstream.key_value_lock import Lock as Lock
+from .jetstream.key_value_replica import Replica as Replica
+from .jetstream.message import JetStreamMsg as JetStreamMsg
+from .jetstream.messages import MessageIterator as MessageIterator
+from .jetstream.object_store import ObjectStore as ObjectStore
+from .jetstream.object_store_reading import ObjectReader as ObjectReader
+from .jetstream.object_store_writing import ObjectWriter as ObjectWriter
+from .jetstream.ordered import OrderedConsumer as OrderedConsumer
+from .jetstream.ordered import OrderedMessages as OrderedMessages
+from .jetstream.ordered_cursor import OrderedOptions as OrderedOptions
+from .jetstream.pull_subscription import PullSubscription as PullSubscription
+from .jetstream.push import PushSubscription as PushSubscription
+from .jetstream.snapshots import StreamSnapshot as StreamSnapshot
+from .jetstream.stream import Stream as Stream
+from .jetstream.subscribe import BindOptions as BindOptions
+from .jetstream.subscribe import SubscribeOptions as SubscribeOptions
+from .jetstream.watch import Watch as Watch
+from .jetstream.watch import WatchHandle as WatchHandle
+from .options import ConnectionEvent as ConnectionEvent
+from .options import ConnectOptions as ConnectOptions
+from .options import EventKind as EventKind
+from .options import TLSOptions as TLSOptions
+from .protocol.session import ServerInfo as ServerInfo
+from .protocol.state import ConnectionStatus as ConnectionStatus
+from .version import __version__ as __version__
+
+# Type checkers take the aliases above as the public names.
+if not typing.TYPE_CHECKING:
+    __all__ = ["__version__", "errors"]
+    __all__ += [
+        name
+        for name, value in globals().items()
+        if getattr(value, "__module__", "").startswith(__name__)
+    ]

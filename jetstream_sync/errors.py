@@ -1,74 +1,8 @@
 """
-Exceptions raised by jetstream_sync.
-
-Every exception that the package raises deliberately is one of these::
-
-    Error (the base class)
-    ├── InvalidArgumentError (also ValueError)
-    │   ├── BadSubjectError, InvalidNameError, InvalidHeaderError, MaxPayloadError,
-    │   ├── InvalidOptionError
-    │   │   └── CredentialsError
-    │   └── SubscribeError
-    │       ├── SubjectRequiredError, AmbiguousSubjectError, QueueHeartbeatError,
-    │       ├── QueueFlowControlError, PullAckPolicyError, PullOnPushConsumerError,
-    │       ├── PushOnPullConsumerError, DuplicateSubscriptionError, QueueRequiredError,
-    │       └── QueueMismatchError, NoDeliverGroupError, SubjectMismatchError, ConfigMismatchError
-    ├── TimeoutError (also the built-in TimeoutError)
-    │   └── DrainTimeoutError
-    ├── ConnectionClosedError (also ConnectionError)
-    │   ├── ConnectionDrainingError, ConnectionLostError, StaleConnectionError, ProtocolError,
-    │   ├── ServerRefusedError, ForkedConnectionError,
-    │   ├── AuthorizationError
-    │   │   └── AuthenticationExpiredError
-    │   └── SecureConnectionError
-    │       └── CertificateError
-    ├── NoServersError (also ConnectionError)
-    ├── OutboundBufferLimitError, ServerUnavailableError, NoRespondersError, ServiceError,
-    ├── SubscriptionError
-    │   └── BadSubscriptionError, SlowConsumerError, PermissionsError
-    └── JetStreamError
-        ├── APIError (the server refused a request; see below)
-        ├── PullError
-        │   ├── BadRequestStatusError, ConsumerDeletedError, ConsumerIsPushBasedError,
-        │   └── LeadershipChangeError, RequestLimitError, PinIDMismatchError
-        ├── ObjectStoreError
-        │   ├── ObjectExistsError, ObjectLinkError, ObjectReplacedError, ObjectIncompleteError,
-        │   └── DigestMismatchError, UnsupportedDigestError
-        ├── NoStreamResponseError, InvalidResponseError, TooManyStalledMsgsError, NoHeartbeatError,
-        ├── OrderedConsumerResetError, IteratorClosedError, NotJSMessageError, MsgAlreadyAckdError,
-        ├── ConsumerSequenceMismatchError, MessagesChangedError, BatchUncertainError,
-        ├── FastPublishError, LockLostError, ConsumerGroupError, ServerTooOldError,
-        └── SnapshotBrokenError, RestoreBrokenError
+Exceptions raised by jetstream_sync: every one that the package raises deliberately is an `Error`.
 
 `APIError` has a subclass for each error that a program is likely to catch, chosen by the server's
-``err_code``, or by ``code`` if the ``err_code`` has no class::
-
-    APIError(code, err_code, description)
-    ├── BadRequestError            400
-    │   ├── StreamNameInUseError
-    │   │   └── BucketExistsError, RestoreNameInUseError
-    │   ├── WrongLastSequenceError
-    │   │   └── WrongLastRevisionError, KeyExistsError
-    │   ├── StreamSubjectOverlapError, ConsumerExistsError, ConsumerInvalidResetError,
-    │   ├── ConsumerNameInUseError, ConsumerDoesNotExistError, MaxConsumersError,
-    │   ├── WrongLastMsgIDError, WrongStreamError, ValueTooLargeError, ObjectStoreSealedError,
-    │   ├── BatchNotEnabledError, BatchIncompleteError, BatchTooLargeError, BatchDuplicateError,
-    │   └── CounterError, ScheduleError, MessageTTLDisabledError
-    ├── NotFoundError              404
-    │   ├── ObjectNotFoundError
-    │   │   └── ObjectDeletedError
-    │   ├── StreamNotFoundError
-    │   │   └── BucketNotFoundError
-    │   ├── KeyNotFoundError (also the built-in KeyError)
-    │   └── ConsumerNotFoundError, MessageNotFoundError, ConsumerGroupNotFoundError
-    ├── TooManyResultsError        413
-    ├── TooManyBatchesError        429
-    ├── ServerError                500
-    │   └── SnapshotFailedError, RestoreFailedError
-    └── ServiceUnavailableError    503
-        └── StreamFullError, JetStreamNotEnabledError, JetStreamNotEnabledForAccountError
-
-Every exception can be pickled.
+``err_code``, or by ``code`` if the ``err_code`` has no class. Every exception can be pickled.
 """
 
 from __future__ import annotations
@@ -84,128 +18,6 @@ if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
 else:
     from .records import dataclass_transform
-
-__all__ = [
-    "APIError",
-    "AmbiguousSubjectError",
-    "AuthenticationExpiredError",
-    "AuthorizationError",
-    "BadRequestError",
-    "BadRequestStatusError",
-    "BadSubjectError",
-    "BadSubscriptionError",
-    "BatchDuplicateError",
-    "BatchIncompleteError",
-    "BatchNotEnabledError",
-    "BatchTooLargeError",
-    "BatchUncertainError",
-    "BucketExistsError",
-    "BucketNotFoundError",
-    "CertificateError",
-    "ConfigMismatchError",
-    "ConnectionClosedError",
-    "ConnectionDrainingError",
-    "ConnectionLostError",
-    "ConsumerDeletedError",
-    "ConsumerDoesNotExistError",
-    "ConsumerExistsError",
-    "ConsumerGroupError",
-    "ConsumerGroupNotFoundError",
-    "ConsumerInvalidResetError",
-    "ConsumerIsPushBasedError",
-    "ConsumerNameInUseError",
-    "ConsumerNotFoundError",
-    "ConsumerSequenceMismatchError",
-    "CounterError",
-    "CredentialsError",
-    "DigestMismatchError",
-    "DrainTimeoutError",
-    "DuplicateSubscriptionError",
-    "Error",
-    "FastPublishError",
-    "ForkedConnectionError",
-    "InvalidArgumentError",
-    "InvalidHeaderError",
-    "InvalidNameError",
-    "InvalidOptionError",
-    "InvalidResponseError",
-    "IteratorClosedError",
-    "JetStreamError",
-    "JetStreamNotEnabledError",
-    "JetStreamNotEnabledForAccountError",
-    "KeyExistsError",
-    "KeyNotFoundError",
-    "LeadershipChangeError",
-    "LockLostError",
-    "MaxConsumersError",
-    "MaxPayloadError",
-    "MessageNotFoundError",
-    "MessageTTLDisabledError",
-    "MessagesChangedError",
-    "MsgAlreadyAckdError",
-    "NoDeliverGroupError",
-    "NoHeartbeatError",
-    "NoRespondersError",
-    "NoServersError",
-    "NoStreamResponseError",
-    "NotFoundError",
-    "NotJSMessageError",
-    "ObjectDeletedError",
-    "ObjectExistsError",
-    "ObjectIncompleteError",
-    "ObjectLinkError",
-    "ObjectNotFoundError",
-    "ObjectReplacedError",
-    "ObjectStoreError",
-    "ObjectStoreSealedError",
-    "OrderedConsumerResetError",
-    "OutboundBufferLimitError",
-    "PermissionsError",
-    "PinIDMismatchError",
-    "ProtocolError",
-    "PullAckPolicyError",
-    "PullError",
-    "PullOnPushConsumerError",
-    "PushOnPullConsumerError",
-    "QueueFlowControlError",
-    "QueueHeartbeatError",
-    "QueueMismatchError",
-    "QueueRequiredError",
-    "RequestLimitError",
-    "RestoreBrokenError",
-    "RestoreFailedError",
-    "RestoreNameInUseError",
-    "ScheduleError",
-    "SecureConnectionError",
-    "ServerError",
-    "ServerRefusedError",
-    "ServerTooOldError",
-    "ServerUnavailableError",
-    "ServiceError",
-    "ServiceUnavailableError",
-    "SlowConsumerError",
-    "SnapshotBrokenError",
-    "SnapshotFailedError",
-    "StaleConnectionError",
-    "StreamFullError",
-    "StreamNameInUseError",
-    "StreamNotFoundError",
-    "StreamSubjectOverlapError",
-    "SubjectMismatchError",
-    "SubjectRequiredError",
-    "SubscribeError",
-    "SubscriptionError",
-    "TimeoutError",
-    "TooManyBatchesError",
-    "TooManyResultsError",
-    "TooManyStalledMsgsError",
-    "UnsupportedDigestError",
-    "ValueTooLargeError",
-    "WrongLastMsgIDError",
-    "WrongLastRevisionError",
-    "WrongLastSequenceError",
-    "WrongStreamError",
-]
 
 _POSITIONAL: Final = Parameter.POSITIONAL_OR_KEYWORD
 
@@ -618,8 +430,7 @@ class WrongLastRevisionError(WrongLastSequenceError):
     key: str
     expected: int
 
-    def __str__(self) -> str:
-        return f"key {self.key!r} is not at revision {self.expected}: {super().__str__()}"
+    _template = "key {key!r} is not at revision {expected}: {description} (code {code}, err_code {err_code})"
 
 
 @_with_fields
@@ -630,8 +441,7 @@ class KeyExistsError(WrongLastSequenceError):
     revision: int
     """The revision of the value."""
 
-    def __str__(self) -> str:
-        return f"key {self.key!r} exists with revision {self.revision}: {super().__str__()}"
+    _template = "key {key!r} exists with revision {revision}: {description} (code {code}, err_code {err_code})"
 
 
 class KeyNotFoundError(NotFoundError, KeyError):
@@ -812,9 +622,6 @@ class MsgAlreadyAckdError(JetStreamError):
     """The message was already acknowledged."""
 
 
-# --- consumer administration ------------------------------------------------------------------
-
-
 class ConsumerInvalidResetError(BadRequestError, err_codes=(10204,)):
     """The consumer's config does not allow a reset to this sequence; the consumer is unchanged."""
 
@@ -845,6 +652,7 @@ class LockLostError(JetStreamError):
     """A lock on a key is not held any more, or was not acquired; see `Lock.check`."""
 
 
+@_with_fields
 class ServerTooOldError(JetStreamError):
     """
     The server is too old for a request.
@@ -857,32 +665,13 @@ class ServerTooOldError(JetStreamError):
     needs: str
     """The first release of nats-server with the feature."""
     version: str
-    fields: tuple[str, ...]
+    fields: tuple[str, ...] = ()
     """The fields of a config that the server does not know."""
-    outcome: str
-
-    def __init__(
-        self,
-        feature: str,
-        needs: str,
-        version: str,
-        *,
-        fields: tuple[str, ...] = (),
-        outcome: str = "",
-    ) -> None:
-        super().__init__(feature, needs, version)
-        self.feature = feature
-        self.needs = needs
-        self.version = version
-        self.fields = fields
-        self.outcome = outcome
+    outcome: str = ""
 
     def __str__(self) -> str:
         text = f"{self.feature} needs nats-server {self.needs}; this server is {self.version}"
         return f"{text}; {self.outcome}" if self.outcome else text
-
-
-# --- snapshots --------------------------------------------------------------------------------
 
 
 class SnapshotFailedError(ServerError, err_codes=(10064,)):
@@ -923,9 +712,6 @@ class RestoreBrokenError(JetStreamError):
         "restore of stream {stream!r} was interrupted: the server accepts no more data after "
         "{sent} bytes; restart the restore"
     )
-
-
-# --- object stores ----------------------------------------------------------------------------
 
 
 class ObjectNotFoundError(NotFoundError):
@@ -1006,9 +792,6 @@ class UnsupportedDigestError(ObjectStoreError):
     _template = "object {name!r} in bucket {bucket!r} has digest {digest!r}, which is not a SHA-256"
 
 
-# --- the subscribe workflow (ADR-15) ----------------------------------------------------------
-
-
 @_with_fields
 class SubscribeError(InvalidArgumentError, JetStreamError):
     """A subscription request is not possible; nothing was changed. Also a `JetStreamError`."""
@@ -1020,40 +803,10 @@ class SubscribeError(InvalidArgumentError, JetStreamError):
     _template = "requested {asked!r}, found {found!r}"
 
 
-class SubjectRequiredError(SubscribeError):
-    """Neither a subject nor a stream is given, so no stream can be looked up."""
-
-    _template = "subject={asked!r} and stream={found!r}: one of them is required to find the stream"
-
-
 class AmbiguousSubjectError(SubscribeError):
     """Several streams match the subject; name one with ``stream=``."""
 
     _template = "subject {asked!r} matches several streams, {found!r}: choose one with stream="
-
-
-class QueueHeartbeatError(SubscribeError):
-    """The server would send heartbeats to one random member of a queue group."""
-
-    _template = (
-        "queue {asked!r} with an idle heartbeat of {found}: queue groups do not support heartbeats"
-    )
-
-
-class QueueFlowControlError(SubscribeError):
-    """The server would send flow control requests to one random member of a queue group."""
-
-    _template = (
-        "queue {asked!r} with flow_control={found!r}: queue groups do not support flow control"
-    )
-
-
-class PullAckPolicyError(SubscribeError):
-    """A pull subscription requires explicit acknowledgements."""
-
-    _template = (
-        "{asked} with ack_policy={found!s}: a pull subscription requires ack_policy=explicit"
-    )
 
 
 class PullOnPushConsumerError(SubscribeError):
@@ -1076,30 +829,6 @@ class DuplicateSubscriptionError(SubscribeError):
     """The consumer already has a subscription and no deliver group."""
 
     _template = "duplicate subscription: consumer {asked!r} already has a subscriber on {found!r}"
-
-
-class QueueRequiredError(SubscribeError):
-    """The consumer has a deliver group, but no queue was given."""
-
-    _template = "queue={asked!r}, but the consumer has deliver_group={found!r}"
-
-
-class QueueMismatchError(SubscribeError):
-    """The consumer has another deliver group than the given queue."""
-
-    _template = "queue={asked!r}, but the consumer has another deliver_group={found!r}"
-
-
-class NoDeliverGroupError(SubscribeError):
-    """A queue was given, but the consumer has no deliver group."""
-
-    _template = "queue={asked!r}, but the consumer has no deliver group: deliver_group={found!r}"
-
-
-class SubjectMismatchError(SubscribeError):
-    """The subject differs from the filter of the consumer."""
-
-    _template = "subject {asked!r} differs from the filter of the consumer: {found!r}"
 
 
 class ConfigMismatchError(SubscribeError):
@@ -1138,9 +867,16 @@ class ConsumerSequenceMismatchError(JetStreamError):
     last_consumer_sequence: int
     """The last consumer sequence that the server sent."""
 
-    def __str__(self) -> str:
-        missing = self.last_consumer_sequence - self.consumer_sequence
-        return (
-            f"{missing} messages of a consumer are missing: the last received consumer sequence is "
-            f"{self.consumer_sequence}, the last sent is {self.last_consumer_sequence}"
-        )
+    _template = (
+        "messages of a consumer are missing: the last received consumer sequence is "
+        "{consumer_sequence}, the last sent is {last_consumer_sequence}"
+    )
+
+
+# Type checkers export every class of a module without a list.
+if not TYPE_CHECKING:
+    __all__ = [
+        name
+        for name, value in globals().items()
+        if isinstance(value, type) and issubclass(value, Error)
+    ]

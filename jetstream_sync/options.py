@@ -1,5 +1,6 @@
 """
-Connection options: the keyword arguments of `connect()` and their validated form.
+Connection options: the keyword arguments of `connect()` and their validated form, and the events that
+their callbacks receive.
 
 Names and defaults follow nats-py.
 """
@@ -12,18 +13,48 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from enum import Enum
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from .address import Secret, Server, ServerAddress, left_out, missing_secret
 from .errors import BadSubjectError, InvalidOptionError
-from .events import ConnectionEvent
 from .subjects import check_publish_subject
 from .suggestions import closest_match
 
 if TYPE_CHECKING:
     from socket import socket
     from ssl import SSLContext
+
+
+class EventKind(Enum):
+    """Kind of a connection event."""
+
+    DISCONNECTED = "disconnected"
+    """The connection was lost."""
+    RECONNECTED = "reconnected"
+    """The client reconnected, or connected for the first time in the background."""
+    CLOSED = "closed"
+    """The connection is closed."""
+    DISCOVERED_SERVERS = "discovered servers"
+    """The cluster announced new servers."""
+    LAME_DUCK = "lame duck"
+    """The server is in lame duck mode: it will shut down soon, clients should reconnect elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionEvent:
+    """An event of a connection."""
+
+    kind: EventKind
+    """Kind of the event."""
+    server: str | None = None
+    """URL of the server concerned, without credentials; ``None`` if there is none."""
+    error: BaseException | None = None
+    """Reason of a lost connection or of a close that the user did not request."""
+    servers: tuple[str, ...] = ()
+    """URLs of the discovered servers."""
+
 
 #: Called with the error.
 ErrorCallback = Callable[[Exception], object]
@@ -53,33 +84,6 @@ _EXCLUSIVE_LOGINS: Final = (
 _LINE_BREAKS: Final = frozenset("\r\n\0")
 # An nkey seed or a JWT that was passed as a path by mistake; error texts must not repeat it.
 _SEED_OR_JWT: Final = r"\s*(S[A-Z][A-Z2-7]{50,}\s*$|eyJ[\w-]+\.)"
-_FLAGS: Final = (
-    "allow_reconnect",
-    "dont_randomize",
-    "fail_requests_on_disconnect",
-    "ignore_auth_error_abort",
-    "ignore_discovered_servers",
-    "no_echo",
-    "pedantic",
-    "retry_on_failed_connect",
-    "tls_allow_downgrade",
-    "tls_handshake_first",
-    "verbose",
-)
-_CALLBACKS: Final = (
-    "user_jwt_cb",
-    "signature_cb",
-    "reconnect_delay_cb",
-    "reconnect_to_cb",
-    "dialer",
-    "trace_cb",
-    "error_cb",
-    "disconnected_cb",
-    "reconnected_cb",
-    "closed_cb",
-    "discovered_server_cb",
-    "lame_duck_mode_cb",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,12 +317,12 @@ class ConnectionOptions:
                 check_callback(option, value)
             elif not isinstance(value, (str, type(None))):
                 raise InvalidOptionError(option, "...", "must be a str or a function")
-        for option in _FLAGS:
-            if not isinstance(getattr(self, option), bool):
-                raise InvalidOptionError(option, getattr(self, option), "must be True or False")
-        for option in _CALLBACKS:
-            if getattr(self, option) is not None:
-                check_callback(option, getattr(self, option))
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.type == "bool" and not isinstance(value, bool):
+                raise InvalidOptionError(each.name, value, "must be True or False")
+            if (each.name.endswith("_cb") or each.name == "dialer") and value is not None:
+                check_callback(each.name, value)
         for option in ("connect_timeout", "ping_interval", "drain_timeout"):
             if self._in_seconds(option) <= 0:
                 raise InvalidOptionError(option, getattr(self, option), "must be above 0")

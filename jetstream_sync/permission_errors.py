@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
 # The texts of nats-server's client.go, with subjects quoted by Go's %q; case is ignored. Compiling takes
 # a millisecond, so the pattern is compiled on first use.
@@ -22,24 +22,13 @@ _ESCAPED: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "
 _LAST_CHARACTER: Final = 0x10FFFF
 
 
-class PermissionsViolation(NamedTuple):
-    """The refused operation, subject and queue; empty if the text does not name them."""
-
-    operation: str = ""
-    subject: str = ""
-    queue: str = ""
-
-
-def parse_permissions_violation(text: str) -> PermissionsViolation:
-    """Parse the text of an ``-ERR``, without its quotes."""
+def parse_permissions_violation(text: str) -> tuple[str, str, str]:
+    """Return the refused operation, subject and queue of an ``-ERR``; empty if it does not name them."""
     found = re.search(_VIOLATION, text, re.IGNORECASE)
     if found is None:
-        return PermissionsViolation()
-    return PermissionsViolation(
-        _OPERATIONS[found["operation"].lower()],
-        _unquoted(found["subject"]),
-        _unquoted(found["queue"] or ""),
-    )
+        return "", "", ""
+    operation = _OPERATIONS[found["operation"].lower()]
+    return operation, _unquoted(found["subject"]), _unquoted(found["queue"] or "")
 
 
 def _unquoted(text: str) -> str:

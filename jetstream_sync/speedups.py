@@ -13,26 +13,6 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-__all__ = [
-    "IN_USE",
-    "Encode",
-    "FutureFields",
-    "MessageFields",
-    "OutputBuffer",
-    "PythonFutureFields",
-    "PythonMessageFields",
-    "ReadMessages",
-    "encode_command",
-    "encode_message",
-    "parse_pub_ack",
-    "read_messages",
-    "run_column",
-    "run_numbers",
-    "settle_futures",
-    "split_direct",
-    "split_headers",
-]
-
 #: Arguments: the data, the largest message in bytes, the type of a run, and the ids of subscriptions whose
 #: runs are packed: sequences that refer to the data. Returns the runs at the start of the data, how many
 #: bytes they take, and how many bytes of headers and payloads are in them.
@@ -129,20 +109,7 @@ OutputBuffer: type[Any] | None = None
 
 if not TYPE_CHECKING and os.environ.get("JETSTREAM_SYNC_SPEEDUPS") != "0":
     with contextlib.suppress(ImportError):
-        from ._speedups import (
-            FutureFields,
-            MessageFields,
-            OutputBuffer,
-            encode_command,
-            encode_message,
-            parse_pub_ack,
-            read_messages,
-            run_column,
-            run_numbers,
-            settle_futures,
-            split_direct,
-            split_headers,
-        )
+        from ._speedups import *  # noqa: F403 - all of the names above
 
         # copy.copy() finds the fields in it, as those of a class in Python.
         MessageFields.__slots__ = PythonMessageFields.__slots__

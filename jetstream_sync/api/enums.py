@@ -9,20 +9,6 @@ from __future__ import annotations
 
 from enum import Enum
 
-__all__ = [
-    "AckPolicy",
-    "DeliverPolicy",
-    "DiscardPolicy",
-    "KeyValueOperation",
-    "MigrationStatusType",
-    "PersistMode",
-    "PriorityPolicy",
-    "ReplayPolicy",
-    "RetentionPolicy",
-    "StorageType",
-    "StoreCompression",
-]
-
 
 class _StrEnum(str, Enum):
     """A string enum whose members print as their value; Python 3.10 has no ``StrEnum``."""

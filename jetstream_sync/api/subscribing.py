@@ -14,16 +14,8 @@ from ..errors import (
     ConfigMismatchError,
     DuplicateSubscriptionError,
     InvalidOptionError,
-    NoDeliverGroupError,
-    PullAckPolicyError,
     PullOnPushConsumerError,
     PushOnPullConsumerError,
-    QueueFlowControlError,
-    QueueHeartbeatError,
-    QueueMismatchError,
-    QueueRequiredError,
-    SubjectMismatchError,
-    SubjectRequiredError,
 )
 from ..subjects import check_consumer_name, check_queue, check_stream_name, check_subject
 from .consumer import ConsumerConfig, ConsumerInfo
@@ -78,7 +70,7 @@ class SubscribeRequest:
         if stream is not None:
             check_stream_name(stream)
         if not subject and not stream:
-            raise SubjectRequiredError(subject, stream)
+            raise InvalidOptionError("subject", subject, "is required to find the stream")
         if config is not None and not isinstance(config, ConsumerConfig):
             raise InvalidOptionError("config", config, "expected a ConsumerConfig")
         requested = _fields_set_in(config)
@@ -116,17 +108,24 @@ class SubscribeRequest:
 
     def _check(self) -> None:
         """Check that the arguments can be combined."""
-        if self.queue and self.requested.get("idle_heartbeat"):
-            raise QueueHeartbeatError(self.queue, self.requested["idle_heartbeat"])
-        if self.queue and self.requested.get("flow_control"):
-            raise QueueFlowControlError(self.queue, True)
+        self._check_queue(self.requested.get("idle_heartbeat"), self.requested.get("flow_control"))
         if not self.pull:
             return
         policy = self.requested.get("ack_policy")
         if policy in (AckPolicy.NONE, AckPolicy.ALL):
-            raise PullAckPolicyError("a pull subscription", policy)
+            raise InvalidOptionError(
+                "ack_policy", policy, "must be explicit for a pull subscription"
+            )
         if self.requested.get("deliver_subject"):
             raise PullOnPushConsumerError(self.consumer, self.requested["deliver_subject"])
+
+    def _check_queue(self, heartbeat: timedelta | None, flow_control: bool | None) -> None:
+        """Check a queue group: the server would send heartbeats and requests to a random member."""
+        for wrong, feature in ((heartbeat, "idle heartbeats"), (flow_control, "flow control")):
+            if self.queue and wrong:
+                raise InvalidOptionError(
+                    "queue", self.queue, f"queue groups do not support {feature}"
+                )
 
     def new_config(self, inbox: str | None) -> ConsumerConfig:
         """Return the config of a new consumer for this subscription."""
@@ -162,27 +161,18 @@ class SubscribeRequest:
         if several and not found:
             raise ConfigMismatchError("filter_subjects", asked, None)
         if asked and found and set(asked) != set(found):
-            raise SubjectMismatchError(
-                asked if several else single, found if len(found) > 1 else found[0]
+            raise ConfigMismatchError(
+                "subject", asked if several else single, found if len(found) > 1 else found[0]
             )
 
     def _check_group(self, info: ConsumerInfo) -> None:
         config = info.config
         group = config.deliver_group
-        if not self.queue:
-            if group:
-                raise QueueRequiredError(None, group)
-            if info.push_bound:
-                raise DuplicateSubscriptionError(info.name, config.deliver_subject)
-            return
-        if not group:
-            raise NoDeliverGroupError(self.queue, group)
-        if group != self.queue:
-            raise QueueMismatchError(self.queue, group)
-        if config.flow_control:
-            raise QueueFlowControlError(self.queue, True)
-        if config.idle_heartbeat:
-            raise QueueHeartbeatError(self.queue, config.idle_heartbeat)
+        if (group or "") != self.queue:
+            raise ConfigMismatchError("queue", self.queue or None, group)
+        if not group and info.push_bound:
+            raise DuplicateSubscriptionError(info.name, config.deliver_subject)
+        self._check_queue(config.idle_heartbeat, config.flow_control)
 
     def _check_config(self, config: ConsumerConfig) -> None:
         for name, asked in self.requested.items():

@@ -28,9 +28,8 @@ from ..errors import (
     NoServersError,
     ProtocolError,
 )
-from ..events import ConnectionEvent, EventKind
 from ..net.clock import monotonic, seconds
-from ..options import ConnectionOptions
+from ..options import ConnectionEvent, ConnectionOptions, EventKind
 from ..protocol.session import ServerInfo
 from .dialer import Dialer
 from .events import Events

@@ -26,10 +26,9 @@ from ..errors import (
     StaleConnectionError,
     TimeoutError,
 )
-from ..events import ConnectionEvent, EventKind
 from ..net.clock import Deadline
 from ..net.layer import ByteStream
-from ..options import ConnectionOptions
+from ..options import ConnectionEvent, ConnectionOptions, EventKind
 from ..protocol.session import ServerInfo, Session, SubscriptionState
 from ..protocol.state import ConnectionStatus, Event
 from .connector import Connector

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 from ..errors import ConnectionClosedError, ConnectionDrainingError, InvalidOptionError
-from ..events import ConnectionEvent, EventKind
 from ..net.clock import FOREVER
-from ..options import ConnectionOptions, ErrorCallback, EventCallback
+from ..options import ConnectionEvent, ConnectionOptions, ErrorCallback, EventCallback, EventKind
 from .mailbox import Mailbox
 from .threads import Signal, spawn
 

@@ -8,7 +8,7 @@ import pytest
 
 from jetstream_sync.api import enums
 
-POLICIES = [getattr(enums, name) for name in enums.__all__]
+POLICIES = enums._StrEnum.__subclasses__()
 WORDS = [word for policy in POLICIES for word in policy]
 
 

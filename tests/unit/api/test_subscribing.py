@@ -1,9 +1,4 @@
-"""
-The checks of ADR-15: one row for each sentence of the document that calls something an error.
-
-A row has the request; the existing consumer, if the sentence is about one; and the error with the two
-values that it has to name.
-"""
+"""The checks of ADR-15: a row for each sentence of the document that calls something an error."""
 
 from __future__ import annotations
 
@@ -22,18 +17,10 @@ from jetstream_sync import (
     DuplicateSubscriptionError,
     InvalidNameError,
     InvalidOptionError,
-    NoDeliverGroupError,
-    PullAckPolicyError,
     PullOnPushConsumerError,
     PushOnPullConsumerError,
-    QueueFlowControlError,
-    QueueHeartbeatError,
-    QueueMismatchError,
-    QueueRequiredError,
     ReplayPolicy,
     SequenceInfo,
-    SubjectMismatchError,
-    SubjectRequiredError,
     SubscribeError,
 )
 from jetstream_sync.api.subscribing import SubscribeRequest, ordered_config
@@ -64,47 +51,49 @@ BEAT = {"idle_heartbeat": 5}
 FLOW = {**BEAT, "flow_control": True}
 CFG = ConsumerConfig
 FIVE = timedelta(seconds=5)
-A_PULL = "a pull subscription"
 IN_QUEUE = {"subject": "a", "queue": "workers"}
 PULL = {"subject": "a", "pull": True}
 NAMED = {"subject": "a", "durable": "C"}
 MEMBER = {**NAMED, "queue": "workers"}
 OTHERS = {**NAMED, "queue": "others"}
 
-# The request, the existing consumer, the error, the requested value, and the found value.
-SENTENCES: list[tuple[dict[str, Any], ConsumerInfo | None, type, object, object]] = [
-    # --- "Configuration" -------------------------------------------------------------------------
+# Arguments that cannot be combined: the request, the existing consumer, and the option with its value.
+REFUSED: list[tuple[dict[str, Any], ConsumerInfo | None, str, object]] = [
     # The server would send the heartbeats of a queue to random members, and so with flow control.
-    ({**IN_QUEUE, "options": BEAT}, None, QueueHeartbeatError, "workers", FIVE),
-    ({**IN_QUEUE, "config": CFG(**BEAT)}, None, QueueHeartbeatError, "workers", FIVE),
-    ({**IN_QUEUE, "options": {"flow_control": True}}, None, QueueFlowControlError, "workers", True),
+    ({**IN_QUEUE, "options": BEAT}, None, "queue", "workers"),
+    ({**IN_QUEUE, "config": CFG(**BEAT)}, None, "queue", "workers"),
+    ({**IN_QUEUE, "options": {"flow_control": True}}, None, "queue", "workers"),
+    (MEMBER, consumer(**GROUP, **FLOW), "queue", "workers"),
+    (MEMBER, consumer(**GROUP, **BEAT), "queue", "workers"),
     # Without a subject and a stream there is no way to find the consumer.
-    ({"subject": ""}, None, SubjectRequiredError, "", None),
+    ({"subject": ""}, None, "subject", ""),
+    ({"subject": None, "durable": "C"}, None, "subject", None),
     # A pull subscription acknowledges each message.
-    ({**PULL, "config": CFG(ack_policy="none")}, None, PullAckPolicyError, A_PULL, AckPolicy.NONE),
-    ({**PULL, "config": CFG(ack_policy="all")}, None, PullAckPolicyError, A_PULL, AckPolicy.ALL),
-    # --- "Stream name" ---------------------------------------------------------------------------
-    ({"subject": None, "durable": "C"}, None, SubjectRequiredError, None, None),
-    # The filter of the consumer has to be the subject even if the stream is named.
+    ({**PULL, "config": CFG(ack_policy="none")}, None, "ack_policy", AckPolicy.NONE),
+    ({**PULL, "config": CFG(ack_policy="all")}, None, "ack_policy", AckPolicy.ALL),
+]
+
+# Requests that do not match a consumer: the error, the requested value, and the found value.
+MISMATCHES: list[tuple[dict[str, Any], ConsumerInfo | None, type, object, object]] = [
+    # --- "Stream name": the filter has to be the subject even if the stream is named ------------
     (
         {**NAMED, "stream": "S"},
         consumer(**PUSH, filter_subject="b"),
-        SubjectMismatchError,
+        ConfigMismatchError,
         "a",
         "b",
     ),
     # --- "Push Consumer active information and queue group binding" ------------------------------
     (NAMED, consumer(push_bound=True, **PUSH), DuplicateSubscriptionError, "C", "to.here"),
-    (NAMED, consumer(push_bound=False, **GROUP), QueueRequiredError, None, "workers"),
-    (NAMED, consumer(push_bound=True, **GROUP), QueueRequiredError, None, "workers"),
-    (OTHERS, consumer(push_bound=True, **GROUP), QueueMismatchError, "others", "workers"),
-    (OTHERS, consumer(push_bound=False, **GROUP), QueueMismatchError, "others", "workers"),
-    (MEMBER, consumer(push_bound=False, **PUSH), NoDeliverGroupError, "workers", None),
-    (MEMBER, consumer(push_bound=True, **PUSH), NoDeliverGroupError, "workers", None),
+    (NAMED, consumer(push_bound=False, **GROUP), ConfigMismatchError, None, "workers"),
+    (NAMED, consumer(push_bound=True, **GROUP), ConfigMismatchError, None, "workers"),
+    (OTHERS, consumer(push_bound=True, **GROUP), ConfigMismatchError, "others", "workers"),
+    (MEMBER, consumer(push_bound=False, **PUSH), ConfigMismatchError, "workers", None),
+    (MEMBER, consumer(push_bound=True, **PUSH), ConfigMismatchError, "workers", None),
     # --- "Other checks" --------------------------------------------------------------------------
-    (NAMED, consumer(**PUSH, filter_subject="a.new"), SubjectMismatchError, "a", "a.new"),
+    (NAMED, consumer(**PUSH, filter_subject="a.new"), ConfigMismatchError, "a", "a.new"),
     # Several filters are newer than the document.
-    (NAMED, consumer(**PUSH, filter_subjects=["a", "b"]), SubjectMismatchError, "a", ["a", "b"]),
+    (NAMED, consumer(**PUSH, filter_subjects=["a", "b"]), ConfigMismatchError, "a", ["a", "b"]),
     ({**NAMED, "pull": True}, consumer(**PUSH), PullOnPushConsumerError, "C", "to.here"),
     (NAMED, consumer(), PushOnPullConsumerError, "C", None),
     # A subscription does not change an existing consumer.
@@ -115,8 +104,6 @@ SENTENCES: list[tuple[dict[str, Any], ConsumerInfo | None, type, object, object]
         FIVE,
         timedelta(seconds=30),
     ),
-    (MEMBER, consumer(**GROUP, **FLOW), QueueFlowControlError, "workers", True),
-    (MEMBER, consumer(**GROUP, **BEAT), QueueHeartbeatError, "workers", FIVE),
     # --- "Creating the JS Consumer" --------------------------------------------------------------
     (
         {**NAMED, "pull": True, "config": CFG(deliver_subject="x")},
@@ -137,22 +124,32 @@ def attempt(asked: dict[str, Any], existing: ConsumerInfo | None) -> SubscribeRe
     return wanted
 
 
-@pytest.mark.parametrize(("asked", "existing", "error", "one", "other"), SENTENCES)
-def test_every_sentence_has_its_error(
+@pytest.mark.parametrize(("asked", "existing", "option", "value"), REFUSED)
+def test_arguments_that_cannot_be_combined_are_refused(
+    asked: dict[str, Any], existing: ConsumerInfo | None, option: str, value: object
+) -> None:
+    """The error names the argument and its value."""
+    with pytest.raises(InvalidOptionError) as caught:
+        attempt(asked, existing)
+    assert (caught.value.option, caught.value.value) == (option, value)
+
+
+@pytest.mark.parametrize(("asked", "existing", "error", "one", "other"), MISMATCHES)
+def test_a_mismatch_names_both_values(
     asked: dict[str, Any],
     existing: ConsumerInfo | None,
     error: type[SubscribeError],
     one: object,
     other: object,
 ) -> None:
-    """Each check of the document has its own error class, and the error has both values."""
+    """The error has the requested value and that of the consumer, also in its text."""
     with pytest.raises(SubscribeError) as caught:
         attempt(asked, existing)
     assert type(caught.value) is error
     assert caught.value.asked == one
     assert caught.value.found == other
     for value in (one, other):
-        said = str(value) if isinstance(value, (timedelta, AckPolicy)) else repr(value)
+        said = str(value) if isinstance(value, timedelta) else repr(value)
         assert said.strip("'") in str(caught.value)
 
 

@@ -20,8 +20,7 @@ from jetstream_sync.errors import (
     NoServersError,
     ProtocolError,
 )
-from jetstream_sync.events import ConnectionEvent, EventKind
-from jetstream_sync.options import ConnectionOptions
+from jetstream_sync.options import ConnectionEvent, ConnectionOptions, EventKind
 from jetstream_sync.protocol.session import ServerInfo
 
 A, B, C = parse_servers("nats://a:1,nats://b:1,nats://c:1")
