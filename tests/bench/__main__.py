@@ -108,7 +108,7 @@ ROWS: Mapping[str, Row] = {
     "publish": Row("publish, wait for each ack", "store", _TRIPS, _numbers(1.8, 1.2)),
     "request": Row("request", "direct", _TRIPS, _numbers(1.8, 1.2)),
     "publish_async": Row(
-        "publish_async, window 4,000",
+        "publish_async, window 4,000, results read",
         "store",
         _numbers(300_000, 70_000, 390_000),
         _numbers(5.0, 0.6),
@@ -251,7 +251,6 @@ class _Comparison:
             size=_MESSAGE_BYTES,
             batch=row.batch,
             window=_WINDOW,
-            results=self._options.results,
         )
         stored = row.kind in {"store", "read", "pull", "direct"}
         make_stream(raw, _STREAM, _SUBJECT if stored else f"{_STREAM}.no")
@@ -355,9 +354,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--rounds", type=int, default=3, metavar="N", help="times that every cell is measured"
-    )
-    parser.add_argument(
-        "--results", action="store_true", help="read the result of each future of publish_async"
     )
     return parser
 

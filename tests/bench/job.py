@@ -41,8 +41,6 @@ class Job:
     batch: int
     #: Most publishes without an ack at one time, for ``publish_async``.
     window: int
-    #: Read the result of each future of ``publish_async``.
-    results: bool
 
     @property
     def payload(self) -> bytes:

@@ -54,12 +54,10 @@ async def _publish_async(nc: Client, job: Job) -> Timing:
     futures: list[asyncio.Future[PubAck]] = []
     watch = Stopwatch()
     for _ in range(job.count):
-        future = await js.publish_async(job.subject, payload)
-        if job.results:
-            futures.append(future)
-            if len(futures) == FUTURES_HELD:
-                check_sequences([(await each).seq for each in futures])
-                futures.clear()
+        futures.append(await js.publish_async(job.subject, payload))
+        if len(futures) == FUTURES_HELD:
+            check_sequences([(await each).seq for each in futures])
+            futures.clear()
     check_sequences([(await each).seq for each in futures])
     await js.publish_async_completed()
     return watch.stop()

@@ -51,12 +51,10 @@ def _publish_async(nc: Connection, job: Job) -> Timing:
     futures: list[Future[PubAck]] = []
     watch = Stopwatch()
     for _ in range(job.count):
-        future = js.publish_async(job.subject, payload)
-        if job.results:
-            futures.append(future)
-            if len(futures) == FUTURES_HELD:
-                check_sequences([each.result(_TIMEOUT).seq for each in futures])
-                futures.clear()
+        futures.append(js.publish_async(job.subject, payload))
+        if len(futures) == FUTURES_HELD:
+            check_sequences([each.result(_TIMEOUT).seq for each in futures])
+            futures.clear()
     check_sequences([each.result(_TIMEOUT).seq for each in futures])
     js.publish_async_completed(timeout=_TIMEOUT)
     return watch.stop()
