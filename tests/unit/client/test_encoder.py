@@ -64,23 +64,7 @@ def in_use(method: str, *arguments: object) -> object:
 
 # --- random messages --------------------------------------------------------------------------------
 
-PIECES = [
-    "a",
-    "B9",
-    ".",
-    "..",
-    "*",
-    ">",
-    "$_-/",
-    " ",
-    "\t",
-    "\r\n",
-    "\0",
-    "\x7f",
-    "ä",
-    "日",
-    "\ud800",
-]
+PIECES = [*"a.*> \t\0\x7fä日\ud800", "B9", "..", "$_-/", "\r\n"]
 SUBJECTS = (
     st.lists(st.sampled_from(PIECES), max_size=6).map("".join)
     | st.integers(1000, 5000).map(lambda length: "s" * length)
@@ -165,27 +149,6 @@ def test_the_extension_encodes_ordinary_messages(arguments, command, size) -> No
     assert speedups.encode_message(*arguments, 100) == (command, size)
     words = (subject.encode(), payload, reply.encode(), headers)
     assert speedups.encode_command(*words, 100) == (command, size)
-
-
-@needs_extension
-@pytest.mark.parametrize(
-    "subject", ["", ".", ".a", "a.", "a..b", "a b", "*", "a>", "ä", "a\x7f", "x" * 1025]
-)
-def test_the_extension_leaves_other_subjects_to_python(subject) -> None:
-    """Such a subject is invalid, or unusual."""
-    assert speedups.encode_message is not None
-    assert speedups.encode_message(subject, b"", "", None, 100) is None
-    if subject:  # an empty reply subject is none
-        assert speedups.encode_message("a", b"", subject, None, 100) is None
-
-
-@needs_extension
-def test_the_extension_leaves_too_large_messages_to_python() -> None:
-    """The limit counts the headers."""
-    assert speedups.encode_message is not None
-    assert speedups.encode_message("a", bytes(101), "", None, 100) is None
-    assert speedups.encode_message("a", bytes(83), "", {"N": "v"}, 100) is None
-    assert speedups.encode_message("a", bytes(82), "", {"N": "v"}, 100) is not None
 
 
 @needs_extension

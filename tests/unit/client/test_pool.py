@@ -28,13 +28,6 @@ def test_shuffling_spreads_clients():
     assert {tuple(sorted(order)) for order in made} == {("a", "b", "c")}
 
 
-def test_a_server_that_failed_goes_to_the_end():
-    """The others are tried before it is tried again."""
-    servers = pool()
-    servers.failed(A)
-    assert hosts(servers) == ["b", "c", "a"]
-
-
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_a_server_is_given_up_after_so_many_failures(most):
     """After `max_reconnect_attempts` consecutive failures it is removed."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ssl
 import threading
-from typing import Any
 
 import pytest
-from fix_layers import TLSPeer, Wire, authority, client_context, opened
+from fix_layers import TLSPeer, Wire, client_context, opened
 
-from jetstream_sync.errors import CertificateError, SecureConnectionError
+from jetstream_sync.errors import SecureConnectionError
 from jetstream_sync.net.clock import Deadline
 from jetstream_sync.net.tls import TLSStream
 from jetstream_sync.net.trust import explain, server_name
@@ -17,56 +16,6 @@ from jetstream_sync.net.trust import explain, server_name
 
 def soon() -> Deadline:
     return Deadline(10)
-
-
-def handshake(
-    name: str = "localhost",
-    context: ssl.SSLContext | None = None,
-    server: ssl.SSLContext | None = None,
-) -> TLSStream:
-    stream = TLSStream(Wire(TLSPeer(server)), context or client_context(), name, threading.Lock)
-    stream.handshake(soon())
-    return stream
-
-
-def certified(*names: str, **how: Any) -> ssl.SSLContext:
-    """Return the context of a server with another certificate."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority().issue_cert(*names, **how).configure_cert(context)
-    return context
-
-
-def test_the_certificate_has_to_name_the_server() -> None:
-    """By its name or by its address; the error for another name is readable."""
-    handshake("localhost")
-    handshake("127.0.0.1")
-    for name, word in (("other.example", "name"), ("127.0.0.2", "address")):
-        with pytest.raises(ssl.SSLCertVerificationError) as caught:
-            handshake(name)
-        error = explain(caught.value, name)
-        assert type(error) is CertificateError
-        assert f"the certificate of {name} is for another {word}" in str(error)
-
-
-def test_an_unknown_authority_is_refused() -> None:
-    """A certificate of an unknown authority is not trusted."""
-    with pytest.raises(ssl.SSLCertVerificationError) as caught:
-        handshake(context=ssl.create_default_context())
-    error = explain(caught.value, "localhost")
-    assert type(error) is CertificateError
-    assert "signed by an authority that is not trusted here" in str(error)
-
-
-def test_an_expired_certificate_is_refused() -> None:
-    """The error says that it has expired."""
-    from datetime import datetime, timezone
-
-    past = datetime(2020, 1, 1, tzinfo=timezone.utc)
-    with pytest.raises(ssl.SSLCertVerificationError) as caught:
-        handshake(server=certified("localhost", not_after=past))
-    error = explain(caught.value, "localhost")
-    assert type(error) is CertificateError
-    assert "the certificate of localhost has expired" in str(error)
 
 
 def test_the_server_gets_the_reason() -> None:
@@ -95,21 +44,6 @@ def test_a_server_that_does_not_speak_tls(said: bytes) -> None:
         stream.handshake(soon())
     error = explain(caught.value, "localhost")
     assert type(error) is SecureConnectionError
-
-
-def test_a_server_that_hangs_up() -> None:
-    """The error says that the handshake was in progress."""
-
-    class Gone(TLSPeer):
-        def react(self, data: bytes) -> bytes:
-            wire.ended = True
-            return b""
-
-    wire = Wire(Gone())
-    stream = TLSStream(wire, client_context(), "localhost", threading.Lock)
-    with pytest.raises(SecureConnectionError, match="in the TLS handshake"):
-        # The hello is sent before the end.
-        stream.handshake(soon())
 
 
 def test_a_handshake_has_a_deadline() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from typing import Any
 
@@ -14,7 +13,6 @@ from websockets.frames import Frame, Opcode
 from jetstream_sync.address import ServerAddress
 from jetstream_sync.errors import (
     ConnectionLostError,
-    InvalidOptionError,
     ProtocolError,
     ServerRefusedError,
 )
@@ -151,12 +149,6 @@ def test_a_server_that_hangs_up() -> None:
         stream.handshake(Deadline(10))
 
 
-def test_a_handshake_has_a_deadline() -> None:
-    """A server that does not answer is given up."""
-    with pytest.raises(TimeoutError):
-        stream_on(Wire(Scripted(b""))).handshake(Deadline(0))
-
-
 def test_what_comes_right_behind_the_handshake_is_kept() -> None:
     """A server sends INFO at once."""
 
@@ -244,10 +236,3 @@ def test_close_is_answered_with_close() -> None:
     stream.shutdown()
     wire.deliver()
     assert peer.ended
-
-
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the extra the error names the package to install."""
-    monkeypatch.setitem(sys.modules, "websockets.client", None)
-    with pytest.raises(InvalidOptionError, match=r"pip install 'jetstream-sync\[websocket\]'"):
-        stream_on(Wire(Scripted(b"")))

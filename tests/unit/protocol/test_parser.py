@@ -67,24 +67,7 @@ def fed(*pieces, max_payload=MAX_PAYLOAD):
     return [operation for piece in pieces for operation in flat(parser.feed(piece))]
 
 
-# Operations of a server and their results, with payloads that contain line ends.
-PAYLOADS = [
-    b"",
-    b"x",
-    b"hello",
-    b"\r",
-    b"\n",
-    b"\r\n",
-    b"\r\r",
-    b"\n\r",
-    b"a\r",
-    b"\na",
-    b"\r\n\r\n",
-    b"a\r\nb\r\n\r\nc",
-    b"PING\r\n",
-    b"MSG a 1 3\r\nabc\r\n",
-    bytes(range(256)),
-]
+# What a server sends, and the operation of each.
 MEANT = [
     (
         b'INFO {"server_id":"A","max_payload":1048576}\r\n',
@@ -107,24 +90,6 @@ OPERATIONS = [operation for _, operation in MEANT]
 # --- valid bytes ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("text", "operation"), MEANT)
-def test_each_operation(text, operation):
-    """Each command of the server becomes one operation."""
-    assert fed(text) == [operation]
-
-
-@pytest.mark.parametrize("payload", PAYLOADS)
-@pytest.mark.parametrize("header", [b"", BLOCK])
-@pytest.mark.parametrize("reply", [b"", b"r"])
-def test_a_payload_is_the_bytes_that_were_announced(payload, header, reply):
-    """Line ends inside a payload belong to the payload."""
-    text = message(7, b"a", payload, reply, header)
-    expected = [(7, b"a", reply, header, payload)]
-    assert fed(text) == expected
-    assert fed(text + b"PING\r\n") == [*expected, Ping()]
-    assert fed(text * 3) == expected * 3
-
-
 def test_messages_of_one_subscription_come_together():
     """Consecutive messages with the same sid in one read are one operation."""
     operations = Parser().feed(
@@ -135,13 +100,8 @@ def test_messages_of_one_subscription_come_together():
         + b"PING\r\n"
         + message(1, b"a", b"5")
     )
-    assert [each.sid for each in operations if isinstance(each, Messages)] == [1, 2, 1, 1]
-    assert [len(each.deliveries) for each in operations if isinstance(each, Messages)] == [
-        2,
-        1,
-        1,
-        1,
-    ]
+    runs = [(run.sid, len(run.deliveries)) for run in operations if isinstance(run, Messages)]
+    assert runs == [(1, 2), (2, 1), (1, 1), (1, 1)]
 
 
 @pytest.mark.parametrize("sid", [b"1", b"01", b"0", b"18446744073709551615"])
@@ -180,14 +140,6 @@ def test_bytes_of_messages_are_counted():
 
 
 # --- however it is cut ------------------------------------------------------------------------------
-
-
-def test_two_cuts_anywhere():
-    """Three pieces, also empty ones, give the same operations as one."""
-    for first in range(len(SCRIPT) + 1):
-        for second in range(first, len(SCRIPT) + 1):
-            pieces = SCRIPT[:first], SCRIPT[first:second], SCRIPT[second:]
-            assert fed(*pieces) == OPERATIONS, (first, second)
 
 
 def test_byte_by_byte():
@@ -264,11 +216,9 @@ GARBLED = [
     b"",
     b" ",
     b"HELLO",
-    b"PINGS",
     b"PING ",
     b"ping",
     b"msg a 1 0",
-    b"-err 'x'",
     b" PING",
     b"\tMSG a 1 0",
     b"MSG",
@@ -276,13 +226,9 @@ GARBLED = [
     b"MSG a 1 r x 0",
     b"MSG a  1 0",
     b"MSG a x 0",
-    b"MSG a -1 0",
     b"MSG a 1_0 0",
     b"MSG a 1 x",
-    b"MSG a 1 -1",
     b"MSG a 1 +0",
-    b"MSG a 1 0_0",
-    b"MSG a 1 1.0",
     b"MSG a 1 \xb2",
     b"MSG a 1 " + b"9" * 5000,
     b"MSG\ta 1 0",
@@ -290,16 +236,10 @@ GARBLED = [
     b"HMSG a 1 0",
     b"HMSG a 1 r x 0 0",
     b"HMSG a 1 5 4",
-    b"HMSG a 1 -1 4",
-    b"HMSG a 1 4 +4",
     b"HMSG a +1 4 4",
-    b"HMSG a 1 1 " + b"9" * 5000,
     b"INFO",
     b"INFO []",
-    b"INFO {",
     b"INFO \xff",
-    b"HTTP/1.1 400 Bad Request",
-    b"\x15\x03\x01\x00\x02\x02",
 ]
 
 
@@ -397,14 +337,6 @@ def test_an_invalid_operation_is_refused_at_its_first_wrong_byte():
             assert caught.value.excerpt == byte
 
 
-def test_the_excerpt_is_the_start_of_what_was_not_understood():
-    """The error shows up to 64 bytes of the invalid data."""
-    with pytest.raises(ProtocolError) as caught:
-        fed(b"PING\r\nHTTP/1.1 " + b"x" * 100 + b"\r\n")
-    assert caught.value.excerpt == b"HTTP/1.1 " + b"x" * 55
-    assert "HTTP/1.1 xxx" in str(caught.value)
-
-
 LOOKS_RIGHT = st.lists(
     st.sampled_from(
         [text for text, _ in MEANT]
@@ -498,27 +430,12 @@ def test_one_message_alone(subject, sid, reply, header, payload, data):
     assert only_message(sent + data.draw(st.binary(min_size=1, max_size=9)), subject, sid) is None
 
 
-@given(st.lists(st.sampled_from([b"MSG", b"HMSG", b"a", b"1", b"2", b" ", b"\r\n", b"12", b"x"])))
+PARTS = [b"MSG", b"HMSG", b"PUB", b"a", b"1", b"02", b"+1", b"12", b"x", b" ", b"\r\n"]
+
+
+@given(st.lists(st.sampled_from(PARTS)))
 def test_one_message_of_other_bytes(pieces):
     """For bytes of any kind, `only_message` returns the only message that the parser finds, or nothing."""
     found = only_message(b"".join(pieces), b"a", 1)
     if found is not None:
         assert Parser().feed(b"".join(pieces)) == [Messages(1, [found])]
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"HMSG a 1 9 2\r\nxx\r\n",  # a header larger than the message
-        b"HMSG a 1 +1 2\r\nxx\r\n",  # a sign
-        b"MSG a 1 02\r\nxx\r\n",  # a leading zero
-        b"MSG a 1 r r 2\r\nxx\r\n",  # too many arguments
-        b"MSG a 1\r\nxx\r\n",  # too few arguments
-        b"MSG a 1 2",
-        b"PUB a 1 2\r\nxx\r\n",
-        b"",
-    ],
-)
-def test_no_message_alone(sent):
-    """Unusual and invalid bytes are left to the parser."""
-    assert only_message(sent, b"a", 1) is None

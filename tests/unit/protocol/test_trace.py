@@ -50,21 +50,6 @@ def test_a_message_is_one_line_with_its_payload() -> None:
     ]
 
 
-def test_what_this_client_says_is_understood() -> None:
-    """Each command of `commands` is one line that begins with its name."""
-    said = [
-        commands.connect({"verbose": False}),
-        commands.PING,
-        commands.PONG,
-        commands.publish(b"a.b", b"r", b"PUB x 9\r\n"),
-        commands.publish_with_headers(b"a.b", b"", b"NATS/1.0\r\nA: 1\r\n\r\n", b"\r\n\r\n"),
-        commands.subscribe("a", "q", 7),
-        commands.unsubscribe(7, 2),
-    ]
-    lines = lines_of(b"".join(said))
-    assert [line.split()[1] for line in lines] == [command.split()[0].decode() for command in said]
-
-
 def test_a_payload_is_not_taken_for_lines() -> None:
     """Commands inside a payload are part of the payload."""
     payload = b'PING\r\nCONNECT {"pass":"x"}\r\nMSG a 1 100\r\n'
