@@ -25,11 +25,18 @@ from jetstream_sync.protocol.commands import PING, PONG
 
 
 class Narrow(MemoryStream):
-    """A stream whose socket accepts a given number of bytes at a time; `None`: it fails."""
+    """A stream whose socket accepts given numbers of bytes, then all; `None`: it fails."""
 
     def __init__(self, *room):
         super().__init__([])
         self.room = list(room)
+
+    @classmethod
+    def attached(cls, writer, *room, preamble=b""):
+        """Return a stream that a writer uses."""
+        stream = cls(*room)
+        writer.attach(stream, preamble)
+        return stream
 
     def send(self, data, sent):
         room = self.room.pop(0) if self.room else len(data)
@@ -52,9 +59,7 @@ def writer(broken, request):
 
 @pytest.fixture
 def stream(writer):
-    stream = MemoryStream([])
-    writer.attach(stream, b"")
-    return stream
+    return Narrow.attached(writer)
 
 
 # --- sending ----------------------------------------------------------------------------------------
@@ -201,23 +206,16 @@ def test_a_flusher_that_was_woken_in_vain_stays_ready(writer, stream):
 
 
 def test_messages_and_bytes_are_counted(writer, stream):
-    """Messages are counted with the bytes of headers and payload; other commands are not."""
+    """Messages are counted with their sizes; a marker is recorded in one step with its command."""
     writer.publish(b"PUB a 2\r\nxx\r\n", 2)
     writer.send_deferred(b"PUB a 3\r\nxxx\r\n", 3)
     writer.send(b"PUB a 4\r\nxxxx\r\n", 1, 4)
     writer.send(b"SUB a 1\r\n", 0, 0)
-    writer.append(PONG)
-    assert (writer.out_msgs, writer.out_bytes) == (3, 9)
-    assert stream.sent
-
-
-def test_a_note_is_taken_of_what_is_appended(writer, stream):
-    """The note is recorded in one step with the command."""
     notes = []
     writer.enqueue_with_marker(PING, notes, "mine")
-    assert notes == ["mine"]
+    assert (writer.out_msgs, writer.out_bytes, notes) == (3, 9, ["mine"])
     writer.send_buffered()
-    assert stream.sent == PING
+    assert stream.sent.endswith(PING)
 
 
 # --- a full socket ----------------------------------------------------------------------------------
@@ -225,8 +223,7 @@ def test_a_note_is_taken_of_what_is_appended(writer, stream):
 
 def test_a_command_is_sent_whole(writer):
     """However few bytes the socket accepts, every byte is sent once and in order."""
-    stream = Narrow(*[1] * 5, 3, *[1] * 50)
-    writer.attach(stream, b"")
+    stream = Narrow.attached(writer, *[1] * 5, 3, *[1] * 50)
     for number in range(10):
         writer.publish(b"%d....." % number, 0)
     writer.send_buffered()
@@ -235,8 +232,7 @@ def test_a_command_is_sent_whole(writer):
 
 def test_a_call_that_waits_for_a_reply_does_not_wait_for_a_full_socket(writer):
     """Bytes that the socket does not accept stay buffered, and are sent later in order."""
-    stream = Narrow(2, 0)
-    writer.attach(stream, b"")
+    stream = Narrow.attached(writer, 2, 0)
     writer.send(b"one", 1, 0)
     assert stream.sent == b"on"
     stream.room = [0]
@@ -246,29 +242,22 @@ def test_a_call_that_waits_for_a_reply_does_not_wait_for_a_full_socket(writer):
     assert stream.sent == b"onetwo"
 
 
-def test_draining_waits_for_the_socket(writer):
-    """It returns whether everything was sent."""
-    stream = Narrow(1, 0, 1, 0)
-    writer.attach(stream, b"")
+@pytest.mark.parametrize(
+    ("room", "deadline", "drained", "sent"),
+    [([1, 0, 1, 0], FOREVER, True, b"one"), ([1, *[0] * 100], Deadline(0), False, b"o")],
+)
+def test_draining_waits_for_the_socket(writer, room, deadline, drained, sent):
+    """It returns whether everything was sent; a full socket ends it at the deadline."""
+    stream = Narrow.attached(writer, *room)
     writer.publish(b"one", 0)
-    assert writer.drain(FOREVER)
-    assert stream.sent == b"one"
-    assert writer.drain(Deadline(0)), "there is nothing left"
-
-
-def test_draining_gives_up_in_time(writer):
-    """A socket that stays full ends the drain at its deadline."""
-    stream = Narrow(1, *[0] * 100)
-    writer.attach(stream, b"")
-    writer.publish(b"one", 0)
-    assert not writer.drain(Deadline(0))
-    assert stream.sent == b"o"
+    assert writer.drain(deadline) == drained
+    assert stream.sent == sent
+    assert writer.drain(Deadline(0)) == drained, "there is nothing left"
 
 
 def test_a_deadline_ends_the_back_pressure(writer):
     """The command stays buffered after the error, and is sent once."""
-    stream = Narrow(*[0] * 100)
-    writer.attach(stream, b"")
+    stream = Narrow.attached(writer, *[0] * 100)
     # The first one is being sent, the second one waits in the buffer.
     writer.send(b"x" * (_SEND_ABOVE_BYTES + 1), 1, 0, Deadline(0))
     with pytest.raises(TimeoutError):
@@ -286,8 +275,7 @@ def test_without_a_link_commands_wait(writer):
     writer.publish(b"one", 0)
     writer.send(b"two", 1, 0)
     writer.append(b"three")
-    stream = MemoryStream([])
-    writer.attach(stream, b"preamble")
+    stream = Narrow.attached(writer, preamble=b"preamble")
     writer.send_buffered()
     assert stream.sent == b"preambleonetwothree"
 
@@ -308,8 +296,7 @@ def test_without_a_link_the_buffer_has_a_limit(writer, how):
         say(b"z")
     assert caught.value.pending_size == 100
     assert (writer.out_msgs, writer.out_bytes) == (2, 2)
-    stream = MemoryStream([])
-    writer.attach(stream, b"")
+    stream = Narrow.attached(writer)
     say(b"z")
     writer.send_buffered()
     assert stream.sent == b"x" * 60 + b"y" * 40 + b"z"
@@ -324,8 +311,7 @@ def test_with_a_pending_size_of_0_nothing_waits():
 
 def test_a_link_that_breaks_is_reported(writer, broken):
     """It is reported once; the command does not raise, since it may have arrived."""
-    stream = Narrow(2, None)
-    writer.attach(stream, b"")
+    stream = Narrow.attached(writer, 2, None)
     writer.send(b"one", 1, 0)
     ((reported, error),) = broken
     assert reported is stream
@@ -334,7 +320,7 @@ def test_a_link_that_breaks_is_reported(writer, broken):
 
 def test_bytes_already_sent_are_not_sent_again(writer):
     """The pings of the old link are not sent on the new one; everything else is."""
-    writer.attach(Narrow(2, None), b"")
+    Narrow.attached(writer, 2, None)
     writer.publish(b"one", 0)
     writer.send_buffered()
     writer.enqueue_deferred(PING)
@@ -342,8 +328,9 @@ def test_bytes_already_sent_are_not_sent_again(writer):
     writer.enqueue_deferred(PING)
     writer.detach()
     writer.publish(b"three", 0)
-    stream = MemoryStream([])
-    writer.attach(stream, b"")
+    writer.send_buffered()
+    assert not writer.drain(FOREVER), "there is no link"
+    stream = Narrow.attached(writer)
     writer.send_buffered()
     assert stream.sent == b"twothree"
 
@@ -363,19 +350,9 @@ def test_commands_after_a_break_are_for_the_next_link(writer):
     writer.send(b"before", 1, 0)
     writer.detach()
     assert first.sent == b"before"
-    second = MemoryStream([])
-    writer.attach(second, b"again ")
+    second = Narrow.attached(writer, preamble=b"again ")
     writer.send_buffered()
     assert second.sent == b"again later"
-
-
-def test_a_detached_writer_sends_nothing(writer, stream):
-    """Draining reports that."""
-    writer.detach()
-    writer.publish(b"one", 0)
-    writer.send_buffered()
-    assert stream.sent == b""
-    assert not writer.drain(FOREVER)
 
 
 # --- the end ----------------------------------------------------------------------------------------
@@ -399,15 +376,10 @@ def test_a_closed_writer_refuses_with_the_reason(writer, stream):
     writer.append(PONG)
     writer.close(ConnectionClosedError("again"))
     writer.send_buffered()
+    writer.flusher(lambda: 5.0)
     assert writer.closed is reason
     assert b"one" not in stream.sent
     assert b"two" not in stream.sent
-
-
-def test_the_flusher_of_a_closed_writer_ends(writer):
-    """It ends at once, also without a link."""
-    writer.close(ConnectionClosedError("why"))
-    writer.flusher(lambda: 5.0)
 
 
 # --- answers to pings, and a released stream --------------------------------------------------------
@@ -423,7 +395,7 @@ def test_an_answer_to_each_ping(writer, stream):
 
 def test_one_answer_for_many_pings(writer):
     """With a large buffer, consecutive PONGs are combined."""
-    writer.attach(MemoryStream([]), b"")
+    Narrow.attached(writer)
     writer.append(b"x" * (_SEND_ABOVE_BYTES + 1))
     for _ in range(1000):
         writer.pong()
@@ -434,13 +406,12 @@ def test_one_answer_for_many_pings(writer):
 
 def test_pending_pongs_end_with_their_link(writer):
     """Unsent PONGs are dropped with the link."""
-    writer.attach(MemoryStream([]), b"")
+    Narrow.attached(writer)
     writer.pong()
     writer.append(b"SUB a 1")
     writer.pong()
     writer.detach()
-    second = MemoryStream([])
-    writer.attach(second, b"")
+    second = Narrow.attached(writer)
     writer.send_buffered()
     assert second.sent == b"SUB a 1"
 
@@ -454,8 +425,7 @@ def test_a_released_stream_gets_the_buffered_bytes(writer, stream):
     writer.send_buffered()
     assert stream.sent == b"before"
     writer.detach()
-    second = MemoryStream([])
-    writer.attach(second, b"first,")
+    second = Narrow.attached(writer, preamble=b"first,")
     writer.send_buffered()
     assert second.sent == b"first,after"
 
@@ -469,8 +439,7 @@ def test_another_stream_is_not_released(writer, stream):
 
 def test_a_full_stream_is_released_in_time(writer):
     """Bytes that it did not accept stay buffered."""
-    narrow = Narrow(0, 0, 0, 0, 0, 0, 0, 0)
-    writer.attach(narrow, b"")
+    narrow = Narrow.attached(writer, 0, 0, 0, 0, 0, 0, 0, 0)
     writer.publish(b"stays", 0)
     writer.flush_and_shutdown(narrow, Deadline(0))
     assert narrow.sent == b""
