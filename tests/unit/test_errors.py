@@ -180,11 +180,6 @@ def test_the_tree_says_which_errors_are_built_in_ones_too():
         assert issubclass(getattr(errors, name), getattr(builtins, also))
 
 
-def test_every_class_is_described():
-    """Every class has a docstring of its own."""
-    assert [cls for cls in CLASSES if not cls.__dict__.get("__doc__")] == []
-
-
 # --- what the server refuses --------------------------------------------------------------------
 
 

@@ -28,10 +28,10 @@ CHECK_NAMES = {
 BLANK = [*map(chr, range(0x21)), "\x7f", "\x85", "\xa0", "\u2028", "\u3000"]
 
 TOKEN = st.text("ab", min_size=1, max_size=2)
-SUBJECT = st.lists(TOKEN, min_size=1, max_size=4).map(".".join)
+SUBJECT = st.lists(TOKEN | st.just("a*"), min_size=1, max_size=4).map(".".join)
 PATTERN = st.builds(
     lambda tokens, rest: ".".join([*tokens, *rest]),
-    st.lists(TOKEN | st.just("*"), max_size=4),
+    st.lists(TOKEN | st.sampled_from(["*", "a*", "b>"]), max_size=4),
     st.sampled_from([[], [">"]]),
 ).filter(bool)
 ANY_TEXT = st.text(st.characters(), max_size=8) | st.text(".*> \r\na\ud800", max_size=6)
@@ -156,25 +156,6 @@ def test_what_is_published_to_can_be_subscribed_to(text):
 def test_matching_is_by_whole_tokens(pattern, subject):
     """`*` stands for one token, a final `>` for one or more, all else for itself."""
     assert subject_matches(pattern, subject) == matches_slowly(pattern, subject)
-
-
-@pytest.mark.parametrize(
-    ("pattern", "subject", "match"),
-    [
-        ("a.>", "a", False),
-        ("a.>", "a.b.c", True),
-        (">", "a", True),
-        ("*", "a.b", False),
-        ("*.*", "a.b", True),
-        ("a.*.c", "a.b.c", True),
-        ("a", "A", False),
-        ("a*", "ab", False),
-        ("a*", "a*", True),
-    ],
-)
-def test_matching_by_example(pattern, subject, match):
-    """Typical mistakes."""
-    assert subject_matches(pattern, subject) is match
 
 
 @given(PATTERN, PATTERN, SUBJECT)

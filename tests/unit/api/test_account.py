@@ -20,17 +20,6 @@ def test_a_recorded_reply_survives():
     assert pickle.loads(pickle.dumps(info)) == info
 
 
-def test_a_recorded_reply_is_understood():
-    """Each number is in its field."""
-    info = decode(AccountInfo, REPLY)
-    assert info.domain == "hub"
-    assert info.streams == 12
-    assert info.limits.max_streams == -1
-    assert info.limits.max_bytes_required is False
-    assert info.api.level == 5
-    assert info.tiers is None
-
-
 def test_tiers_are_by_name():
     """The tiers of an account are a mapping by name."""
     tier = {key: REPLY[key] for key in ("memory", "storage", "streams", "consumers", "limits")}

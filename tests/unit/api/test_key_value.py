@@ -21,10 +21,8 @@ from jetstream_sync import (
     StreamSource,
     SubjectTransform,
 )
-from jetstream_sync.api.key_codecs import key_codec, value_codec
 from jetstream_sync.api.key_value import (
     BucketSubjects,
-    check_bucket,
     check_key,
     check_pattern,
     is_bucket,
@@ -35,23 +33,7 @@ from jetstream_sync.api.key_value import (
 from jetstream_sync.durations import duration_from_text
 from jetstream_sync.subjects import subject_matches, subjects_overlap
 
-BAD_KEYS = [
-    "",
-    ".a",
-    "a.",
-    "a..b",
-    "a b",
-    "a*",
-    "*",
-    ">",
-    "a.>",
-    "ü",
-    "a$",
-    "a:b",
-    "a\n",
-    None,
-    b"a",
-]
+BAD_KEYS = ["", ".a", "a.", "a..b", "a b", "a*", "*", ">", "a.>", "ü", "a$", "a\n", None, b"a"]
 
 
 @pytest.mark.parametrize("key", ["a", "A.b-C", "/x/y", "_a.=b", "a/b.c"])
@@ -78,13 +60,6 @@ def test_invalid_patterns(pattern: str) -> None:
     """Everything else is refused."""
     with pytest.raises(InvalidNameError):
         check_pattern(pattern)
-
-
-@pytest.mark.parametrize("bucket", ["", "a.b", "a b", "ü", "a/b", None])
-def test_invalid_buckets(bucket: str) -> None:
-    """A bucket is one token."""
-    with pytest.raises(InvalidNameError, match="bucket"):
-        check_bucket(bucket)
 
 
 @pytest.mark.parametrize(
@@ -327,18 +302,13 @@ def test_path_keys_with_dots() -> None:
             codec.decode(foreign)
 
 
-@given(
-    st.lists(st.text(min_size=1), min_size=1).map(
-        lambda parts: ".".join(p.replace(".", "") or "x" for p in parts)
-    )
-)
+tokens_of_text = st.text(st.characters(codec="utf-8", exclude_characters="."), min_size=1)
+
+
+@given(st.lists(tokens_of_text, min_size=1, max_size=4).map(".".join))
 def test_base64_keys(key: str) -> None:
     """Any text can be a token; what is stored is a valid key."""
     codec = Base64Keys()
-    try:
-        key.encode()
-    except UnicodeEncodeError:
-        return
     assert codec.decode(check_key(codec.encode(key))) == key
 
 
@@ -347,44 +317,3 @@ def test_base64_filters() -> None:
     assert Base64Keys().encode_filter("ab.*.>") == "YWI.*.>"
     with pytest.raises(InvalidNameError, match="Base64"):
         Base64Keys().decode("a")
-
-
-class Reverse:
-    """A codec that cannot encode patterns."""
-
-    def encode(self, key: str) -> str:
-        return key[::-1]
-
-    def decode(self, key: str) -> str:
-        return key[::-1]
-
-
-class Xor:
-    """A codec of values."""
-
-    def __init__(self, mask: int) -> None:
-        self.mask = mask
-
-    def encode(self, value: bytes) -> bytes:
-        return bytes(each ^ self.mask for each in value) + b"!"
-
-    def decode(self, value: bytes) -> bytes:
-        return bytes(each ^ self.mask for each in value[:-1])
-
-
-def test_chains() -> None:
-    """Several codecs are applied in order, and in the other order on decoding."""
-    keys = key_codec([PathKeys(), Base64Keys()])
-    assert keys is not None
-    assert keys.encode("/a") == "X3Jvb3Rf.YQ"
-    assert keys.decode("X3Jvb3Rf.YQ") == "/a"
-    values = value_codec([Xor(1), Xor(3)])
-    assert values is not None
-    assert values.encode(b"a") == Xor(3).encode(Xor(1).encode(b"a"))
-    assert values.decode(values.encode(b"abc")) == b"abc"
-    subjects = BucketSubjects("B", "$KV.B.", "$KV.B.", key_codec=key_codec([PathKeys(), Reverse()]))
-    assert subjects.encoded("a/b") == "b.a"
-    assert subjects.pattern("a/b") == "b.a"
-    assert subjects.pattern(">") == ">"
-    with pytest.raises(InvalidOptionError, match="Reverse cannot encode patterns"):
-        subjects.pattern("a/*")

@@ -18,7 +18,6 @@ from jetstream_sync import (
     ObjectMeta,
     ObjectMetaOptions,
     ObjectStoreConfig,
-    StreamConfig,
 )
 from jetstream_sync.api.object_store import (
     chunk_subject,
@@ -28,7 +27,6 @@ from jetstream_sync.api.object_store import (
     info_subject,
     parse_digest,
     stream_config,
-    update_config,
 )
 from jetstream_sync.codec import dumps, encode, loads
 
@@ -138,44 +136,11 @@ def test_config_of_a_bucket() -> None:
     }
 
 
-def test_update_keeps_what_the_config_does_not_have() -> None:
-    """Settings of the stream and fields of a newer server stay."""
-    current = StreamConfig(
-        name="OBJ_B",
-        subjects=["$O.B.C.>", "$O.B.M.>"],
-        storage="memory",
-        allow_direct=False,
-        sealed=True,
-        compression="s2",
-        max_age=5,
-        extra={"future": 1},
-    )
-    changed = update_config(current, ObjectStoreConfig(bucket="B", max_bytes=7))
-    assert (changed.storage, changed.allow_direct, changed.sealed) == ("memory", False, True)
-    assert (changed.compression, changed.max_age, changed.max_bytes) == ("s2", current.max_age, 7)
-    assert dict(changed.extra) == {"future": 1}
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"bucket": "a.b"},
-        {"bucket": ""},
-        {"bucket": "B", "ttl": 0.01},
-        {"bucket": "B", "replicas": 6},
-        {"bucket": "B", "storage": "tape"},
-        {"bucket": "B", "max_bytes": -2},
-    ],
-)
-def test_configs_that_are_refused(fields: dict[str, Any]) -> None:
-    """Values that no server accepts are refused locally."""
-    with pytest.raises((InvalidNameError, InvalidOptionError)):
-        ObjectStoreConfig(**fields)
-
-
-def test_chunk_sizes() -> None:
-    """A chunk has at least one byte."""
+def test_limits() -> None:
+    """A chunk has at least one byte, and a TTL a tenth of a second."""
     for size in (0, -1):
         with pytest.raises(InvalidOptionError, match="max_chunk_size"):
             ObjectMetaOptions(max_chunk_size=size)
+    with pytest.raises(InvalidOptionError, match="ttl"):
+        ObjectStoreConfig(bucket="B", ttl=0.01)
     assert ObjectMeta(name="a").link is None

@@ -183,15 +183,6 @@ def test_the_first_request_fills_the_buffer():
     assert ledger.pending_messages == 10
 
 
-def test_a_buffer_of_one_message_goes_on():
-    """With a buffer of one message, each read message is followed by a request (ADR-37 warns of this case)."""
-    ledger = PullLedger(ContinuousPull.of(max_messages=1))
-    for _ in range(5):
-        assert ledger.next_request().batch == 1
-        assert ledger.next_request() is None
-        assert ledger.message(0)
-
-
 def test_a_limit_in_bytes():
     """Bytes are counted as the server counts them; a request asks for the free space."""
     pull = ContinuousPull.of(max_bytes=100)
@@ -234,29 +225,6 @@ def test_on_demand_the_consumer_s_largest_batch_is_respected():
     assert batches == [10, 10, 5]
 
 
-def test_what_an_ended_request_left_is_asked_for_again():
-    """The undelivered messages and bytes in a status are requested again."""
-    ledger = PullLedger(ContinuousPull.of(max_messages=10))
-    ledger.next_request()
-    ledger.request_ended(None)
-    assert ledger.next_request() is None, "a status without counts changes nothing"
-    ledger.request_ended((8, 0))
-    assert ledger.pending_messages == 2
-    assert ledger.next_request().batch == 8
-
-
-def test_after_a_reset_all_is_asked_for_again():
-    """After a lost connection or missed heartbeats, all pending messages are requested again."""
-    pull = ContinuousPull.of(max_messages=10, stop_after=12)
-    ledger = PullLedger(pull)
-    ledger.next_request()
-    for _ in range(5):
-        ledger.message(0)
-    ledger.reset()
-    assert ledger.empty()
-    assert ledger.next_request().batch == 7, "5 of 12 messages were read"
-
-
 @settings(max_examples=300)
 @given(
     limit=st.integers(1, 40),
@@ -293,21 +261,6 @@ def test_messages_before_a_request_cause_none(limit: int, stop_after: int, count
     )
 
 
-def test_no_more_than_stop_after_is_asked_for():
-    """Requests do not exceed ``stop_after``, so that other readers get the remaining messages."""
-    ledger = PullLedger(ContinuousPull.of(max_messages=10, stop_after=13))
-    assert ledger.next_request().batch == 10
-    asked = 10
-    for read in range(1, 14):
-        assert not ledger.complete()
-        ledger.message(0)
-        if request := ledger.next_request():
-            asked += request.batch
-        assert asked <= 13
-        assert ledger.complete() == (read == 13)
-    assert asked == 13
-
-
 def test_a_dropped_message_makes_room_and_does_not_count() -> None:
     """A dropped message is no longer pending and does not count for ``stop_after``."""
     ledger = PullLedger(ContinuousPull.of(max_messages=10, stop_after=10))
@@ -333,14 +286,6 @@ def test_a_request_that_found_no_room_for_a_message():
     ledger.message(60)
     assert not ledger.request_ended((999_999, 40))
     assert not PullLedger(ContinuousPull.of(max_messages=10)).request_ended((10, 0))
-
-
-def test_exact_bytes_end_a_request_without_a_word():
-    """A request whose bytes are used up exactly ends without a status, and its messages are no longer pending."""
-    ledger = PullLedger(ContinuousPull.of(max_bytes=100, stop_after=1000))
-    assert ledger.next_request().batch == 1000
-    assert ledger.message(100)
-    assert ledger.next_request().batch == 999
 
 
 # --- the account, against a server --------------------------------------------------------------------

@@ -9,7 +9,6 @@ import pytest
 
 from jetstream_sync import (
     AckPolicy,
-    BadSubjectError,
     ConfigMismatchError,
     ConsumerConfig,
     ConsumerInfo,
@@ -229,25 +228,6 @@ def test_any_option_that_differs_is_named(
 
 
 @pytest.mark.parametrize(
-    ("option", "asked", "found"),
-    [
-        ("max_waiting", 5, 512),
-        ("max_batch", 10, None),
-        ("max_expires", 10, None),
-        ("max_bytes", 10, None),
-    ],
-)
-def test_so_is_one_of_a_pull_consumer(option: str, asked: int, found: int | None) -> None:
-    """Options that only pull consumers have are compared for them."""
-    with pytest.raises(ConfigMismatchError) as caught:
-        attempt(
-            {"stream": "S", "bind": "C", "pull": True, "config": CFG(**{option: asked})},
-            consumer(**{option: found}),
-        )
-    assert caught.value.option == option
-
-
-@pytest.mark.parametrize(
     ("asked", "found"),
     [
         # The server's defaults, and its notation of the requested values.
@@ -264,14 +244,6 @@ def test_so_is_one_of_a_pull_consumer(option: str, asked: int, found: int | None
 def test_what_means_the_same_does_not_differ(asked: dict[str, Any], found: dict[str, Any]) -> None:
     """Different notations of one value, and a default written out, are equal."""
     attempt({"stream": "S", "bind": "C", "config": CFG(**asked)}, consumer(**PUSH, **found))
-
-
-def test_the_config_of_the_consumer_itself_never_differs() -> None:
-    """Binding with the config of `consumer_info`, as programs for nats-py do, always matches."""
-    existing = consumer(
-        **GROUP, filter_subject="a", backoff=[1, 2], ack_wait=1, max_deliver=5, max_ack_pending=7
-    )
-    attempt({"stream": "S", "bind": "C", "config": existing.config}, existing)
 
 
 # --- names --------------------------------------------------------------------------------------
@@ -312,50 +284,7 @@ def test_a_name_is_not_said_in_two_ways(option: str, asked: dict[str, Any]) -> N
     assert caught.value.option == option
 
 
-@pytest.mark.parametrize(
-    ("error", "asked"),
-    [
-        (BadSubjectError, {"subject": "a..b"}),
-        (BadSubjectError, {"subject": "a", "queue": "a b"}),
-        (InvalidNameError, {"subject": "a", "stream": "a.b"}),
-        (InvalidNameError, {"subject": "a", "durable": "a.b"}),
-        (InvalidNameError, {"stream": "S", "bind": "a.b"}),
-    ],
-)
-def test_bad_names_are_refused(error: type[Exception], asked: dict[str, Any]) -> None:
-    """Invalid names are rejected before a request is sent."""
-    with pytest.raises(error):
-        SubscribeRequest.of(**asked)
-
-
 # --- the consumer to make -----------------------------------------------------------------------
-
-
-def test_a_new_push_consumer_is_filled_in() -> None:
-    """Deliver subject, filter, ack policy and deliver group of a new consumer are those of the document."""
-    config = SubscribeRequest.of(
-        subject="a.*", queue="workers", options={"headers_only": True}
-    ).new_config("inbox")
-    assert config == CFG(
-        durable_name="workers",
-        deliver_subject="inbox",
-        deliver_group="workers",
-        filter_subject="a.*",
-        ack_policy=AckPolicy.EXPLICIT,
-        headers_only=True,
-    )
-
-
-def test_a_new_pull_consumer_delivers_nowhere() -> None:
-    """A new pull consumer has no deliver subject and no deliver group."""
-    config = SubscribeRequest.of(subject="a", durable="d", pull=True).new_config(None)
-    assert config == CFG(durable_name="d", filter_subject="a", ack_policy=AckPolicy.EXPLICIT)
-
-
-def test_a_deliver_subject_of_the_user_is_kept() -> None:
-    """An inbox is used only without a given deliver subject."""
-    wanted = SubscribeRequest.of(subject="a", config=CFG(deliver_subject="mine"))
-    assert wanted.new_config("inbox").deliver_subject == "mine"
 
 
 def test_arguments_go_before_the_config() -> None:
@@ -377,13 +306,6 @@ def test_several_filters_go_before_the_subject() -> None:
     assert made.filter_subjects == ["a.x", "a.y"]
 
 
-def test_the_last_of_each_subject_needs_no_filter_of_its_own() -> None:
-    """The subject is the filter that the policy needs."""
-    options = {"deliver_policy": "last_per_subject"}
-    made = SubscribeRequest.of(subject="a.*", options=options).new_config("inbox")
-    assert made.filter_subject == "a.*"
-
-
 def test_what_needs_deliveries_is_refused_for_a_pull_subscription() -> None:
     """Options of push consumers, such as a rate limit, are rejected."""
     wanted = SubscribeRequest.of(subject="a", pull=True, config=CFG(rate_limit_bps=1000))
@@ -396,22 +318,6 @@ def test_what_needs_deliveries_is_refused_for_a_pull_subscription() -> None:
 
 def ordered(**asked: Any) -> ConsumerConfig:
     return ordered_config(SubscribeRequest.of(**{"subject": "a", **asked}), "name", "inbox")
-
-
-def test_an_ordered_consumer_is_made_as_the_document_says() -> None:
-    """An ordered consumer has no acknowledgements, no redelivery and one replica in memory."""
-    assert ordered() == CFG(
-        name="name",
-        deliver_subject="inbox",
-        filter_subject="a",
-        ack_policy=AckPolicy.NONE,
-        max_deliver=1,
-        flow_control=True,
-        mem_storage=True,
-        num_replicas=1,
-        idle_heartbeat=5,
-        ack_wait=22 * 3600,
-    )
 
 
 @pytest.mark.parametrize(

@@ -32,32 +32,6 @@ def refusal(call: object, **options: str) -> InvalidOptionError:
     return caught.value
 
 
-def test_defaults_of_a_source() -> None:
-    """Options that are not given have the documented defaults."""
-    options = read()
-    assert options.stream == ("ORDERS",)
-    assert options.starting_offsets is None
-    assert options.max_records_per_partition == 100_000
-    assert options.fail_on_data_loss == "true"
-    assert options.read_mode == "auto"
-    assert options.batch_bytes == 4_000_000
-    assert options.planning_timeout == 60
-    assert options.max_trigger_delay == 15 * 60
-    assert not options.pushdown
-
-
-def test_defaults_of_a_sink() -> None:
-    """Options that are not given have the documented defaults."""
-    options = write()
-    assert options.delivery == "window"
-    assert options.max_pending == 4096
-    assert options.ack_timeout == 30
-    assert options.ids == "content"
-    assert options.expected_recovery == 600
-    assert options.on_short_window == "warn"
-    assert options.overwrite_mode is None
-
-
 def test_names_are_case_insensitive() -> None:
     """Spark converts the names of options to lower case."""
     assert read(maxrecordsperpartition="5").max_records_per_partition == 5

@@ -13,33 +13,6 @@ import json
 import sys
 from pathlib import Path
 
-DEFINITIONS = (
-    "account_limits",
-    "account_stats",
-    "api_error",
-    "api_stats",
-    "cluster_info",
-    "consumer_configuration",
-    "consumer_info",
-    "external_stream_source",
-    "lost_stream_data",
-    "peer_info",
-    "placement",
-    "priority_group_state",
-    "republish",
-    "sequence_info",
-    "stored_message",
-    "stream_alternate",
-    "stream_configuration",
-    "stream_consumer_limits",
-    "stream_consumer_source",
-    "stream_info",
-    "stream_source",
-    "stream_source_info",
-    "stream_state",
-    "subject_transform",
-    "tier",
-)
 NAMED = {
     "basic_name": "str",
     "golang_duration_nanos": "duration",
@@ -75,7 +48,10 @@ def type_of(schema, definitions):
 def main(checkout):
     folder = Path(checkout) / "schema_source/jetstream/api/v1"
     definitions = json.loads((folder / "definitions.json").read_text())["definitions"]
-    schemas = {name: definitions[name] for name in DEFINITIONS}
+    target = Path(__file__).with_name("fields.json")
+    # The definitions that are in the file already; add one as an empty object.
+    known = json.loads(target.read_text()).keys() - {"pub_ack_response"}
+    schemas = {name: definitions[name] for name in known}
     schemas["pub_ack_response"] = json.loads((folder / "pub_ack_response.json").read_text())
     fields = {
         record: {
@@ -83,7 +59,6 @@ def main(checkout):
         }
         for record, definition in schemas.items()
     }
-    target = Path(__file__).with_name("fields.json")
     target.write_text(json.dumps(fields, indent=1, sort_keys=True) + "\n")
 
 
