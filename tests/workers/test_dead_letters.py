@@ -37,7 +37,6 @@ def test_a_function_chooses_the_subject_of_a_dead_letter(
         wait_until(lambda: is_settled(stream, "C"))
     dead = js.get_stream("POISON").get_msg(seq=1)
     assert (dead.subject, dead.data, reasons) == ("poison.a", b"x", ["no"])
-    assert dead.headers is not None
     assert dead.headers["Dead-Subject"] == f"{stream.name}.a"
     assert "dead" not in "".join(js.stream_names()).lower()
 
@@ -112,13 +111,11 @@ def test_a_message_without_room_for_the_headers(
             wait_until(lambda: "trying again in 500 s" in caplog.text)
             assert stream.consumer_info("C").num_ack_pending == 1
     tight = dead.get_msg(last_by_subject=f"dead.{stream.name}.C.{stream.name}.tight")
-    assert tight.headers is not None
     assert (len(tight.data), "Dead-Reason" in tight.headers) == (most - 800, False)
     if not kept:
         assert dead.info().state.messages == 1
         assert stream.get_msg(seq=2).data == b"y" * most
         return
     full = dead.get_msg(last_by_subject=f"dead.{stream.name}.C.{stream.name}.full")
-    assert full.headers is not None
     assert (full.data, full.headers["Dead-Pointer"]) == (b"", "1")
     assert stream.get_msg(int(full.headers["Dead-Sequence"])).data == b"y" * most

@@ -144,7 +144,6 @@ def handle(data):
 
 def known_ack_floor(worker: Worker) -> int:
     """Return the ack floor of the consumer that the worker has read last."""
-    assert worker._monitor is not None
     (pool,) = worker._monitor._pools
     return pool.consumer.info.ack_floor.stream_seq
 
@@ -290,7 +289,6 @@ def test_a_pause_ends_beside_a_handler_that_never_returns(
 def numbers(worker: Worker) -> HandlerSnapshot:
     """Return the numbers of the only handler of a worker that runs."""
     snapshot = worker.snapshot()
-    assert snapshot is not None
     return snapshot["handlers"][0]
 
 

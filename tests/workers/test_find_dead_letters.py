@@ -141,7 +141,6 @@ def test_a_changed_message_is_requeued(
     """Its data and subject may be corrected; without a stream nothing is lost."""
     letter = terminate(js, consumer, letters, payload=b"wrong")
     msg = letters.get_msg(letter)
-    assert msg is not None
     with pytest.raises(NoStreamResponseError):
         letters.requeue(letter, msg._replace(subject="nowhere"))
     letters.requeue(letter, msg._replace(data=b"right", subject=f"{stream.name}.b"))
@@ -177,7 +176,6 @@ def test_a_copy_replaces_the_advisory(
     (letter,) = letters.find(stream.name, "C")
     assert (letter.kind, letter.seq, letter.reason) == ("copy", 1, "no address")
     msg = letters.get_msg(letter)
-    assert msg is not None
     assert (msg.subject, msg.data, dict(msg.headers or {})) == (letter.subject, b"xxx", {"A": "1"})
     assert letters.requeue(letter).stream == stream.name
     assert "Dead-Stream" not in (stream.get_msg(2).headers or {})
@@ -196,7 +194,6 @@ def test_the_copy_of_a_large_message_points_to_it(
     (letter,) = letters.find()
     msg = letters.get_msg(letter)
     assert letter.pointer
-    assert msg is not None
     assert msg.data == data
     stream.purge()
     assert letters.get_msg(letter) is None

@@ -126,7 +126,6 @@ def test_a_lost_lease_calls_its_hook(
 
     @worker.on("lease_lost")
     def on_lost(event: WorkerEvent) -> None:
-        assert event.message is not None
         lost.append((threading.current_thread().name, event.message.metadata.num_delivered))
 
     @worker.handler(stream=stream.name, consumer="C", ack_wait=3, timeout=0.2, concurrency=2)

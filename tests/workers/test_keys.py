@@ -65,7 +65,6 @@ def test_messages_of_one_key_are_handled_one_after_the_other(
             durations.append(time.monotonic() - start)
             if fails:
                 raise OSError("not now")
-            assert ctx.message.headers is not None
             spans[ctx.message.headers["Key"]].append((number, begun[number], next(clock)))
 
     count = 500
@@ -152,7 +151,6 @@ def test_a_key_function_that_fails(
         wait_until(lambda: is_settled(stream, "C"))
     assert seen == good
     letter = dead.get_msg(seq=1)
-    assert letter.headers is not None
     assert letter.headers["Dead-Attempts"] == "4"
     assert letter.headers["Dead-Error"] == error
 
@@ -181,7 +179,6 @@ def test_retries_in_place(js: JetStream, stream: Stream, nats_server: NatsServer
     assert attempts == [(b"bad", 1), (b"bad", 2), (b"bad", 3), (b"good", 1)]
     assert stream.consumer_info("C").delivered.consumer_seq == 2
     headers = js.get_stream("DEAD").get_msg(seq=1).headers
-    assert headers is not None
     assert headers["Dead-Attempts"] == "3"
 
 

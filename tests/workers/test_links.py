@@ -149,7 +149,6 @@ def test_the_server_restarts_under_load(fresh_server: NatsServer) -> None:
 
     def health() -> Snapshot:
         snapshot = worker.snapshot()
-        assert snapshot is not None
         return snapshot
 
     with jetstream_sync.connect(fresh_server.url, **RECONNECT) as nc:  # type: ignore[arg-type]
@@ -254,7 +253,6 @@ def test_delayed_retries_do_not_stop_good_messages(
 
         def delayed() -> int:
             snapshot = worker.snapshot()
-            assert snapshot is not None
             return snapshot["handlers"][0]["delayed"]
 
         wait_until(lambda: delayed() == 50)
@@ -290,7 +288,6 @@ authorization {{ users: [
 
         def state() -> Snapshot:
             snapshot = worker.snapshot()
-            assert snapshot is not None
             return snapshot
 
         with running(worker) as run:
@@ -341,7 +338,6 @@ def test_the_leader_of_the_consumer_moves_under_load(cluster: NatsCluster) -> No
             wait_until(lambda: len(runs) == count, 40)
             wait_until(lambda: is_settled(stream, "C"), 40)
             snapshot = worker.snapshot()
-            assert snapshot is not None
             assert snapshot["not_live"] == []
             assert run.stop() == 0
     assert sum(runs.values()) <= count + 60

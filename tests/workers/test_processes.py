@@ -120,7 +120,6 @@ def handle(ctx: Context):
     assert dead.cached_info.state.messages == 1
     letter = dead.get_msg(seq=1)
     assert letter.data == b"0"
-    assert letter.headers is not None
     assert letter.headers["Dead-Attempts"] == "2"
     assert letter.headers["Dead-Reason"] == "delivered 2 times, not started here"
 

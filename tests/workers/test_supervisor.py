@@ -65,7 +65,6 @@ def monitored() -> Iterator[NatsServer]:
 def connections(server: NatsServer) -> Counter[str]:
     """Return the names of the open connections."""
     found = re.search(r"http monitor on (\S+)", server.log())
-    assert found is not None
     with urlopen(f"http://{found[1]}/connz", timeout=5 * SCALE) as answer:
         return Counter(each.get("name", "") for each in json.load(answer)["connections"])
 

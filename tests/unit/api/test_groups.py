@@ -111,7 +111,6 @@ def test_every_partition_is_mapped_once(mappings: dict[str, list[int]]) -> None:
 def test_configs_that_cannot_work_are_refused() -> None:
     """The number of members, double members, and filters are checked."""
     mappings = member_mappings({"a": [0]})
-    assert mappings is not None
     for wrong in (
         StaticGroupConfig(max_members=0),
         StaticGroupConfig(max_members=1, members=["a"], member_mappings=mappings),

@@ -13,7 +13,6 @@ ANOTHER = LeadershipChangeError(409, "Leadership Change")
 def wait_after(backoff: RetryBackoff, error: PullError) -> float:
     """Record the error, and return the delay until the next attempt, in tenths of a second."""
     backoff.record(error)
-    assert backoff.retry_at is not None
     return round(backoff.retry_at - monotonic(), 2)
 
 

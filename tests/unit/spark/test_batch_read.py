@@ -174,8 +174,6 @@ def test_sequences_and_times_are_exact() -> None:
     )
     assert (left.first_seq, left.end_seq) == (6, 10)
     noon = time_to_ns(NOON)
-    assert left.first_ns is not None
-    assert left.end_ns is not None
     assert (left.first_ns - noon, left.end_ns - noon) == (1000, 4000)
 
 

@@ -49,7 +49,6 @@ def test_logins_are_removed_from_urls() -> None:
     urls = "nats://u:hunter2@one:4333, tls://token2@two"
     servers, logins = ConnectionSettings.split_login(urls)
     assert servers == ("nats://one:4333", "tls://two:4222")
-    assert logins is not None
     assert logins() == urls
     settings = ConnectionSettings(servers=servers, logins=logins)
     assert "hunter2" not in repr(settings)

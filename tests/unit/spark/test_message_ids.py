@@ -110,7 +110,6 @@ def test_an_id_of_the_column_takes_precedence(kind: type[ContentIds | PositionId
     """An id from the column ``msg_id`` is used instead of a made one."""
     part = EncodedRows(range(3), [b"a"] * 3, [b"x"] * 3, None, [b"mine", b"", b"too"])
     made = kind(ORIGIN).of(part)
-    assert made is not None
     assert (made[0], made[2]) == (b"mine", b"too")
     assert made[1].startswith(ORIGIN.prefix())
 

@@ -178,12 +178,9 @@ def test_starting_offsets() -> None:
     """Offsets are a keyword for all streams, or a sequence or negative number for each."""
     earliest = read(startingOffsets="Earliest").starting_offsets
     latest = read(startingOffsets="latest").starting_offsets
-    assert earliest is not None
-    assert latest is not None
     assert earliest.of("ANY") == EARLIEST
     assert latest.of("ANY") == LATEST
     each = read(stream="A,B,C", startingOffsets='{"A": 17, "B": -2, "C": -1}').starting_offsets
-    assert each is not None
     assert [each.of(name) for name in ("A", "B", "C", "D")] == [17, EARLIEST, LATEST, None]
 
 
@@ -191,7 +188,6 @@ def test_offsets_as_for_kafka() -> None:
     """An offset may be that of the only partition, and a number applies to all streams."""
     for text in ('{"ORDERS": {"0": 23}}', '{"ORDERS": 23}', "23"):
         found = read(startingOffsets=text).starting_offsets
-        assert found is not None
         assert found.of("ORDERS") == 23
     assert "partition 0" in str(refusal(read, startingOffsets='{"ORDERS": {"1": 23}}'))
 
@@ -247,7 +243,6 @@ def test_timestamps() -> None:
     millis = int(at.timestamp() * 1000) + 7
     assert read(endingTimestamp=str(millis)).ending_timestamp == at + timedelta(milliseconds=7)
     exact = read(startingTimestamp="1970-01-01T00:00:01.000000001Z").starting_timestamp
-    assert exact is not None
     assert time_to_ns(exact) == 1_000_000_001
 
 

@@ -92,7 +92,6 @@ def test_a_success_is_an_ack_with_what_was_published(worker: Worker) -> None:
         b"12",
         {"By": "test"},
     )
-    assert message.msg_id is not None
     assert message.msg_id.startswith("ORDERS/BILLING/1/")
     assert message.msg_id.endswith("/1")
     # The next message is another one.
@@ -141,7 +140,6 @@ def test_a_message_that_is_given_up_has_a_dead_letter(
     )
     assert (outcome.kind, outcome.published) == ("dead", [])
     letter = outcome.dead_letter
-    assert letter is not None
     assert letter.subject == "dead.ORDERS.BILLING.ORDERS.new"
     found = {name: letter.headers[name] for name in ("Trace", "Dead-Error", "Dead-Attempts")}
     assert found == {"Trace": "t", "Dead-Error": error, "Dead-Attempts": str(attempt)}
