@@ -148,8 +148,7 @@ def test_the_server_restarts_under_load(fresh_server: NatsServer) -> None:
         runs[data] += 1
 
     def health() -> Snapshot:
-        snapshot = worker.snapshot()
-        return snapshot
+        return worker.snapshot()
 
     with jetstream_sync.connect(fresh_server.url, **RECONNECT) as nc:  # type: ignore[arg-type]
         js = nc.jetstream()
@@ -287,8 +286,7 @@ authorization {{ users: [
         worker.handler(stream="ORDERS", consumer="C")(seen_by(seen))
 
         def state() -> Snapshot:
-            snapshot = worker.snapshot()
-            return snapshot
+            return worker.snapshot()
 
         with running(worker) as run:
             js.publish("orders", b"before")
