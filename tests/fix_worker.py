@@ -36,14 +36,15 @@ if __name__ == "__main__":
 class RunningWorker:
     """A worker that runs in a thread of this process."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, *, burst: bool = False) -> None:
         self.worker = worker
+        self._burst = burst
         self.status: int | None = None
         self._thread = threading.Thread(target=self._run, name="worker-main", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        self.status = self.worker.run()
+        self.status = self.worker.run(burst=self._burst)
 
     def ended(self, limit: float = 20.0) -> int:
         """Wait for the end of the worker, and return its status."""

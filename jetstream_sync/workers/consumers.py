@@ -105,6 +105,12 @@ class HandlerConsumer:
         """Return the state on the server; raises as `PullConsumer.info`."""
         return self.pull.info(_INFO_TIMEOUT_S)
 
+    def delivered_if_empty(self) -> int | None:
+        """Return how many messages were delivered; ``None``: some are left. Raises as `read`."""
+        info = self.read()
+        is_empty = not (info.num_pending or info.num_ack_pending)
+        return info.delivered.consumer_seq if is_empty else None
+
     def refresh(self, keeper: LeaseKeeper) -> None:
         """Read the state, and use it for the leases of held messages; raises as `read`."""
         self.info = self.read()

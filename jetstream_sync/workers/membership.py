@@ -4,7 +4,7 @@ Handlers whose process is a member of a partitioned consumer group.
 Rules:
 
 1. The consumer of a member exists while it has partitions. Before these go to another member, the waiting
-   messages are returned, and the running ones are handled and confirmed.
+   messages and those between two attempts are returned, and the running ones are handled and confirmed.
 2. Messages of a partition are handled one at a time and in order, unless the handler has a ``key``.
 3. The processes manage the members of an elastic group: one that starts adds itself, and drops members that
    are absent for long, as after a kill. They leave mappings and static groups alone.
@@ -41,6 +41,7 @@ from .consumers import (
     missing_dead_letters,
 )
 from .handler import Handler
+from .held import Phase
 from .logs import log
 from .pulling import Puller
 from .status import spawn
@@ -136,6 +137,13 @@ class GroupConsumer(HandlerConsumer):
         """Return the state on the server; `ConsumerNotFoundError`: the member has no partitions."""
         return self._js.consumer_info(self.info.stream_name, self.info.name)
 
+    def delivered_if_empty(self) -> int | None:
+        """Return how many messages were delivered, 0 to a member without partitions; ``None``: some are left."""
+        try:
+            return super().delivered_if_empty()
+        except ConsumerNotFoundError:
+            return None if self.group.config().partitions(self.member) else 0
+
     def refresh(self, keeper: LeaseKeeper) -> None:
         """Read the state, add the member if it is missing, and drop those that are absent."""
         del keeper  # the lengths of the leases do not change
@@ -214,6 +222,8 @@ class GroupPuller(Puller):
         self._consumer.joined(pull)
         with self._held.lock:
             self._is_leaving = False
+            if self._held.phase is Phase.RECEIVING:
+                self.interrupted.clear()
         return _Receiving(self)
 
     def receive(self) -> None:
@@ -224,7 +234,12 @@ class GroupPuller(Puller):
         """Let `receive` end."""
         with self._held.lock:
             self._is_leaving = True
+        self.interrupted.set()
         self._end_iterator()
+
+    def crashed(self, error: BaseException) -> None:
+        """End the worker after an unexpected error of the thread that receives."""
+        self._shared.on_fatal(error)
 
     def wait_settled(self) -> None:
         """Return the waiting messages, and wait until the running ones are confirmed or given up."""
@@ -264,7 +279,7 @@ class _Receiving:
         self._ended = threading.Event()
         #: The error that ended it; ``None``: there was none.
         self.error: Error | None = None
-        spawn("worker-group", self._run, lambda _error: None)
+        spawn("worker-group", self._run, puller.crashed)
 
     def _run(self) -> None:
         try:

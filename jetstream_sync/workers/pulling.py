@@ -123,6 +123,8 @@ class Puller:
         self._breaker: CircuitBreaker = processor.breaker
         self._give_back = give_back
         self._stopped = threading.Event()
+        #: Set when retries in place and waits for the rate have to end, and their messages are returned.
+        self.interrupted: threading.Event = threading.Event()
         batch = handler.max_messages or 1
         adapts = handler.prefetch is None and handler.max_messages is None
         #: How many messages are received ahead.
@@ -167,6 +169,7 @@ class Puller:
     def stop(self) -> None:
         """End `run`, after the phase of the held messages was changed."""
         self._stopped.set()
+        self.interrupted.set()
         self._end_iterator()
 
     def _end_iterator(self) -> None:

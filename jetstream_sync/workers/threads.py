@@ -86,12 +86,10 @@ class HandlerThreads:
             self.puller = SizedPuller(handler.max_bytes, *parts)
         elif isinstance(consumer, GroupConsumer):
             self.puller = GroupPuller(*parts)
-        # Interrupts retries in place, and waits for the rate.
-        self._stopped = threading.Event()
         self._limit = None if handler.limit is None else shared.limits[handler.limit]
         self._process: Callable[[Delivery], float | None] = self._processor.process
         if handler.limit is not None or handler.rate is not None:
-            gate = Gate(self._limit, handler.rate, self._stopped)
+            gate = Gate(self._limit, handler.rate, self.puller.interrupted)
             self._process = functools.partial(self._process_limited, gate)
         self._threads: list[threading.Thread] = []
         # Number of threads that are ready to run the handler; under the lock of the held messages.
@@ -165,11 +163,9 @@ class HandlerThreads:
         if self._held.count:
             return None
         try:
-            info = self.consumer.read()
+            return self.consumer.delivered_if_empty()
         except Error:
             return None
-        is_empty = not (info.num_pending or info.num_ack_pending)
-        return info.delivered.consumer_seq if is_empty else None
 
     @property
     def handled(self) -> int:
@@ -198,7 +194,6 @@ class HandlerThreads:
         with self._held.lock:
             self._held.phase = Phase.DRAINING
             self._held.work.notify_all()
-        self._stopped.set()
         if self._limit is not None:
             self._limit.stop()
         self.puller.stop()
@@ -294,9 +289,9 @@ class HandlerThreads:
         return taken
 
     def _retry_in_place(self, delivery: Delivery, delay: float | None) -> None:
-        """Run the handler for a failed message until that is settled, or the worker stops."""
+        """Run the handler for a failed message until that is settled, or the retries are interrupted."""
         while delay is not None:
-            if self._stopped.wait(delay):
+            if self.puller.interrupted.wait(delay):
                 self._give_back(delivery)
                 return
             delivery.attempt += 1

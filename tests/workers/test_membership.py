@@ -21,7 +21,7 @@ from jetstream_sync import (
     SubjectTransform,
 )
 from jetstream_sync.server import NatsServer
-from jetstream_sync.workers import Context, DeadLetters, Worker, membership
+from jetstream_sync.workers import Backoff, Context, DeadLetters, Worker, membership
 
 pytestmark = pytest.mark.server(">=2.11")
 
@@ -196,6 +196,61 @@ def test_a_static_group_has_the_members_that_it_was_given(
     assert dict(handled.by_key) == {str(key): [0, 1] for key in range(20)}
     (error,) = handled.worker(nats_server, stream, "c").check().errors
     assert "fixed: a, b" in error
+
+
+def test_a_message_that_is_retried_does_not_delay_a_change_of_the_members(
+    js: JetStream, stream: Stream, group: ElasticConsumerGroup, nats_server: NatsServer
+) -> None:
+    """A member that loses partitions returns a message between two attempts."""
+    handled: dict[str, set[bytes]] = defaultdict(set)
+    failed = threading.Event()
+    once_more = Backoff(first=55, maximum=55, jitter=0, attempts=2)
+
+    def new_worker(member: str) -> Worker:
+        worker = Worker(nats_server.url, name=member)
+
+        @worker.handler(stream=stream.name, group="group", member=member, retry=once_more)
+        def handle(data: bytes) -> None:
+            if data == b"bad":
+                failed.set()
+                raise ValueError("no")
+            handled[member].add(data)
+
+        return worker
+
+    with running(new_worker("a")):
+        js.publish(f"{stream.name}.bad", b"bad")
+        assert failed.wait(10 * SCALE)
+        with running(new_worker("b")):
+            wait_until(lambda: group.active_members() == ["a", "b"])
+            for key in range(40):
+                js.publish(f"{stream.name}.{key}", b"%d" % key)
+            wait_until(lambda: len(handled["b"]) >= 3)
+
+
+def test_a_burst_ends_for_a_member_without_partitions(
+    js: JetStream, stream: Stream, nats_server: NatsServer
+) -> None:
+    """A member that gets no partition has nothing to do."""
+    group = js.consumer_groups.create_elastic(stream.name, "group", 1, {f"{stream.name}.*": [1]})
+    group.add_members("a", "b")
+    assert group.config().partitions("b") == []
+    run = RunningWorker(Handled().worker(nats_server, stream, "b"), burst=True)
+    assert run.ended() == 0
+
+
+@pytest.mark.usefixtures("group")
+def test_a_crash_of_the_receiving_thread_ends_the_worker(
+    stream: Stream, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group is no exception to the rule that a worker without a thread ends with a failure."""
+
+    def receive(_puller: membership.GroupPuller) -> None:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(membership.GroupPuller, "receive", receive)
+    run = RunningWorker(Handled().worker(nats_server, stream, "a"))
+    assert run.ended() == 1
 
 
 @pytest.mark.parametrize(
