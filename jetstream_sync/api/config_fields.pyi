@@ -65,19 +65,19 @@ class StreamConfigFields(TypedDict, total=False):
 class KeyValueConfigFields(TypedDict, total=False):
     bucket: str
     description: str | None
-    max_value_size: int | None
-    history: int | None
     ttl: timedelta | float | None
-    limit_marker_ttl: timedelta | float | None
     max_bytes: int | None
     storage: StorageType | str | None
     replicas: int | None
     placement: Placement | None
-    republish: RePublish | None
     compression: bool | None
+    metadata: Mapping[str, str] | None
+    max_value_size: int | None
+    history: int | None
+    limit_marker_ttl: timedelta | float | None
+    republish: RePublish | None
     mirror: StreamSource | None
     sources: Sequence[StreamSource] | None
-    metadata: Mapping[str, str] | None
     extra: Mapping[str, Any]
 
 class ConsumerConfigFields(TypedDict, total=False):

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..codec import UNSET, Duration, Record
 from ..durations import duration_from_text, time_from_ns, time_to_ns
@@ -154,7 +154,74 @@ def _overlapping(patterns: Sequence[str]) -> tuple[str, str] | None:
 
 
 @record
-class KeyValueConfig(Record):
+class BucketConfig(Record):
+    """The fields that the configs of key-value buckets and object stores share."""
+
+    bucket: str = setting(flags="")
+    """The name of the bucket: letters, digits, ``_`` and ``-``."""
+
+    description: str | None = None
+    """Description; at most 4096 bytes."""
+
+    ttl: Duration = setting(default=UNSET, low=0.1)
+    """Seconds after which a value or object is removed, at least 0.1; default: never."""
+
+    max_bytes: int | None = setting(
+        default=None, low=-1, unit="bytes", server_default=-1, flags="--max-bucket-size"
+    )
+    """Maximum size of the bucket in bytes; a write above it fails. Default: no limit."""
+
+    storage: StorageType | str | None = None
+    """Where the data is stored; default ``file``. Not updatable."""
+
+    replicas: int | None = setting(default=None, low=1, high=5)
+    """Number of replicas in a cluster, 1 to 5; default 1."""
+
+    placement: Placement | None = setting(default=None, flags="")
+    """Placement of the replicas; default: chosen by the server."""
+
+    compression: bool | None = setting(default=None, flags="--compress")
+    """Whether file storage is compressed; default false."""
+
+    metadata: Mapping[str, str] | None = None
+    """Application-defined key-value pairs."""
+
+    def _check(self) -> None:
+        check_bucket(self.bucket)
+
+    def stream_fields(self) -> dict[str, Any]:
+        """Return the fields of a stream config for the fields that are set."""
+        fields = {
+            "description": self.description,
+            "max_age": self.ttl,
+            "max_bytes": self.max_bytes,
+            "storage": self.storage,
+            "num_replicas": self.replicas,
+            "placement": self.placement,
+            "metadata": self.metadata,
+        }
+        if self.compression is not None:
+            s2, none = StoreCompression.S2, StoreCompression.NONE
+            fields["compression"] = s2 if self.compression else none
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+def shared_fields(stream: StreamConfig) -> dict[str, Any]:
+    """Return the fields of a `BucketConfig` for the config of its stream, other than the name."""
+    return {
+        "description": stream.description,
+        "ttl": stream.max_age or None,
+        "max_bytes": stream.max_bytes,
+        "storage": stream.storage,
+        "replicas": stream.num_replicas,
+        "placement": stream.placement,
+        "compression": (stream.compression or "none") != StoreCompression.NONE,
+        "metadata": stream.metadata,
+    }
+
+
+@record
+class KeyValueConfig(BucketConfig):
     """
     The configuration of a key-value bucket; in an update, fields that are not set keep their value.
 
@@ -164,12 +231,6 @@ class KeyValueConfig(Record):
 
     """
 
-    bucket: str = setting(flags="")
-    """The name of the bucket: letters, digits, ``_`` and ``-``."""
-
-    description: str | None = None
-    """Description; at most 4096 bytes."""
-
     max_value_size: int | None = setting(
         default=None, low=-1, high=_INT32_MAX, unit="bytes", server_default=-1
     )
@@ -177,9 +238,6 @@ class KeyValueConfig(Record):
 
     history: int | None = setting(default=None, low=1, high=MAX_HISTORY)
     """Number of revisions to keep per key, 1 to 64; default 1."""
-
-    ttl: Duration = setting(default=UNSET, low=0.1)
-    """Seconds after which a value is removed; default: never."""
 
     limit_marker_ttl: Duration = setting(
         default=UNSET, since=(2, 11), low=1, flags="--marker-ttl --limit-marker-ttl"
@@ -191,25 +249,8 @@ class KeyValueConfig(Record):
     bucket still allows a ``ttl``. Excludes `mirror`.
     """
 
-    max_bytes: int | None = setting(
-        default=None, low=-1, unit="bytes", server_default=-1, flags="--max-bucket-size"
-    )
-    """Maximum size of the bucket in bytes; a write above it fails. Default: no limit."""
-
-    storage: StorageType | str | None = None
-    """Where the values are stored; default ``file``. Not updatable."""
-
-    replicas: int | None = setting(default=None, low=1, high=5)
-    """Number of replicas in a cluster, 1 to 5; default 1."""
-
-    placement: Placement | None = setting(default=None, flags="")
-    """Placement of the replicas; default: chosen by the server."""
-
     republish: RePublish | None = setting(default=None, flags="")
     """Republish each change for core NATS subscribers."""
-
-    compression: bool | None = setting(default=None, flags="--compress")
-    """Whether file storage is compressed; default false."""
 
     mirror: StreamSource | None = None
     """
@@ -225,9 +266,6 @@ class KeyValueConfig(Record):
     Without `subject_transforms`, the prefix ``KV_`` of the name may be omitted, and the keys stay the
     same.
     """
-
-    metadata: Mapping[str, str] | None = None
-    """Application-defined key-value pairs."""
 
     def _check(self) -> None:
         check_bucket(self.bucket)
@@ -256,35 +294,27 @@ def _source(source: StreamSource, bucket: str) -> StreamSource:
     return replace(source, name=name, subject_transforms=[transform])
 
 
-def _given_fields(config: KeyValueConfig) -> dict[str, object]:
+def _given_fields(config: KeyValueConfig) -> dict[str, Any]:
     """Return the fields of a stream config for the set fields of a bucket config."""
-    fields: dict[str, object] = {
-        "description": config.description,
+    fields = config.stream_fields()
+    if "max_age" in fields:
+        fields["duplicate_window"] = duplicate_window(fields["max_age"])
+    own: dict[str, Any] = {
         "max_msg_size": config.max_value_size,
         "max_msgs_per_subject": config.history,
-        "max_age": config.ttl,
-        "max_bytes": config.max_bytes,
-        "storage": config.storage,
-        "num_replicas": config.replicas,
-        "placement": config.placement,
         "republish": config.republish,
-        "metadata": config.metadata,
     }
     if config.limit_marker_ttl is not None:
-        fields["subject_delete_marker_ttl"] = config.limit_marker_ttl
-        fields["allow_msg_ttl"] = True if config.limit_marker_ttl else None
-    if config.compression is not None:
-        fields["compression"] = StoreCompression.S2 if config.compression else StoreCompression.NONE
-    if config.ttl is not None:
-        fields["duplicate_window"] = duplicate_window(config.ttl)
+        own["subject_delete_marker_ttl"] = config.limit_marker_ttl
+        own["allow_msg_ttl"] = True if config.limit_marker_ttl else None
     if config.sources is not None:
-        fields["sources"] = [_source(each, config.bucket) for each in config.sources]
-    return {name: value for name, value in fields.items() if value is not None}
+        own["sources"] = [_source(each, config.bucket) for each in config.sources]
+    return fields | {name: value for name, value in own.items() if value is not None}
 
 
 def new_stream_config(config: KeyValueConfig) -> StreamConfig:
     """Return the config of the stream of a new bucket."""
-    fields: dict[str, object] = {
+    fields: dict[str, Any] = {
         "name": STREAM_PREFIX + config.bucket,
         "max_msgs": -1,
         "max_consumers": -1,
@@ -305,14 +335,14 @@ def new_stream_config(config: KeyValueConfig) -> StreamConfig:
     else:
         fields["mirror"] = replace(config.mirror, name=_prefixed(config.mirror.name))
         fields["mirror_direct"] = True
-    return StreamConfig(**(fields | _given_fields(config)))  # type: ignore[arg-type]
+    return StreamConfig(**(fields | _given_fields(config)))
 
 
 def updated_stream_config(current: StreamConfig, config: KeyValueConfig) -> StreamConfig:
     """Return the config of a bucket's stream with the set fields of a bucket config."""
     if config.mirror is not None and current.mirror is None:
         raise InvalidOptionError("mirror", config.mirror, "the bucket exists and is not a mirror")
-    return replace(current, **_given_fields(config))  # type: ignore[arg-type]
+    return replace(current, **_given_fields(config))
 
 
 def bucket_of(stream: str) -> str:
@@ -376,21 +406,13 @@ class KeyValueStatus:
         """The configuration; change it with `dataclasses.replace`, and pass it to an update."""
         stream = self.info.config
         made = KeyValueConfig(
+            **shared_fields(stream),
             bucket=self.bucket if _BUCKET.fullmatch(self.bucket) else "_",
-            description=stream.description,
             max_value_size=stream.max_msg_size,
             history=min(max(1, self.history), MAX_HISTORY),
-            ttl=self.ttl,
             limit_marker_ttl=self.limit_marker_ttl,
-            max_bytes=stream.max_bytes,
-            storage=stream.storage,
-            replicas=stream.num_replicas,
-            placement=stream.placement,
             republish=stream.republish,
-            compression=self.is_compressed,
             mirror=stream.mirror,
-            sources=None,
-            metadata=stream.metadata,
         )
         return replace(made, sources=stream.sources) if stream.sources else made
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 from ..codec import UNSET, Duration, Record, decode, dumps, encode, loads
 from ..durations import time_to_text
 from ..errors import InvalidNameError, InvalidOptionError, InvalidResponseError
-from ..records import record, setting
+from ..records import record
 from ..subjects import MAX_REQUEST_SUBJECT, fits_request
-from .cluster import Placement
 from .enums import DiscardPolicy, StorageType, StoreCompression
+from .key_value import BucketConfig, check_bucket, shared_fields
 from .stream import StreamConfig, StreamInfo, duplicate_window
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ BUCKETS_SUBJECT: Final = "$O.*.C.>"
 #: Size of a chunk in bytes, unless the meta has another.
 DEFAULT_CHUNK_SIZE: Final = 128 * 1024
 
-_BUCKET = re.compile(r"[a-zA-Z0-9_-]+")
 #: An id becomes the last token of a subject; a wildcard in it would purge the chunks of other objects.
 _NUID = re.compile(r"[^\s.*>\x00-\x1f\x7f]+")
 _DIGEST_ALGORITHM: Final = "SHA-256"
@@ -135,7 +134,7 @@ class ObjectInfo(ObjectMeta):
 
 
 @record
-class ObjectStoreConfig(Record):
+class ObjectStoreConfig(BucketConfig):
     """
     The configuration of an object store; in an update, fields that are not set keep their value.
 
@@ -144,35 +143,6 @@ class ObjectStoreConfig(Record):
         InvalidOptionError: a value is out of range or has the wrong type.
 
     """
-
-    bucket: str = setting(flags="")
-    """The name of the bucket: letters, digits, ``_`` and ``-``."""
-
-    description: str | None = None
-    """Description; at most 4096 bytes."""
-
-    ttl: Duration = setting(default=UNSET, low=0.1)
-    """Maximum age of objects in seconds, at least 0.1; default: no limit."""
-
-    max_bytes: int | None = setting(
-        default=None, low=-1, unit="bytes", server_default=-1, flags="--max-bucket-size"
-    )
-    """Maximum size of the bucket in bytes; default: no limit."""
-
-    storage: StorageType | str | None = None
-    """Where objects are stored; the server's default is ``file``. Not updatable."""
-
-    replicas: int | None = setting(default=None, low=1, high=5)
-    """Number of replicas in a cluster, 1 to 5; the server's default is 1."""
-
-    placement: Placement | None = setting(default=None, flags="")
-    """Placement of the replicas; default: chosen by the server."""
-
-    compression: bool | None = setting(default=None, flags="--compress")
-    """Whether the server compresses its files; default false."""
-
-    metadata: Mapping[str, str] | None = None
-    """Application-defined key-value pairs."""
 
     def _check(self) -> None:
         check_bucket(self.bucket)
@@ -219,32 +189,10 @@ class ObjectStoreStatus(Record):
     @property
     def config(self) -> ObjectStoreConfig:
         """The configuration; change it with `dataclasses.replace`, and pass it to an update."""
-        stream = self.stream_info.config
-        return ObjectStoreConfig(
-            bucket=self.bucket,
-            description=stream.description,
-            ttl=stream.max_age,
-            max_bytes=stream.max_bytes,
-            storage=stream.storage,
-            replicas=stream.num_replicas,
-            placement=stream.placement,
-            compression=self.is_compressed,
-            metadata=stream.metadata,
-        )
+        return ObjectStoreConfig(**shared_fields(self.stream_info.config), bucket=self.bucket)
 
 
 # --- names and subjects -------------------------------------------------------------------------
-
-
-def check_bucket(bucket: str) -> str:
-    """Validate the name of a bucket, and return it."""
-    if not isinstance(bucket, str):
-        raise InvalidNameError(
-            "bucket", repr(bucket), f"must be a str, not {type(bucket).__name__}"
-        )
-    if not _BUCKET.fullmatch(bucket):
-        raise InvalidNameError("bucket", bucket, "must be letters, digits, '_' and '-' only")
-    return bucket
 
 
 def stream_name(bucket: str) -> str:
@@ -352,33 +300,17 @@ def stream_config(config: ObjectStoreConfig) -> StreamConfig:
         discard=DiscardPolicy.NEW,
         allow_rollup_hdrs=True,
         allow_direct=True,
-        **_given_fields(config),
+        extra=config.extra,
+        **config.stream_fields(),
     )
 
 
 def update_config(current: StreamConfig, config: ObjectStoreConfig) -> StreamConfig:
     """Return the config of a bucket's stream with the set fields of a bucket config."""
-    fields = _given_fields(config)
-    if config.ttl is not None:
-        fields["duplicate_window"] = duplicate_window(config.ttl)
-    return replace(current, **{**fields, "extra": {**current.extra, **config.extra}})
-
-
-def _given_fields(config: ObjectStoreConfig) -> dict[str, Any]:
-    """Return the fields of a stream config for the set fields of a bucket config."""
-    fields: dict[str, Any] = {
-        "description": config.description,
-        "max_age": config.ttl,
-        "max_bytes": config.max_bytes,
-        "storage": config.storage,
-        "num_replicas": config.replicas,
-        "placement": config.placement,
-        "metadata": config.metadata,
-        "extra": config.extra,
-    }
-    if config.compression is not None:
-        fields["compression"] = StoreCompression.S2 if config.compression else StoreCompression.NONE
-    return {name: value for name, value in fields.items() if value is not None}
+    fields = config.stream_fields()
+    if "max_age" in fields:
+        fields["duplicate_window"] = duplicate_window(fields["max_age"])
+    return replace(current, **fields, extra={**current.extra, **config.extra})
 
 
 def status_of(info: StreamInfo) -> ObjectStoreStatus:

@@ -327,7 +327,9 @@ def stream_info(
     subjects: dict[str, int] = {}
     offset = 0
     while True:
-        answer = api.ask(api.routes.stream_info(name), {**body, "offset": offset} if body else None)
+        answer = api.ask(
+            api.routes.to("STREAM.INFO", name), {**body, "offset": offset} if body else None
+        )
         total = answer.get("total", 0)
         state = answer.get("state")
         page = state.get("subjects") if isinstance(state, dict) else None
@@ -348,7 +350,7 @@ def stream_info(
 
 def stream_infos(api: APIRequests, body: Mapping[str, Any] | None = None) -> list[StreamInfo]:
     """Return the infos of all streams, or of those that the body selects."""
-    pages = api.pages(api.routes.stream_list(), "streams", body)
+    pages = api.pages(api.routes.to("STREAM.LIST"), "streams", body)
     return [decode(StreamInfo, item) for page in pages for item in page]
 
 
@@ -466,7 +468,7 @@ def require_level(
 
 def _level(api: APIRequests, deadline: Deadline | None) -> int:
     try:
-        shown = api.ask(api.routes.account_info(), None, deadline).get("api")
+        shown = api.ask(api.routes.to("INFO"), None, deadline).get("api")
     except (APIError, PermissionsError):
         found = release(api.core.info.version)
         return max(

@@ -191,7 +191,7 @@ class BucketAdmin:
         """
         name = KV_PREFIX + check_bucket(bucket)
         with _missing_as(bucket_not_found(bucket)):
-            self._api.command(self._api.routes.stream_delete(name))
+            self._api.command(self._api.routes.to("STREAM.DELETE", name))
 
     def key_value_names(self) -> list[str]:
         """
@@ -318,7 +318,7 @@ class BucketAdmin:
         """
         check_bucket(bucket)
         with _missing_as(object_store_not_found(bucket)):
-            self._api.command(self._api.routes.stream_delete(stream_name(bucket)))
+            self._api.command(self._api.routes.to("STREAM.DELETE", stream_name(bucket)))
 
     def object_store_names(self) -> list[str]:
         """
@@ -329,7 +329,7 @@ class BucketAdmin:
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
         """
-        route = self._api.routes.stream_names()
+        route = self._api.routes.to("STREAM.NAMES")
         names = self._api.names(route, "streams", {"subject": BUCKETS_SUBJECT})
         return sorted(
             name.removeprefix(OBJ_PREFIX) for name in names if name.startswith(OBJ_PREFIX)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerReset
 from ..api.pull import (
@@ -20,7 +21,7 @@ from ..api.pull import (
 from ..durations import duration, duration_to_ns
 from ..errors import ConsumerIsPushBasedError, InvalidOptionError
 from ..options import check_callback, check_int, check_known
-from .api_requests import APIRequests
+from .api_requests import APIRequests, resolve_config
 from .consume import ConsumeHandle, JetStreamCallback
 from .consumer_api import add_consumer, consumer_info, reset_consumer
 from .message import JetStreamMsg
@@ -413,17 +414,23 @@ def _ns_or_none(value: float | timedelta | None, option: str) -> int | None:
 
 
 def add_pull_consumer(
-    api: APIRequests, stream: str, config: ConsumerConfig, action: str, pedantic: bool = False
+    api: APIRequests,
+    stream: str,
+    config: ConsumerConfig | None,
+    fields: Mapping[str, Any],
+    action: str,
+    pedantic: bool,
 ) -> PullConsumer:
-    """Create or update a pull consumer."""
-    if config.deliver_subject is not None:
+    """Create or update a pull consumer with a config or its fields."""
+    chosen = resolve_config(ConsumerConfig, config, fields)
+    if chosen.deliver_subject is not None:
         raise InvalidOptionError(
             "deliver_subject",
-            config.deliver_subject,
+            chosen.deliver_subject,
             "makes a push consumer: subscribe() creates one; omit the field for a pull consumer",
         )
-    config.check_pulled()
-    return PullConsumer(api, add_consumer(api, stream, config, action, pedantic=pedantic))
+    chosen.check_pulled()
+    return PullConsumer(api, add_consumer(api, stream, chosen, action, pedantic=pedantic))
 
 
 def pull_consumer(api: APIRequests, stream: str, name: str) -> PullConsumer:

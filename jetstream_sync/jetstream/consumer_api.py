@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -16,7 +17,7 @@ from ..errors import InvalidOptionError, NotFoundError, ServerTooOldError
 from ..net.clock import Deadline
 from ..options import check_int
 from ..subjects import check_consumer_name, check_stream_name
-from .api_requests import APIRequests, EchoCheck, require_level, stream_info
+from .api_requests import APIRequests, EchoCheck, require_level, resolve_config, stream_info
 
 
 def consumer_info(
@@ -25,7 +26,9 @@ def consumer_info(
     """Request a consumer's config and state."""
     check_stream_name(stream)
     check_consumer_name(name)
-    return api.ask_for(ConsumerInfo, api.routes.consumer_info(stream, name), deadline=deadline)
+    return api.ask_for(
+        ConsumerInfo, api.routes.to("CONSUMER.INFO", stream, name), deadline=deadline
+    )
 
 
 class ConsumerAccessors:
@@ -111,27 +114,33 @@ def add_consumer(
 
 
 def add_push_consumer(
-    api: APIRequests, stream: str, config: ConsumerConfig, action: str, pedantic: bool = False
+    api: APIRequests,
+    stream: str,
+    config: ConsumerConfig | None,
+    fields: Mapping[str, Any],
+    action: str,
+    pedantic: bool,
 ) -> ConsumerInfo:
-    """Create or update a push consumer."""
-    if config.deliver_subject is None:
+    """Create or update a push consumer with a config or its fields."""
+    chosen = resolve_config(ConsumerConfig, config, fields)
+    if chosen.deliver_subject is None:
         raise InvalidOptionError(
             "deliver_subject", None, "a push consumer requires a deliver_subject"
         )
-    return add_consumer(api, stream, config, action, pedantic=pedantic)
+    return add_consumer(api, stream, chosen, action, pedantic=pedantic)
 
 
 def delete_consumer(api: APIRequests, stream: str, name: str) -> None:
     """Delete a consumer."""
     check_stream_name(stream)
     check_consumer_name(name)
-    api.command(api.routes.consumer_delete(stream, name))
+    api.command(api.routes.to("CONSUMER.DELETE", stream, name))
 
 
 def consumer_names(api: APIRequests, stream: str) -> list[str]:
     """Return the names of a stream's consumers."""
     check_stream_name(stream)
-    names = api.names(api.routes.consumer_names(stream), "consumers")
+    names = api.names(api.routes.to("CONSUMER.NAMES", stream), "consumers")
     if not names:
         stream_info(api, stream)  # a cluster sends an empty list for a stream that does not exist
     return names
@@ -140,7 +149,7 @@ def consumer_names(api: APIRequests, stream: str) -> list[str]:
 def list_consumers(api: APIRequests, stream: str) -> list[ConsumerInfo]:
     """Return the infos of a stream's consumers."""
     check_stream_name(stream)
-    pages = api.pages(api.routes.consumer_list(stream), "consumers")
+    pages = api.pages(api.routes.to("CONSUMER.LIST", stream), "consumers")
     infos = [decode(ConsumerInfo, item) for page in pages for item in page]
     if not infos:
         stream_info(api, stream)  # as in `consumer_names()`
@@ -169,14 +178,14 @@ def reset_consumer(
     deadline = api.deadline()
     _check_server(consumer_info(api, stream, name, deadline), "resetting a consumer", (2, 14))
     body = None if seq is None else {"seq": seq}
-    return api.ask_for(ConsumerReset, api.routes.consumer_reset(stream, name), body, deadline)
+    return api.ask_for(ConsumerReset, api.routes.to("CONSUMER.RESET", stream, name), body, deadline)
 
 
 def unpin_consumer(api: APIRequests, stream: str, name: str, group: str) -> None:
     """Unpin the pinned client of a priority group."""
     deadline = api.deadline()
     _check_server(consumer_info(api, stream, name, deadline), "unpinning a client", (2, 11))
-    api.ask(api.routes.consumer_unpin(stream, name), {"group": group}, deadline)
+    api.ask(api.routes.to("CONSUMER.UNPIN", stream, name), {"group": group}, deadline)
 
 
 def _check_server(info: ConsumerInfo, feature: str, needs: tuple[int, int]) -> None:
@@ -194,7 +203,7 @@ def _pause(api: APIRequests, stream: str, name: str, body: dict[str, Any] | None
     deadline = api.deadline()
     # Older servers do not reply at all.
     require_level(api, 1, "pausing a consumer", deadline)
-    return api.ask_for(ConsumerPause, api.routes.consumer_pause(stream, name), body, deadline)
+    return api.ask_for(ConsumerPause, api.routes.to("CONSUMER.PAUSE", stream, name), body, deadline)
 
 
 def release_consumer(
@@ -205,7 +214,7 @@ def release_consumer(
     try:
         if shared and _in_use(api, stream, name, deadline):
             return
-        api.command(api.routes.consumer_delete(stream, name), deadline=deadline)
+        api.command(api.routes.to("CONSUMER.DELETE", stream, name), deadline=deadline)
     except NotFoundError:
         return
 

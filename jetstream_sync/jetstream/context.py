@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from ..api.account import AccountInfo
+from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
 from ..api.publish import (
     DEFAULT_RETRIES,
     OPTION_LEVELS,
@@ -24,6 +25,7 @@ from ..foreign_names import ForeignNames
 from ..headers import SCHEDULE_TTL, Headers, HeadersLike
 from ..net.clock import Deadline
 from ..subjects import check_publish_subject, check_stream_name, check_subject
+from . import consumer_api
 from .api_requests import (
     APIRequests,
     EchoCheck,
@@ -36,10 +38,13 @@ from .api_requests import (
 )
 from .batches import BatchAPI
 from .bucket_admin import BucketAdmin
-from .consumer_admin import ConsumerAdmin
+from .consumer import PullConsumer, add_pull_consumer, pull_consumer
+from .consumer_api import CREATE, CREATE_OR_UPDATE, UPDATE, add_push_consumer, consumer_info
 from .counters import Counters
 from .fast_publish import DEFAULT_FLOW, FastPublisher, GapCallback
 from .groups import ConsumerGroups
+from .ordered import OrderedConsumer
+from .ordered_cursor import OrderedOptions
 from .publish import Publisher
 from .pull_subscription import PullSubscribeAPI
 from .snapshots import restore
@@ -51,13 +56,12 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from ..api.config_fields import StreamConfigFields
+    from ..api.config_fields import ConsumerConfigFields, StreamConfigFields
 
 
 class JetStream(
     ForeignNames,
     BatchAPI,
-    ConsumerAdmin,
     BucketAdmin,
     PushSubscribeAPI,
     PullSubscribeAPI,
@@ -90,7 +94,7 @@ class JetStream(
             ConnectionClosedError: the connection is closed.
 
         """
-        return self._api.ask_for(AccountInfo, self._api.routes.account_info())
+        return self._api.ask_for(AccountInfo, self._api.routes.to("INFO"))
 
     # --- streams --------------------------------------------------------------------------------
 
@@ -209,7 +213,7 @@ class JetStream(
         name = check_stream_name(config.name)
         body = self._body(config, pedantic)
         check = EchoCheck(self._api, f"stream {name!r}", config)
-        info = info_of(self._api.ask(self._api.routes.stream_create(name), body))
+        info = info_of(self._api.ask(self._api.routes.to("STREAM.CREATE", name), body))
         if fields := check.left_out(info.config):
             # Messages that were published in the meantime are not deleted; those of a mirror or source are
             # copies.
@@ -225,7 +229,7 @@ class JetStream(
         name = check_stream_name(config.name)
         body = self._body(config, pedantic)
         check = EchoCheck(self._api, f"stream {name!r}", config)
-        info = info_of(self._api.ask(self._api.routes.stream_update(name), body))
+        info = info_of(self._api.ask(self._api.routes.to("STREAM.UPDATE", name), body))
         if fields := check.left_out(info.config):
             raise check.refuse(fields, info.config, check.updated(fields))
         return Stream(self._api, info)
@@ -268,7 +272,7 @@ class JetStream(
             []
 
         """
-        self._api.command(self._api.routes.stream_delete(check_stream_name(name)))
+        self._api.command(self._api.routes.to("STREAM.DELETE", check_stream_name(name)))
 
     def stream_names(self, subject: str | None = None) -> list[str]:
         """
@@ -289,7 +293,7 @@ class JetStream(
             ['ORDERS']
 
         """
-        return self._api.names(self._api.routes.stream_names(), "streams", _filter(subject))
+        return self._api.names(self._api.routes.to("STREAM.NAMES"), "streams", _filter(subject))
 
     def list_streams(self, subject: str | None = None) -> list[StreamInfo]:
         """
@@ -321,11 +325,115 @@ class JetStream(
 
         """
         body = {"subject": check_subject(subject)}
-        route = self._api.routes.stream_names()
+        route = self._api.routes.to("STREAM.NAMES")
         names = names_in(self._api.ask(route, body), "streams", route)
         if not names:
             raise StreamNotFoundError(404, 10059, f"no stream has the subject {subject!r}")
         return names[0]
+
+    # --- the consumers of a stream ----------------------------------------------------------------
+
+    # Each method is as that of `Stream` with the same name, which describes the arguments and errors. An
+    # invalid name of the stream raises `InvalidNameError`.
+
+    def create_consumer(
+        self,
+        stream_name: str,
+        config: ConsumerConfig | None = None,
+        *,
+        pedantic: bool = False,
+        **fields: Unpack[ConsumerConfigFields],
+    ) -> PullConsumer:
+        """Create a pull consumer; see `Stream.create_consumer`."""
+        return add_pull_consumer(self._api, stream_name, config, fields, CREATE, pedantic)
+
+    def update_consumer(
+        self,
+        stream_name: str,
+        config: ConsumerConfig | None = None,
+        *,
+        pedantic: bool = False,
+        **fields: Unpack[ConsumerConfigFields],
+    ) -> PullConsumer:
+        """Update an existing pull consumer; see `Stream.update_consumer`."""
+        return add_pull_consumer(self._api, stream_name, config, fields, UPDATE, pedantic)
+
+    def create_or_update_consumer(
+        self,
+        stream_name: str,
+        config: ConsumerConfig | None = None,
+        *,
+        pedantic: bool = False,
+        **fields: Unpack[ConsumerConfigFields],
+    ) -> PullConsumer:
+        """Create a pull consumer, or update the one with that name; see `Stream.create_or_update_consumer`."""
+        return add_pull_consumer(self._api, stream_name, config, fields, CREATE_OR_UPDATE, pedantic)
+
+    def create_push_consumer(
+        self,
+        stream_name: str,
+        config: ConsumerConfig | None = None,
+        *,
+        pedantic: bool = False,
+        **fields: Unpack[ConsumerConfigFields],
+    ) -> ConsumerInfo:
+        """Create a push consumer; see `Stream.create_push_consumer`."""
+        return add_push_consumer(self._api, stream_name, config, fields, CREATE, pedantic)
+
+    def update_push_consumer(
+        self,
+        stream_name: str,
+        config: ConsumerConfig | None = None,
+        *,
+        pedantic: bool = False,
+        **fields: Unpack[ConsumerConfigFields],
+    ) -> ConsumerInfo:
+        """Update a push consumer; see `Stream.update_push_consumer`."""
+        return add_push_consumer(self._api, stream_name, config, fields, UPDATE, pedantic)
+
+    def get_consumer(self, stream_name: str, name: str) -> PullConsumer:
+        """Return an existing pull consumer; see `Stream.get_consumer`."""
+        return pull_consumer(self._api, stream_name, name)
+
+    def consumer_info(self, stream_name: str, name: str) -> ConsumerInfo:
+        """Return the config and state of a consumer of any kind; see `Stream.consumer_info`."""
+        return consumer_info(self._api, stream_name, name)
+
+    def delete_consumer(self, stream_name: str, name: str) -> None:
+        """Delete a consumer of any kind; threads that pull from it get `ConsumerDeletedError`; see `Stream.delete_consumer`."""
+        consumer_api.delete_consumer(self._api, stream_name, name)
+
+    def consumer_names(self, stream_name: str) -> list[str]:
+        """Return the names of all consumers of a stream, sorted; see `Stream.consumer_names`."""
+        return consumer_api.consumer_names(self._api, stream_name)
+
+    def list_consumers(self, stream_name: str) -> list[ConsumerInfo]:
+        """Return the infos of all consumers of a stream, sorted by name; see `Stream.list_consumers`."""
+        return consumer_api.list_consumers(self._api, stream_name)
+
+    def pause_consumer(self, stream_name: str, name: str, until: datetime) -> ConsumerPause:
+        """Pause a consumer until a given time; needs server 2.11; see `Stream.pause_consumer`."""
+        return consumer_api.pause_consumer(self._api, stream_name, name, until)
+
+    def resume_consumer(self, stream_name: str, name: str) -> ConsumerPause:
+        """Resume a paused consumer; needs server 2.11; see `Stream.resume_consumer`."""
+        return consumer_api.resume_consumer(self._api, stream_name, name)
+
+    def reset_consumer(self, stream_name: str, name: str, seq: int | None = None) -> ConsumerReset:
+        """Reset a consumer of any kind; needs server 2.14 (ADR-60); see `Stream.reset_consumer`."""
+        return consumer_api.reset_consumer(self._api, stream_name, name, seq)
+
+    def unpin_consumer(self, stream_name: str, name: str, group: str) -> None:
+        """Unpin the pinned client of a priority group; needs server 2.11 (ADR-42); see `Stream.unpin_consumer`."""
+        consumer_api.unpin_consumer(self._api, stream_name, name, group)
+
+    def ordered_consumer(
+        self, stream_name: str, **options: Unpack[OrderedOptions]
+    ) -> OrderedConsumer:
+        """Return an ordered consumer of a stream; see `Stream.ordered_consumer`."""
+        return OrderedConsumer(self._api, check_stream_name(stream_name), **options)
+
+    # --- messages -------------------------------------------------------------------------------
 
     def counters(self, stream: str) -> Counters:
         """

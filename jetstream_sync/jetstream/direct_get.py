@@ -74,7 +74,7 @@ def leader_get(
     api: APIRequests, stream: str, request: Mapping[str, Any], deadline: Deadline
 ) -> StoredMsg:
     """Get a message from the stream's leader."""
-    answer = api.ask(api.routes.msg_get(stream), request, deadline)
+    answer = api.ask(api.routes.to("STREAM.MSG.GET", stream), request, deadline)
     reply = decode(StoredMsgReply, answer.get("message"))
     headers = parse_headers(reply.hdrs) if reply.hdrs else None
     return StoredMsg(stream, reply.subject, reply.seq, reply.data or b"", headers, reply.time)
@@ -90,7 +90,7 @@ def direct_get(
         # With the subject in the route, permissions can be given by subject.
         route = api.routes.direct_get_last(stream, subject)
     if route is None:
-        route, payload = api.routes.direct_get(stream), dumps(request)
+        route, payload = api.routes.to("DIRECT.GET", stream), dumps(request)
     subject_of_request = api.core.encode_subject(route)
     return api.call(subject_of_request, payload, deadline, lambda reply: read_direct(*reply[2:]))
 
@@ -164,7 +164,7 @@ def direct_get_many(
 ) -> list[StoredMsg]:
     """Get messages from any server that has the stream, at least one."""
     # If the reply was cut off, the list holds the messages received so far, in order and without gaps.
-    route = api.routes.direct_get(stream)
+    route = api.routes.to("DIRECT.GET", stream)
     items, error = _collect(api, route, request, deadline)
     if error is not None and not items:
         raise error
@@ -263,7 +263,7 @@ def _iter_pages(
 
 def _last_page(api: APIRequests, stream: str, request: Mapping[str, Any]) -> _Page:
     """Request a page until it arrives completely."""
-    route = api.routes.direct_get(stream)
+    route = api.routes.to("DIRECT.GET", stream)
     deadline = api.deadline()
     while True:
         items, error = _collect(api, route, request, deadline)

@@ -166,7 +166,7 @@ class MemberConsumer:
             return
         info = consumer_info(self._api, self._stream, self._name)
         if any(group.pinned_client_id == pin_id for group in info.priority_groups or ()):
-            route = self._api.routes.consumer_unpin(self._stream, self._name)
+            route = self._api.routes.to("CONSUMER.UNPIN", self._stream, self._name)
             self._api.ask(route, {"group": PRIORITY_GROUP})
 
 

@@ -12,13 +12,13 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from ..api.enums import DeliverPolicy
+from ..api.key_value import check_bucket
 from ..api.object_store import (
     ObjectInfo,
     ObjectLink,
     ObjectMeta,
     ObjectMetaOptions,
     ObjectStoreStatus,
-    check_bucket,
     chunk_subject,
     decode_info,
     description_of,
@@ -738,7 +738,7 @@ class ObjectStore(ForeignNames):
         with self._bucket.errors():
             config = stream_info(self._api, name).config
             body: dict[str, Any] = encode(replace(config, sealed=True))
-            info_of(self._api.ask(self._api.routes.stream_update(name), body))
+            info_of(self._api.ask(self._api.routes.to("STREAM.UPDATE", name), body))
 
     def __repr__(self) -> str:
         return f"<ObjectStore {self.bucket!r}>"

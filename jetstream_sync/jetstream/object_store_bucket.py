@@ -158,7 +158,7 @@ class ObjectBucket:
         body: dict[str, str | int] = {"filter": subject}
         if before is not None:
             body["seq"] = before
-        route = self.api.routes.stream_purge(self.stream)
+        route = self.api.routes.to("STREAM.PURGE", self.stream)
         while True:
             try:
                 with self.errors():
@@ -173,7 +173,7 @@ class ObjectBucket:
     def request_purge(self, subject: str) -> None:
         """Request the purge of a subject without waiting for it."""
         core = self.api.core
-        route = self.api.routes.stream_purge(self.stream)
+        route = self.api.routes.to("STREAM.PURGE", self.stream)
         core.publish(*core.encode_message(route, dumps({"filter": subject})))
 
     def mark_dead(self, nuid: str, chunks: int = 0) -> None:

@@ -278,7 +278,7 @@ class OrderedCursor:
     def last_seq(self, deadline: Deadline) -> int:
         """Request the last sequence of the stream."""
         # Only two values of the answer are used, so it is not decoded as a whole.
-        answer = self._api.ask(self._api.routes.stream_info(self.stream), None, deadline)
+        answer = self._api.ask(self._api.routes.to("STREAM.INFO", self.stream), None, deadline)
         state, cluster = answer.get("state"), answer.get("cluster")
         last = state.get("last_seq") if isinstance(state, dict) else None
         if type(last) is not int:
@@ -358,7 +358,7 @@ class OrderedCursor:
             self._drop(consumer.name)
 
     def _drop(self, name: str) -> None:
-        route = self._api.routes.consumer_delete(self.stream, name)
+        route = self._api.routes.to("CONSUMER.DELETE", self.stream, name)
         try:
             core = self._api.core
             core.publish(*core.encode_message(route, b""))

@@ -236,7 +236,7 @@ def take_snapshot(
     sink = _ChunkReceiver(api.core)
     try:
         body = {**encode(request), "deliver_subject": sink.subject}
-        route = api.routes.stream_snapshot(name)
+        route = api.routes.to("STREAM.SNAPSHOT", name)
         info = api.failing_on_disconnect().ask_for(SnapshotInfo, route, body, api.deadline(timeout))
     except BaseException:
         with suppress(ConnectionClosedError):
@@ -285,7 +285,7 @@ def _restore(
     name = check_stream_name(info.config.name)
     fail_fast_api = api.failing_on_disconnect()
     body = {"config": encode(info.config), "state": encode(info.state)}
-    answer = fail_fast_api.ask(api.routes.stream_restore(name), body, api.deadline(timeout))
+    answer = fail_fast_api.ask(api.routes.to("STREAM.RESTORE", name), body, api.deadline(timeout))
     subject = answer.get("deliver_subject")
     if not isinstance(subject, str) or not subject:
         raise InvalidResponseError(f"a restore answered with deliver_subject={subject!r}")
@@ -309,7 +309,7 @@ def _remove_part(api: APIRequests, info: SnapshotInfo, deadline: Deadline) -> No
     name = info.config.name
     try:
         if _is_partial(api, info, deadline):
-            api.ask(api.routes.stream_delete(name), None, deadline)
+            api.ask(api.routes.to("STREAM.DELETE", name), None, deadline)
     except NotFoundError:
         return
     except Error as error:
@@ -319,9 +319,9 @@ def _remove_part(api: APIRequests, info: SnapshotInfo, deadline: Deadline) -> No
 def _is_partial(api: APIRequests, info: SnapshotInfo, deadline: Deadline) -> bool:
     name = info.config.name
     try:
-        found = info_of(api.ask(api.routes.stream_info(name), None, deadline))
+        found = info_of(api.ask(api.routes.to("STREAM.INFO", name), None, deadline))
     except NotFoundError:
-        return any(name in page for page in api.pages(api.routes.stream_names(), "streams"))
+        return any(name in page for page in api.pages(api.routes.to("STREAM.NAMES"), "streams"))
     return _is_part(found, info)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -29,9 +29,9 @@ from ..headers import SCHEDULE
 from ..options import check_int
 from ..subjects import check_consumer_name, check_subject
 from . import consumer_api
-from .api_requests import APIRequests, require_level, resolve_config, stream_info
+from .api_requests import APIRequests, require_level, stream_info
 from .consumer import PullConsumer, add_pull_consumer, pull_consumer
-from .consumer_api import consumer_info
+from .consumer_api import CREATE, CREATE_OR_UPDATE, UPDATE, add_push_consumer, consumer_info
 from .direct_get import (
     MAX_BYTES,
     StoredMsg,
@@ -154,9 +154,9 @@ class Stream(ForeignNames):
             body["keep"] = keep
         if seq == 1:
             # There is nothing to delete; servers before 2.11 would ignore the bound.
-            self._api.ask(self._api.routes.stream_info(self._name))
+            self._api.ask(self._api.routes.to("STREAM.INFO", self._name))
             return 0
-        answer = self._api.ask(self._api.routes.stream_purge(self._name), body)
+        answer = self._api.ask(self._api.routes.to("STREAM.PURGE", self._name), body)
         purged = answer.get("purged")
         if type(purged) is not int or answer.get("success") is not True:
             fields = f"success={answer.get('success')!r:.60}, purged={purged!r:.60}"
@@ -379,7 +379,7 @@ class Stream(ForeignNames):
         if not secure:
             body["no_erase"] = True
         try:
-            self._api.command(self._api.routes.msg_delete(self._name), body)
+            self._api.command(self._api.routes.to("STREAM.MSG.DELETE", self._name), body)
         except ServerError as error:
             if error.err_code == _DELETE_FAILED:
                 # File storage returns this code for a missing message, too.
@@ -470,7 +470,7 @@ class Stream(ForeignNames):
             b'order 1'
 
         """
-        return self._add(config, fields, consumer_api.CREATE, pedantic)
+        return add_pull_consumer(self._api, self._name, config, fields, CREATE, pedantic)
 
     def update_consumer(
         self,
@@ -498,7 +498,7 @@ class Stream(ForeignNames):
             Error: otherwise as `create_consumer()`.
 
         """
-        return self._add(config, fields, consumer_api.UPDATE, pedantic)
+        return add_pull_consumer(self._api, self._name, config, fields, UPDATE, pedantic)
 
     def create_or_update_consumer(
         self,
@@ -526,13 +526,7 @@ class Stream(ForeignNames):
             3
 
         """
-        return self._add(config, fields, consumer_api.CREATE_OR_UPDATE, pedantic)
-
-    def _add(
-        self, config: ConsumerConfig | None, fields: Mapping[str, Any], action: str, pedantic: bool
-    ) -> PullConsumer:
-        chosen = resolve_config(ConsumerConfig, config, fields)
-        return add_pull_consumer(self._api, self._name, chosen, action, pedantic)
+        return add_pull_consumer(self._api, self._name, config, fields, CREATE_OR_UPDATE, pedantic)
 
     def create_push_consumer(
         self,
@@ -560,10 +554,7 @@ class Stream(ForeignNames):
             Error: otherwise as `create_consumer()`.
 
         """
-        chosen = resolve_config(ConsumerConfig, config, fields)
-        return consumer_api.add_push_consumer(
-            self._api, self._name, chosen, consumer_api.CREATE, pedantic
-        )
+        return add_push_consumer(self._api, self._name, config, fields, CREATE, pedantic)
 
     def update_push_consumer(
         self,
@@ -586,10 +577,7 @@ class Stream(ForeignNames):
             Error: otherwise as `create_push_consumer()`.
 
         """
-        chosen = resolve_config(ConsumerConfig, config, fields)
-        return consumer_api.add_push_consumer(
-            self._api, self._name, chosen, consumer_api.UPDATE, pedantic
-        )
+        return add_push_consumer(self._api, self._name, config, fields, UPDATE, pedantic)
 
     def get_consumer(self, name: str) -> PullConsumer:
         """
@@ -742,7 +730,7 @@ class Stream(ForeignNames):
             Error: otherwise as `info()`.
 
         """
-        self._step_down(self._api.routes.stream_step_down(self._name), preferred)
+        self._step_down(self._api.routes.to("STREAM.LEADER.STEPDOWN", self._name), preferred)
 
     def step_down_consumer(self, name: str, preferred: str | None = None) -> None:
         """
@@ -758,7 +746,9 @@ class Stream(ForeignNames):
             Error: otherwise as `step_down()`.
 
         """
-        route = self._api.routes.consumer_step_down(self._name, check_consumer_name(name))
+        route = self._api.routes.to(
+            "CONSUMER.LEADER.STEPDOWN", self._name, check_consumer_name(name)
+        )
         self._step_down(route, preferred)
 
     def _step_down(self, route: str, preferred: str | None) -> None:
@@ -782,7 +772,7 @@ class Stream(ForeignNames):
             Error: otherwise as `info()`.
 
         """
-        self._api.ask(self._api.routes.stream_remove_peer(self._name), {"peer": name})
+        self._api.ask(self._api.routes.to("STREAM.PEER.REMOVE", self._name), {"peer": name})
 
     def ordered_consumer(self, **options: Unpack[OrderedOptions]) -> OrderedConsumer:
         """

@@ -55,7 +55,7 @@ def find_stream(api: APIRequests, request: SubscribeRequest) -> str:
     """Return the stream that is named, or the stream with the subject."""
     if request.stream is not None:
         return request.stream
-    route = api.routes.stream_names()
+    route = api.routes.to("STREAM.NAMES")
     names = names_in(api.ask(route, {"subject": request.subject}), "streams", route)
     if not names:
         raise StreamNotFoundError(404, 10059, f"no stream has the subject {request.subject!r}")

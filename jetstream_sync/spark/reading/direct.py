@@ -55,7 +55,7 @@ class DirectReader:
     def __init__(self, api: APIRequests, task: ReadTask) -> None:
         self._api = api
         self._task = task
-        self._route = api.routes.direct_get(task.range.stream).encode()
+        self._route = api.routes.to("DIRECT.GET", task.range.stream).encode()
         filters = task.range.filters
         self._filter = filters[0] if len(filters) == 1 else None
         # The server supports one filter; several filters are applied here.
@@ -185,7 +185,7 @@ def count_from(js: JetStream, stream: str, seq: int, subject: str | None) -> tup
     """
     api = api_requests(js)
     body = {"seq": max(seq, 1), "batch": 1, "next_by_subj": subject or ">"}
-    route = api.routes.direct_get(stream).encode()
+    route = api.routes.to("DIRECT.GET", stream).encode()
     try:
         block = api.core.request(route, dumps(body), api.deadline())[2]
     except NoRespondersError:

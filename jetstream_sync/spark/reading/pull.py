@@ -124,7 +124,7 @@ class PullReader:
         api = self._api
         stream = self._task.range.stream
         name = f"spark_{os.urandom(8).hex()}"
-        self._route = api.routes.next_msg(stream, name).encode()
+        self._route = api.routes.to("CONSUMER.MSG.NEXT", stream, name).encode()
         sizer = BatchSizer(self._task, start_seq, filtered=bool(self._task.range.filters))
         pull = None
         try:

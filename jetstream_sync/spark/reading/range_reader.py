@@ -199,7 +199,7 @@ class _RangeReader:
 
     def _check_stream(self) -> StreamView:
         """Return the current state of the stream."""
-        route = self._api.routes.stream_info(self._range.stream)
+        route = self._api.routes.to("STREAM.INFO", self._range.stream)
         view = stream_view(self._api.ask_for(StreamInfo, route))
         planned_ns = self._range.created_ns
         if planned_ns and view.created_ns != planned_ns:

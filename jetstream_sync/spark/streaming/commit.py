@@ -269,7 +269,7 @@ class CommitHandler:
         body: dict[str, Any] = {"seq": position.next_seq}
         for subject in position.filters or (None,):
             filtered = body if subject is None else {**body, "filter": subject}
-            api.ask(api.routes.stream_purge(stream), filtered)
+            api.ask(api.routes.to("STREAM.PURGE", stream), filtered)
 
     def _move(self, view: StreamView, seq: int, name: str) -> None:
         consumer = self.js.get_consumer(view.name, name)
