@@ -93,6 +93,9 @@ html_title = f"jetstream_sync {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 
+# The contents of a page list `fetch()`, not `PullConsumer.fetch()` in two lines.
+toc_object_entries_show_parents = "hide"
+
 # The copy button copies commands without prompts and output.
 copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True
@@ -174,6 +177,14 @@ def resolve_types(_app: Sphinx, page: nodes.document) -> None:
                 reference.attributes.pop("refspecific", None)
 
 
+def shorten_contents(_app: Sphinx, page: nodes.document) -> None:
+    """Leave attributes and properties out of the contents beside a page: records have dozens."""
+    for description in page.findall(addnodes.desc):
+        if description.get("objtype") in {"attribute", "property"}:
+            for signature in description.findall(addnodes.desc_signature):
+                signature["_toc_name"] = ""
+
+
 def read_examples() -> dict[str, list[str]]:
     """Return the examples in the folder of that name, by class and method."""
     found = {}
@@ -204,3 +215,5 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", add_example, priority=600)
     app.connect("autodoc-process-signature", shorten_record)
     app.connect("doctree-read", resolve_types)
+    # Before Sphinx collects the contents, with the priority 500.
+    app.connect("doctree-read", shorten_contents, priority=400)
