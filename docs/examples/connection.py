@@ -51,6 +51,29 @@ shop = nc.add_service("shop", "1.0.0", description="Prices and orders")
 shop.add_endpoint("stock", lambda request: request.respond_json({"tea": 12}))
 print(nc.request("stock", timeout=2.0).data)
 
+# --- Service.add_endpoint
+shop.add_endpoint("price", lambda request: request.respond(b"4.50"), subject="shop.price", workers=4)
+print(nc.request("shop.price", timeout=2.0).data)
+
+# --- Service.add_group
+v2 = shop.add_group("v2")  # subjects begin with "v2."
+
+# --- EndpointGroup.add_endpoint
+v2.add_endpoint("price", lambda request: request.respond_json({"tea": "4.50"}))
+print(nc.request("v2.price", timeout=2.0).data)
+
+# --- ServiceRequest.respond
+shop.add_endpoint("echo", lambda request: request.respond(request.data, {"Served-By": "shop"}))
+print(nc.request("echo", b"hello", timeout=2.0).headers)
+
+# --- ServiceRequest.respond_json
+shop.add_endpoint("all", lambda request: request.respond_json(sorted(prices)))
+print(nc.request("all", timeout=2.0).data)
+
+# --- ServiceRequest.respond_error
+shop.add_endpoint("wine", lambda request: request.respond_error(404, "no wine today"))
+print(nc.request("wine", timeout=2.0).headers["Nats-Service-Error"])
+
 # --- Connection.service_ping
 print([(each.name, each.version) for each in nc.service_ping()])
 
@@ -61,6 +84,21 @@ print([endpoint.subject for endpoint in info.endpoints])
 # --- Connection.service_stats
 (stats,) = nc.service_stats("shop")
 print(stats.endpoints[0].num_requests, stats.endpoints[0].average_processing_time)
+
+# --- Service.stop
+shop.stop(timeout=5.0)  # the requests that have arrived are answered
+
+# --- Service.wait_stopped
+assert shop.wait_stopped(timeout=5.0)  # in a program: without a timeout, as its last line
+
+# --- Headers.add
+from jetstream_sync import Headers
+
+headers = Headers({"Accept": "text/plain"})
+headers.add("Accept", "application/json")
+
+# --- Headers.get_all
+assert headers.get_all("accept") == ["text/plain", "application/json"]
 
 # --- Connection.close
 nc.close()  # sends what is buffered; use drain() to finish callbacks first

@@ -38,6 +38,14 @@ with js.batch(stream="LEDGER") as batch:
     batch.add("ledger.bob", b"+7", msg_id="transfer-2")
 print(list(batch.sequences))
 
+# --- Batch.add
+batch = js.batch(stream="LEDGER")
+batch.add("ledger.carol", b"+1", headers={"Reason": "interest"}, expected_last_subject_sequence=0)
+
+# --- Batch.commit
+ack = batch.commit(timeout=10.0)  # as the end of a `with` block
+print(ack.seq)
+
 # --- JetStream.fast_publish
 js.create_stream(name="EVENTS", subjects=["events.>"], allow_batched=True)
 with js.fast_publish() as fast:
@@ -45,12 +53,33 @@ with js.fast_publish() as fast:
         fast.add("events.click", b"%d" % number)
 print(fast.acked)
 
+# --- FastPublisher.add
+fast = js.fast_publish()
+number = fast.add("events.click", b"1", headers={"Page": "/"})
+
+# --- FastPublisher.commit
+ack = fast.commit()  # as the end of a `with` block
+assert ack.batch_size == number == 1
+
 # --- JetStream.counters
 js.create_stream(name="HITS", subjects=["hits.>"], allow_msg_counter=True, allow_direct=True)
 counters = js.counters("HITS")
 print(counters.add("hits.eu", 5), counters["hits.eu"])
 for counter in counters.items("hits.*"):
     print(counter.subject, counter.value)
+
+# --- Counters.add
+total = counters.add("hits.us", 3, msg_id="import-7")  # the id makes a second attempt harmless
+
+# --- Counters.get
+print(counters.get("hits.us").value, "after", counters.get("hits.us").increment)
+
+# --- Counters.items
+total = sum(counter.value for counter in counters.items("hits.*"))
+
+# --- Counters.reset
+counters.reset("hits.us")
+assert counters["hits.us"] == 0
 
 # --- JetStream.cancel_schedule
 js.create_stream(name="PLANS", subjects=["plans.>"], allow_msg_schedules=True)

@@ -81,6 +81,18 @@ with kv.lock("nightly", ttl=30, timeout=60) as lock:
 with kv.lock("nightly") as lock:
     lock.check()  # raises LockLostError if another program may have the lock
 
+# --- Lock.acquire
+lock = kv.lock("leader", ttl=10)
+if lock.acquire(timeout=5.0):
+    print("this program leads")
+
+# --- Lock.wait_lost
+while lock.wait_lost(timeout=0.1):  # returns at once when the lock is lost
+    print("another program may lead now")
+
+# --- Lock.release
+lock.release()
+
 # --- KeyValue.replica
 with kv.replica("db.>") as replica:
     replica.wait_current(timeout=5.0)
@@ -90,6 +102,16 @@ with kv.replica("db.>") as replica:
 with kv.replica() as replica:
     replica.wait_for(kv.put("color", b"green"), timeout=5.0)
     assert replica["color"] == b"green"
+
+# --- Replica.entry
+with kv.replica() as replica:
+    replica.wait_current(timeout=5.0)
+    entry = replica.entry("color")
+    print(entry.revision if entry else "no value")
+
+# --- Replica.wait_current
+with kv.replica("db.>") as replica:
+    replica.wait_current(timeout=5.0)  # before it, values may be missing
 
 # --- Watch.initial
 with kv.watch("db.>") as watch:
@@ -106,10 +128,6 @@ with kv.watch("color", updates_only=True) as watch:
 # --- Watch.stop
 watch = kv.watch()
 watch.stop()  # a loop over it ends
-
-# --- Watch.drain
-watch = kv.watch()
-watch.drain(timeout=5.0)
 
 # --- WatchHandle.wait_current
 cache: dict[str, bytes] = {}

@@ -52,7 +52,17 @@ def total(prices: list[float]) -> float:
     return sum(prices)
 
 
-call = total.delay([1.5, 2.5])
+# --- Task.delay
+call = total.delay([1.5, 2.5])  # stored; a worker calls the function
+
+# --- Task.send_at
+from datetime import datetime, timedelta, timezone
+
+tomorrow = datetime.now(timezone.utc) + timedelta(days=1)
+later = total.send_at(tomorrow, prices=[1.0])
+
+# --- TaskResult.cancel
+assert later.cancel()  # False: it runs or has ended
 
 # --- Worker.setup
 for step in worker.setup(check=True):
@@ -67,6 +77,12 @@ print(result)
 
 # --- Worker.run
 status = worker.run(burst=True)  # ends when the consumers are empty; without it, at SIGTERM
+
+# --- TaskResult.get
+assert call.get(timeout=5.0) == 4.0  # raises what the function raised
+
+# --- Task.result_of
+print(total.result_of(call.id).status)
 
 # --- Worker.find_schedules
 for schedule in worker.find_schedules():
@@ -88,6 +104,14 @@ signal.signal(signal.SIGUSR1, lambda *_: worker.stop())  # run() returns when ha
 # --- Worker.test_client
 outcome = worker.test_client().deliver(bill, b"")
 assert isinstance(outcome.error, Reject)
+
+# --- TestClient.deliver
+outcome = worker.test_client().deliver(bill, b"tea", headers={"Shop": "1"}, attempt=2)
+assert outcome.kind == "ack"
+
+# --- TestClient.deliver_batch
+outcomes = worker.test_client().deliver_batch(count, [b"tea", b"milk"])
+assert [each.kind for each in outcomes] == ["ack", "ack"]
 
 
 # --- Context.publish
