@@ -71,13 +71,13 @@ from .api.groups import GroupConfig as GroupConfig
 from .api.groups import MemberMapping as MemberMapping
 from .api.groups import PartitioningFilter as PartitioningFilter
 from .api.groups import StaticGroupConfig as StaticGroupConfig
-from .api.key_codecs import Base64Keys as Base64Keys
-from .api.key_codecs import KeyCodec as KeyCodec
-from .api.key_codecs import PathKeys as PathKeys
-from .api.key_codecs import ValueCodec as ValueCodec
+from .api.key_value import Base64Keys as Base64Keys
+from .api.key_value import KeyCodec as KeyCodec
 from .api.key_value import KeyValueConfig as KeyValueConfig
 from .api.key_value import KeyValueEntry as KeyValueEntry
 from .api.key_value import KeyValueStatus as KeyValueStatus
+from .api.key_value import PathKeys as PathKeys
+from .api.key_value import ValueCodec as ValueCodec
 from .api.object_store import ObjectInfo as ObjectInfo
 from .api.object_store import ObjectLink as ObjectLink
 from .api.object_store import ObjectMeta as ObjectMeta

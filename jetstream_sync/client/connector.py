@@ -31,8 +31,8 @@ from ..errors import (
 from ..net.clock import monotonic, seconds
 from ..options import ConnectionEvent, ConnectionOptions, EventKind
 from ..protocol.session import ServerInfo
-from .dialer import Dialer
 from .events import Events
+from .login import Dialer
 from .pool import ServerPool
 from .threads import Signal
 from .transport import Transport, describe

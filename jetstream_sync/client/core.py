@@ -18,7 +18,7 @@ from ..protocol.state import ConnectionStatus
 from .direct_reads import DirectReads
 from .encoder import EncodeFunction
 from .engine import Engine
-from .receiver import MessageReceiver
+from .mailbox import MessageReceiver
 from .request import RequestFunction
 from .threads import spawn_from_finalizer
 from .writer import SendFunction

@@ -34,7 +34,7 @@ from ..net.clock import Deadline
 from ..net.tcp import TCPStream
 from ..protocol.parser import Delivery, Parser, only_message
 from ..protocol.session import SubscriptionState
-from .receiver import MessageReceiver
+from .mailbox import MessageReceiver
 
 #: Seconds after the last direct read at which the reader continues.
 _TICK_S: Final = 0.005

@@ -32,13 +32,13 @@ from ..options import ConnectionEvent, ConnectionOptions, EventKind
 from ..protocol.session import ServerInfo, Session, SubscriptionState
 from ..protocol.state import ConnectionStatus, Event
 from .connector import Connector
-from .dialer import Dialer
 from .direct_reads import DirectReads
 from .encoder import MessageEncoder
 from .events import Events, closed_error_for, is_deliberate_close
 from .keepalive import KeepAlive
+from .login import Dialer
+from .mailbox import MessageReceiver
 from .reader import Reader
-from .receiver import MessageReceiver
 from .request import RequestMux
 from .state import ConnectionState
 from .subscription_table import SubscriptionTable

@@ -1,5 +1,5 @@
 """
-Log in to a server with the credentials of the options, which are read again for every attempt.
+Dial a server and log in with the credentials of the options, which are read again for every attempt.
 
 The user's functions run on the thread that opens the transport: first the one that calls ``connect()``,
 later the reader. No lock is held during the calls. Every failure becomes a `CredentialsError`, which
@@ -15,6 +15,8 @@ from typing import Any, Final, TypeVar
 
 from ..address import Secret, ServerAddress
 from ..errors import CredentialsError
+from ..net.clock import Deadline
+from ..net.layer import ByteStream
 from ..options import ConnectionOptions, FilePath
 from ..protocol.auth import (
     BadCredentialsError,
@@ -24,7 +26,8 @@ from ..protocol.auth import (
     find_seed,
     read_signature,
 )
-from ..protocol.session import ServerInfo
+from ..protocol.session import ServerInfo, connect_fields
+from .transport import Transport, open_transport
 
 T = TypeVar("T")
 
@@ -179,3 +182,51 @@ def _signed(option: str, source: str, seed: bytearray, nonce: str) -> tuple[str,
         return key.public, key.sign(nonce) if nonce else None
     finally:
         key.wipe()
+
+
+class Dialer:
+    """
+    Opens transports to servers.
+
+    One thread at a time may use it. The login functions of the options run on that thread.
+    """
+
+    def __init__(
+        self,
+        options: ConnectionOptions,
+        client_version: str,
+        wrap: Callable[[ByteStream], ByteStream] | None = None,
+    ) -> None:
+        self._options = options
+        self._client_version = client_version
+        self._wrap = wrap
+        self._login = Login(options)
+        # Whether a server of this connection used TLS, even if it refused the login.
+        self._used_tls = False
+
+    def open(self, address: ServerAddress) -> Transport:
+        """Connect to a server and log in; the credentials are read again each time."""
+        return open_transport(
+            address,
+            self._options,
+            lambda info: self._connect_fields(info, address),
+            Deadline(self._options.connect_timeout),
+            self._wrap,
+            keep_tls=self._used_tls and not self._options.tls_allow_downgrade,
+            secured=self._secured,
+        )
+
+    def _secured(self) -> None:
+        self._used_tls = True
+
+    def _connect_fields(self, info: ServerInfo, address: ServerAddress) -> dict[str, Any]:
+        """Return the fields of CONNECT for a server."""
+        options = self._options
+        fields = connect_fields(
+            name=options.name,
+            version=self._client_version,
+            verbose=options.verbose,
+            pedantic=options.pedantic,
+            echo=not options.no_echo,
+        )
+        return {**fields, **self._login.connect_fields(address, info)}

@@ -1,7 +1,7 @@
 """
-The queue between the reader thread and the threads that consume a subscription.
+How the reader thread passes messages, results and errors to the threads that wait for them.
 
-Rules:
+Rules of the `Mailbox`, the queue of a subscription:
 
 1. An item leaves the mailbox only by a `get()` that returns it. Waking a waiting thread only tells it
    to check the queue; a thread that was woken just after its timeout wakes the next one.
@@ -17,14 +17,68 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
-from ..errors import ForkedConnectionError, TimeoutError
+from ..errors import ForkedConnectionError, PermissionsError, TimeoutError
 from ..net.clock import Deadline
-from .result_slot import copy_exception
+from ..protocol.parser import Delivery
+from ..protocol.session import SubscriptionState
 from .threads import releases
 
 T = TypeVar("T")
+
+
+def copy_exception(error: BaseException) -> BaseException:
+    """
+    Return a copy of an error, for raising it in several threads.
+
+    One error may wake many threads; raising one shared object would mix their tracebacks.
+    """
+    copied = type(error)(*error.args)
+    copied.__cause__ = error.__cause__
+    return copied
+
+
+class ResultSlot(Generic[T]):
+    """
+    Passes one result from one thread to another that waits for it.
+
+    Exactly one thread calls `set()` or `fail()`, once, and one thread waits. If a result and a timeout
+    coincide, the table where the slot is registered decides: a thread that removed the slot from the
+    table will set it, so the waiting thread continues to wait (see ``client/request.py``).
+    """
+
+    __slots__ = ("_error", "_gate", "_value")
+
+    def __init__(self) -> None:
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._value: T | None = None
+        self._error: BaseException | None = None
+
+    def set(self, value: T) -> None:
+        """Set the result and wake the waiting thread."""
+        self._value = value
+        self._gate.release()
+
+    def fail(self, error: BaseException) -> None:
+        """Set an error, which the waiting thread raises, and wake that thread."""
+        self._error = error
+        self._gate.release()
+
+    def is_set(self) -> bool:
+        """Return whether there is a result or an error."""
+        return not self._gate.locked()
+
+    def arrived(self, deadline: Deadline) -> bool:
+        """Wait for a result or an error; return whether one arrived before the deadline."""
+        return self._gate.acquire(timeout=deadline.lock_timeout())
+
+    def result(self) -> T:
+        """Return the result, after `arrived()` has returned ``True``."""
+        if self._error is not None:
+            raise copy_exception(self._error)
+        return self._value  # type: ignore[return-value]  # set() came first
 
 
 def first_items(items: Iterable[T], count: int | None = None) -> list[T]:
@@ -143,3 +197,56 @@ class Mailbox(Generic[T]):
                         self._gates.popleft().release()
         if not woken and not self.items:
             raise self._timed_out("no message arrived in time")
+
+
+class MessageReceiver:
+    """
+    Receives the messages and events of one subscription; by default, it ignores the events.
+
+    The connection holds it while the subscription exists. So it holds `ConnectionCore.internal`, not a
+    handle, and no public object, unless it has to keep the connection open.
+    """
+
+    __slots__ = ("subscription",)
+
+    subscription: SubscriptionState[MessageReceiver]
+    """The last entry in the subscription table; assigned before the reader can find the entry."""
+
+    is_reply_inbox: ClassVar[bool] = False
+    """Whether the messages are replies to requests: a drain of the connection keeps such a
+    subscription until all others have ended."""
+
+    @property
+    def awaited(self) -> bool:
+        """Whether every message is a reply to a waiting caller, which may read it; see `DirectReads`."""
+        return False
+
+    def caller_waits(self) -> bool:
+        """Return whether a caller waits for a reply; only for receivers that are ``awaited``."""
+        return True
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        """Process messages; called by the reader, must not wait."""
+        raise NotImplementedError
+
+    def on_connection_change(self, *, connected: bool) -> None:
+        """React to a lost or new connection; called by the reader, must not wait."""
+
+    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
+        """
+        React to a permission error of the server; called by the reader, must not wait.
+
+        Returns:
+            Whether the error belongs to a request of this receiver. The server sends one error for
+            each refused message, so one receiver is enough.
+        """
+        del subject, error
+        return False
+
+    def on_closed(self, reason: BaseException) -> None:
+        """Process the end of the subscription: no more messages follow; must not wait."""
+
+    def wait_drained(self, deadline: Deadline) -> bool:
+        """Wait until all messages are processed; return whether they are, at once if no callback runs."""
+        del deadline
+        return True

@@ -34,7 +34,7 @@ from ..protocol.session import ServerInfo, SubscriptionState, ends_connection, e
 from .direct_reads import DirectReads
 from .events import Events
 from .keepalive import KeepAlive
-from .receiver import MessageReceiver
+from .mailbox import MessageReceiver
 from .subscription_table import SubscriptionTable
 from .transport import Transport
 from .writer import Writer

@@ -28,10 +28,8 @@ from ..headers import HeadersLike, parse_status
 from ..net.clock import Deadline, seconds
 from ..protocol.parser import Delivery
 from .core import ConnectionCore
-from .mailbox import Mailbox
+from .mailbox import Mailbox, MessageReceiver, ResultSlot
 from .message import Msg
-from .receiver import MessageReceiver
-from .result_slot import ResultSlot
 from .threads import spawn_from_finalizer
 
 if TYPE_CHECKING:

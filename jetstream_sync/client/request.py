@@ -29,8 +29,7 @@ from ..protocol.parser import Delivery
 from ..protocol.session import SubscriptionState
 from .direct_reads import DirectReads
 from .encoder import MessageEncoder
-from .receiver import MessageReceiver
-from .result_slot import ResultSlot, copy_exception
+from .mailbox import MessageReceiver, ResultSlot, copy_exception
 from .state import ConnectionState
 from .subscription_table import SubscriptionTable
 from .writer import Writer

@@ -11,7 +11,7 @@ from ..net.clock import monotonic
 from ..protocol.session import ServerInfo
 from ..protocol.state import ConnectionStatus, Event, next_status
 from .encoder import MessageEncoder
-from .result_slot import copy_exception
+from .mailbox import copy_exception
 from .transport import Transport
 from .writer import Writer
 

@@ -20,7 +20,7 @@ from ..errors import (
 from ..protocol.session import Session, SubscriptionState, refuses_line
 from .direct_reads import DirectReads
 from .events import Events
-from .receiver import MessageReceiver
+from .mailbox import MessageReceiver
 from .state import ConnectionState
 from .writer import Writer
 

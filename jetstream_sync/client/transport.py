@@ -24,7 +24,7 @@ from ..net.tcp import Address, numeric, resolve
 from ..options import ConnectionOptions
 from ..protocol.parser import Operation, Parser
 from ..protocol.session import Handshake, ServerInfo
-from .result_slot import ResultSlot
+from .mailbox import ResultSlot
 from .threads import after_fork, spawn
 
 #: Bounds in seconds for the TCP timeout after which the system drops a host that does not answer.

@@ -39,7 +39,7 @@ from ..interrupts import call_and_record
 from ..net.clock import FOREVER, Deadline
 from ..net.layer import ByteStream
 from ..protocol.commands import PING, PONG
-from .result_slot import copy_exception
+from .mailbox import copy_exception
 from .threads import Signal
 
 T = TypeVar("T")

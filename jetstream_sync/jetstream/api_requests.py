@@ -20,7 +20,7 @@ from ..api.echo import Release, fields_left_out, release, server_release
 from ..api.routes import Routes
 from ..api.stream import StreamInfo
 from ..client.core import ConnectionCore
-from ..client.receiver import MessageReceiver
+from ..client.mailbox import MessageReceiver
 from ..codec import Record, decode, dumps, encode, loads
 from ..errors import (
     APIError,

@@ -25,9 +25,8 @@ from ..api.publish import (
     publish_headers,
 )
 from ..client.core import ConnectionCore
-from ..client.mailbox import Mailbox
+from ..client.mailbox import Mailbox, MessageReceiver
 from ..client.message import Msg
-from ..client.receiver import MessageReceiver
 from ..codec import loads
 from ..errors import (
     APIError,

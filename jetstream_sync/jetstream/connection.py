@@ -23,7 +23,7 @@ from ..address import DEFAULT_SERVER, parse_servers
 from ..api.routes import Routes
 from ..client.connection import Connection as CoreConnection
 from ..client.engine import Engine
-from ..client.result_slot import copy_exception
+from ..client.mailbox import copy_exception
 from ..client.threads import in_each_child
 from ..errors import Error
 from ..net.clock import seconds

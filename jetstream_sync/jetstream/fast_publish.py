@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ..api.publish import FAST_PUBLISH_OPTIONS, FastPublishOptions, PubAck, publish_headers
 from ..client.core import ConnectionCore
-from ..client.receiver import MessageReceiver
+from ..client.mailbox import MessageReceiver
 from ..client.threads import Waiters
 from ..codec import loads
 from ..errors import (

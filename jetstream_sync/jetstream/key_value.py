@@ -10,17 +10,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypedDict, overload
 
 from ..api.enums import DeliverPolicy, KeyValueOperation
-from ..api.key_codecs import KeyCodec, ValueCodec, key_codec, value_codec
 from ..api.key_value import (
     KEY_PREFIX,
     OPERATION,
     ROLLUP,
     BucketSubjects,
+    KeyCodec,
     KeyValueEntry,
     KeyValueStatus,
+    ValueCodec,
     bucket_of,
     check_writable,
+    key_codec,
     merge_patterns,
+    value_codec,
 )
 from ..api.publish import LAST_SEQUENCE, publish_headers
 from ..api.routes import DEFAULT_PREFIX, Routes

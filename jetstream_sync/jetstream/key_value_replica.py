@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Final
 
-from ..client.result_slot import copy_exception
+from ..client.mailbox import copy_exception
 from ..client.threads import Waiters
 from ..errors import IteratorClosedError, TimeoutError
 from ..net.clock import Deadline

@@ -28,9 +28,8 @@ from itertools import islice, repeat, starmap
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from ..api.pull import ContinuousPull, PullLedger
+from ..api.pull import ContinuousPull, PullLedger, PullStatus, PullStatusKind, parse_pull_status
 from ..api.reply import consumer_sequence
-from ..api.status import PullStatus, PullStatusKind, parse_pull_status
 from ..client.core import ConnectionCore
 from ..client.events import is_deliberate_close
 from ..client.mailbox import first_items

@@ -20,8 +20,7 @@ from weakref import WeakSet
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import AckPolicy, DeliverPolicy
 from ..api.pull import ContinuousPull, PullRequest
-from ..client.mailbox import first_items
-from ..client.result_slot import copy_exception
+from ..client.mailbox import copy_exception, first_items
 from ..errors import (
     BadRequestStatusError,
     ConnectionLostError,

@@ -19,12 +19,10 @@ from weakref import ref
 from ..api.consumer import ConsumerConfig
 from ..api.echo import release
 from ..api.enums import AckPolicy, PriorityPolicy
-from ..api.pull import PullRequest
+from ..api.pull import PullRequest, PullStatus, PullStatusKind, parse_pull_status
 from ..api.reply import DeliverySequence
-from ..api.status import PullStatus, PullStatusKind, parse_pull_status
 from ..client.core import ConnectionCore
-from ..client.mailbox import Mailbox, first_items
-from ..client.receiver import MessageReceiver
+from ..client.mailbox import Mailbox, MessageReceiver, first_items
 from ..errors import (
     BadSubscriptionError,
     ConnectionClosedError,

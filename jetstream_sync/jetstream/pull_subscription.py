@@ -10,11 +10,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..api.consumer import ConsumerConfig
-from ..api.pull import PullRequest
-from ..api.status import PullStatus, PullStatusKind
+from ..api.pull import PullRequest, PullStatus, PullStatusKind
 from ..api.subscribing import SubscribeRequest
-from ..client.mailbox import first_items
-from ..client.result_slot import copy_exception
+from ..client.mailbox import copy_exception, first_items
 from ..durations import duration, duration_to_ns
 from ..errors import BadSubscriptionError, Error
 from ..net.clock import Deadline

@@ -23,8 +23,8 @@ from typing import Final, cast
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import AckPolicy
+from ..api.pull import PullStatus, PullStatusKind, parse_pull_status
 from ..api.reply import DeliverySequence, ack_tokens
-from ..api.status import PullStatus, PullStatusKind, parse_pull_status
 from ..client.events import is_deliberate_close
 from ..client.subscription import MsgCallback, Subscription, SubscriptionReceiver
 from ..errors import (

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 from ..api.stream import SnapshotInfo, SnapshotRequest, StreamInfo, chunk_position
 from ..client.core import ConnectionCore
-from ..client.mailbox import Mailbox
-from ..client.receiver import MessageReceiver
+from ..client.mailbox import Mailbox, MessageReceiver
 from ..codec import encode, loads
 from ..errors import (
     APIError,

@@ -35,7 +35,7 @@ from ..api.consumer import ConsumerInfo
 from ..api.enums import DeliverPolicy
 from ..api.pull import ContinuousPull
 from ..api.reply import ack_tokens
-from ..client.result_slot import copy_exception
+from ..client.mailbox import copy_exception
 from ..client.threads import Signal
 from ..durations import time_to_ns
 from ..errors import (

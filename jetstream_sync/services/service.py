@@ -23,8 +23,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..client.core import ConnectionCore
-from ..client.mailbox import Mailbox
-from ..client.receiver import MessageReceiver
+from ..client.mailbox import Mailbox, MessageReceiver
 from ..client.threads import Signal, in_callback, spawn
 from ..codec import dumps, encode
 from ..errors import (

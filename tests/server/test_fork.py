@@ -57,7 +57,7 @@ from jetstream_sync import (
 from jetstream_sync.client.threads import _fork_aware, after_fork
 from jetstream_sync.client.transport import _Opening
 from jetstream_sync.jetstream import connection as shared
-from jetstream_sync.jetstream import pub_ack_future
+from jetstream_sync.jetstream import publish
 from jetstream_sync.options import TLSOptions
 from jetstream_sync.server import NatsServer
 
@@ -513,7 +513,7 @@ def test_every_lock_may_be_held_when_a_process_forks(it: Inherited) -> None:
 
     def hold() -> None:
         nonlocal count
-        every = [*locks([it, shared._shared], {}), pub_ack_future._lock]
+        every = [*locks([it, shared._shared], {}), publish._lock]
         taken = [lock for lock in every if lock.acquire(blocking=False)]
         count = len(taken)
         held.set()

@@ -13,7 +13,7 @@ from fix_threads import wait_until
 
 import jetstream_sync
 from jetstream_sync import ForkedConnectionError, JetStream, PubAck
-from jetstream_sync.jetstream.pub_ack_future import PubAckFuture
+from jetstream_sync.jetstream.publish import PubAckFuture
 from jetstream_sync.server import NatsServer
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

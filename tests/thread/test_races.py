@@ -24,8 +24,7 @@ from jetstream_sync import (
     TimeoutError,
 )
 from jetstream_sync.client import engine as engine_module
-from jetstream_sync.client.mailbox import Mailbox
-from jetstream_sync.client.result_slot import ResultSlot
+from jetstream_sync.client.mailbox import Mailbox, ResultSlot
 from jetstream_sync.errors import Error
 from jetstream_sync.net.clock import FOREVER, Deadline
 

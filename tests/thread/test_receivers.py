@@ -13,7 +13,7 @@ from fix_threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync import Connection, ConnectionClosedError
-from jetstream_sync.client.receiver import MessageReceiver
+from jetstream_sync.client.mailbox import MessageReceiver
 from jetstream_sync.client.replies import ReplyCollector
 from jetstream_sync.jetstream.pull import AnswerInbox, PullInbox
 from jetstream_sync.jetstream.snapshots import _ChunkReceiver

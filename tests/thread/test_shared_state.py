@@ -24,9 +24,8 @@ from fix_threads import SCALE
 from jetstream_sync import AckPolicy, ConsumerConfig
 from jetstream_sync.client import tracing
 from jetstream_sync.client.direct_reads import DirectReads
-from jetstream_sync.client.mailbox import Mailbox, first_items
-from jetstream_sync.client.pending_limits import PendingLimits
-from jetstream_sync.client.receiver import MessageReceiver
+from jetstream_sync.client.mailbox import Mailbox, MessageReceiver, first_items
+from jetstream_sync.client.subscription import PendingLimits
 from jetstream_sync.client.tracing import Tracer
 from jetstream_sync.jetstream.leases import LeaseRenewer, Leases
 from jetstream_sync.jetstream.message import JetStreamMsg

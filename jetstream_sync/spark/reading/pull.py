@@ -28,9 +28,8 @@ from typing import Final, NamedTuple
 
 from ...api.consumer import ConsumerConfig
 from ...api.enums import AckPolicy, DeliverPolicy
-from ...api.pull import PullRequest
+from ...api.pull import PullRequest, PullStatusKind, parse_pull_status
 from ...api.reply import ack_tokens
-from ...api.status import PullStatusKind, parse_pull_status
 from ...client.replies import ReplyCollector
 from ...errors import (
     Error,

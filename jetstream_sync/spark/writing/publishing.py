@@ -26,8 +26,7 @@ from typing import Final
 
 from ...api.publish import PubAck
 from ...client.core import ConnectionCore
-from ...client.mailbox import Mailbox
-from ...client.receiver import MessageReceiver
+from ...client.mailbox import Mailbox, MessageReceiver
 from ...codec import loads
 from ...errors import (
     APIError,

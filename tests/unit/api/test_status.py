@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync.api.status import PullStatus, PullStatusKind, parse_pull_status
+from jetstream_sync.api.pull import PullStatus, PullStatusKind, parse_pull_status
 from jetstream_sync.errors import (
     BadRequestStatusError,
     ConsumerDeletedError,

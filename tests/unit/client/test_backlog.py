@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from jetstream_sync.client.pending_limits import PendingLimits
+from jetstream_sync.client.subscription import PendingLimits
 
 SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=6)
 

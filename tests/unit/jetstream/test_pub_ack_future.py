@@ -22,8 +22,8 @@ from jetstream_sync.errors import (
     NoStreamResponseError,
     WrongLastSequenceError,
 )
-from jetstream_sync.jetstream import pub_ack_future
-from jetstream_sync.jetstream.pub_ack_future import PubAckFuture
+from jetstream_sync.jetstream import publish
+from jetstream_sync.jetstream.publish import PubAckFuture
 from jetstream_sync.options import ConnectionOptions
 
 STORED = b'{"stream":"S","seq":7}'
@@ -150,7 +150,7 @@ def test_no_private_name_of_the_standard_class_is_used():
     """A future depends on no private attribute of the standard class."""
     private = {name for name in vars(concurrent.futures.Future()) if name.startswith("_")}
     assert {"_state", "_condition"} <= private
-    tree = ast.parse(inspect.getsource(pub_ack_future))
+    tree = ast.parse(inspect.getsource(publish.PubAckFuture))
     names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     assert not private & names
