@@ -9,6 +9,15 @@ from pathlib import Path
 import pytest
 from fix_threads import SCALE
 
+from jetstream_sync.server import NatsServer
+from jetstream_sync.workers import Worker
+
+
+@pytest.fixture
+def worker(nats_server: NatsServer) -> Worker:
+    """A worker with a stream for dead letters."""
+    return Worker(nats_server.url, name="tests", dead_letters="DEAD")
+
 
 @pytest.fixture
 def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:

@@ -10,16 +10,9 @@ from fix_threads import wait_until
 from fix_worker import is_settled, running
 
 from jetstream_sync import InvalidOptionError, JetStream, Stream
-from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, BatchError, Context, Reject, Retry, Worker
 
 FAST = Backoff(first=0.1, factor=1.0, maximum=0.1, jitter=0.0, attempts=3)
-
-
-@pytest.fixture
-def worker(nats_server: NatsServer) -> Worker:
-    """A worker with a stream for dead letters."""
-    return Worker(nats_server.url, name="tests", dead_letters="DEAD")
 
 
 def publish(js: JetStream, stream: Stream, *bodies: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import threading
 from dataclasses import fields, replace
@@ -14,18 +12,12 @@ from fix_faults import FaultProxy, Toward
 from fix_threads import wait_until
 from fix_worker import WorkerProgram, is_settled, running
 
-from jetstream_sync import Connection, InvalidOptionError, JetStream, Stream
+from jetstream_sync import Connection, JetStream, Stream
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Context, Handler, LeaseLostError, Reply, Worker
 from jetstream_sync.workers.handler import HandlerOptions
 
 FAST = Backoff(first=0.1, factor=1.0, maximum=0.1, jitter=0.0, attempts=3)
-
-
-@pytest.fixture
-def worker(nats_server: NatsServer) -> Worker:
-    """A worker with a stream for dead letters."""
-    return Worker(nats_server.url, name="tests", dead_letters="DEAD")
 
 
 # --- acknowledgements -----------------------------------------------------------------------------
@@ -75,30 +67,6 @@ def test_an_ack_does_not_wait_for_the_next_handler(
         wait_until(lambda: is_settled(stream, "C"))  # before the last handler ends
         release.release()
     assert stream.consumer_info("C").num_redelivered == 0
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX signals")
-def test_a_message_acknowledged_before_is_not_run_after_a_kill(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
-    """A worker that is killed in the handler leaves nothing to another one."""
-    code = f"""
-worker = Worker()
-
-@worker.handler(stream={stream.name!r}, consumer="C", ack="before", ack_wait=3, prefetch=0)
-def handle(data):
-    record(data)
-    if data == b"1":
-        os.kill(os.getpid(), signal.SIGKILL)
-"""
-    with WorkerProgram(code, nats_server.url, tmp_path) as first:
-        js.publish(f"{stream.name}.a", b"1")
-        assert first.ended() == -signal.SIGKILL
-    js.publish(f"{stream.name}.a", b"2")
-    with WorkerProgram(code, nats_server.url, tmp_path) as second:
-        wait_until(lambda: is_settled(stream, "C"))
-        assert second.wait_runs(2) == ["b'1'", "b'2'"]
-    assert stream.consumer_info("C").delivered.consumer_seq == 2
 
 
 def test_a_handler_does_not_run_before_the_acknowledgement_is_confirmed(
@@ -277,62 +245,11 @@ def test_an_error_without_a_text_is_one_of_the_handler(
         assert {each["Dead-Error"] for each in headers} == {"UnprintableError", "DecodeError"}
 
 
-def test_options_of_a_wrong_type_are_refused() -> None:
-    """The error names the option, instead of a TypeError of an operator, or letters for subjects."""
-    worker = Worker()
-    for option, value in [
-        ("filter_subjects", "a.b"),
-        ("filter_subjects", [1]),
-        ("filter_subject", 1),
-        ("timeout", "10"),
-        ("timeout", None),
-        ("soft_timeout", 0),
-        ("soft_timeout", 600),
-        ("ack_wait", "30"),
-        ("park_after", "60"),
-        ("reject_on", ValueError),
-        ("reject_on", [ValueError()]),
-        ("retry_on", ValueError),
-        ("retry_on", "ValueError"),
-        ("retry", 3),
-        ("decode", ["json"]),
-        ("ack", ["after"]),
-        ("stream", None),
-        ("consumer", ""),
-    ]:
-        options = {"stream": "S", "consumer": "C", option: value}
-        with pytest.raises(InvalidOptionError) as caught:
-            worker.handler(**options)(print)
-        assert caught.value.option == option, (option, value)
-    for option in ("first", "factor", "maximum", "jitter"):
-        with pytest.raises(InvalidOptionError) as caught:
-            Backoff(**{option: "1"})
-        assert caught.value.option == option
-    with pytest.raises(InvalidOptionError, match="drain_timeout"):
-        Worker(drain_timeout="25")
-    for cron in ("0 5 * *", "@every 5s", 5):
-        with pytest.raises(InvalidOptionError, match="cron"):
-            worker.schedule("x", subject="jobs.x", cron=cron)(bytes)
-    assert worker.handlers == []
-
-
 def test_type_checkers_know_the_options_that_a_handler_declares() -> None:
     """`Handler` declares each option; `HandlerOptions` has the same names, as `Worker.handler` takes them."""
     declared = [field.name for field in fields(Handler) if field.init]
     own = {"function", "stream", "consumer", "max_messages", "max_wait", "module", "process_setup"}
     assert [name for name in declared if name not in own] == list(HandlerOptions.__annotations__)
-
-
-def test_a_missing_stream_is_named(
-    nats_server: NatsServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The error of `check` and of the start has the name of the stream."""
-    worker = Worker(nats_server.url)
-    worker.handler(stream="MISSING", consumer="C")(print)
-    assert "stream not found: 'MISSING'" in worker.check().errors[0]
-    with running(worker) as run:
-        assert run.ended() == 3
-    assert "stream not found: 'MISSING'" in caplog.text
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt(), GeneratorExit()], ids=repr)

@@ -9,7 +9,7 @@ import pytest
 from fix_threads import wait_until
 from fix_worker import is_settled, running
 
-from jetstream_sync import InvalidOptionError, JetStream, Stream
+from jetstream_sync import JetStream, Stream
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Reject, Worker, WorkerEvent
 from jetstream_sync.workers.observer import EVENT_KINDS
@@ -140,9 +140,3 @@ def test_a_lost_lease_calls_its_hook(
         release.set()
         assert run.stop() == 0
     assert lost == [("worker-main", 1)]
-
-
-def test_an_unknown_event_is_refused() -> None:
-    """The error names all events."""
-    with pytest.raises(InvalidOptionError, match="lease_lost"):
-        Worker().on("finished")  # type: ignore[arg-type]

@@ -226,38 +226,6 @@ authorization { users: [
         assert worker.check().status == 5
 
 
-def test_delayed_retries_do_not_stop_good_messages(
-    js: JetStream, stream: Stream, nats_server: NatsServer
-) -> None:
-    """Messages that fail with a long delay hold slots of max_ack_pending, but no thread."""
-    stream.create_consumer(durable_name="C", max_ack_pending=64)
-    worker = Worker(nats_server.url)
-    good = []
-
-    @worker.handler(
-        stream=stream.name, consumer="C", concurrency=2, retry=Backoff(first=30, jitter=0)
-    )
-    def handle(data: bytes) -> None:
-        if data == b"bad":
-            raise OSError("for a long time")
-        good.append(data)
-
-    for _ in range(50):
-        js.publish(f"{stream.name}.a", b"bad")
-        js.publish(f"{stream.name}.a", b"good")
-    with running(worker):
-        wait_until(lambda: len(good) == 50, 10)
-        wait_until(lambda: stream.consumer_info("C").num_ack_pending == 50)
-        info = stream.consumer_info("C")
-
-        def delayed() -> int:
-            snapshot = worker.snapshot()
-            return snapshot["handlers"][0]["delayed"]
-
-        wait_until(lambda: delayed() == 50)
-    assert (info.num_pending, info.delivered.consumer_seq) == (0, 100)
-
-
 @pytest.mark.server(">=2.11")  # a reload of users stops JetStream of an older server
 def test_a_permission_that_is_lost_while_the_worker_runs(caplog: pytest.LogCaptureFixture) -> None:
     """Without the permission to pull, it is alive and not ready, logs one ERROR, and continues later."""

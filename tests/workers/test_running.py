@@ -15,7 +15,7 @@ from fix_threads import wait_until
 from fix_worker import WorkerProgram, is_settled, running
 
 import jetstream_sync
-from jetstream_sync import Connection, InvalidOptionError, JetStream, Stream
+from jetstream_sync import Connection, JetStream, Stream
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Context, Worker
 from jetstream_sync.workers.running import request_reports
@@ -181,9 +181,3 @@ def test_a_worker_without_permission_runs_without_reports(
                 assert handled.wait(20)
                 wait_until(lambda: "does not report running messages" in caplog.text)
                 assert request_reports(nc) == []
-
-
-def test_report_is_checked() -> None:
-    """Another value of the option is refused."""
-    with pytest.raises(InvalidOptionError, match="report"):
-        Worker(report="all")

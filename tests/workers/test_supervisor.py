@@ -24,7 +24,7 @@ from fix_threads import SCALE, wait_until, within
 from fix_worker import WorkerProgram, is_settled
 
 import jetstream_sync
-from jetstream_sync import InvalidOptionError, JetStream, Stream
+from jetstream_sync import JetStream, Stream
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import supervisor as supervisor_module
 from jetstream_sync.workers.heartbeat import rss_of
@@ -157,23 +157,6 @@ def test_a_signal_to_all_processes_stops_each_once(
     assert stream.consumer_info("C").num_ack_pending + stream.consumer_info("C").num_pending == 1
 
 
-def test_a_process_that_ends_is_started_again(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
-    """A killed process is replaced, and the other one is not touched."""
-    with WorkerProgram(code_of(stream), nats_server.url, tmp_path, ["--processes", "2"]) as program:
-        wait_until(lambda: program.output.count("is ready") == 2, 20)
-        publish(js, stream, 0, 1)
-        (child,) = pids(program.wait_runs(1))
-        wait_until(lambda: is_settled(stream, "C"))
-        os.kill(child, signal.SIGKILL)
-        wait_until(lambda: program.output.count("is ready") == 3, 20)
-        assert "has ended, starting another in 1 s: signal SIGKILL" in program.output
-        program.signal(signal.SIGTERM)
-        assert program.ended() == 0
-        assert program.output.count("has stopped with status 0") == 2
-
-
 def test_processes_that_never_get_ready_end_the_supervisor(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
@@ -183,23 +166,6 @@ def test_processes_that_never_get_ready_end_the_supervisor(
     with Program(command, nats_server.url, tmp_path) as program:
         assert program.ended() == 9
         assert "5 processes in a row" in program.output
-
-
-def test_order_by_key_needs_one_process(
-    stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
-    """A handler with a key is refused in several processes: its order holds within one."""
-    (tmp_path / "app.py").write_text(f"""
-from jetstream_sync.workers import Worker
-worker = Worker()
-@worker.handler(stream={stream.name!r}, consumer="C", key=lambda msg: msg.subject)
-def handle():
-    pass
-""")
-    command = ["-m", "jetstream_sync.workers", "app:worker", "--processes", "5"]
-    with Program(command, nats_server.url, tmp_path) as program:
-        assert program.ended() == 2
-        assert "processes=5: handler handle has 'key'" in program.output
 
 
 def test_a_process_is_replaced_at_its_limits(
@@ -323,14 +289,6 @@ def test_a_silent_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     thread.join(20 * SCALE)
     assert statuses == [0]
     assert ended == [1, 2]
-
-
-def test_options_are_checked() -> None:
-    """A number of processes or a limit that is not above 0 is refused."""
-    with pytest.raises(InvalidOptionError, match="processes=0: must be a whole number, 1 or above"):
-        Supervisor(["true"], 0)
-    with pytest.raises(InvalidOptionError, match="max_age=0: must be above 0"):
-        Limits(max_age=0)
 
 
 def test_limits_name_what_is_exceeded() -> None:

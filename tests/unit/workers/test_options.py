@@ -39,6 +39,7 @@ def test_jitter_spreads_the_delays() -> None:
     [
         {"first": 0.05},
         {"first": float("nan")},
+        *({option: "1"} for option in ("first", "factor", "maximum", "jitter")),
         {"factor": 0.5},
         {"maximum": 0.5},
         {"jitter": 1},
@@ -67,23 +68,35 @@ def test_the_delay_of_a_retry() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("option", "values"),
     [
-        {"concurrency": 0},
-        {"concurrency": 1.5},
-        {"prefetch": -1},
-        {"timeout": 0},
-        {"ack_wait": 2.9},
-        {"retry": 3},
-        {"decode": "pickle"},
-        {"filter_subject": "a", "filter_subjects": ["b"]},
+        ("concurrency", [0, 1.5]),
+        ("prefetch", [-1]),
+        ("timeout", [0, "10", None]),
+        ("soft_timeout", [0, 600]),
+        ("ack_wait", [2.9, "30"]),
+        ("park_after", ["60"]),
+        ("retry", [3]),
+        ("reject_on", [ValueError, [ValueError()]]),
+        ("retry_on", [ValueError, "ValueError"]),
+        ("decode", ["pickle", ["json"]]),
+        ("ack", [["after"]]),
+        ("deliver", ["last", 0, True, 1.5, None]),
+        ("stream", [None]),
+        ("consumer", [""]),
+        ("filter_subject", [1]),
+        ("filter_subjects", ["a.b", [1]]),
     ],
 )
-def test_the_options_of_a_handler_are_checked(wrong: dict[str, Any]) -> None:
-    """The error names the option, and nothing is added to the worker."""
+def test_the_options_of_a_handler_are_checked(option: str, values: list[Any]) -> None:
+    """The error names the option, also for a value of another type; the worker has no handler."""
     worker = Worker()
-    with pytest.raises(InvalidOptionError, match=next(reversed(wrong))):
-        worker.handler(stream="S", consumer="C", **wrong)(print)
+    for value in values:
+        with pytest.raises(InvalidOptionError) as caught:
+            worker.handler(**{"stream": "S", "consumer": "C", option: value})(print)
+        assert caught.value.option == option
+    with pytest.raises(InvalidOptionError, match="filter_subjects"):
+        worker.handler(stream="S", consumer="C", filter_subject="a", filter_subjects=["b"])(print)
     assert worker.handlers == []
 
 
@@ -150,12 +163,30 @@ def test_two_handlers_of_one_consumer_are_refused() -> None:
     assert [each.stream for each in worker.handlers] == ["S", "T"]
 
 
-def test_the_options_of_a_worker_are_checked() -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ensure": "all"},
+        {"drain_timeout": -1},
+        {"drain_timeout": "25"},
+        {"report": "all"},
+        {"trace": "child"},
+    ],
+)
+def test_the_options_of_a_worker_are_checked(wrong: dict[str, Any]) -> None:
     """Unknown values are refused before anything is opened."""
-    with pytest.raises(InvalidOptionError, match="ensure"):
-        Worker(ensure="all")
-    with pytest.raises(InvalidOptionError, match="drain_timeout"):
-        Worker(drain_timeout=-1)
+    with pytest.raises(InvalidOptionError, match=next(iter(wrong))):
+        Worker(**wrong)
+
+
+def test_hooks_and_schedules_are_checked() -> None:
+    """The error names all events, or the option of the schedule."""
+    worker = Worker()
+    with pytest.raises(InvalidOptionError, match="lease_lost"):
+        worker.on("finished")  # type: ignore[arg-type]
+    for cron in ("0 5 * *", "@every 5s", 5):
+        with pytest.raises(InvalidOptionError, match="cron"):
+            worker.schedule("x", subject="jobs.x", cron=cron)(bytes)
 
 
 def test_the_length_of_a_lease() -> None:
