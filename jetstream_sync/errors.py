@@ -657,8 +657,9 @@ class ServerTooOldError(JetStreamError):
     """
     The server is too old for a request.
 
-    A request or message was not sent. A config was sent, and the server applied the fields that it
-    knows: a created stream or consumer was deleted again, or ``outcome`` names what an update changed.
+    A request or message was not sent. A config was sent, and servers from 2.12 on refuse it. Earlier ones
+    apply the fields that they know: a created stream or consumer was deleted again, or ``outcome`` names
+    what an update changed.
     """
 
     feature: str
@@ -670,7 +671,8 @@ class ServerTooOldError(JetStreamError):
     outcome: str = ""
 
     def __str__(self) -> str:
-        text = f"{self.feature} needs nats-server {self.needs}; this server is {self.version}"
+        verb = "need" if len(self.fields) > 1 else "needs"
+        text = f"{self.feature} {verb} nats-server {self.needs}; this server is {self.version}"
         return f"{text}; {self.outcome}" if self.outcome else text
 
 

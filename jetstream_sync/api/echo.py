@@ -1,13 +1,15 @@
-"""Detection of config fields that a server ignored."""
+"""Detection of config fields that a server does not know."""
 
 # A server that does not know a field ignores it silently and replies with the config that it applied. The
 # requested config is therefore compared with the reply, at every depth: the fields that are newer than the
 # oldest supported server, and those that this version does not know. A different value is a normalization by
 # the server and counts as applied; only an absent field was ignored. Older fields are known to every server:
 # one that is absent was dropped for a reason, as is the duplicate window of a mirror in a cluster.
+# Servers from 2.12 on refuse a request with an unknown field, and name the first one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, fields
 from typing import Any, Final
@@ -18,6 +20,8 @@ Release = tuple[int, int]
 
 #: The oldest supported release, which a config without a release comes from.
 _OLDEST: Final = (2, 10)
+#: How a server names a field that it does not know; the text is that of Go's JSON decoder.
+_UNKNOWN_FIELD: Final = re.compile('unknown field "(.+)"')
 
 
 def release(version: str) -> Release | None:
@@ -30,6 +34,24 @@ def release(version: str) -> Release | None:
 def server_release(metadata: Mapping[str, str] | None) -> Release | None:
     """Return the release of the server that sent a config; ``None`` if older than 2.11."""
     return release((metadata or {}).get("_nats.ver", ""))
+
+
+def fields_refused(asked: Record, description: str) -> dict[str, Release | None]:
+    """Return the field that the error of a server names as unknown, with the release that it needs."""
+    found = _UNKNOWN_FIELD.search(description)
+    return {} if found is None else {found[1]: _since(asked, found[1])}
+
+
+def _since(asked: Any, name: str) -> Release | None:
+    """Return the release that a field of a record, or of one inside, needs; ``None``: unknown."""
+    inside: list[Any] = asked if isinstance(asked, list) else []
+    if isinstance(asked, Record):
+        inside = [getattr(asked, each.name) for each in fields(asked)]
+        for each in fields(asked):
+            if each.name == name:
+                since: Release | None = each.metadata.get("since")
+                return since
+    return next(filter(None, (_since(value, name) for value in inside)), None)
 
 
 def fields_left_out(asked: Record, given: Record) -> dict[str, Release | None]:

@@ -1,14 +1,14 @@
 """Send requests to the JetStream API and check what the server supports."""
 
 # There are two ways to find out that a server is too old. The reply to a config contains the config as
-# the server understood it, see `api.echo`; servers from 2.12 on refuse unknown fields themselves
-# (`BadRequestError`). For messages and requests there is the API level (ADR-44). It is requested once
+# the server understood it, see `api.echo`; servers from 2.12 on refuse unknown fields themselves. For messages and requests there is the API level (ADR-44). It is requested once
 # per transport, because a reconnect may lead to another server.
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import MISSING, dataclass
 from dataclasses import fields as fields_of
@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from ..api.echo import Release, fields_left_out, release, server_release
+from ..api.echo import Release, fields_left_out, fields_refused, release, server_release
 from ..api.routes import Routes
 from ..api.stream import StreamInfo
 from ..client.core import ConnectionCore
@@ -24,6 +24,7 @@ from ..client.mailbox import MessageReceiver
 from ..codec import Record, decode, dumps, encode, loads
 from ..errors import (
     APIError,
+    BadRequestError,
     Error,
     InvalidOptionError,
     InvalidResponseError,
@@ -389,6 +390,10 @@ _LEVELS: Final = {1: (2, 11), 2: (2, 12), 4: (2, 14)}
 _OLDER: Final = "older than 2.11"
 
 
+#: The error code of a request with a field that the server does not know.
+_INVALID_JSON: Final = 10025
+
+
 class EchoCheck:
     """Compares the config of a create or update with the answer; made right before the request."""
 
@@ -397,6 +402,18 @@ class EchoCheck:
         self._what = what
         self._asked = asked
         self._started = monotonic()
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Raise `ServerTooOldError` if the server refuses the request because it does not know a field."""
+        try:
+            yield
+        except BadRequestError as error:
+            refused = fields_refused(self._asked, error.description)
+            if error.err_code != _INVALID_JSON or not refused:
+                raise
+            version = self._api.core.info.version
+            raise self._error(refused, version, "nothing was changed") from error
 
     def left_out(self, given: Record) -> dict[str, Release | None]:
         """Return the fields that the server omitted in its reply, with the release that each requires."""
@@ -419,6 +436,10 @@ class EchoCheck:
             version = ".".join(map(str, sender))
         elif (release(version) or (2, 11)) >= (2, 11):
             version = _OLDER  # another one than the one that we are connected to
+        return self._error(fields, version, outcome)
+
+    @staticmethod
+    def _error(fields: dict[str, Release | None], version: str, outcome: str) -> ServerTooOldError:
         needs = max((needed for needed in fields.values() if needed), default=None)
         return ServerTooOldError(
             ", ".join(fields),

@@ -362,7 +362,7 @@ def commit_batch(api: APIRequests, messages: _Messages, deadline: Deadline) -> P
     """Store the messages of a batch; see `JetStream.publish_batch` for the errors."""
     if not messages.items:
         raise InvalidOptionError("messages", [], "a batch needs at least one message")
-    require_level(api, 2, "atomic batches", deadline)
+    require_level(api, 2, "an atomic batch", deadline)
     core = api.core
     subjects = frozenset(subject for subject, _, _ in messages.items)
     wait, unanswered = DEFAULT_RETRIES.wait_s, 0

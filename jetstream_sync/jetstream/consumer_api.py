@@ -101,7 +101,8 @@ def add_consumer(
         require_level(api, 1, "pedantic", deadline)
         body["pedantic"] = True
     check = EchoCheck(api, f"consumer {name!r} of stream {stream!r}", config)
-    info = api.ask_for(ConsumerInfo, route, body, deadline)
+    with check.request():
+        info = api.ask_for(ConsumerInfo, route, body, deadline)
     if fields := check.left_out(info.config):
         if action != UPDATE and (is_ours or check.is_new(info.created, info.ts)):
             outcome = check.removed(lambda: delete_consumer(api, stream, name))

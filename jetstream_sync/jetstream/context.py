@@ -213,7 +213,8 @@ class JetStream(
         name = check_stream_name(config.name)
         body = self._body(config, pedantic)
         check = EchoCheck(self._api, f"stream {name!r}", config)
-        info = info_of(self._api.ask(self._api.routes.to("STREAM.CREATE", name), body))
+        with check.request():
+            info = info_of(self._api.ask(self._api.routes.to("STREAM.CREATE", name), body))
         if fields := check.left_out(info.config):
             # Messages that were published in the meantime are not deleted; those of a mirror or source are
             # copies.
@@ -229,7 +230,8 @@ class JetStream(
         name = check_stream_name(config.name)
         body = self._body(config, pedantic)
         check = EchoCheck(self._api, f"stream {name!r}", config)
-        info = info_of(self._api.ask(self._api.routes.to("STREAM.UPDATE", name), body))
+        with check.request():
+            info = info_of(self._api.ask(self._api.routes.to("STREAM.UPDATE", name), body))
         if fields := check.left_out(info.config):
             raise check.refuse(fields, info.config, check.updated(fields))
         return Stream(self._api, info)
@@ -488,7 +490,7 @@ class JetStream(
                 without data.
             StreamSubjectOverlapError: another stream has one of the subjects.
             ServerTooOldError: the server does not support some of the fields of the config, which the
-                error names; the restored stream was deleted.
+                error names; no stream is left.
             InvalidNameError: the name is invalid.
             ConnectionLostError: the connection was lost; start again.
             APIError: the server returned an error.
@@ -497,7 +499,8 @@ class JetStream(
         """
         name = info.config.name
         check = EchoCheck(self._api, f"stream {name!r}", info.config)
-        restored = restore(self._api, info, data, timeout, final_timeout)
+        with check.request():
+            restored = restore(self._api, info, data, timeout, final_timeout)
         if fields := check.left_out(restored.config):
             outcome = check.removed(lambda: self.delete_stream(name))
             raise check.refuse(fields, restored.config, outcome)
@@ -703,7 +706,7 @@ class JetStream(
             merged[SCHEDULE_TTL] = ttl_text(ttl)
         deadline = self._api.deadline(timeout)
         is_new = at is None or source is not None or rollup
-        require_level(self._api, 4 if is_new else 2, "schedules", deadline)
+        require_level(self._api, 4 if is_new else 2, "a schedule", deadline)
         return self.publish(subject, payload, deadline.left(), headers=merged, msg_id=msg_id)
 
     def cancel_schedule(self, subject: str) -> bool:

@@ -295,7 +295,7 @@ class ConsumerGroup:
         wait = seconds(duration(ack_wait, "ack_wait"))
         if wait <= 0:
             raise InvalidOptionError("ack_wait", ack_wait, "must be above 0")
-        require_level(self._api, 1, "consumer groups")
+        require_level(self._api, 1, "a consumer group")
         config = ConsumerConfig(
             ack_policy=AckPolicy.EXPLICIT,
             ack_wait=timedelta(seconds=wait),
@@ -570,7 +570,7 @@ class ConsumerGroups:
         for member in config.member_names:
             check_consumer_name(member, new=True)
         config.check()
-        require_level(self._api, 1, "consumer groups")
+        require_level(self._api, 1, "a consumer group")
         replicas = self._js.get_stream(stream).cached_info.config.num_replicas
         bucket = cls._bucket
         try:

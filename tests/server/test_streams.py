@@ -414,14 +414,6 @@ def test_what_is_not_known_is_sent_back_on_update(nc: Connection) -> None:
     assert sent == [{**config, "max_msgs": 5}]
 
 
-@pytest.mark.server(">=2.12")
-def test_a_server_refuses_a_field_that_it_does_not_know(js: JetStream, stream_name: str) -> None:
-    """The fields of `extra` are sent to the server, and its refusal is returned."""
-    config = StreamConfig(name=stream_name, storage="memory", extra={"future_field": 1})
-    with within(1), pytest.raises(BadRequestError, match="future_field"):
-        js.create_stream(config)
-
-
 # --- purging ------------------------------------------------------------------------------------
 
 SUBJECTS = ("a.1", "b.1", "a.2", "a.1", "b.1")
