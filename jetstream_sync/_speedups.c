@@ -17,7 +17,8 @@
  * `settle_futures` settles runs of them. `parse_pub_ack` parses ordinary acknowledgements.
  *
  * `PackedRun` holds received messages for receivers that take whole columns. `run_column`, `run_numbers`,
- * `split_headers` and `split_direct` make such columns, for `jetstream_sync.spark`.
+ * `split_headers` and `split_direct` make such columns, for `jetstream_sync.spark`. `are_subjects`,
+ * `join_commands`, `row_digests` and `add_digests` check, encode and identify rows that are given as columns.
  *
  * `jetstream_sync/speedups.py` selects this module or its twin in Python.
  */
@@ -1480,6 +1481,363 @@ split_direct(PyObject *Py_UNUSED(module), PyObject *args)
     return result;
 }
 
+/* --- rows to publish ------------------------------------------------------------------------------------- */
+
+/* The columns of rows. There are no ids or no header lines if their column is empty. */
+enum { ROW_SUBJECTS, ROW_IDS, ROW_LINES, ROW_DATA, ROW_COLUMNS };
+
+/* Check the columns of rows. Return 0 after an error; `close_rows` must follow in any case. */
+static int
+open_rows(Texts *columns)
+{
+    for (int i = 0; i < ROW_COLUMNS; i++) {
+        if (!open_texts(&columns[i])) {
+            return 0;
+        }
+        int optional = i == ROW_IDS || i == ROW_LINES;
+        if (columns[i].count != columns[ROW_SUBJECTS].count && !(optional && columns[i].count == 0)) {
+            PyErr_SetString(PyExc_ValueError, "the columns have different lengths");
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static void
+close_rows(Texts *columns)
+{
+    for (int i = 0; i < ROW_COLUMNS; i++) {
+        close_texts(&columns[i]);
+    }
+}
+
+/* Return a value of an optional column, empty if there is none. */
+static Word
+optional_text(const Texts *texts, Py_ssize_t index)
+{
+    return texts->count ? text_at(texts, index) : (Word){"", 0};
+}
+
+PyDoc_STRVAR(are_subjects_doc,
+"are_subjects(offsets, data, /)\n"
+"--\n"
+"\n"
+"Return whether all texts of a column are valid, usual subjects to publish to.");
+
+static PyObject *
+are_subjects(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Texts subjects;
+    PyObject *result = NULL;
+    if (!PyArg_ParseTuple(args, "y*y*:are_subjects", &subjects.offset_buffer, &subjects.data_buffer)) {
+        return NULL;
+    }
+    if (open_texts(&subjects)) {
+        int valid = 1;
+        for (Py_ssize_t i = 0; valid && i < subjects.count; i++) {
+            valid = is_subject(text_at(&subjects, i));
+        }
+        result = PyBool_FromLong(valid);
+    }
+    close_texts(&subjects);
+    return result;
+}
+
+/* Append the command of a row. Return 0 if its header block and payload exceed the limit. */
+static int
+append_row(Text *text, const Texts *columns, Py_ssize_t index, Word head, Word reply, Py_ssize_t number,
+           Py_ssize_t limit)
+{
+    static const char id_name[] = "Nats-Msg-Id: ";
+    char digits[MAX_DIGITS + 2];
+    Text number_text = {digits, 0, sizeof(digits)};
+    Word subject = text_at(&columns[ROW_SUBJECTS], index), data = text_at(&columns[ROW_DATA], index);
+    Word id = optional_text(&columns[ROW_IDS], index), lines = optional_text(&columns[ROW_LINES], index);
+    if (number && !(append_number(&number_text, number + index) && append(&number_text, "\r\n", 2))) {
+        return 0;
+    }
+    Py_ssize_t id_size = id.length ? (Py_ssize_t)sizeof(id_name) - 1 + id.length + 2 : 0;
+    Py_ssize_t size = head.length + number_text.length + id_size + lines.length + 2;
+    return size + data.length <= limit
+        && append(text, "HPUB ", 5) && append(text, subject.start, subject.length) && append(text, " ", 1)
+        && (!reply.length || (append(text, reply.start, reply.length) && append(text, " ", 1)))
+        && append_number(text, size) && append(text, " ", 1) && append_number(text, size + data.length)
+        && append(text, "\r\n", 2) && append(text, head.start, head.length)
+        && append(text, digits, number_text.length)
+        && (!id.length || (append(text, id_name, sizeof(id_name) - 1) && append(text, id.start, id.length)
+                           && append(text, "\r\n", 2)))
+        && append(text, lines.start, lines.length) && append(text, "\r\n", 2)
+        && append(text, data.start, data.length) && append(text, "\r\n", 2);
+}
+
+PyDoc_STRVAR(join_commands_doc,
+"join_commands(subjects, ids, lines, data, head, reply, number, limit, /)\n"
+"--\n"
+"\n"
+"Return the commands that publish rows, given as pairs of offsets and bytes; there may be no ids and no header\n"
+"lines. The header block of a row begins with the head; then follow the number of the row, counted from the\n"
+"given one, unless that is 0, the id and the header lines. ``None``: a header block with its payload exceeds\n"
+"the limit.");
+
+static PyObject *
+join_commands(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    /* HPUB, two sizes, the number, the header of the id, spaces and line ends. */
+    const Py_ssize_t most = 3 * MAX_DIGITS + 64;
+    Texts columns[ROW_COLUMNS];
+    Word head, reply;
+    Py_ssize_t number, limit, total = 0;
+    PyObject *result = NULL;
+    if (!PyArg_ParseTuple(args, "(y*y*)(y*y*)(y*y*)(y*y*)y#y#nn:join_commands",
+                          &columns[0].offset_buffer, &columns[0].data_buffer,
+                          &columns[1].offset_buffer, &columns[1].data_buffer,
+                          &columns[2].offset_buffer, &columns[2].data_buffer,
+                          &columns[3].offset_buffer, &columns[3].data_buffer,
+                          &head.start, &head.length, &reply.start, &reply.length, &number, &limit)) {
+        return NULL;
+    }
+    if (open_rows(columns)) {
+        Py_ssize_t count = columns[ROW_SUBJECTS].count;
+        for (int i = 0; i < ROW_COLUMNS; i++) {
+            total += columns[i].total;
+        }
+        result = PyBytes_FromStringAndSize(NULL, total + count * (head.length + reply.length + most));
+        if (result != NULL) {
+            Text text = {PyBytes_AS_STRING(result), 0, PyBytes_GET_SIZE(result)};
+            Py_ssize_t done = 0;
+            while (done < count && append_row(&text, columns, done, head, reply, number, limit)) {
+                done++;
+            }
+            if (done < count) {
+                Py_SETREF(result, Py_NewRef(Py_None));
+            }
+            else {
+                _PyBytes_Resize(&result, text.length);
+            }
+        }
+    }
+    close_rows(columns);
+    return result;
+}
+
+/* The bytes of a digest. */
+#define DIGEST 12
+#define BLOCK 128
+
+/* The state of BLAKE2b (RFC 7693), without a key. */
+typedef struct {
+    uint64_t state[8], length;
+    size_t used;
+    unsigned char block[BLOCK];
+} Hash;
+
+static const uint64_t hash_start[8] = {
+    0x6a09e667f3bcc908, 0xbb67ae8584caa73b, 0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1,
+    0x510e527fade682d1, 0x9b05688c2b3e6c1f, 0x1f83d9abfb41bd6b, 0x5be0cd19137e2179,
+};
+
+static uint64_t
+rotate(uint64_t value, int bits)
+{
+    return value >> bits | value << (64 - bits);
+}
+
+#define MIX(a, b, c, d, one, other)                                                                             \
+    v[a] += v[b] + words[one];                                                                                  \
+    v[d] = rotate(v[d] ^ v[a], 32);                                                                             \
+    v[c] += v[d];                                                                                               \
+    v[b] = rotate(v[b] ^ v[c], 24);                                                                             \
+    v[a] += v[b] + words[other];                                                                                \
+    v[d] = rotate(v[d] ^ v[a], 16);                                                                             \
+    v[c] += v[d];                                                                                               \
+    v[b] = rotate(v[b] ^ v[c], 63);
+
+#define ROUND(at)                                                                                               \
+    MIX(0, 4, 8, 12, at[0], at[1])                                                                              \
+    MIX(1, 5, 9, 13, at[2], at[3])                                                                              \
+    MIX(2, 6, 10, 14, at[4], at[5])                                                                             \
+    MIX(3, 7, 11, 15, at[6], at[7])                                                                             \
+    MIX(0, 5, 10, 15, at[8], at[9])                                                                             \
+    MIX(1, 6, 11, 12, at[10], at[11])                                                                           \
+    MIX(2, 7, 8, 13, at[12], at[13])                                                                            \
+    MIX(3, 4, 9, 14, at[14], at[15])
+
+/* Add the block to the state. */
+static void
+compress(Hash *hash, int is_last)
+{
+    static const unsigned char order[10][16] = {
+        {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
+        {14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3},
+        {11, 8, 12, 0, 5, 2, 15, 13, 10, 14, 3, 6, 7, 1, 9, 4},
+        {7, 9, 3, 1, 13, 12, 11, 14, 2, 6, 5, 10, 4, 0, 15, 8},
+        {9, 0, 5, 7, 2, 4, 10, 15, 14, 1, 11, 12, 6, 8, 3, 13},
+        {2, 12, 6, 10, 0, 11, 8, 3, 4, 13, 7, 5, 15, 14, 1, 9},
+        {12, 5, 1, 15, 14, 13, 4, 10, 0, 7, 6, 3, 9, 2, 8, 11},
+        {13, 11, 7, 14, 12, 1, 3, 9, 5, 0, 15, 4, 8, 6, 2, 10},
+        {6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5},
+        {10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0},
+    };
+    uint64_t v[16], words[16];
+    memcpy(words, hash->block, sizeof(words));
+    memcpy(v, hash->state, sizeof(hash->state));
+    memcpy(v + 8, hash_start, sizeof(hash_start));
+    v[12] ^= hash->length;
+    v[14] = is_last ? ~v[14] : v[14];
+    /* Without a loop the compiler knows the indices of the words. */
+    ROUND(order[0]) ROUND(order[1]) ROUND(order[2]) ROUND(order[3]) ROUND(order[4]) ROUND(order[5])
+    ROUND(order[6]) ROUND(order[7]) ROUND(order[8]) ROUND(order[9]) ROUND(order[0]) ROUND(order[1])
+    for (int i = 0; i < 8; i++) {
+        hash->state[i] ^= v[i] ^ v[i + 8];
+    }
+}
+
+static void
+add_to_hash(Hash *hash, Word text)
+{
+    while (text.length > 0) {
+        if (hash->used == BLOCK) {
+            hash->length += BLOCK;
+            compress(hash, 0);
+            hash->used = 0;
+        }
+        size_t size = BLOCK - hash->used < (size_t)text.length ? BLOCK - hash->used : (size_t)text.length;
+        memcpy(hash->block + hash->used, text.start, size);
+        hash->used += size;
+        text.start += size;
+        text.length -= (Py_ssize_t)size;
+    }
+}
+
+/* Append the digest of a row: of the length of its subject, its subject, header lines and payload. */
+static void
+add_row_digest(Column *digests, const Texts *columns, Py_ssize_t index)
+{
+    char number_bytes[MAX_DIGITS + 8];
+    Text number_text = {number_bytes, 0, sizeof(number_bytes)};
+    Word subject = text_at(&columns[ROW_SUBJECTS], index), lines = optional_text(&columns[ROW_LINES], index);
+    Hash hash = {.used = 0};
+    memcpy(hash.state, hash_start, sizeof(hash_start));
+    hash.state[0] ^= 0x01010000 ^ DIGEST;
+    append_number(&number_text, subject.length);
+    append(&number_text, " ", 1);
+    add_to_hash(&hash, (Word){number_bytes, number_text.length});
+    add_to_hash(&hash, subject);
+    if (lines.length) {
+        number_text.length = 0;
+        append(&number_text, "\r\n", 2);
+        append_number(&number_text, lines.length);
+        append(&number_text, "\r\n", 2);
+        add_to_hash(&hash, (Word){number_bytes, number_text.length});
+        add_to_hash(&hash, lines);
+    }
+    add_to_hash(&hash, text_at(&columns[ROW_DATA], index));
+    hash.length += hash.used;
+    memset(hash.block + hash.used, 0, BLOCK - hash.used);
+    compress(&hash, 1);
+    add_bytes(digests, hash.state, DIGEST);
+}
+
+PyDoc_STRVAR(row_digests_doc,
+"row_digests(prefix, subjects, lines, data, /)\n"
+"--\n"
+"\n"
+"Return the prefix and the digest of each row, given as for `join_commands`; ``None`` on a big-endian machine.");
+
+static PyObject *
+row_digests(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    static const int32_t none = 0;
+    Texts columns[ROW_COLUMNS];
+    Word prefix;
+    PyObject *result = NULL;
+    if (PY_BIG_ENDIAN) {
+        Py_RETURN_NONE;
+    }
+    memset(columns, 0, sizeof(columns));
+    if (!PyArg_ParseTuple(args, "y#(y*y*)(y*y*)(y*y*):row_digests", &prefix.start, &prefix.length,
+                          &columns[0].offset_buffer, &columns[0].data_buffer,
+                          &columns[ROW_LINES].offset_buffer, &columns[ROW_LINES].data_buffer,
+                          &columns[ROW_DATA].offset_buffer, &columns[ROW_DATA].data_buffer)) {
+        return NULL;
+    }
+    if (PyBuffer_FillInfo(&columns[ROW_IDS].offset_buffer, NULL, (void *)&none, sizeof(none), 1, 0) == 0
+        && open_rows(columns)) {
+        Py_ssize_t count = columns[ROW_SUBJECTS].count;
+        result = PyBytes_FromStringAndSize(NULL, count * (prefix.length + DIGEST));
+        if (result != NULL) {
+            Column digests = {PyBytes_AS_STRING(result), 0, 0};
+            for (Py_ssize_t i = 0; i < count; i++) {
+                add_bytes(&digests, prefix.start, prefix.length);
+                add_row_digest(&digests, columns, i);
+            }
+        }
+    }
+    close_rows(columns);
+    return result;
+}
+
+/* Add a digest to a table whose size is a power of two. Return whether it is there; -1: the table is full. */
+static int
+add_digest(char *table, size_t slots, const char *digest)
+{
+    static const char empty[DIGEST];
+    uint64_t place;
+    memcpy(&place, digest, sizeof(place));
+    for (size_t probe = 0; probe < slots; probe++) {
+        char *slot = table + ((place + probe) & (slots - 1)) * DIGEST;
+        if (memcmp(slot, digest, DIGEST) == 0) {
+            return 1;
+        }
+        if (memcmp(slot, empty, DIGEST) == 0) {
+            memcpy(slot, digest, DIGEST);
+            return 0;
+        }
+    }
+    return -1;
+}
+
+PyDoc_STRVAR(add_digests_doc,
+"add_digests(table, digests, stride, /)\n"
+"--\n"
+"\n"
+"Add digests, each at the end of a stride, to a table, and return a byte for each: 1 if it was in the table.\n"
+"A table is a buffer of zeros for a power of two of digests, which must not become full; another table can be\n"
+"added, too.");
+
+static PyObject *
+add_digests(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Py_buffer table, digests;
+    Py_ssize_t stride;
+    PyObject *result = NULL;
+    if (!PyArg_ParseTuple(args, "w*y*n:add_digests", &table, &digests, &stride)) {
+        return NULL;
+    }
+    size_t slots = (size_t)table.len / DIGEST;
+    if (stride < DIGEST || digests.len % stride || slots == 0 || (slots & (slots - 1))
+        || slots * DIGEST != (size_t)table.len) {
+        PyErr_SetString(PyExc_ValueError, "the sizes of the table or the digests are wrong");
+    }
+    else {
+        result = PyBytes_FromStringAndSize(NULL, digests.len / stride);
+        const char *digest = (const char *)digests.buf + stride - DIGEST;
+        for (Py_ssize_t i = 0; result != NULL && i < digests.len / stride; i++, digest += stride) {
+            int found = add_digest(table.buf, slots, digest);
+            if (found < 0) {
+                PyErr_SetString(PyExc_ValueError, "the table is full");
+                Py_CLEAR(result);
+            }
+            else {
+                PyBytes_AS_STRING(result)[i] = (char)found;
+            }
+        }
+    }
+    PyBuffer_Release(&table);
+    PyBuffer_Release(&digests);
+    return result;
+}
+
 /* --- the module ------------------------------------------------------------------------------------------ */
 
 static int
@@ -1505,10 +1863,14 @@ add_types(PyObject *module)
 }
 
 static PyMethodDef module_functions[] = {
+    {"add_digests", add_digests, METH_VARARGS, add_digests_doc},
+    {"are_subjects", are_subjects, METH_VARARGS, are_subjects_doc},
     {"encode_command", (PyCFunction)(void (*)(void))encode_command, METH_FASTCALL, encode_command_doc},
     {"encode_message", (PyCFunction)(void (*)(void))encode_message, METH_FASTCALL, encode_message_doc},
+    {"join_commands", join_commands, METH_VARARGS, join_commands_doc},
     {"parse_pub_ack", parse_pub_ack, METH_VARARGS, parse_pub_ack_doc},
     {"read_messages", read_messages, METH_VARARGS, read_messages_doc},
+    {"row_digests", row_digests, METH_VARARGS, row_digests_doc},
     {"run_column", run_column, METH_VARARGS, run_column_doc},
     {"run_numbers", run_numbers, METH_VARARGS, run_numbers_doc},
     {"settle_futures", settle_futures, METH_VARARGS, settle_futures_doc},

@@ -104,6 +104,27 @@ split_direct: (
     Callable[[Any, bytes], tuple[bytes, bytes, bytes, bytes, bytes, bytes] | None] | None
 ) = None
 
+#: A column of bytes: its offsets and its bytes, see `jetstream_sync.spark.bytes_column`.
+Texts: TypeAlias = tuple[Any, bytes]
+
+#: Returns whether all texts of a column are valid, usual subjects. Arguments: offsets and bytes. ``None``: the
+#: extension is not in use. So are the following.
+are_subjects: Callable[[Any, bytes], bool] | None = None
+
+#: Returns the commands that publish rows. Arguments: subjects, ids, header lines and payloads; the start of each
+#: header block; the reply subject; the number of the first row, which is added to that start, 0 for none; and the
+#: largest size of headers and payload. ``None``: a row is larger.
+join_commands: (
+    Callable[[Texts, Texts, Texts, Texts, bytes, bytes, int, int], bytes | None] | None
+) = None
+
+#: Returns a prefix and a digest for each row. Arguments: the prefix, subjects, header lines and payloads.
+row_digests: Callable[[bytes, Texts, Texts, Texts], bytes | None] | None = None
+
+#: Adds digests of 12 bytes to a table of a power of two of them, and returns a byte for each: 1 if it was there.
+#: Arguments: the table, joined items that end with digests, and the size of an item.
+add_digests: Callable[[bytearray, bytes | bytearray, int], bytes] | None = None
+
 #: Base class of `jetstream_sync.client.writer.FastWriter`; ``None``: the extension is not in use.
 OutputBuffer: type[Any] | None = None
 

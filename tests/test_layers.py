@@ -192,7 +192,7 @@ BROAD_HANDLERS = {
 
 # What the layers above `client` use of the connection core: its methods, not its parts.
 CORE_INTERFACE = """
-address closed_reason info internal max_payload name options reconnects status
+address closed_reason info internal max_payload name options packed_sids reconnects status
 check_not_forked encode_command encode_message encode_subject publish request send send_buffered
 send_deferred add_subscription add_subscription_deferred direct drain_subscriptions end_direct_reads
 flush new_inbox remove_subscription remove_subscription_deferred report_error timed_out

@@ -101,18 +101,18 @@ class AtomicBatchSender(MessageReceiver):
 
     def commit(
         self,
+        buffer: bytes,
+        count: int,
         reply: bytes,
-        commands: list[bytes],
         answered: Iterable[int],
         subjects: frozenset[bytes],
         deadline: Deadline,
     ) -> PubAck:
-        """Send the messages of a batch; return the acknowledgement of the last one."""
+        """Send the commands of a number of messages; return the acknowledgement of the last one."""
         self._subjects = subjects
         self._events.items.clear()
-        buffer = b"".join(commands)
-        self._core.send(buffer, len(commands), len(buffer), deadline)
-        return self._wait(reply, len(commands), set(answered), deadline)
+        self._core.send(buffer, count, len(buffer), deadline)
+        return self._wait(reply, count, set(answered), deadline)
 
     def _wait(self, reply: bytes, last: int, missing: set[int], deadline: Deadline) -> PubAck:
         """Wait for the replies to a batch."""
@@ -371,7 +371,8 @@ def commit_batch(api: APIRequests, messages: _Messages, deadline: Deadline) -> P
         try:
             batch, reply = sender.new_batch()
             commands, answered = messages.commands(batch, reply)
-            return sender.commit(reply, commands, answered, subjects, deadline)
+            buffer = b"".join(commands)
+            return sender.commit(buffer, len(commands), reply, answered, subjects, deadline)
         except (NoStreamResponseError, TooManyBatchesError) as error:
             # Nothing was stored: the stream has no leader, or has too many open batches.
             unanswered += isinstance(error, NoStreamResponseError)

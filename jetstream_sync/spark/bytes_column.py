@@ -25,6 +25,16 @@ class BytesColumn(Sequence[bytes]):
         values = list(values)
         return cls(array("i", accumulate(map(len, values), initial=0)), b"".join(values))
 
+    @classmethod
+    def of_width(cls, data: bytes, width: int) -> BytesColumn:
+        """Return objects of one size as a column, given joined."""
+        return cls(array("i", range(0, len(data) + 1, width)), data)
+
+    @property
+    def parts(self) -> tuple[Any, bytes]:
+        """The offsets and the bytes, as the C extension takes them."""
+        return self.offsets, self.data
+
     @property
     def total_bytes(self) -> int:
         """The size of all objects."""

@@ -125,8 +125,10 @@ def _columns(
         return None, iter(())
     every = chain((first,), rest)
     if hasattr(first, "num_rows"):
+        from .writing.arrow_rows import arrow_columns  # noqa: PLC0415 - other rows need no PyArrow
+
         layout = RowLayout.of_names(first.schema.names)
-        return layout, map(layout.of_arrow, every)
+        return layout, (arrow_columns(layout, batch) for batch in every)
     if isinstance(first, (bytes, bytearray, memoryview, str)):
         layout = RowLayout.of_names(("data",))
         return layout, (layout.columns([part]) for part in _parts(every))

@@ -18,6 +18,8 @@ from jetstream_sync.spark.bytes_column import BytesColumn
 from jetstream_sync.spark.reading.header_columns import HeaderColumns
 from jetstream_sync.spark.retry import RowError
 from jetstream_sync.spark.schema import READ_TYPES, arrow_schema
+from jetstream_sync.spark.writing.arrow_rows import arrow_columns
+from jetstream_sync.spark.writing.rows import EncodedRows, RowColumns, RowEncoder, RowLayout
 
 if TYPE_CHECKING:
     from jetstream_sync import JetStream, Stream
@@ -74,6 +76,60 @@ def test_headers_of_many_messages(pairs: list[list[tuple[str, bytes]]]) -> None:
     in_c = made()
     with mock.patch.object(HeaderColumns, "_split", return_value=False):
         assert in_c == made()
+
+
+_MAPS = pa.map_(pa.string(), pa.list_(pa.string()))
+_STRUCTS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_NAMES = st.sampled_from(["A", "B-\xe9", "Nats-Msg-Id", "a b", ""])
+_VALUES = st.text("xy\r\n\0\xe9", max_size=3)
+
+
+def _encoded(columns: RowColumns, count: int) -> Any:
+    """Return the columns of encoded rows, or the error of one."""
+    try:
+        rows = RowEncoder(1, "S", "default").rows(columns, 0, count, 0)
+    except RowError as error:
+        return str(error)
+    return [list(getattr(rows, name)) for name in EncodedRows.__slots__]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "a.b", "a..b", "\xe9", "", None]),
+            st.binary(max_size=3) | st.none(),
+            st.dictionaries(_NAMES, st.lists(_VALUES, max_size=2) | st.none(), max_size=2)
+            | st.none(),
+            st.lists(st.tuples(_NAMES, _VALUES.map(str.encode)), max_size=2),
+            st.sampled_from(["one", "", "\r", None]),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    st.integers(0, 3),
+    st.sampled_from([_MAPS, _STRUCTS]),
+)
+def test_columns_of_arrow_are_written_as_their_values(
+    rows: list[tuple[Any, ...]], skipped: int, headers: pa.DataType
+) -> None:
+    """A batch, or a slice of one, is encoded as the same values one by one, or has the same error."""
+    subjects, data, maps, structs, ids = (list(column) for column in zip(*rows, strict=True))
+    pairs: list[Any] = maps
+    if headers is _STRUCTS:
+        pairs = [[{"key": name, "value": value} for name, value in row] for row in structs]
+    entries = [list(each.items()) if isinstance(each, dict) else each for each in pairs]
+    layout = RowLayout.of_names(("subject", "data", "headers", "msg_id"))
+    arrays = [
+        pa.array(subjects),
+        pa.array(data, pa.binary()),
+        pa.array(entries, headers),
+        pa.array(ids),
+    ]
+    batch = pa.RecordBatch.from_arrays(arrays, layout.names).slice(skipped)
+    values = layout.columns(column[skipped:] for column in (subjects, data, pairs, ids))
+    assert _encoded(arrow_columns(layout, batch), batch.num_rows) == _encoded(
+        values, batch.num_rows
+    )
 
 
 def test_reading_does_not_import_pandas() -> None:

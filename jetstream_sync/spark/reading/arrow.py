@@ -13,12 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..bytes_column import NO_BYTES
-from ..connections import connection
-from ..options import ReadOptions
-from ..retry import one_line_errors
-from ..schema import arrow_schema
-from .chunks import MAX_REQUEST_ROWS, Chunk
-from .columns import (
+from ..columns import (
     binary_column,
     first_numbers,
     number_column,
@@ -26,6 +21,11 @@ from .columns import (
     string_column,
     string_scalar,
 )
+from ..connections import connection
+from ..options import ReadOptions
+from ..retry import one_line_errors
+from ..schema import arrow_schema
+from .chunks import MAX_REQUEST_ROWS, Chunk
 from .header_columns import HeaderColumns
 from .range_reader import ReadPlan, read_chunks
 from .ranges import SequenceRange

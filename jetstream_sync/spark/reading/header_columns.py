@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from ...headers import MSG_ID, Headers, parse_headers
 from ...speedups import split_headers
 from ..bytes_column import NO_BYTES, BytesColumn
-from .columns import (
+from ..columns import (
     binary_column,
     first_numbers,
     offset_column,

@@ -157,7 +157,7 @@ class StoredIds:
 
     def missing(self, ids: Sequence[bytes]) -> Sequence[int]:
         """Return the indices of the ids that are not stored."""
-        if self.ids.isdisjoint(ids):
+        if not self.ids or self.ids.isdisjoint(ids):
             return range(len(ids))
         return [index for index, each in enumerate(ids) if each not in self.ids]
 

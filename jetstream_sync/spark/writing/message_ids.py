@@ -13,16 +13,18 @@ from binascii import b2a_base64
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
-from struct import iter_unpack
+from itertools import repeat
 from typing import Final, Protocol
 
+from ...speedups import add_digests, row_digests
+from ..bytes_column import BytesColumn
 from .rows import EncodedRows
 
 #: Hash sizes in bytes, of a row and of a write task; as multiples of 3 they need no base64 padding.
 _ROW_HASH: Final = 12
 _ORIGIN_HASH: Final = 9
-#: An id by content, for `struct`: base64 has 4 characters for 3 bytes.
-_ID_FORMAT: Final = f"{(_ORIGIN_HASH + _ROW_HASH) // 3 * 4}s"
+#: The size of the bytes of an id by content, which base64 encodes as 4 characters for each 3 of them.
+_CONTENT_SIZE: Final = _ORIGIN_HASH + _ROW_HASH
 #: Maximum number of cached subject hashers.
 _MAX_CACHED: Final = 4096
 
@@ -70,38 +72,65 @@ class _SubjectHashers(dict[bytes, Callable[[], blake2b]]):
 _hashers = _SubjectHashers()
 
 
-def row_digests(rows: EncodedRows) -> list[bytes]:
-    """Return a hash of each row, over everything that is stored of it."""
-    hashers = _hashers
-    result: list[bytes] = []
-    append = result.append
-    if rows.header_lines is None:
-        for subject, data in zip(rows.subjects, rows.data, strict=True):
-            hasher = hashers[subject]()
-            hasher.update(data)
-            append(hasher.digest())
-        return result
-    for subject, extra, data in zip(rows.subjects, rows.header_lines, rows.data, strict=True):
-        hasher = hashers[subject]()
-        if extra:
-            hasher.update(b"\r\n%d\r\n%b" % (len(extra), extra))
+def content_digests(prefix: bytes, rows: EncodedRows) -> bytes:
+    """Return the prefix and a hash of each row, over everything that is stored of it."""
+    columns = (rows.subjects.parts, rows.header_lines.parts, rows.data.parts)
+    made = None if row_digests is None else row_digests(prefix, *columns)
+    if made is not None:
+        return made
+    parts: list[bytes] = []
+    header_lines = rows.header_lines or repeat(b"")
+    for subject, lines, data in zip(rows.subjects, header_lines, rows.data, strict=False):
+        hasher = _hashers[subject]()
+        if lines:
+            hasher.update(b"\r\n%d\r\n%b" % (len(lines), lines))
         hasher.update(data)
-        append(hasher.digest())
-    return result
+        parts += prefix, hasher.digest()
+    return b"".join(parts)
+
+
+class _SeenContents:
+    """
+    The hashes of the rows so far.
+
+    With the C extension they take up to 32 bytes each, in a table that is at most three quarters full.
+    """
+
+    def __init__(self) -> None:
+        self._table = bytearray(_ROW_HASH * 1024)
+        self._count = 0
+        self._hashes: set[bytes] = set()
+
+    def add(self, contents: bytes) -> bytes:
+        """Add the hashes of rows, and return a byte for each: 1 if it was there."""
+        if add_digests is None:
+            return bytes(map(self._add, range(0, len(contents), _CONTENT_SIZE), repeat(contents)))
+        self._count += len(contents) // _CONTENT_SIZE
+        while self._count * _ROW_HASH * 4 > len(self._table) * 3:
+            smaller, self._table = self._table, bytearray(2 * len(self._table))
+            add_digests(self._table, smaller, _ROW_HASH)
+        return add_digests(self._table, contents, _CONTENT_SIZE)
+
+    def _add(self, start: int, contents: bytes) -> bool:
+        digest = contents[start + _ORIGIN_HASH : start + _CONTENT_SIZE]
+        if digest in self._hashes:
+            return True
+        self._hashes.add(digest)
+        return False
 
 
 class MessageIds(Protocol):
     """Assigns message ids to rows, which are passed in order and once."""
 
-    def of(self, rows: EncodedRows) -> list[bytes] | None:
-        """Return an id for each row, empty for none; ``None`` if no row has one."""
+    def of(self, rows: EncodedRows) -> BytesColumn:
+        """Return an id for each row, empty for none; no ids if no row has one."""
         ...
 
 
 class ColumnIds:
     """Ids from the column ``msg_id`` only."""
 
-    def of(self, rows: EncodedRows) -> list[bytes] | None:
+    def of(self, rows: EncodedRows) -> BytesColumn:
         """Return the ids of the column."""
         return rows.ids
 
@@ -112,58 +141,40 @@ class PositionIds:
     def __init__(self, task_id: WriteTaskId) -> None:
         self._prefix = task_id.prefix()
 
-    def of(self, rows: EncodedRows) -> list[bytes] | None:
+    def of(self, rows: EncodedRows) -> BytesColumn:
         """Return an id for each row; an id of the column takes precedence."""
         prefix = self._prefix
-        made = [b"%b%d" % (prefix, number) for number in rows.numbers]
-        return made if rows.ids is None else _prefer_own(rows.ids, made)
+        return _prefer_own(rows, BytesColumn.of(b"%b%d" % (prefix, each) for each in rows.numbers))
 
 
 class ContentIds:
-    """
-    Ids by the content of a row.
-
-    It stores a hash for each row, which takes about 100 bytes.
-    """
+    """Ids by the content of a row; it stores a hash for each row."""
 
     def __init__(self, task_id: WriteTaskId) -> None:
-        self._prefix = task_id.prefix()
         self._task_digest = task_id.digest()
-        self._seen: set[bytes] = set()
+        self._seen = _SeenContents()
         # How often a repeated content was seen after the first time.
         self._repeat_counts: dict[bytes, int] = {}
 
-    def of(self, rows: EncodedRows) -> list[bytes] | None:
+    def of(self, rows: EncodedRows) -> BytesColumn:
         """Return an id for each row; an id of the column takes precedence."""
-        if rows.ids is not None and all(rows.ids):
+        if rows.all_have_ids:
             return rows.ids
-        seen = self._seen
-        hashes = row_digests(rows)
-        expected = len(seen) + len(hashes)
-        if seen.isdisjoint(hashes):
-            seen.update(hashes)
-            if len(seen) == expected:
-                made = self._encode(hashes)
-                return made if rows.ids is None else _prefer_own(rows.ids, made)
-            # These rows contain repetitions, so count them one by one.
-            seen.difference_update(hashes)
-        made = [self._counted(each) for each in hashes]
-        return made if rows.ids is None else _prefer_own(rows.ids, made)
+        contents = content_digests(self._task_digest, rows)
+        repeated = self._seen.add(contents)
+        ids = BytesColumn.of_width(b2a_base64(contents, newline=False), _CONTENT_SIZE // 3 * 4)
+        if 1 in repeated:
+            ids = BytesColumn.of(map(self._numbered, ids, repeated))
+        return _prefer_own(rows, ids)
 
-    def _encode(self, hashes: list[bytes]) -> list[bytes]:
-        """Return the ids of different rows, all encoded at once."""
-        task = self._task_digest
-        text = b2a_base64(task + task.join(hashes), newline=False)
-        return [made for (made,) in iter_unpack(_ID_FORMAT, text)]
-
-    def _counted(self, digest: bytes) -> bytes:
-        made = self._prefix + b2a_base64(digest, newline=False)
-        if digest not in self._seen:
-            self._seen.add(digest)
+    def _numbered(self, made: bytes, is_repeated: int) -> bytes:
+        if not is_repeated:
             return made
-        count = self._repeat_counts[digest] = self._repeat_counts.get(digest, 0) + 1
+        count = self._repeat_counts[made] = self._repeat_counts.get(made, 0) + 1
         return b"%b-%d" % (made, count)
 
 
-def _prefer_own(own: list[bytes], made: list[bytes]) -> list[bytes]:
-    return [mine or other for mine, other in zip(own, made, strict=True)]
+def _prefer_own(rows: EncodedRows, made: BytesColumn) -> BytesColumn:
+    if not rows.ids:
+        return made
+    return BytesColumn.of(own or other for own, other in zip(rows.ids, made, strict=True))

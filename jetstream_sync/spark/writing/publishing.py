@@ -44,8 +44,13 @@ from ...headers import MSG_ID, parse_status
 from ...net.clock import Deadline, monotonic
 from ...protocol.parser import Delivery
 from ...protocol.state import ConnectionStatus
+from ...speedups import join_commands
+from ..reading.replies import PAYLOAD, SUBJECT, Replies
 from ..retry import ID_IN_PROCESS, RowError, is_retriable
 from .rows import EncodedRows, RowEncoder
+
+_STATUS_LINE: Final = b"NATS/1.0\r\n"
+_MSG_ID: Final = MSG_ID.encode()
 
 #: Maximum rows of a chunk, and maximum bytes for large rows.
 CHUNK_ROWS: Final = 512
@@ -79,64 +84,47 @@ _RECONNECTED: Final[list[Delivery]] = []
 _PERMISSION_DENIED: Final[list[Delivery]] = []
 
 
-def commands(rows: EncodedRows, common: bytes, replies: Iterable[bytes]) -> list[bytes]:
-    """Return the protocol command of each row."""
-    ids = rows.ids
-    start = b"NATS/1.0\r\n" + common
-    name = b"%b: " % MSG_ID.encode()
-    if rows.header_lines is None and (ids is None or len(set(map(len, ids))) == 1):
-        # The usual case: everything except the payload sizes is known in advance.
-        if ids is not None and ids[0]:
-            start += name
-            head = len(start) + len(ids[0]) + 4
-        else:
-            start, ids = start[:-2], [b""] * len(rows)
-            head = len(start) + 4
-        return [
-            b"HPUB %b %b %d %d\r\n%b%b\r\n\r\n%b\r\n"
-            % (subject, reply, head, head + len(data), start, each, data)
-            for subject, reply, each, data in zip(
-                rows.subjects, replies, ids, rows.data, strict=False
-            )
-        ]
+def command(subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bytes:
+    """Return the protocol command of a message, given the lines of its header block."""
+    where = b"%b %b" % (subject, reply) if reply else subject
+    size = len(header) + 2
+    return b"HPUB %b %d %d\r\n%b\r\n%b\r\n" % (where, size, size + len(payload), header, payload)
+
+
+def commands(
+    rows: EncodedRows, head: bytes, replies: Iterable[bytes], number: int = 0
+) -> list[bytes]:
+    """
+    Return the protocol command of each row.
+
+    The header block of a row begins with the head and, unless ``number`` is 0, with the number of the row,
+    counted from there.
+    """
     made = []
-    for i, (subject, reply, data) in enumerate(
-        zip(rows.subjects, replies, rows.data, strict=False)
-    ):
-        header = start
-        if ids is not None and ids[i]:
-            header += b"%b%b\r\n" % (name, ids[i])
-        if rows.header_lines is not None:
-            header += rows.header_lines[i]
-        header += b"\r\n"
-        made.append(
-            b"HPUB %b %b %d %d\r\n%b%b\r\n"
-            % (subject, reply, len(header), len(header) + len(data), header, data)
-        )
+    ids, header_lines = rows.ids or repeat(b""), rows.header_lines or repeat(b"")
+    columns = zip(rows.subjects, replies, ids, header_lines, rows.data, strict=False)
+    for each, (subject, reply, msg_id, lines, data) in enumerate(columns, number):
+        header = b"%b%d\r\n" % (head, each) if number else head
+        if msg_id:
+            header += b"%b: %b\r\n" % (_MSG_ID, msg_id)
+        made.append(command(subject, reply, header + lines, data))
     return made
 
 
-def chunk_commands(rows: EncodedRows, common: bytes, reply: bytes) -> bytes:
-    """Return the protocol commands of rows with ids and the same reply subject."""
-    ids, data, count = rows.ids, rows.data, len(rows)
-    assert ids is not None
-    if rows.header_lines is not None or len(set(map(len, ids))) != 1:
-        return b"".join(commands(rows, common, repeat(reply)))
-    start = b"NATS/1.0\r\n%b%b: " % (common, MSG_ID.encode())
-    head = len(start) + len(ids[0]) + 4
-    sizes = list(map(len, data))
-    # The part between subject and id, by payload size.
-    middles = {size: b" %b %d %d\r\n%b" % (reply, head, head + size, start) for size in set(sizes)}
-    # Joining the parts of all rows is much faster than to format each row.
-    parts = [b"\r\n\r\n"] * (6 * count)
-    parts[0::6] = [b"\r\nHPUB "] * count
-    parts[1::6] = rows.subjects
-    parts[2::6] = [middles[size] for size in sizes]
-    parts[3::6] = ids
-    parts[5::6] = data
-    parts[0] = b"HPUB "
-    parts.append(b"\r\n")
-    return b"".join(parts)
+def joined_commands(
+    encoder: RowEncoder, rows: EncodedRows, head: bytes, reply: bytes, limit: int, number: int = 0
+) -> bytes:
+    """Return the protocol commands of rows with the same reply subject, after checking their sizes."""
+    made = None
+    if join_commands is not None:
+        subjects, ids, lines, data = rows.subjects, rows.ids, rows.header_lines, rows.data
+        columns = subjects.parts, ids.parts, lines.parts, data.parts
+        made = join_commands(*columns, head, reply, number, limit)
+    if made is None:
+        each = commands(rows, head, repeat(reply), number)
+        check_sizes(encoder, rows, each, limit)
+        made = b"".join(each)
+    return made
 
 
 def check_sizes(
@@ -145,8 +133,8 @@ def check_sizes(
     """Check that no row exceeds the limit of the server, which would close the connection."""
     if max(map(len, commands), default=0) <= max_payload:
         return  # an upper bound, since a command is longer than its headers and payload
-    for number, subject, command in zip(rows.numbers, rows.subjects, commands, strict=True):
-        size = int(command[: command.index(b"\r\n")].rsplit(b" ", 1)[1])
+    for number, subject, made in zip(rows.numbers, rows.subjects, commands, strict=True):
+        size = int(made[: made.index(b"\r\n")].rsplit(b" ", 1)[1])
         if size > max_payload:
             raise encoder.error(number, subject, str(MaxPayloadError(size, max_payload)))
 
@@ -200,6 +188,7 @@ class AckWindow(MessageReceiver):
     ) -> None:
         self._core = core
         self._encoder = encoder
+        self._head = _STATUS_LINE + encoder.common
         self._window = window
         self._ack_timeout = ack_timeout
         self._stream_accepts = stream_accepts
@@ -224,11 +213,13 @@ class AckWindow(MessageReceiver):
         inbox = core.new_inbox()
         self._reply = inbox.encode() + b"."
         core.add_subscription(f"{inbox}.*", "", self)
+        core.packed_sids.add(self.subscription.sid)
         # After the subscription, so that every later disconnect is among the events.
         self._connected = core.status is ConnectionStatus.CONNECTED
 
     def close(self) -> None:
         """Unsubscribe from acknowledgements."""
+        self._core.packed_sids.discard(self.subscription.sid)
         self._core.remove_subscription_deferred(self.subscription)
 
     # --- called by the reader thread; see `MessageReceiver` ------------------------------------------------
@@ -270,17 +261,13 @@ class AckWindow(MessageReceiver):
         events = self._events.items
         while events:
             self._process(events.popleft())
-        together = not individually and rows.ids is not None and all(rows.ids)
+        together = not individually and rows.all_have_ids
         max_payload = self._core.info.max_payload
         made: list[bytes] = []
         if together:
             self._last_reply_number -= 1
             reply = b"%b%d" % (self._reply, self._last_reply_number)
-            buffer = chunk_commands(rows, self._encoder.common, reply)
-            # No row is larger than all of them.
-            if len(buffer) > max_payload:
-                each = commands(rows, self._encoder.common, repeat(reply))
-                check_sizes(self._encoder, rows, each, max_payload)
+            buffer = joined_commands(self._encoder, rows, self._head, reply, max_payload)
         else:
             made = self._encode_single(rows)
             check_sizes(self._encoder, rows, made, max_payload)
@@ -304,7 +291,7 @@ class AckWindow(MessageReceiver):
         """Return commands with a reply subject for each row."""
         reply = self._reply
         replies = [b"%b%d" % (reply, number) for number in rows.numbers]
-        return commands(rows, self._encoder.common, replies)
+        return commands(rows, self._head, replies)
 
     def _wait_for_room(self, rows: int, size: int) -> None:
         if not self._rows_in_flight:
@@ -394,7 +381,9 @@ class AckWindow(MessageReceiver):
             return
         # Splitting at the common bytes leaves the sequences, at little cost per acknowledgement.
         prefix = self._ack_prefix
-        payloads = b"".join([delivery[3] for delivery in deliveries])
+        replies = Replies()
+        replies += deliveries
+        payloads = replies.column(PAYLOAD).data
         tails = payloads[len(prefix) : -1].split(b"}" + prefix)
         if len(tails) != len(deliveries) or not payloads.startswith(prefix):
             self._process_each(deliveries)
@@ -405,7 +394,7 @@ class AckWindow(MessageReceiver):
         except ValueError:
             sequences = [int(tail.partition(b",")[0]) for tail in tails]
             duplicates = sum([_DUPLICATE in tail for tail in tails])
-        counts = Counter([delivery[0] for delivery in deliveries])
+        counts = Counter(replies.column(SUBJECT))
         before = self._rows_in_flight
         for reply, count in counts.items():
             self._mark_stored(reply, count)

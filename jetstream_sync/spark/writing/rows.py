@@ -1,8 +1,8 @@
 """
 Rows as Spark passes them, and as they are published.
 
-Rows are processed by column, as lists of values. Checks that can be made for a whole column are made once, so
-a row with only subject and payload is cheap.
+Rows are processed by column. Columns of Arrow become columns of bytes without an object for each value, unless
+they have values that must be checked or converted one by one.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ...api.key_value import check_key, check_writable
 from ...api.publish import publish_headers
 from ...errors import BadSubjectError, Error, InvalidOptionError
 from ...headers import EXPECTED_STREAM, MSG_TTL, encode_headers
+from ...speedups import are_subjects
 from ...subjects import MAX_CONTROL_LINE, check_publish_subject
+from ..bytes_column import NO_BYTES, BytesColumn
 from ..retry import RowError
 from ..schema import READ_TYPES, SchemaError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: Spark's name for intervals of fixed length; `_CALENDAR` excludes those with months or years.
 _INTERVAL: Final = "interval day to second"
@@ -82,8 +81,6 @@ _DROPPED_HEADERS: Final = re.compile(
 )
 #: A Go duration, a number of seconds, or ``never`` (ADR-43).
 _TTL_TEXT: Final = re.compile(r"\d+|(?:\d+(?:\.\d+)?(?:h|m|s|ms|us|ns))+|never")
-#: Columns whose strings are used as the UTF-8 bytes that Arrow stores, without decoding.
-_BYTES_COLUMNS: Final = frozenset({"data", "subject", "msg_id"})
 #: Maximum bytes of a subject; leaves room in a command line for a reply subject and two sizes.
 _MAX_SUBJECT_BYTES: Final = MAX_CONTROL_LINE - 512
 #: Maximum number of cached header names and subjects.
@@ -167,15 +164,6 @@ class RowLayout:
         named = zip(self.names, values, strict=True)
         return RowColumns({name: column for name, column in named if name})
 
-    def of_arrow(self, batch: pa.RecordBatch) -> RowColumns:
-        """Return the columns of a record batch, as lists."""
-        values: dict[str, Sequence[Any]] = {}
-        for name, column in zip(self.names, batch.columns, strict=True):
-            as_bytes = name in _BYTES_COLUMNS and column.type != "binary"
-            if name:
-                values[name] = (column.cast("binary") if as_bytes else column).to_pylist()
-        return RowColumns(values)
-
 
 class RowColumns:
     """The values of some rows, by column."""
@@ -188,64 +176,52 @@ class RowColumns:
 
     def data_size(self) -> int:
         """Return the size of the payloads, in bytes or characters."""
-        return sum(map(len, filter(None, self.values["data"])))
+        data = self.values["data"]
+        return (
+            data.total_bytes if isinstance(data, BytesColumn) else sum(map(len, filter(None, data)))
+        )
 
 
+@dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Checked rows, as bytes."""
+    """Checked rows, as columns of bytes."""
 
-    __slots__ = ("data", "header_lines", "ids", "numbers", "subjects")
-
-    def __init__(
-        self,
-        numbers: Sequence[int],
-        subjects: list[bytes],
-        data: list[bytes],
-        header_lines: list[bytes] | None,
-        ids: list[bytes] | None,
-    ) -> None:
-        self.numbers: Sequence[int] = numbers
-        self.subjects: list[bytes] = subjects
-        self.data: list[bytes] = data
-        self.header_lines: list[bytes] | None = header_lines
-        self.ids: list[bytes] | None = ids
+    numbers: Sequence[int]
+    """The number of each row in its partition."""
+    subjects: BytesColumn
+    data: BytesColumn
+    header_lines: BytesColumn = NO_BYTES
+    """The lines of each row, without those that every row has; no row has any if the column is empty."""
+    ids: BytesColumn = NO_BYTES
+    """The message ids, empty for none; no row has one if the column is empty."""
 
     def __len__(self) -> int:
         return len(self.data)
 
-    @classmethod
-    def concat(cls, parts: Sequence[EncodedRows]) -> EncodedRows:
-        """Return several groups of rows as one."""
-        if len(parts) == 1:
-            return parts[0]
-        has_header_lines = any(part.header_lines is not None for part in parts)
-        has_ids = any(part.ids is not None for part in parts)
-        return cls(
-            [number for part in parts for number in part.numbers],
-            [subject for part in parts for subject in part.subjects],
-            [data for part in parts for data in part.data],
-            [e for part in parts for e in part.header_lines or [b""] * len(part)]
-            if has_header_lines
-            else None,
-            [i for part in parts for i in part.ids or [b""] * len(part)] if has_ids else None,
-        )
+    @property
+    def all_have_ids(self) -> bool:
+        """Whether each row has an id."""
+        return bool(self.ids) and 0 not in self.ids.sizes()
 
-    def with_ids(self, ids: list[bytes] | None) -> EncodedRows:
-        """Return the rows with these ids."""
-        return EncodedRows(self.numbers, self.subjects, self.data, self.header_lines, ids)
+    def _columns(self) -> tuple[BytesColumn, ...]:
+        return self.subjects, self.data, self.header_lines, self.ids
+
+    def slice(self, start: int, end: int) -> EncodedRows:
+        """Return the rows from one index up to, but not including, another."""
+        return EncodedRows(self.numbers[start:end], *(each[start:end] for each in self._columns()))
 
     def select(self, indices: Sequence[int]) -> EncodedRows:
         """Return some of the rows, by their indices."""
-        if len(indices) == len(self.data):
+        if len(indices) == len(self):
             return self
-        header_lines, ids = self.header_lines, self.ids
-        return EncodedRows(
-            [self.numbers[i] for i in indices],
-            [self.subjects[i] for i in indices],
-            [self.data[i] for i in indices],
-            None if header_lines is None else [header_lines[i] for i in indices],
-            None if ids is None else [ids[i] for i in indices],
-        )
+        columns = (each.select(indices) if each else each for each in self._columns())
+        return EncodedRows([self.numbers[i] for i in indices], *columns)
+
+
+def header_start(name: str) -> bytes:
+    """Return the beginning of the lines of a header, after checking the name; empty: the header is dropped."""
+    start = encode_headers({name: ""})[_VERSION_LINE:-4]
+    return b"" if _DROPPED_HEADERS.fullmatch(name) else start
 
 
 class RowEncoder:
@@ -271,20 +247,20 @@ class RowEncoder:
     def rows(self, columns: RowColumns, start: int, end: int, first: int) -> EncodedRows:
         """Check rows, and return them encoded."""
         values = columns.values
-        data = list(values["data"][start:end])
-        if set(map(type, data)) != {bytes}:
-            data = [self._payload(each, first + i) for i, each in enumerate(data)]
+        data = values["data"][start:end]
+        if not isinstance(data, BytesColumn):
+            data = BytesColumn.of(self._payload(each, first + i) for i, each in enumerate(data))
         subjects = self._checked_subjects(values.get("subject"), start, end, first)
         header_lines = self._header_lines(values, start, end, first, subjects)
-        given = values.get("msg_id")
-        ids = None
-        if given is not None:
-            ids = [
-                self._id(each, first + i, subjects[i]) for i, each in enumerate(given[start:end])
-            ]
-            if not any(ids):
-                ids = None
-        return EncodedRows(range(first, first + len(data)), subjects, data, header_lines, ids)
+        given = values.get("msg_id", ())[start:end]
+        ids = BytesColumn.of(self._id(each, first + i, subjects[i]) for i, each in enumerate(given))
+        return EncodedRows(
+            range(first, first + len(data)),
+            subjects,
+            data,
+            header_lines,
+            ids if ids.total_bytes else NO_BYTES,
+        )
 
     # --- payloads, subjects and ids -------------------------------------------------------------
 
@@ -303,18 +279,22 @@ class RowEncoder:
 
     def _checked_subjects(
         self, given: Sequence[Any] | None, start: int, end: int, first: int
-    ) -> list[bytes]:
+    ) -> BytesColumn:
         default = self._subject
         if given is None:
             if default is None:
                 raise self.error(
                     first, b"", "the subject is missing: add a column or set the option 'subject'"
                 )
-            return [default] * (end - start)
-        subjects = list(given[start:end])
-        if not self._subjects.issuperset(subjects):
-            subjects = [self._subject_of(each, first + i) for i, each in enumerate(subjects)]
-        return subjects
+            return BytesColumn.of_width(default * (end - start), len(default))
+        subjects = given[start:end]
+        if (
+            isinstance(subjects, BytesColumn)
+            and are_subjects is not None
+            and are_subjects(*subjects.parts)
+        ):
+            return subjects
+        return BytesColumn.of(self._subject_of(each, first + i) for i, each in enumerate(subjects))
 
     def _subject_of(self, value: Any, row: int) -> bytes:
         if value is None:
@@ -361,18 +341,16 @@ class RowEncoder:
         start: int,
         end: int,
         first: int,
-        subjects: list[bytes],
-    ) -> list[bytes] | None:
-        """Return header lines for each row, ``None`` if no row has any."""
-        header_lines: list[bytes] | None = None
-        headers = values.get("headers")
-        if headers is not None:
-            part = headers[start:end]
-            if any(part):
-                header_lines = [
-                    self._lines(each, first + i, subjects[i]) if each else b""
-                    for i, each in enumerate(part)
-                ]
+        subjects: BytesColumn,
+    ) -> BytesColumn:
+        """Return header lines for each row; no lines if no row has any."""
+        headers = values.get("headers", ())[start:end]
+        if not isinstance(headers, BytesColumn):
+            headers = BytesColumn.of(
+                self._lines(each, first + i, subjects[i]) if each else b""
+                for i, each in enumerate(headers)
+            )
+        header_lines = headers if headers.total_bytes else NO_BYTES
         given = {name: values[name][start:end] for name in _HEADER_COLUMNS if name in values}
         conditions = {name: part for name, part in given.items() if part.count(None) < len(part)}
         if not conditions:
@@ -383,9 +361,9 @@ class RowEncoder:
             )
             for i, (row, subject) in enumerate(zip(count(first), subjects, strict=False))
         ]
-        if header_lines is None:
-            return made
-        return [a + b for a, b in zip(made, header_lines, strict=True)]
+        if header_lines:
+            made = [a + b for a, b in zip(made, header_lines, strict=True)]
+        return BytesColumn.of(made)
 
     def _lines(self, items: Any, row: int, subject: bytes) -> bytes:
         """Return the header lines of a map, or of a list of pairs or structs."""
@@ -417,11 +395,9 @@ class RowEncoder:
     def _checked_name(self, name: Any, row: int, subject: bytes) -> bytes:
         """Return the beginning of a header line; empty: the header is dropped."""
         try:
-            start = encode_headers({name: ""})[_VERSION_LINE:-4]
+            start = header_start(name)
         except Error as error:
             raise self.error(row, subject, str(error)) from error
-        if _DROPPED_HEADERS.fullmatch(name):
-            start = b""
         if len(self._names) >= _MAX_CACHED:
             self._names.clear()
         self._names[name] = start
@@ -461,9 +437,9 @@ class BucketRowEncoder(RowEncoder):
 
     def _checked_subjects(
         self, given: Sequence[Any] | None, start: int, end: int, first: int
-    ) -> list[bytes]:
+    ) -> BytesColumn:
         keys = (given or ())[start:end]
-        return [self._subject_of(key, first + i) for i, key in enumerate(keys)]
+        return BytesColumn.of(self._subject_of(key, first + i) for i, key in enumerate(keys))
 
     def _subject_of(self, value: Any, row: int) -> bytes:
         if value is None:

@@ -23,6 +23,7 @@ from ...errors import InvalidOptionError
 from ..connections import connection
 from ..options import WriteOptions
 from ..retry import SinkError, one_line_errors, retry_transient
+from .arrow_rows import arrow_columns
 from .message_ids import WriteTaskId
 from .rows import RowColumns, RowLayout
 from .write_plan import WritePlan, Written, check_target
@@ -79,7 +80,7 @@ def write_batches(
         nonlocal count
         for batch in batches:
             count += batch.num_rows
-            yield plan.layout.of_arrow(batch)
+            yield arrow_columns(plan.layout, batch)
 
     written = plan.write(task_id, columns())
     if written.rows != count:

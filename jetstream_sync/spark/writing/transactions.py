@@ -24,7 +24,8 @@ are skipped. Otherwise the order of the rows may change, so their ids are read f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import replace
 from time import sleep
 from typing import Final
 
@@ -39,13 +40,12 @@ from ...errors import (
     TimeoutError,
     WrongLastSequenceError,
 )
-from ...headers import MSG_ID
-from ...jetstream.batches import AtomicBatchSender, batch_commands
+from ...jetstream.batches import AtomicBatchSender
 from ...net.clock import Deadline
 from ..retry import SinkError, is_retriable, retry_transient
 from .checkpoints import Checkpoint, CheckpointStore, StoredIds
 from .message_ids import MessageIds
-from .publishing import WriteStats, check_sizes
+from .publishing import WriteStats, command, joined_commands
 from .rows import EncodedRows, RowEncoder
 
 #: Maximum rows of a batch, besides the checkpoint.
@@ -68,29 +68,26 @@ class RowBatches:
         self, subject: bytes, lines: bytes, payload: bytes, rows: EncodedRows, deadline: Deadline
     ) -> PubAck:
         """Store a message and rows after it, all or none."""
+        encoder, limit, last = self._encoder, self._core.info.max_payload, len(rows)
         batch, reply = self._sender.new_batch()
-        items = [(subject, self._encoder.common + lines, payload), *self._items(rows)]
-        # Only the checkpoint requests a reply before the end.
-        answered = [1]
-        made = batch_commands(items, batch, reply, answered)
-        check_sizes(self._encoder, rows, made[1:], self._core.info.max_payload)
+        head = b"NATS/1.0\r\n%bNats-Batch-Id: %b\r\n" % (encoder.common, batch)
+        end = head + b"Nats-Batch-Commit: 1\r\nNats-Batch-Sequence: "
+        head += b"Nats-Batch-Sequence: "
+        end_reply = b"%b%d" % (reply, last + 1)
+        buffer = b"".join(
+            [
+                # Only the checkpoint requests a reply before the end.
+                command(subject, reply + b"1", b"%b1\r\n%b" % (head, lines), payload),
+                joined_commands(encoder, rows.slice(0, last - 1), head, b"", limit, 2),
+                joined_commands(
+                    encoder, rows.slice(last - 1, last), end, end_reply, limit, last + 1
+                ),
+            ]
+        )
         subjects = frozenset((subject, *rows.subjects))
-        return self._sender.commit(reply, made, answered, subjects, deadline)
-
-    def _items(self, rows: EncodedRows) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Yield the subject, the header lines and the payload of each row."""
-        name = MSG_ID.encode()
-        for i, (subject, data) in enumerate(zip(rows.subjects, rows.data, strict=True)):
-            lines = self._encoder.common
-            if rows.ids is not None and rows.ids[i]:
-                lines += b"%b: %b\r\n" % (name, rows.ids[i])
-            if rows.header_lines is not None:
-                lines += rows.header_lines[i]
-            yield subject, lines, data
+        return self._sender.commit(buffer, last + 1, reply, [1], subjects, deadline)
 
 
-#: Maximum bytes of a batch with more than one chunk of rows.
-_MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
 #: Number of attempts to send a batch within the timeout: a stream leader that steps down forgets a batch,
 #: without a reply.
 _ATTEMPTS_PER_TIMEOUT: Final = 4
@@ -124,29 +121,14 @@ class TransactionWriter:
     def write(self, parts: Iterable[EncodedRows]) -> None:
         """Write all rows that are not stored yet."""
         self._read_checkpoint()
-        for rows in self._group(parts):
+        for part in parts:
+            rows = replace(part, ids=self._ids.of(part))
             written = self._store(rows)
             stats, checkpoint = self.stats, self._checkpoint
             stats.rows += len(rows)
             stats.duplicates += len(rows) - written
             if checkpoint is not None and checkpoint.batch == self._batch:
                 stats.stored(checkpoint.first_seq, checkpoint.last_seq)
-
-    def _group(self, parts: Iterable[EncodedRows]) -> Iterator[EncodedRows]:
-        """Assign the ids, and join rows into batches."""
-        waiting: list[EncodedRows] = []
-        count = size = 0
-        for part in parts:
-            rows = part.with_ids(self._ids.of(part))
-            more = sum(map(len, rows.data))
-            if waiting and (count + len(rows) > BATCH_ROWS or size + more > _MAX_BATCH_BYTES):
-                yield EncodedRows.concat(waiting)
-                waiting, count, size = [], 0, 0
-            waiting.append(rows)
-            count += len(rows)
-            size += more
-        if waiting:
-            yield EncodedRows.concat(waiting)
 
     # --- rows that are stored already -----------------------------------------------------------
 
@@ -168,7 +150,6 @@ class TransactionWriter:
             # A later micro-batch only starts when this one is complete.
             return rows.select(())
         if self._stored is not None:
-            assert rows.ids is not None
             return rows.select(self._stored.missing(rows.ids))
         return rows.select([i for i, row in enumerate(rows.numbers) if row >= checkpoint.rows])
 
@@ -179,7 +160,7 @@ class TransactionWriter:
         deadline = Deadline(self._timeout)
         while True:
             left = self._unstored(rows)
-            if not left.data:
+            if not len(left):
                 return 0
             before = self._checkpoint
             here = before if before is not None and before.batch == self._batch else None

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Final
 
 from ...api.enums import RetentionPolicy
@@ -255,10 +256,10 @@ class WritePlan:
             if not group.count:
                 continue
             average = group.data_size() // group.count + 1
-            step = max(1, min(most, CHUNK_BYTES // average))
-            for start in range(0, group.count, step):
-                rows = encoder.rows(group, start, min(start + step, group.count), first + start)
-                size.bytes += sum(map(len, rows.data))
+            parts = -(-group.count // max(1, min(most, CHUNK_BYTES // average)))
+            for start, end in pairwise(group.count * part // parts for part in range(parts + 1)):
+                rows = encoder.rows(group, start, end, first + start)
+                size.bytes += rows.data.total_bytes
                 yield rows
             first += group.count
 
@@ -290,14 +291,13 @@ class WritePlan:
         )
         try:
             for part in parts:
-                rows = part.with_ids(ids.of(part))
+                rows = replace(part, ids=ids.of(part))
                 if scan is not None:
-                    assert rows.ids is not None
                     rows = rows.select(
                         () if scan.batch_is_complete else scan.stored.missing(rows.ids)
                     )
                     skipped += len(part) - len(rows)
-                if rows.data:
+                if len(rows):
                     window.send(rows, individually=individually)
             window.finish()
         finally:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import random
 from base64 import b64encode
+from dataclasses import replace
 from hashlib import blake2b
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jetstream_sync.spark.bytes_column import BytesColumn
+from jetstream_sync.spark.writing import message_ids
 from jetstream_sync.spark.writing.message_ids import (
     ColumnIds,
     ContentIds,
     PositionIds,
     WriteTaskId,
-    row_digests,
+    content_digests,
 )
 from jetstream_sync.spark.writing.rows import EncodedRows
+from jetstream_sync.speedups import IN_USE
 
 ORIGIN = WriteTaskId(name="query", batch=7, partition=3)
 
@@ -28,15 +32,37 @@ contents = st.lists(
 
 
 def rows(pairs: list[tuple[bytes, bytes]], header_lines: list[bytes] | None = None) -> EncodedRows:
-    subjects, data = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    return EncodedRows(range(len(pairs)), subjects, data, header_lines, None)
+    subjects = BytesColumn.of([pair[0] for pair in pairs])
+    data = BytesColumn.of([pair[1] for pair in pairs])
+    return EncodedRows(range(len(pairs)), subjects, data, BytesColumn.of(header_lines or ()))
+
+
+def digests(of: EncodedRows) -> list[bytes]:
+    """Return the digests of rows, which follow a prefix."""
+    joined = content_digests(b"prefix--9", of)
+    assert joined[::21] == b"p" * len(of)
+    return [joined[start + 9 : start + 21] for start in range(0, len(joined), 21)]
+
+
+def with_ids(ids: list[bytes]) -> EncodedRows:
+    return replace(rows([(b"a", b"x")] * len(ids)), ids=BytesColumn.of(ids))
+
+
+@pytest.fixture(params=["extension", "Python"], autouse=True)
+def variant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run each test with the C extension and without it."""
+    if request.param == "Python":
+        monkeypatch.setattr(message_ids, "row_digests", None)
+        monkeypatch.setattr(message_ids, "add_digests", None)
+    elif not IN_USE:
+        pytest.skip("the C extension is not in use")
 
 
 def content_ids(pairs: list[tuple[bytes, bytes]], size: int = 1000) -> list[bytes]:
     """Return the ids of rows that are passed in parts of a given size."""
     ids = ContentIds(ORIGIN)
     parts = [pairs[start : start + size] for start in range(0, len(pairs), size)]
-    return [each for part in parts for each in ids.of(rows(part)) or []]
+    return [each for part in parts for each in ids.of(rows(part))]
 
 
 @given(contents, st.integers(1, 50))
@@ -67,13 +93,14 @@ def test_ids_by_content_are_those_of_earlier_versions() -> None:
         before = pairs[:number].count(pairs[number])
         expected.append(made + (b"-%d" % before if before else b""))
     assert content_ids(pairs, 3) == content_ids(pairs) == expected
+    assert content_ids(pairs * 2)[:5] == expected
 
 
 def test_everything_that_is_stored_affects_the_id() -> None:
     """Subject, payload and headers determine the id, and are separated from each other."""
     pairs = [(b"a", b"bc"), (b"ab", b"c"), (b"a", b"b"), (b"a", b"")]
-    plain = row_digests(rows(pairs))
-    headed = row_digests(rows(pairs, [b"K: v\r\n", b"", b"K: w\r\n", b"\r\n"]))
+    plain = digests(rows(pairs))
+    headed = digests(rows(pairs, [b"K: v\r\n", b"", b"K: w\r\n", b"\r\n"]))
     assert len(set(plain + headed)) == 7
     assert plain[1] == headed[1]
 
@@ -92,40 +119,55 @@ def test_ids_tell_queries_batches_and_partitions_apart(
         WriteTaskId(name="3 query", batch=7, partition=7),
     ]
     one = [(b"a", b"x")]
-    made = [(kind(origin).of(rows(one)) or [])[0] for origin in origins]
+    made = [kind(origin).of(rows(one))[0] for origin in origins]
     assert len(set(made)) == len(origins)
-    assert kind(ORIGIN).of(rows(one)) == made[:1]
+    assert list(kind(ORIGIN).of(rows(one))) == made[:1]
     assert all(made[i].startswith(origin.prefix()) for i, origin in enumerate(origins))
 
 
 def test_ids_by_position_contain_the_row_number() -> None:
     """The id contains the number of the row in its partition."""
-    part = EncodedRows([5, 9], [b"a", b"a"], [b"x", b"x"], None, None)
+    part = replace(rows([(b"a", b"x")] * 2), numbers=[5, 9])
     made = PositionIds(ORIGIN).of(part)
-    assert made == [ORIGIN.prefix() + b"5", ORIGIN.prefix() + b"9"]
+    assert list(made) == [ORIGIN.prefix() + b"5", ORIGIN.prefix() + b"9"]
 
 
 @pytest.mark.parametrize("kind", [ContentIds, PositionIds])
 def test_an_id_of_the_column_takes_precedence(kind: type[ContentIds | PositionIds]) -> None:
     """An id from the column ``msg_id`` is used instead of a made one."""
-    part = EncodedRows(range(3), [b"a"] * 3, [b"x"] * 3, None, [b"mine", b"", b"too"])
-    made = kind(ORIGIN).of(part)
+    made = kind(ORIGIN).of(with_ids([b"mine", b"", b"too"]))
     assert (made[0], made[2]) == (b"mine", b"too")
     assert made[1].startswith(ORIGIN.prefix())
 
 
 def test_at_least_once_uses_the_column_only() -> None:
     """Without made ids there are only those of the column."""
-    assert ColumnIds().of(rows([(b"a", b"x")])) is None
-    part = EncodedRows(range(2), [b"a"] * 2, [b"x"] * 2, None, [b"mine", b""])
-    assert ColumnIds().of(part) == [b"mine", b""]
+    assert not ColumnIds().of(rows([(b"a", b"x")]))
+    assert list(ColumnIds().of(with_ids([b"mine", b""]))) == [b"mine", b""]
 
 
-def test_more_subjects_than_the_cache_holds() -> None:
-    """Hashes are correct for more subjects than the cache holds."""
+def test_many_different_rows() -> None:
+    """Ids are correct for more subjects than the cache holds, and for more rows than fit into the first table."""
     pairs = [(b"%d" % number, b"x") for number in range(10_000)]
-    assert len(set(row_digests(rows(pairs)))) == 10_000
-    assert row_digests(rows(pairs[:1])) == row_digests(rows(pairs))[:1]
+    ids = ContentIds(ORIGIN)
+    made = [
+        each for start in range(0, 10_000, 999) for each in ids.of(rows(pairs[start : start + 999]))
+    ]
+    assert len(set(made)) == 10_000
+    assert made == content_ids(pairs, 10_000)
+    again = ids.of(rows(pairs))
+    assert list(again) == [each + b"-1" for each in made]
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 125, 126, 127, 128, 253, 254, 255, 256, 5000])
+def test_digests_are_blake2b(size: int) -> None:
+    """The digest of a row is that of the standard library, for each number of blocks."""
+    data, lines = bytes(index % 251 for index in range(size)), b"K: v\r\n" * (size // 50)
+    hasher = blake2b(b"1 a", digest_size=12)
+    if lines:
+        hasher.update(b"\r\n%d\r\n%b" % (len(lines), lines))
+    hasher.update(data)
+    assert digests(rows([(b"a", data)], [lines])) == [hasher.digest()]
 
 
 def test_the_token_of_a_query_is_one_token() -> None:

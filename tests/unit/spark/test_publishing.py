@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from itertools import repeat
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from jetstream_sync.errors import (
     APIError,
@@ -16,16 +13,39 @@ from jetstream_sync.errors import (
     TimeoutError,
     WrongLastSequenceError,
 )
+from jetstream_sync.spark.bytes_column import BytesColumn
 from jetstream_sync.spark.retry import RowError, SinkError, is_retriable
+from jetstream_sync.spark.writing import publishing
 from jetstream_sync.spark.writing.publishing import (
     WriteStats,
-    check_sizes,
-    chunk_commands,
     commands,
+    joined_commands,
 )
 from jetstream_sync.spark.writing.rows import EncodedRows, RowEncoder
+from jetstream_sync.speedups import IN_USE
 
 ENCODER = RowEncoder(4, "STREAM", "s")
+HEAD = b"NATS/1.0\r\n" + ENCODER.common
+
+
+def rows_of(
+    subjects: list[bytes],
+    data: list[bytes],
+    header_lines: list[bytes] | None = None,
+    ids: list[bytes] | None = None,
+    first: int = 0,
+) -> EncodedRows:
+    columns = map(BytesColumn.of, (subjects, data, header_lines or (), ids or ()))
+    return EncodedRows(range(first, first + len(data)), *columns)
+
+
+@pytest.fixture(params=["extension", "Python"])
+def variant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a test with the C extension and without it."""
+    if request.param == "Python":
+        monkeypatch.setattr(publishing, "join_commands", None)
+    elif not IN_USE:
+        pytest.skip("the C extension is not in use")
 
 
 def taken_apart(command: bytes) -> tuple[bytes, bytes, bytes, bytes]:
@@ -56,8 +76,8 @@ def test_a_command_contains_the_whole_row(
     header_lines: list[bytes] | None, ids: list[bytes] | None
 ) -> None:
     """Each command contains the correct sizes, and every header once."""
-    rows = EncodedRows(range(2), [b"a", b"b.c"], [b"xyz", b""], header_lines, ids)
-    made = commands(rows, ENCODER.common, [b"r.0", b"r.1"])
+    rows = rows_of([b"a", b"b.c"], [b"xyz", b""], header_lines, ids)
+    made = commands(rows, HEAD, [b"r.0", b"r.1"])
     for number, command in enumerate(made):
         subject, reply, header, payload = taken_apart(command)
         assert (subject, reply) == (rows.subjects[number], b"r.%d" % number)
@@ -70,43 +90,51 @@ def test_a_command_contains_the_whole_row(
         assert header.split(b"\r\n") == [*lines, b""]
 
 
-@given(
-    st.lists(st.tuples(st.binary(max_size=200), st.binary(max_size=9)), min_size=1, max_size=20),
-    st.sampled_from(["ids of one length", "ids of any length", "header lines"]),
-)
+@pytest.mark.usefixtures("variant")
+@pytest.mark.parametrize("number", [0, 7])
+@pytest.mark.parametrize("has_lines", [True, False])
+@pytest.mark.parametrize("has_ids", [True, False])
 def test_a_chunk_contains_the_command_of_each_row(
-    pairs: list[tuple[bytes, bytes]], kind: str
+    has_ids: bool, has_lines: bool, number: int
 ) -> None:
     """The buffer of a chunk contains every row completely, in order, with the reply subject of the chunk."""
-    data = [payload for payload, _ in pairs]
-    subjects = [b"s.%d" % len(each) for _, each in pairs]
-    ids = [each.hex().encode() + b"-" for _, each in pairs]
-    if kind == "ids of one length":
-        ids = [b"%06d" % number for number in range(len(pairs))]
-    lines = [b"K: %b\r\n" % each for each in ids] if kind == "header lines" else None
-    rows = EncodedRows(range(len(pairs)), subjects, data, lines, ids)
-    rest = chunk_commands(rows, ENCODER.common, b"reply.-1")
-    for number, payload in enumerate(data):
+    sizes = [0, 1, 9, 99, 100, 12_345]
+    subjects = [b"s.%d" % size for size in sizes]
+    ids = [b"", *(b"id-%d" % size for size in sizes[1:])]
+    lines = [*(b"K: %d\r\n" % size for size in sizes[:-1]), b""]
+    rows = rows_of(
+        subjects,
+        [b"\r" * size for size in sizes],
+        lines if has_lines else None,
+        ids if has_ids else None,
+    )
+    head = HEAD + b"Number: " if number else HEAD
+    rest = joined_commands(ENCODER, rows, head, b"reply.-1", 100_000, number)
+    for index, size in enumerate(sizes):
         line, _, rest = rest.partition(b"\r\n")
-        size = int(line.rsplit(b" ", 1)[1]) + 2
-        command, rest = line + b"\r\n" + rest[:size], rest[size:]
+        total = int(line.rsplit(b" ", 1)[1]) + 2
+        command, rest = line + b"\r\n" + rest[:total], rest[total:]
         subject, reply, header, found = taken_apart(command)
-        assert (subject, reply, found) == (subjects[number], b"reply.-1", payload)
-        expected = [b"Nats-Expected-Stream: STREAM", b"Nats-Msg-Id: " + ids[number]]
-        if lines is not None:
-            expected.append(b"K: " + ids[number])
+        assert (subject, reply, found) == (subjects[index], b"reply.-1", b"\r" * size)
+        expected = [b"Nats-Expected-Stream: STREAM"]
+        if number:
+            expected.append(b"Number: %d" % (number + index))
+        if has_ids and index:
+            expected.append(b"Nats-Msg-Id: " + ids[index])
+        if has_lines and lines[index]:
+            expected.append(b"K: %d" % size)
         assert header.split(b"\r\n") == [*expected, b""]
     assert not rest
 
 
+@pytest.mark.usefixtures("variant")
 def test_a_row_above_the_size_limit_is_not_sent() -> None:
     """The size includes headers and payload, and nothing else of the command."""
-    rows = EncodedRows(range(7, 9), [b"s"] * 2, [b"x", b"x" * 100], None, None)
-    made = commands(rows, ENCODER.common, repeat(b"reply"))
-    header = len(taken_apart(made[1])[2]) + 12
-    check_sizes(ENCODER, rows, made, header + 100)
+    rows = rows_of([b"s"] * 2, [b"x", b"x" * 100], first=7)
+    header = len(HEAD) + 2
+    assert joined_commands(ENCODER, rows, HEAD, b"reply", header + 100)
     with pytest.raises(RowError) as error:
-        check_sizes(ENCODER, rows, made, header + 99)
+        joined_commands(ENCODER, rows, HEAD, b"reply", header + 99)
     assert (error.value.partition, error.value.row) == (4, 8)
     assert f"{header + 100} bytes" in str(error.value)
 

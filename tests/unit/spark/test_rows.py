@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from jetstream_sync.spark.bytes_column import BytesColumn
 from jetstream_sync.spark.retry import RowError
 from jetstream_sync.spark.schema import READ_TYPES, SchemaError
 from jetstream_sync.spark.writing.rows import (
@@ -32,10 +33,17 @@ def schema(**types: str) -> Any:
     )
 
 
-def encoded(default: str | None = "s", **values: list[Any]) -> EncodedRows:
-    """Return encoded rows, of which the first is row 10 of its partition."""
+def encoded(default: str | None = "s", **values: list[Any]) -> Any:
+    """Return the columns of encoded rows as lists; the first is row 10 of its partition."""
     count = len(values["data"])
-    return RowEncoder(2, "STREAM", default).rows(RowColumns(dict(values)), 0, count, 10)
+    rows = RowEncoder(2, "STREAM", default).rows(RowColumns(dict(values)), 0, count, 10)
+    return as_lists(rows)
+
+
+def as_lists(rows: EncodedRows) -> Any:
+    return SimpleNamespace(
+        **{name: list(getattr(rows, name)) or None for name in EncodedRows.__slots__}
+    )
 
 
 def refusal(default: str | None = "s", **values: list[Any]) -> RowError:
@@ -256,12 +264,11 @@ def test_more_subjects_and_names_than_the_caches_hold() -> None:
     assert made.header_lines[-1] == b"s9999: v\r\n"
 
 
-def test_rows_are_selected_and_concatenated() -> None:
-    """Selected rows, and concatenated groups of rows, have all fields."""
-    one = EncodedRows(range(3), [b"a"] * 3, [b"1", b"2", b"3"], [b"", b"x", b"y"], None)
-    two = EncodedRows([7], [b"b"], [b"4"], None, [b"id"])
-    both = EncodedRows.concat([one.select([0, 2]), two])
-    assert list(both.numbers) == [0, 2, 7]
-    assert both.data == [b"1", b"3", b"4"]
-    assert both.header_lines == [b"", b"y", b""]
-    assert both.ids == [b"", b"", b"id"]
+def test_rows_are_selected() -> None:
+    """Selected rows, and slices of rows, have all columns."""
+    columns = map(BytesColumn.of, ([b"a"] * 3, [b"1", b"2", b"3"], [b"", b"x", b"y"]))
+    rows = EncodedRows(range(3), *columns)
+    some, rest = as_lists(rows.select([0, 2])), as_lists(rows.slice(1, 3))
+    assert (some.numbers, some.data, some.header_lines) == ([0, 2], [b"1", b"3"], [b"", b"y"])
+    assert (rest.numbers, rest.data, rest.header_lines) == ([1, 2], [b"2", b"3"], [b"x", b"y"])
+    assert some.ids is rest.ids is None

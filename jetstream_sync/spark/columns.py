@@ -14,13 +14,23 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..bytes_column import BytesColumn
+from .bytes_column import NO_BYTES, BytesColumn
 
 
 def binary_column(values: BytesColumn, kind: pa.DataType) -> pa.Array:
     """Return bytes as an array of a type that can be cast from ``binary``; raise `ArrowInvalid` for others."""
     buffers = [None, pa.py_buffer(values.offsets), pa.py_buffer(values.data)]
     return pa.Array.from_buffers(pa.binary(), len(values), buffers).cast(kind)
+
+
+def bytes_column(column: pa.Array) -> BytesColumn:
+    """Return a binary array without NULL as a column of bytes."""
+    if not len(column):
+        return NO_BYTES
+    _, offsets, data = column.buffers()
+    first = column.offset
+    view = memoryview(offsets).cast("i")[first : first + len(column) + 1]
+    return BytesColumn(view, b"" if data is None else data.to_pybytes())
 
 
 def string_column(values: BytesColumn, kind: pa.DataType) -> pa.Array:

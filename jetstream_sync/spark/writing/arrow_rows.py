@@ -1,0 +1,78 @@
+"""Columns of Arrow as values to write, if possible without an object for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...errors import Error
+from ..bytes_column import BytesColumn
+from ..columns import binary_column, bytes_column, offset_column, string_scalar
+from .rows import RowColumns, RowLayout, header_start
+
+#: Columns whose strings are used as the UTF-8 bytes that Arrow stores, without decoding.
+_BYTES_COLUMNS: Final = frozenset({"data", "subject", "msg_id"})
+#: Bytes that are not possible in the value of a header.
+_LINE_BREAKS: Final = (b"\r", b"\n", b"\0")
+
+
+def arrow_columns(layout: RowLayout, batch: pa.RecordBatch) -> RowColumns:
+    """Return the columns of a record batch."""
+    named = zip(layout.names, batch.columns, strict=True)
+    return RowColumns({name: _values(name, column) for name, column in named if name})
+
+
+def _values(name: str, column: pa.Array) -> Sequence[Any]:
+    """Return the values of a column, by its name in `rows`."""
+    if name in _BYTES_COLUMNS:
+        column = column.cast(pa.binary())
+        return column.to_pylist() if column.null_count else bytes_column(column)
+    if name == "headers" and (lines := _header_lines(column)) is not None:
+        return lines
+    values: Sequence[Any] = column.to_pylist()
+    return values
+
+
+def _header_lines(column: pa.Array) -> BytesColumn | None:
+    """
+    Return the header lines of each row of a column ``headers``.
+
+    ``None``: a name, a value or the type is unusual, so that `RowEncoder` must check each header.
+    """
+    kind = column.type
+    is_map = pa.types.is_map(kind)
+    if column.null_count or not (is_map or pa.types.is_list(kind)):
+        return None
+    names, values = (column.keys, column.items) if is_map else column.values.flatten()
+    ends = column.offsets
+    if names.null_count:
+        return None
+    encoded = pc.dictionary_encode(names.cast(pa.string()))
+    try:
+        starts = [header_start(name) for name in encoded.dictionary.to_pylist()]
+    except Error:
+        return None
+    start_column = binary_column(BytesColumn.of(starts), pa.binary()).take(encoded.indices)
+    if pa.types.is_list(values.type):
+        # Headers without values may be NULL.
+        counts = pc.fill_null(pc.list_value_length(values), offset_column(bytes(4))[0])
+        value_ends = pa.concat_arrays([offset_column(bytes(4)), pc.cumulative_sum(counts)])
+        ends = value_ends.take(ends)
+        start_column = start_column.take(pc.list_parent_indices(values))
+        values = values.flatten()
+    values = values.cast(pa.binary())
+    if values.null_count:
+        return None
+    if any(byte in bytes_column(values).data for byte in _LINE_BREAKS):
+        return None
+    nothing = string_scalar("", pa.binary())
+    line_end = string_scalar("\r\n", pa.binary())
+    lines = pc.binary_join_element_wise(start_column, values, line_end, nothing)
+    if b"" in starts:
+        lines = pc.if_else(pc.equal(start_column, nothing), nothing, lines)
+    joined = bytes_column(lines)
+    offsets = offset_column(joined.offsets).take(ends)
+    return BytesColumn(memoryview(offsets.buffers()[1]).cast("i")[: len(offsets)], joined.data)
