@@ -223,7 +223,8 @@ def test_a_trace_that_is_full_while_its_thread_takes_lines(monkeypatch: pytest.M
     added = [0, 0]
 
     def add(index: int) -> None:
-        tracer.add(["line"])
+        with tracer.lock:
+            tracer.add(["line"])
         added[index] += 1
 
     with meanwhile(lambda: add(0), lambda: add(1)):

@@ -96,18 +96,18 @@ def test_only_what_was_sent_is_traced(callback: Callback, tracer: Tracer) -> Non
 
 def test_a_command_stands_before_its_answer(callback: Callback, tracer: Tracer) -> None:
     """Bytes that another thread receives during a send are traced after the sent ones."""
-    pair = tracer.wrap(MemoryStream([b"PONG\r\n"]))
+    reader = threading.Thread(target=tracer.wrap(MemoryStream([b"PONG\r\n"])).receive)
 
     class QuickStream(MemoryStream):
         """The answer is there before `send` has returned."""
 
         def send(self, data: memoryview, sent: list[int]) -> None:
             super().send(data, sent)
-            reader = threading.Thread(target=pair.receive)
             reader.start()
-            reader.join()
+            reader.join(0.1)
 
     tracer.wrap(QuickStream([])).send(memoryview(b"PING\r\n"), [])
+    reader.join()
     tracer.close(5)
     assert callback.lines == ["> PING", "< PONG"]
 
@@ -125,9 +125,9 @@ def test_a_slow_callback_drops_lines_and_gets_their_number(
         stream.receive()
         stream.send(memoryview(b"PING\r\n"), [])
     assert tracer._bytes < 21_000
-    assert len(tracer._places) < 400
+    assert len(tracer._lines) < 400
     callback.gate.set()
-    wait_until(lambda: not len(tracer._places) and tracer._bytes == 0)
+    wait_until(lambda: not len(tracer._lines) and tracer._bytes == 0)
     for _ in range(3):
         stream.receive()
     tracer.close(5)
@@ -140,19 +140,6 @@ def test_a_slow_callback_drops_lines_and_gets_their_number(
     assert told[:4] == ["< MSG a 1 0", "> PING", "< MSG a 1 1 | x", "> PING"]
     assert callback.lines.index(note) == len(callback.lines) - 4
     assert [line.split()[4] for line in callback.lines[-3:]] == ["450", "451", "452"]
-
-
-def test_the_number_of_places_is_bounded(
-    callback: Callback, tracer: Tracer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Calls without a line, or whose lines are dropped, use no memory while it blocks."""
-    monkeypatch.setattr(tracing, "_MAX_PLACES", 10)
-    stream = tracer.wrap(MemoryStream([b"PING\r\n"] * 1000))
-    callback.gate.clear()
-    for _ in range(1000):
-        stream.receive()
-        stream.send(memoryview(b"P"), [])
-    assert len(tracer._places) < 15
 
 
 def test_a_callback_that_raises_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
