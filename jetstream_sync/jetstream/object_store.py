@@ -417,28 +417,18 @@ class ObjectStore(ForeignNames):
 
         """
         deadline = self._api.deadline(timeout)
-        try:
-            while True:
-                info, sequence = _existing(self._bucket, name, deadline, deleted=True)
-                if info.deleted:
-                    return
-                self._bucket.keep_in_doubt(info)
-                marker = replace(info, deleted=True, size=0, chunks=0, digest=None)
-                try:
-                    self._bucket.store_info(marker, sequence, deadline)
-                    break
-                except WrongLastSequenceError:
-                    if deadline.expired():
-                        raise
-            # Another thread may have found it alive before, and forgotten it.
-            self._bucket.mark_dead(info.nuid, info.chunks)
-            self._bucket.purge_left(deadline)
-        except BaseException:
-            # The marker may be stored, and the chunks are not purged.
-            cleanup = self._bucket.cleanup_deadline()
-            if self._bucket.settle(cleanup):
-                self._bucket.purge_left(cleanup)
-            raise
+        while True:
+            info, sequence = _existing(self._bucket, name, deadline, deleted=True)
+            if info.deleted:
+                break  # its chunks are left if a deletion was interrupted
+            marker = replace(info, deleted=True, size=0, chunks=0, digest=None)
+            try:
+                self._bucket.store_info(marker, sequence, deadline)
+                break
+            except WrongLastSequenceError:
+                if deadline.expired():
+                    raise
+        self._bucket.purge_chunks(info.nuid, deadline, info.chunks)
 
     def update_meta(
         self, name: str, meta: ObjectMeta, timeout: float | timedelta | None = None
@@ -501,7 +491,6 @@ class ObjectStore(ForeignNames):
         # under its old name meanwhile purges them. The purge response of the old info shows it: the
         # purge is bounded by the sequence of that info, which is gone then.
         subject = info_subject(self.bucket, info.name)
-        self._bucket.forget(info.nuid)
         while not self._bucket.purge(subject, deadline, before=sequence + 1):
             current, sequence = self._bucket.last_info(info.name, deadline)
             if current is None or current.nuid != info.nuid or current.deleted:
@@ -689,7 +678,7 @@ class ObjectStore(ForeignNames):
         timeout: float | timedelta | None = None,
     ) -> int:
         """
-        Delete the chunks of uploads that never ended, because their program was killed.
+        Delete the chunks that no object has, of uploads and deletions that were interrupted.
 
         Args:
             older_than: keep chunks of uploads that stored one less than this time ago, in seconds, by the
@@ -710,7 +699,7 @@ class ObjectStore(ForeignNames):
         with self._bucket.errors():
             state = stream_info(self._api, stream, chunk_subject(self.bucket, "*")).state
         # In this order: an upload that ends meanwhile has its info.
-        used = {chunk_subject(self.bucket, info.nuid) for info in self.list(deleted=True)}
+        used = {chunk_subject(self.bucket, info.nuid) for info in self.list()}
         deleted = 0
         for subject in sorted(set(state.subjects or ()) - used):
             with suppress(MessageNotFoundError):

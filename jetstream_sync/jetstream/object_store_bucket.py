@@ -6,12 +6,11 @@
 #    one object, the server accepts exactly one of them; the others read the newer info and try again.
 # 2. The writer whose info replaced another one purges the chunks of exactly that one. The chunks of an
 #    object that a reader can find are therefore never purged.
-# 3. Chunks that could not be purged are remembered, and purged after the next successful change.
+# 3. Chunks that could not be purged stay until `ObjectStore.purge_orphans`.
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -49,10 +48,6 @@ if TYPE_CHECKING:
 
 log: logging.Logger = logging.getLogger("jetstream_sync.object_store")
 
-#: Timeout in seconds for purging the chunks of a failed change.
-_CLEANUP_TIMEOUT_S: Final = 5.0
-#: Timeout in seconds for the messages that are on their way before.
-_SETTLE_TIMEOUT_S: Final = 2.0
 #: The server's error for every change of a sealed stream.
 _SEALED: Final = 10109
 #: The server's errors for an expected sequence that it cannot check yet: a retry succeeds.
@@ -76,9 +71,6 @@ class ObjectBucket:
         self.publisher = publisher
         self.name = name
         self.stream: str = stream_name(name)
-        # Chunks to purge: nuid -> the name of the object that may have them (None: there is none), and
-        # their number (0: unknown).
-        self._left: dict[str, tuple[str | None, int]] = {}
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -176,61 +168,15 @@ class ObjectBucket:
         route = self.api.routes.to("STREAM.PURGE", self.stream)
         core.publish(*core.encode_message(route, dumps({"filter": subject})))
 
-    def mark_dead(self, nuid: str, chunks: int = 0) -> None:
-        """Record that no object has these chunks any more; their number is 0 if it is not known."""
-        self._left[nuid] = None, chunks
-
-    def cleanup_deadline(self) -> Deadline:
-        """Return the deadline for the work after an exception."""
-        return Deadline(_CLEANUP_TIMEOUT_S)
-
-    def settle(self, deadline: Deadline) -> bool:
-        """Wait until the server has processed every message that was sent before; return whether it has."""
-        # Messages of one stream are processed in order, but requests to the API are not. After an
-        # exception it is not known which messages were sent. Another message on a subject of its
-        # own finds out.
-        nuid = os.urandom(11).hex()
-        self.mark_dead(nuid, 1)
+    def purge_chunks(self, nuid: str, deadline: Deadline, count: int = 0) -> None:
+        """Delete the chunks of an object that no reader can find; a failure is only logged."""
         try:
-            limit = deadline.sooner(_SETTLE_TIMEOUT_S).left()
-            self.publisher.publish(chunk_subject(self.name, nuid), b"", None, limit)
-        except APIError:
-            self.forget(nuid)  # not stored, but processed
-        except Error:
-            return False
-        return True
-
-    def keep_in_doubt(self, info: ObjectInfo) -> None:
-        """Record that an object may not have its chunks: its info may not be stored, or be deleted."""
-        self._left[info.nuid] = info.name, info.chunks
-
-    def forget(self, nuid: str) -> None:
-        """Never purge these chunks: an object has them."""
-        self._left.pop(nuid, None)
-
-    def purge_left(self, deadline: Deadline) -> None:
-        """Delete the recorded chunks that no object has; a failure is only logged."""
-        for nuid, (name, chunks) in list(self._left.items()):
-            try:
-                if name is not None:
-                    current, _ = self.last_info(name, deadline)
-                    if current is None:
-                        continue
-                    if current.nuid == nuid and not current.deleted:
-                        self.forget(nuid)
-                        continue
-                # Server 2.10 may leave messages behind after it was killed: a second purge takes them.
-                left = chunks
-                while purged := self.purge(chunk_subject(self.name, nuid), deadline):
-                    left -= purged
-                    if not left:
-                        break
-            except ObjectStoreSealedError:
-                pass  # it refused the chunks, too
-            except Error as error:
-                self._log(nuid, error)
-                return
-            self.forget(nuid)
-
-    def _log(self, nuid: str, error: Error) -> None:
-        log.warning("bucket %r: the chunks %s could not be purged: %s", self.name, nuid, error)
+            # Server 2.10 may leave messages behind after it was killed: a second purge takes them.
+            while purged := self.purge(chunk_subject(self.name, nuid), deadline):
+                count -= purged
+                if not count:
+                    break
+        except ObjectStoreSealedError:
+            pass  # it refused the chunks, too
+        except Error as error:
+            log.warning("bucket %r: chunks %s could not be purged: %s", self.name, nuid, error)

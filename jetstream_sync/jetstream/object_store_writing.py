@@ -6,7 +6,7 @@
 #    bounded, which also bounds the memory.
 # 2. The info is published after all chunks were acknowledged. From then on the object can be read.
 # 3. If an exception ends the upload before, also a Ctrl-C, the object that was there stays, and the
-#    chunks are purged.
+#    chunks are purged; after a Ctrl-C one may be left, which `ObjectStore.purge_orphans` takes.
 # 4. If the acknowledgement of the info is lost, the same info is published again with the same expected
 #    sequence. The reply tells whether one of them was stored.
 
@@ -64,6 +64,10 @@ ObjectData: TypeAlias = "Buffer | BinaryIO | Iterable[Buffer]"
 _WINDOW_BYTES: Final = 8 * 1024 * 1024
 #: Attempts to store an info of which the acknowledgement was lost.
 _COMMIT_ATTEMPTS: Final = 3
+#: Timeout in seconds for purging the chunks of a failed upload.
+_CLEANUP_TIMEOUT_S: Final = 5.0
+#: Timeout in seconds for each message that is on its way before that.
+_SETTLE_TIMEOUT_S: Final = 2.0
 #: Room for headers and digest in the message with the info.
 _INFO_RESERVE: Final = 1024
 
@@ -94,7 +98,6 @@ class Upload:
         self._last_seq = 0
         self._reconnects = bucket.api.core.reconnects
         self._ended = False
-        self._stored = False
         # The info that is being stored, and its acknowledgement.
         self._info: ObjectInfo | None = None
         self._commit: Future[PubAck] | None = None
@@ -237,13 +240,11 @@ class Upload:
         )
 
     def _committed(self) -> None:
-        """Purge the chunks of the object that was replaced, and those that failed changes left."""
-        self._stored = True
+        """Purge the chunks of the object that was replaced."""
+        self._ended = True
         replaced = self._replaced
         if replaced is not None and replaced.chunks and replaced.nuid != self._nuid:
-            self._bucket.mark_dead(replaced.nuid, replaced.chunks)
-        self._bucket.purge_left(self._deadline())
-        self._ended = True
+            self._bucket.purge_chunks(replaced.nuid, self._deadline(), replaced.chunks)
 
     def log_discarded(self, error: BaseException) -> None:
         """Log that the object is not stored because of an exception of the program."""
@@ -257,18 +258,15 @@ class Upload:
         self._ended = True
         if not self._chunks and self._info is None:
             return
-        deadline = self._bucket.cleanup_deadline()
-        settled = self._bucket.settle(deadline)
+        deadline = Deadline(_CLEANUP_TIMEOUT_S)
+        stored = self._is_stored(deadline)
         self._abandon()
-        stored = self._stored or self._is_stored(deadline, settled)
-        if stored is None:
-            assert self._info is not None
-            self._bucket.keep_in_doubt(self._info)
-        elif stored:
+        if stored:
             self._committed()
+        elif stored is None:
+            log.warning("object %r may be stored: its chunks are kept", self._meta.name)
         else:
-            self._bucket.mark_dead(self._nuid)
-            self._bucket.purge_left(deadline)
+            self._bucket.purge_chunks(self._nuid, deadline)
 
     def drop(self) -> None:
         """Request the purge of the chunks without waiting for it."""
@@ -277,7 +275,6 @@ class Upload:
         self._ended = True
         if not self._chunks:
             return
-        self._bucket.mark_dead(self._nuid)
         if self._pending:
             # The server may process a request before the chunks that were sent earlier.
             self._pending[-1][0].add_done_callback(self._request_purge)
@@ -297,12 +294,19 @@ class Upload:
             future.due = monotonic()  # type: ignore[attr-defined]
         self._pending.clear()
 
-    def _is_stored(self, deadline: Deadline, settled: bool) -> bool | None:
+    def _is_stored(self, deadline: Deadline) -> bool | None:
         """Return whether the info was stored; ``None``: unknown."""
+        futures = [future for future, _ in self._pending]
         info, commit = self._info, self._commit
-        if info is None:
+        if commit is not None:
+            futures.append(commit)
+        # The server may process a purge before messages that were sent earlier.
+        with suppress(TimeoutError):
+            for future in futures:
+                future.exception(deadline.sooner(_SETTLE_TIMEOUT_S).left())
+        if info is None or commit is None:
             return False
-        if commit is not None and commit.done() and isinstance(commit.exception(), APIError):
+        if commit.done() and isinstance(commit.exception(), APIError):
             return False
         try:
             current, _ = self._bucket.last_info(info.name, deadline, to_replace=True)
@@ -310,7 +314,7 @@ class Upload:
             return None
         if current is not None and current.nuid == info.nuid:
             return True
-        return False if settled else None
+        return False if commit.done() else None
 
 
 # --- data ---------------------------------------------------------------------------------------

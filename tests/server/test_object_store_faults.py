@@ -31,7 +31,7 @@ from jetstream_sync import (
     PubAck,
     TimeoutError,
 )
-from jetstream_sync.jetstream import object_store_bucket
+from jetstream_sync.jetstream import object_store_writing
 from jetstream_sync.server import NatsServer
 
 #: A number of opcodes that is not reached: the first pass only counts.
@@ -152,8 +152,8 @@ def test_server_killed_in_get(fresh_server: NatsServer) -> None:
 def test_server_that_does_not_answer(
     fresh_server: NatsServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Without progress for the timeout, put and get fail; the next change removes the chunks."""
-    monkeypatch.setattr(object_store_bucket, "_CLEANUP_TIMEOUT_S", 0.3)
+    """Without progress for the timeout, put and get fail; the chunks can be purged."""
+    monkeypatch.setattr(object_store_writing, "_CLEANUP_TIMEOUT_S", 0.3)
     with jetstream_sync.connect(fresh_server.url) as nc:
         js = nc.jetstream()
         store = js.create_object_store(bucket="FILES", storage="memory")
@@ -186,7 +186,7 @@ def test_server_that_does_not_answer(
             finally:
                 fresh_server.resume()
         assert list(tmp_path.iterdir()) == []
-        store.put("c", b"x")
+        store.purge_orphans(older_than=0)
         check_no_orphans(js, store)
 
 
@@ -310,7 +310,7 @@ def test_imported_api() -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("call", ["put", "replace", "delete", "get_file"])
 def test_ctrl_c_anywhere(js: JetStream, tmp_path: Path, call: str) -> None:
-    """Wherever a Ctrl-C interrupts, there is one whole object, and no orphan or partial file."""
+    """Wherever a Ctrl-C interrupts, there is one whole object, and no partial file."""
     store = js.create_object_store(bucket="FILES", storage="memory")
     old, new = b"o" * 25, b"n" * 35
     calls = {
@@ -336,7 +336,7 @@ def test_ctrl_c_anywhere(js: JetStream, tmp_path: Path, call: str) -> None:
         except ObjectDeletedError:
             assert call == "delete"
     assert struck > 20
-    store.put("end", b"x")  # removes what an interrupted purge left
+    store.purge_orphans(older_than=0)  # removes what an interrupted purge left
     check_no_orphans(js, store)
 
 
