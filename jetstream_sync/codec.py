@@ -1,31 +1,29 @@
-"""
-JSON encoding and decoding of records. No other module converts between records and JSON.
+"""JSON encoding and decoding of records. No other module converts between records and JSON."""
 
-A record is a frozen, slotted, keyword-only dataclass: a subclass of `Record` decorated with `@record`.
-Its fields have the names of the JSON keys, and the *type* of a field determines its JSON form, so a new
-field is one line::
-
-    max_age: Duration = UNSET              int nanoseconds  <->  timedelta
-    created: datetime                      RFC 3339 text    <->  aware datetime, UTC
-    discard: DiscardPolicy | str | None    string           <->  enum member, or `UnknownEnumValue`
-    mirror: StreamSource | None            object           <->  record
-    sources: Sequence[StreamSource] | None array            <->  list of records
-    metadata: Mapping[str, str] | None     object           <->  dict
-    data: bytes | None                     base64 text      <->  bytes
-
-``None`` means *not set*: the field is not sent, and a JSON ``null`` is treated as absent. Unknown fields
-of newer servers are kept in ``extra``, at every depth, and sent back, so that reading, changing and
-writing a config loses nothing.
-
-Records are created in two ways. A record created by the *user* goes through ``__init__``: values are
-normalized (seconds become a `timedelta`, strings become enum members) and validated. A record received
-from a *server* goes through `decode()`, which checks JSON types only: a server's config is never
-rejected by the validation rules of this client.
-
-Numbers are exact: durations and times keep their nanoseconds, see `jetstream_sync.durations`.
-
-All functions are pure and safe to call from any thread.
-"""
+# A record is a frozen, slotted, keyword-only dataclass: a subclass of `Record` decorated with `@record`.
+# Its fields have the names of the JSON keys, and the *type* of a field determines its JSON form, so a new
+# field is one line::
+#
+#     max_age: Duration = UNSET              int nanoseconds  <->  timedelta
+#     created: datetime                      RFC 3339 text    <->  aware datetime, UTC
+#     discard: DiscardPolicy | str | None    string           <->  enum member, or `UnknownEnumValue`
+#     mirror: StreamSource | None            object           <->  record
+#     sources: Sequence[StreamSource] | None array            <->  list of records
+#     metadata: Mapping[str, str] | None     object           <->  dict
+#     data: bytes | None                     base64 text      <->  bytes
+#
+# ``None`` means *not set*: the field is not sent, and a JSON ``null`` is treated as absent. Unknown fields
+# of newer servers are kept in ``extra``, at every depth, and sent back, so that reading, changing and
+# writing a config loses nothing.
+#
+# Records are created in two ways. A record created by the *user* goes through ``__init__``: values are
+# normalized (seconds become a `timedelta`, strings become enum members) and validated. A record received
+# from a *server* goes through `decode()`, which checks JSON types only: a server's config is never
+# rejected by the validation rules of this client.
+#
+# Numbers are exact: durations and times keep their nanoseconds, see `jetstream_sync.durations`.
+#
+# All functions are pure and safe to call from any thread.
 
 from __future__ import annotations
 
@@ -261,13 +259,10 @@ R = TypeVar("R", bound=Record)
 
 
 def decode(cls: type[R], data: Any) -> R:
-    """
-    Return the record of a JSON object that a server sent.
-
-    ``__init__`` and validation are skipped. Unknown keys go to ``extra``, a ``null`` counts as absent,
-    and an absent field gets its default. Without a default, a number, flag or duration is 0, and a record
-    has no fields set: servers leave out such values in some contexts (``omitempty`` in nats-server).
-    """
+    """Return the record of a JSON object that a server sent."""
+    # ``__init__`` and validation are skipped. Unknown keys go to ``extra``, a ``null`` counts as absent,
+    # and an absent field gets its default. Without a default, a number, flag or duration is 0, and a record
+    # has no fields set: servers leave out such values in some contexts (``omitempty`` in nats-server).
     if not isinstance(data, dict):
         raise InvalidResponseError(f"{cls.__name__}: expected an object, got {_short(data)}")
     codec = _record_codec(cls)

@@ -1,8 +1,6 @@
-"""
-Contexts: named logins in files shared with the ``nats`` command (ADR-21).
+"""Contexts: named logins in files shared with the ``nats`` command (ADR-21)."""
 
-A context is a JSON file in ``$XDG_CONFIG_HOME/nats/context``, or ``~/.config/nats/context``.
-"""
+# A context is a JSON file in ``$XDG_CONFIG_HOME/nats/context``, or ``~/.config/nats/context``.
 
 from __future__ import annotations
 
@@ -115,14 +113,9 @@ def _credentials(jwt: str, seed: str) -> str:
 
 
 def read_context(name: str) -> tuple[str | None, dict[str, Any]]:
-    """
-    Return the servers of a context, and the options of `connect()`.
-
-    Raises:
-        InvalidOptionError: there is no such context, its file is invalid, or it has a key that this client
-            does not support.
-
-    """
+    """Return the servers of a context, and the options of `connect()`."""
+    # Raises InvalidOptionError: there is no such context, its file is invalid, or it has a key that
+    # this client does not support.
     if not isinstance(name, str) or not is_context_name(name):
         raise InvalidOptionError("context", name, "is not the name of a context")
     path = contexts_root() / "context" / f"{name}.json"

@@ -1,11 +1,9 @@
-"""
-Exact durations and times with nanoseconds, as subclasses of `timedelta` and `datetime`.
+"""Exact durations and times with nanoseconds, as subclasses of `timedelta` and `datetime`."""
 
-JetStream's JSON has durations in integer nanoseconds and times with nine fractional digits. `timedelta`
-and `datetime` have a resolution of a microsecond, so other values are returned as the subclasses
-`NanoDuration` and `NanoTime`. All arithmetic uses integers, never floats. All functions are pure and
-safe to call from any thread.
-"""
+# JetStream's JSON has durations in integer nanoseconds and times with nine fractional digits. `timedelta`
+# and `datetime` have a resolution of a microsecond, so other values are returned as the subclasses
+# `NanoDuration` and `NanoTime`. All arithmetic uses integers, never floats. All functions are pure and
+# safe to call from any thread.
 
 from __future__ import annotations
 
@@ -123,11 +121,8 @@ _PART = re.compile(r"(\d*)(?:\.(\d*))?\s*([A-Za-z\u00b5\u03bc]+)")
 
 
 def duration_from_text(text: str, units: Mapping[str, int] = GO_UNITS) -> timedelta:
-    """
-    Return the duration of a text such as ``1m30s`` or ``5``: a Go duration, or a number of seconds.
-
-    `units` are nanoseconds.
-    """
+    """Return the duration of a text such as ``1m30s`` or ``5``: a Go duration, or a number of seconds."""
+    # `units` are nanoseconds.
     if text.isdigit():
         return duration_from_ns(int(text) * _NS_PER_S)
     ns = end = 0
@@ -166,12 +161,8 @@ def time_from_ns(ns: int) -> datetime:
 
 
 def time_from_text(text: str) -> datetime:
-    """
-    Parse an RFC 3339 time.
-
-    Returns:
-        The same instant in UTC, as a `NanoTime` if a `datetime` would lose nanoseconds.
-    """
+    """Parse an RFC 3339 time."""
+    # Returns the same instant in UTC, as a `NanoTime` if a `datetime` would lose nanoseconds.
     match = _RFC3339.fullmatch(text)
     if match is None:
         raise ValueError(f"not an RFC 3339 time: {text!r}")

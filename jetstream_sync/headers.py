@@ -1,9 +1,7 @@
-"""
-Message headers: the ``NATS/1.0`` block, its status line, and the header names of JetStream.
+"""Message headers: the ``NATS/1.0`` block, its status line, and the header names of JetStream."""
 
-ADR-4 defines the block: a version line with an optional status, one ``Name: value`` per line, and an
-empty line at the end. Names keep their case and may repeat; lookup ignores case.
-"""
+# ADR-4 defines the block: a version line with an optional status, one ``Name: value`` per line, and an
+# empty line at the end. Names keep their case and may repeat; lookup ignores case.
 
 from __future__ import annotations
 
@@ -236,12 +234,8 @@ def encode_headers(headers: HeadersLike) -> bytes:
 
 
 def parse_headers(block: bytes) -> Headers | None:
-    """
-    Parse a header block.
-
-    Returns:
-        The headers, or ``None`` if the block has none (a status line only).
-    """
+    """Parse a header block."""
+    # Returns the headers, or ``None`` if the block has none (a status line only).
     lines = block.decode("utf-8", "surrogateescape").split("\r\n")[1:]
     pairs = []
     for line in lines:
@@ -253,13 +247,9 @@ def parse_headers(block: bytes) -> Headers | None:
 
 
 def parse_status(block: bytes) -> Status | None:
-    """
-    Parse the status line of a header block.
-
-    Returns:
-        The status, or ``None`` if the first line has no status or its code is not a number of up to
-        three digits.
-    """
+    """Parse the status line of a header block."""
+    # Returns the status, or ``None`` if the first line has no status or its code is not a number of up
+    # to three digits.
     line = block.partition(b"\r\n")[0][len(_VERSION) :].strip()
     if not line or not block.startswith(_VERSION):
         return None

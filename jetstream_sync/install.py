@@ -6,12 +6,9 @@ _NAME = "jetstream-sync"
 
 
 def install_command(extras: str) -> str:
-    """
-    Return the command that installs this package with extras such as ``cli,server``.
-
-    It names the distribution, which pip also finds if it was installed from a clone. A source tree
-    that runs without an installation is named by its path.
-    """
+    """Return the command that installs this package with extras such as ``cli,server``."""
+    # It names the distribution, which pip also finds if it was installed from a clone. A source tree
+    # that runs without an installation is named by its path.
     # Slow to import, and needed for an error only.
     from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415
     from pathlib import Path  # noqa: PLC0415

@@ -236,13 +236,11 @@ class ConnectOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionOptions:
-    """
-    The validated options of a connection; see `ConnectOptions` for the meaning of each.
+    """The validated options of a connection; see `ConnectOptions` for the meaning of each."""
 
-    Options can be pickled if their callbacks can be imported, but without secrets: a password, token or
-    seed given as a string, in an option or in a URL, is replaced by `left_out`, and connecting with it
-    raises `InvalidOptionError`. Paths and functions that can be imported are kept.
-    """
+    # Options can be pickled if their callbacks can be imported, but without secrets: a password, token or
+    # seed given as a string, in an option or in a URL, is replaced by `left_out`, and connecting with it
+    # raises `InvalidOptionError`. Paths and functions that can be imported are kept.
 
     servers: tuple[ServerAddress, ...]
     name: str | None = None

@@ -1,9 +1,7 @@
-"""
-Frozen dataclasses that share their methods instead of generating them for each class.
+"""Frozen dataclasses that share their methods instead of generating them for each class."""
 
-`dataclasses.dataclass` compiles five functions for each frozen class. For the JetStream records this
-was a third of the import time of the package.
-"""
+# `dataclasses.dataclass` compiles five functions for each frozen class. For the JetStream records this
+# was a third of the import time of the package.
 
 from __future__ import annotations
 
@@ -37,11 +35,8 @@ def setting(
     flags: str | None = None,
     server_default: object = None,
 ) -> Any:
-    """
-    Declare a field of a config, with the rules for its value and its form on the command line.
-
-    The docstring of the field, which follows its declaration, is the help text of its option.
-    """
+    """Declare a field of a config, with the rules for its value and its form on the command line."""
+    # The docstring of the field, which follows its declaration, is the help text of its option.
     given = {
         "since": since,
         "range": None if low is None else (low, _INT64_MAX if high is None else high),
@@ -66,12 +61,10 @@ def record(cls: type[_T]) -> type[_T]:
 
 
 class _FieldDocs:
-    """
-    A class docstring that lists the fields of a record, so that ``help(StreamConfig)`` explains them.
+    """A class docstring that lists the fields of a record, so that ``help(StreamConfig)`` explains them."""
 
-    The strings below the fields exist in the source only. They are read on first access, which keeps the
-    import fast; without the source, as in a package of ``.pyc`` files, the docstring has no list.
-    """
+    # The strings below the fields exist in the source only. They are read on first access, which keeps the
+    # import fast; without the source, as in a package of ``.pyc`` files, the docstring has no list.
 
     __slots__ = ("_complete", "_text")
 

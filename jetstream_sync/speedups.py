@@ -1,10 +1,8 @@
-"""
-The code that runs for every sent or received message: in C if possible, otherwise in Python.
+"""The code that runs for every sent or received message: in C if possible, otherwise in Python."""
 
-The installation builds the extension if there is a C compiler. Without it everything works the same, with
-more processor time per message. The environment variable ``JETSTREAM_SYNC_SPEEDUPS=0``, set before the
-first import of the package, selects Python.
-"""
+# The installation builds the extension if there is a C compiler. Without it everything works the same, with
+# more processor time per message. The environment variable ``JETSTREAM_SYNC_SPEEDUPS=0``, set before the
+# first import of the package, selects Python.
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""
-Validation and matching of subjects, and validation of queue, stream and consumer names.
+"""Validation and matching of subjects, and validation of queue, stream and consumer names."""
 
-A name on a control line could inject a protocol command, so every name is validated before it is
-encoded. The rules are those of nats-server (``server/sublist.go``) and ADR-6. The checks are local and
-send nothing.
-"""
+# A name on a control line could inject a protocol command, so every name is validated before it is
+# encoded. The rules are those of nats-server (``server/sublist.go``) and ADR-6. The checks are local and
+# send nothing.
 
 from __future__ import annotations
 

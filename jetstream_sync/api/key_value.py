@@ -641,16 +641,8 @@ class KeyValueEntry:
         revision: int = 0,
         created: datetime | None = None,
     ) -> None:
-        """
-        Create the entry of a message.
-
-        Args:
-            subjects: those of the bucket.
-            delivery: subject, reply subject, headers and payload.
-            revision: the sequence; 0: it is in the reply subject, as is the time.
-            created: the time.
-
-        """
+        """Create the entry of a message."""
+        # `revision`: the sequence; 0: it is in the reply subject, as is the time.
         self._header: bytes | Headers | None
         self._subject, self._reply, self._header, self._raw = delivery
         self._subjects = subjects

@@ -130,11 +130,9 @@ def default_heartbeat_ns(expires_ns: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContinuousPull:
-    """
-    The limits of a continuous pull (ADR-37, "Consume"); times are in nanoseconds.
+    """The limits of a continuous pull (ADR-37, "Consume"); times are in nanoseconds."""
 
-    Create it with `of()`, which computes the defaults.
-    """
+    # Create it with `of()`, which computes the defaults.
 
     request: PullRequest
     """The request that fills an empty buffer."""
@@ -233,13 +231,11 @@ def _threshold(option: str, value: int | None, limit: int) -> int:
 
 
 class PullLedger:
-    """
-    The pending messages and bytes of a continuous pull (ADR-37, "Buffering").
+    """The pending messages and bytes of a continuous pull (ADR-37, "Buffering")."""
 
-    All requests of the pull are counted together: requested messages, minus messages returned to the
-    user, minus messages that ended requests report as undelivered. Not thread-safe; the owner holds the
-    lock.
-    """
+    # All requests of the pull are counted together: requested messages, minus messages returned to the
+    # user, minus messages that ended requests report as undelivered. Not thread-safe; the owner holds the
+    # lock.
 
     __slots__ = (
         "_limit",

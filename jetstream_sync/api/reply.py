@@ -94,12 +94,10 @@ def metadata_of(reply: bytes) -> Metadata:
 
 
 class DeliverySequence:
-    """
-    The last received delivery of a consumer, to find gaps (ADR-15, "Message Gaps").
+    """The last received delivery of a consumer, to find gaps (ADR-15, "Message Gaps")."""
 
-    A consumer numbers its deliveries. The number is in the reply subject of each message, and in the
-    heartbeats of a push consumer. Not thread-safe.
-    """
+    # A consumer numbers its deliveries. The number is in the reply subject of each message, and in the
+    # heartbeats of a push consumer. Not thread-safe.
 
     __slots__ = ("last", "reply")
 

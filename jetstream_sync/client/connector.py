@@ -1,16 +1,14 @@
-"""
-Connect to a server of the pool: the first time, and after a connection was lost.
+"""Connect to a server of the pool: the first time, and after a connection was lost."""
 
-The rules follow nats.go where it has the same feature:
-
-1. A round tries every known server once. The server whose connection was lost comes last.
-2. The first round begins at once. Between two rounds there is a delay, so that a server which is down
-   is not tried continuously, plus a random jitter, so that its clients do not all return at once.
-3. Connections that break right after the handshake count as failed rounds once there are more of
-   them in a row than servers. So the client does not redial as fast as a server disconnects it.
-4. A server is removed from the pool after ``max_reconnect_attempts`` failures in a row. When no server
-   is left, reconnecting ends. It also ends when a server refuses the login twice with the same error.
-"""
+# The rules follow nats.go where it has the same feature:
+#
+# 1. A round tries every known server once. The server whose connection was lost comes last.
+# 2. The first round begins at once. Between two rounds there is a delay, so that a server which is down
+#    is not tried continuously, plus a random jitter, so that its clients do not all return at once.
+# 3. Connections that break right after the handshake count as failed rounds once there are more of
+#    them in a row than servers. So the client does not redial as fast as a server disconnects it.
+# 4. A server is removed from the pool after ``max_reconnect_attempts`` failures in a row. When no server
+#    is left, reconnecting ends. It also ends when a server refuses the login twice with the same error.
 
 from __future__ import annotations
 
@@ -54,11 +52,9 @@ _STABLE_UPTIME_S = 1.0
 
 
 class Connector:
-    """
-    Tries the servers of a pool until one accepts the connection.
+    """Tries the servers of a pool until one accepts the connection."""
 
-    `stop()`, `skip_wait()` and `stopped()` may be called by any thread, the others by one at a time.
-    """
+    # `stop()`, `skip_wait()` and `stopped()` may be called by any thread, the others by one at a time.
 
     def __init__(self, options: ConnectionOptions, dialer: Dialer, events: Events) -> None:
         self._name = options.name or "connection"
@@ -93,12 +89,8 @@ class Connector:
         raise _no_server(failures) from list(failures.values())[-1]
 
     def reconnect(self, lost: ServerAddress | None, cause: BaseException) -> Transport | None:
-        """
-        Try the servers in rounds until one accepts, with a delay between two rounds.
-
-        Returns:
-            The transport, or ``None`` after `stop()`.
-        """
+        """Try the servers in rounds until one accepts, with a delay between two rounds."""
+        # Returns the transport, or ``None`` after `stop()`.
         skip_wait = self._skip_wait.is_set()
         self._skip_wait.clear()
         if lost is not None:

@@ -27,17 +27,15 @@ _Subscription: TypeAlias = SubscriptionState[MessageReceiver]
 
 
 class ConnectionCore:
-    """
-    What the layers above use of a connection.
+    """What the layers above use of a connection."""
 
-    Public objects hold the core that `handle()` returns. When the last of them is collected, the
-    connection closes. The engine and its threads do not hold it, so they do not keep a connection alive
-    that was dropped without `close()`. Objects that the threads hold use `internal` instead, unless they
-    have to keep the connection open, as subscriptions with a callback do.
-
-    The functions are those of the engine's parts; see there for their arguments. They are attributes,
-    because a method that forwards its arguments would cost a tenth of the time of a publish.
-    """
+    # Public objects hold the core that `handle()` returns. When the last of them is collected, the
+    # connection closes. The engine and its threads do not hold it, so they do not keep a connection alive
+    # that was dropped without `close()`. Objects that the threads hold use `internal` instead, unless they
+    # have to keep the connection open, as subscriptions with a callback do.
+    #
+    # The functions are those of the engine's parts; see there for their arguments. They are attributes,
+    # because a method that forwards its arguments would cost a tenth of the time of a publish.
 
     def __init__(self, engine: Engine, internal: ConnectionCore | None = None) -> None:
         writer, encoder, table, state = engine.writer, engine.encoder, engine.table, engine.state
@@ -138,14 +136,11 @@ def _caller() -> tuple[str, int]:
 
 
 def _close_dropped(engine: Engine, file: str, line: int) -> None:
-    """
-    Close a connection whose last handle was collected while it was open.
-
-    The warning shows the line that opened the connection.
-
-    This runs in any thread that drops the last reference or collects garbage, at any point of its
-    code. Therefore it takes no lock and starts a thread for the work. A forked child has nothing to do.
-    """
+    """Close a connection whose last handle was collected while it was open."""
+    # The warning shows the line that opened the connection.
+    #
+    # This runs in any thread that drops the last reference or collects garbage, at any point of its
+    # code. Therefore it takes no lock and starts a thread for the work. A forked child has nothing to do.
     if engine.state.status is ConnectionStatus.CLOSED or not engine.is_served:
         return
     spawn_from_finalizer(f"closer-{engine.name}", engine.close)

@@ -1,26 +1,24 @@
-"""
-Direct reads: a caller that waits for a reply reads it from the socket itself.
+"""Direct reads: a caller that waits for a reply reads it from the socket itself."""
 
-Usually the reader thread reads. A request then costs two switches between threads: the reader wakes up
-with the reply, and wakes the caller. While one thread makes request after request, the reader pauses
-instead, and the caller takes its reply from the socket.
-
-Rules:
-
-1. ``_reading`` is held while reading the socket: by the reader always, except while it pauses, and by a
-   caller for one ``recv`` that does not wait. ``_turn`` is held by the one caller that waits until the
-   socket is readable; a second caller waits for the reader.
-2. A caller takes its own reply, if it received exactly that. Everything else stays in ``_received``, and
-   the reader continues with it: other messages, pings, errors, the end of the stream. So recovery,
-   keep-alive and all receivers have to do with the reader only.
-3. The reader pauses only while every receiver is `MessageReceiver.awaited` and no caller waits. A caller
-   that waits in any other way than `read()` calls `end()`. Nothing depends on that: the reader continues
-   by itself ``_TICK_S`` after the last direct read. After useless pauses, it pauses less often.
-4. The reader continues after the caller that has the turn, which would otherwise wait for bytes that
-   are gone. It waits ``_TURN_S`` at most: a signal handler may run in the caller's thread.
-5. A KeyboardInterrupt releases both locks. The received bytes are in ``_received`` or their message in
-   the list of the caller: a request drops it, a fetch keeps its inbox if the server redelivers nothing.
-"""
+# Usually the reader thread reads. A request then costs two switches between threads: the reader wakes up
+# with the reply, and wakes the caller. While one thread makes request after request, the reader pauses
+# instead, and the caller takes its reply from the socket.
+#
+# Rules:
+#
+# 1. ``_reading`` is held while reading the socket: by the reader always, except while it pauses, and by a
+#    caller for one ``recv`` that does not wait. ``_turn`` is held by the one caller that waits until the
+#    socket is readable; a second caller waits for the reader.
+# 2. A caller takes its own reply, if it received exactly that. Everything else stays in ``_received``, and
+#    the reader continues with it: other messages, pings, errors, the end of the stream. So recovery,
+#    keep-alive and all receivers have to do with the reader only.
+# 3. The reader pauses only while every receiver is `MessageReceiver.awaited` and no caller waits. A caller
+#    that waits in any other way than `read()` calls `end()`. Nothing depends on that: the reader continues
+#    by itself ``_TICK_S`` after the last direct read. After useless pauses, it pauses less often.
+# 4. The reader continues after the caller that has the turn, which would otherwise wait for bytes that
+#    are gone. It waits ``_TURN_S`` at most: a signal handler may run in the caller's thread.
+# 5. A KeyboardInterrupt releases both locks. The received bytes are in ``_received`` or their message in
+#    the list of the caller: a request drops it, a fetch keeps its inbox if the server redelivers nothing.
 
 from __future__ import annotations
 
@@ -56,11 +54,9 @@ _NO_WAIT: Final = (False,)
 
 
 class DirectReads:
-    """
-    Passes the reading of a connection's socket between the reader thread and callers.
+    """Passes the reading of a connection's socket between the reader thread and callers."""
 
-    The reader thread calls `pause()`; any thread may call `read()` and `end()`.
-    """
+    # The reader thread calls `pause()`; any thread may call `read()` and `end()`.
 
     def __init__(
         self,
@@ -92,13 +88,9 @@ class DirectReads:
     # --- the reader -----------------------------------------------------------------------------
 
     def pause(self, stream: TCPStream, parser: Parser) -> bytes | None:
-        """
-        Pause while callers read their replies themselves; called by the reader after each read.
-
-        Returns:
-            What a caller has received instead of its reply, ``b""`` at the end of the stream; ``None``:
-            nothing.
-        """
+        """Pause while callers read their replies themselves; called by the reader after each read."""
+        # Returns what a caller has received instead of its reply, ``b""`` at the end of the stream;
+        # ``None``: nothing.
         if self._skip:
             self._skip -= 1
             return None
@@ -182,12 +174,8 @@ class DirectReads:
         deadline: Deadline,
         subject: bytes | None = None,
     ) -> bool:
-        """
-        Read the next message of a reply inbox, while the reader pauses.
-
-        Returns:
-            Whether there is one; if not, the reader continues and will deliver it.
-        """
+        """Read the next message of a reply inbox, while the reader pauses."""
+        # Returns whether there is one; if not, the reader continues and will deliver it.
         turn, received = self._turn, self._received
         # As with `call_and_record`, but without its call: this runs for each request.
         has_turn: list[bool] = []

@@ -40,11 +40,9 @@ class EncodeFunction(Protocol[_Subject_contra]):
 
 
 class MessageEncoder:
-    """
-    Encodes messages as commands.
+    """Encodes messages as commands."""
 
-    `max_payload` is set from each INFO of a server. Any thread may call the methods.
-    """
+    # `max_payload` is set from each INFO of a server. Any thread may call the methods.
 
     def __init__(self) -> None:
         #: The largest message that the server accepts, headers included, in bytes.

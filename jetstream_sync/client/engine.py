@@ -1,14 +1,12 @@
-"""
-The engine of a connection: its transport, and the threads that serve it.
+"""The engine of a connection: its transport, and the threads that serve it."""
 
-Threads: the *reader* receives bytes, feeds the parser and passes messages to their receivers; when the
-transport breaks, it reconnects. The *flusher* sends buffered commands and keeps the ping schedule.
-Neither runs user code, except for the login and reconnect functions of the options, which the
-reader calls while it is disconnected.
-
-Lock order: the lock of `ConnectionState`, then that of `KeepAlive`, then that of `Writer`.
-No lock is held while receiving, sending or calling user code.
-"""
+# Threads: the *reader* receives bytes, feeds the parser and passes messages to their receivers; when the
+# transport breaks, it reconnects. The *flusher* sends buffered commands and keeps the ping schedule.
+# Neither runs user code, except for the login and reconnect functions of the options, which the
+# reader calls while it is disconnected.
+#
+# Lock order: the lock of `ConnectionState`, then that of `KeepAlive`, then that of `Writer`.
+# No lock is held while receiving, sending or calling user code.
 
 from __future__ import annotations
 
@@ -60,11 +58,9 @@ _FINAL_READ_TIMEOUT_S = 1.0
 
 
 class Engine:
-    """
-    Opens, serves, reconnects and closes a connection.
+    """Opens, serves, reconnects and closes a connection."""
 
-    Any thread may call its public methods. `open()` must be called first.
-    """
+    # Any thread may call its public methods. `open()` must be called first.
 
     def __init__(self, options: ConnectionOptions, client_version: str) -> None:
         self.options = options
@@ -105,11 +101,8 @@ class Engine:
     # --- opening and closing --------------------------------------------------------------------
 
     def open(self) -> None:
-        """
-        Connect to the first server that accepts, and start the threads.
-
-        If no server accepts and ``retry_on_failed_connect`` is set, the reader continues to try.
-        """
+        """Connect to the first server that accepts, and start the threads."""
+        # If no server accepts and ``retry_on_failed_connect`` is set, the reader continues to try.
         check_patches()
         try:
             transport, failure = self._connect_first()
@@ -183,12 +176,8 @@ class Engine:
             self._tracer.close(timeout)
 
     def start_draining(self) -> bool:
-        """
-        Enter the draining state, which refuses new subscriptions; ``close()`` must follow.
-
-        Returns:
-            Whether this call started the drain; ``False``: another drain is in progress.
-        """
+        """Enter the draining state, which refuses new subscriptions; ``close()`` must follow."""
+        # Returns whether this call started the drain; ``False``: another drain is in progress.
         reason = ConnectionClosedError("the connection was drained while it was disconnected")
         with self.state.lock:
             self.state.check_not_closed()
@@ -251,11 +240,8 @@ class Engine:
         self.table.close(reason)
 
     def exiting(self) -> None:
-        """
-        Send buffered data before the interpreter exits; see `at_exit`.
-
-        The trace is closed, too: Python aborts if it exits while a thread is printing.
-        """
+        """Send buffered data before the interpreter exits; see `at_exit`."""
+        # The trace is closed, too: Python aborts if it exits while a thread is printing.
         if self.state.status is not ConnectionStatus.CLOSED:
             self.writer.drain(Deadline(_CLOSE_TIMEOUT_S))
         self._end_trace()

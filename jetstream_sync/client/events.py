@@ -34,13 +34,11 @@ _OPTIONS = {
 
 
 class Events:
-    """
-    Calls the user's callbacks one after the other, in the order of the events.
+    """Calls the user's callbacks one after the other, in the order of the events."""
 
-    The thread is started with the first event. Exceptions of callbacks are logged.
-
-    Any thread may call its methods; they never wait.
-    """
+    # The thread is started with the first event. Exceptions of callbacks are logged.
+    #
+    # Any thread may call its methods; they never wait.
 
     def __init__(self, name: str, options: ConnectionOptions) -> None:
         self.name: str = name
@@ -82,11 +80,8 @@ class Events:
         self._calls.close(ConnectionClosedError("closed"))
 
     def wait_closed(self, timeout: float) -> None:
-        """
-        Wait until ``closed_cb`` has returned, unless called from a callback of this thread.
-
-        Without a ``closed_cb`` this returns at once: closing does not wait for other callbacks.
-        """
+        """Wait until ``closed_cb`` has returned, unless called from a callback of this thread."""
+        # Without a ``closed_cb`` this returns at once: closing does not wait for other callbacks.
         thread = self._thread
         if (
             thread is not None

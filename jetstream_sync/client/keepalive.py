@@ -1,9 +1,7 @@
-"""
-Pings: detect a dead connection, and confirm that the server has processed all earlier commands.
+"""Pings: detect a dead connection, and confirm that the server has processed all earlier commands."""
 
-A server answers pings in order. Each ping adds an entry to ``_waiters``, and each pong removes the
-first one: the result slot of a flush, or ``None`` for a scheduled ping.
-"""
+# A server answers pings in order. Each ping adds an entry to ``_waiters``, and each pong removes the
+# first one: the result slot of a flush, or ``None`` for a scheduled ping.
 
 from __future__ import annotations
 
@@ -18,11 +16,9 @@ from .writer import Writer
 
 
 class KeepAlive:
-    """
-    Flushes and scheduled pings of a connection.
+    """Flushes and scheduled pings of a connection."""
 
-    Any thread may call `flush()`; the other methods are for the connection's own threads.
-    """
+    # Any thread may call `flush()`; the other methods are for the connection's own threads.
 
     def __init__(
         self,

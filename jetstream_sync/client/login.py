@@ -1,10 +1,8 @@
-"""
-Dial a server and log in with the credentials of the options, which are read again for every attempt.
+"""Dial a server and log in with the credentials of the options, which are read again for every attempt."""
 
-The user's functions run on the thread that opens the transport: first the one that calls ``connect()``,
-later the reader. No lock is held during the calls. Every failure becomes a `CredentialsError`, which
-counts as a failed attempt.
-"""
+# The user's functions run on the thread that opens the transport: first the one that calls ``connect()``,
+# later the reader. No lock is held during the calls. Every failure becomes a `CredentialsError`, which
+# counts as a failed attempt.
 
 from __future__ import annotations
 
@@ -36,11 +34,9 @@ _MAX_FILE_BYTES: Final = 64 * 1024
 
 
 class Login:
-    """
-    The credentials of a connection.
+    """The credentials of a connection."""
 
-    One thread at a time may use it.
-    """
+    # One thread at a time may use it.
 
     def __init__(self, options: ConnectionOptions) -> None:
         options.check_secrets()
@@ -185,11 +181,9 @@ def _signed(option: str, source: str, seed: bytearray, nonce: str) -> tuple[str,
 
 
 class Dialer:
-    """
-    Opens transports to servers.
+    """Opens transports to servers."""
 
-    One thread at a time may use it. The login functions of the options run on that thread.
-    """
+    # One thread at a time may use it. The login functions of the options run on that thread.
 
     def __init__(
         self,

@@ -1,15 +1,13 @@
-"""
-How the reader thread passes messages, results and errors to the threads that wait for them.
+"""How the reader thread passes messages, results and errors to the threads that wait for them."""
 
-Rules of the `Mailbox`, the queue of a subscription:
-
-1. An item leaves the mailbox only by a `get()` that returns it. Waking a waiting thread only tells it
-   to check the queue; a thread that was woken just after its timeout wakes the next one.
-2. The fast path takes no lock: `deque.append` and `deque.popleft` are atomic. The lock is taken to
-   go to sleep, to wake, and to close.
-3. The reader thread never waits here: the lock is held for a few instructions only.
-4. `close()` wakes all waiting threads. The remaining items can be read; then `get()` raises the reason.
-"""
+# Rules of the `Mailbox`, the queue of a subscription:
+#
+# 1. An item leaves the mailbox only by a `get()` that returns it. Waking a waiting thread only tells it
+#    to check the queue; a thread that was woken just after its timeout wakes the next one.
+# 2. The fast path takes no lock: `deque.append` and `deque.popleft` are atomic. The lock is taken to
+#    go to sleep, to wake, and to close.
+# 3. The reader thread never waits here: the lock is held for a few instructions only.
+# 4. `close()` wakes all waiting threads. The remaining items can be read; then `get()` raises the reason.
 
 from __future__ import annotations
 
@@ -29,24 +27,19 @@ T = TypeVar("T")
 
 
 def copy_exception(error: BaseException) -> BaseException:
-    """
-    Return a copy of an error, for raising it in several threads.
-
-    One error may wake many threads; raising one shared object would mix their tracebacks.
-    """
+    """Return a copy of an error, for raising it in several threads."""
+    # One error may wake many threads; raising one shared object would mix their tracebacks.
     copied = type(error)(*error.args)
     copied.__cause__ = error.__cause__
     return copied
 
 
 class ResultSlot(Generic[T]):
-    """
-    Passes one result from one thread to another that waits for it.
+    """Passes one result from one thread to another that waits for it."""
 
-    Exactly one thread calls `set()` or `fail()`, once, and one thread waits. If a result and a timeout
-    coincide, the table where the slot is registered decides: a thread that removed the slot from the
-    table will set it, so the waiting thread continues to wait (see ``client/request.py``).
-    """
+    # Exactly one thread calls `set()` or `fail()`, once, and one thread waits. If a result and a timeout
+    # coincide, the table where the slot is registered decides: a thread that removed the slot from the
+    # table will set it, so the waiting thread continues to wait (see ``client/request.py``).
 
     __slots__ = ("_error", "_gate", "_value")
 
@@ -91,12 +84,10 @@ def first_items(items: Iterable[T], count: int | None = None) -> list[T]:
 
 
 class Mailbox(Generic[T]):
-    """
-    A queue with one writer and any number of readers.
+    """A queue with one writer and any number of readers."""
 
-    `items` is the queue itself: reading threads may ``popleft()`` from it directly, and call `get()`
-    after an `IndexError`.
-    """
+    # `items` is the queue itself: reading threads may ``popleft()`` from it directly, and call `get()`
+    # after an `IndexError`.
 
     __slots__ = ("_gates", "_lock", "_reason", "_timed_out", "items")
 
@@ -123,11 +114,8 @@ class Mailbox(Generic[T]):
         return self._reason
 
     def put(self, items: Iterable[T], count: int) -> None:
-        """
-        Add ``count`` items and wake as many readers.
-
-        A closed mailbox accepts items, too: the owner decides whether they are read.
-        """
+        """Add ``count`` items and wake as many readers."""
+        # A closed mailbox accepts items, too: the owner decides whether they are read.
         self.items.extend(items)
         # A reader registers its gate before it checks the queue for the last time. So either the
         # reader sees the items, or this thread sees the gate.
@@ -147,11 +135,8 @@ class Mailbox(Generic[T]):
                 self.wait(deadline)
 
     def close(self, reason: BaseException) -> None:
-        """
-        Close the mailbox with a reason, and wake all waiting threads; the first reason stays.
-
-        In a forked child the items are dropped, because they belong to the parent.
-        """
+        """Close the mailbox with a reason, and wake all waiting threads; the first reason stays."""
+        # In a forked child the items are dropped, because they belong to the parent.
         if isinstance(reason, ForkedConnectionError):
             # A thread of the parent may have held the lock, and no thread is waiting here.
             self._lock = threading.Lock()
@@ -200,12 +185,10 @@ class Mailbox(Generic[T]):
 
 
 class MessageReceiver:
-    """
-    Receives the messages and events of one subscription; by default, it ignores the events.
+    """Receives the messages and events of one subscription; by default, it ignores the events."""
 
-    The connection holds it while the subscription exists. So it holds `ConnectionCore.internal`, not a
-    handle, and no public object, unless it has to keep the connection open.
-    """
+    # The connection holds it while the subscription exists. So it holds `ConnectionCore.internal`, not a
+    # handle, and no public object, unless it has to keep the connection open.
 
     __slots__ = ("subscription",)
 
@@ -233,13 +216,9 @@ class MessageReceiver:
         """React to a lost or new connection; called by the reader, must not wait."""
 
     def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
-        """
-        React to a permission error of the server; called by the reader, must not wait.
-
-        Returns:
-            Whether the error belongs to a request of this receiver. The server sends one error for
-            each refused message, so one receiver is enough.
-        """
+        """React to a permission error of the server; called by the reader, must not wait."""
+        # Returns whether the error belongs to a request of this receiver. The server sends one error
+        # for each refused message, so one receiver is enough.
         del subject, error
         return False
 

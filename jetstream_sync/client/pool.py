@@ -28,16 +28,14 @@ class _Entry:
 
 
 class ServerPool:
-    """
-    The known servers: given by the user, or discovered from the cluster.
+    """The known servers: given by the user, or discovered from the cluster."""
 
-    The server in use, or the one reached last, is the first.
-
-    `randomize`: shuffle given and discovered servers, so that clients spread over a cluster.
-    `max_failures`: failed attempts in a row after which a server is removed; -1: never.
-
-    Any thread may call its methods.
-    """
+    # The server in use, or the one reached last, is the first.
+    #
+    # `randomize`: shuffle given and discovered servers, so that clients spread over a cluster.
+    # `max_failures`: failed attempts in a row after which a server is removed; -1: never.
+    #
+    # Any thread may call its methods.
 
     def __init__(
         self, servers: tuple[ServerAddress, ...], *, randomize: bool, max_failures: int
@@ -120,12 +118,8 @@ class ServerPool:
                 entry.refusal = entry.last_failure = ""
 
     def refused(self, address: ServerAddress, text: str) -> bool:
-        """
-        Record that a server refused the login.
-
-        Returns:
-            Whether it did so before with the same text, and has not accepted the client since.
-        """
+        """Record that a server refused the login."""
+        # Returns whether it did so before with the same text, and has not accepted the client since.
         with self._lock:
             entry = self._find(address)
             if entry is None:
@@ -144,15 +138,12 @@ class ServerPool:
             return True
 
     def discovered(self, urls: tuple[str, ...], current: ServerAddress) -> list[ServerAddress]:
-        """
-        Add the servers that an INFO announced, and return those that were never known before.
-
-        Discovered servers that are no longer announced are removed, except the current one. An empty
-        list changes nothing, because a single server announces none. Invalid addresses are ignored.
-
-        `current`: the connected server, whose login and TLS settings the new servers inherit. A
-        server announced by its IP address must have a certificate for the current name.
-        """
+        """Add the servers that an INFO announced, and return those that were never known before."""
+        # Discovered servers that are no longer announced are removed, except the current one. An empty
+        # list changes nothing, because a single server announces none. Invalid addresses are ignored.
+        #
+        # `current`: the connected server, whose login and TLS settings the new servers inherit. A
+        # server announced by its IP address must have a certificate for the current name.
         announced = {}
         for url in urls[:_MAX_DISCOVERED]:
             with contextlib.suppress(InvalidOptionError):

@@ -1,10 +1,8 @@
-"""
-Read one transport: parse bytes into operations and dispatch them.
+"""Read one transport: parse bytes into operations and dispatch them."""
 
-This code runs on the reader thread, which must never wait for anything but bytes. It runs no user code
-and takes no lock that another thread may hold while sending. Replies to the server are appended to
-the output buffer and sent by another thread.
-"""
+# This code runs on the reader thread, which must never wait for anything but bytes. It runs no user code
+# and takes no lock that another thread may hold while sending. Replies to the server are appended to
+# the output buffer and sent by another thread.
 
 from __future__ import annotations
 
@@ -49,11 +47,9 @@ class _Stop(NamedTuple):
 
 
 class Reader:
-    """
-    Dispatches operations from the server to receivers, keep-alive, events and the writer.
+    """Dispatches operations from the server to receivers, keep-alive, events and the writer."""
 
-    Used by the reader thread only, except for `stop_reading()`.
-    """
+    # Used by the reader thread only, except for `stop_reading()`.
 
     def __init__(
         self,
@@ -111,13 +107,10 @@ class Reader:
     def stop_reading(
         self, transport: Transport, timeout: float, reason: ConnectionClosedError | None = None
     ) -> None:
-        """
-        Read a transport for at most ``timeout`` more seconds; called by any thread before a shutdown.
-
-        The shutdown alone is not enough: a server that ignores it may continue to send.
-
-        `reason`: returned by `read()`; ``None``: the one that it finds.
-        """
+        """Read a transport for at most ``timeout`` more seconds; called by any thread before a shutdown."""
+        # The shutdown alone is not enough: a server that ignores it may continue to send.
+        #
+        # `reason`: returned by `read()`; ``None``: the one that it finds.
         self._stopping = _Stop(transport, Deadline(timeout), reason)
 
     def received(self) -> tuple[int, int]:

@@ -1,14 +1,12 @@
-"""
-Many replies to one request: a reply inbox of its own, and two ways to read it.
+"""Many replies to one request: a reply inbox of its own, and two ways to read it."""
 
-`ReplyCollector` returns all replies when the answer is complete; the layers above use it for requests
-whose protocol marks the end. `ReplyIterator` yields the replies as they arrive (ADR-47), for
-`Connection.request_many`.
-
-The reader thread delivers the replies and enforces the deadline and the number of them, so a slow
-caller loses nothing that arrived in time and gets nothing that came later. The calling thread waits,
-measures the stall time, and calls the sentinel, which is user code.
-"""
+# `ReplyCollector` returns all replies when the answer is complete; the layers above use it for requests
+# whose protocol marks the end. `ReplyIterator` yields the replies as they arrive (ADR-47), for
+# `Connection.request_many`.
+#
+# The reader thread delivers the replies and enforces the deadline and the number of them, so a slow
+# caller loses nothing that arrived in time and gets nothing that came later. The calling thread waits,
+# measures the stall time, and calls the sentinel, which is user code.
 
 from __future__ import annotations
 
@@ -83,11 +81,9 @@ class _ReplyInbox(MessageReceiver):
 
 
 class ReplyCollector(_ReplyInbox):
-    """
-    Collects the replies to one request; one thread creates, uses and closes it.
+    """Collects the replies to one request; one thread creates, uses and closes it."""
 
-    The replies are added with ``+=`` to a list, or to another sequence `into`, also as packed runs.
-    """
+    # The replies are added with ``+=`` to a list, or to another sequence `into`, also as packed runs.
 
     __slots__ = ("_expected", "_handoff", "_is_end", "_open", "items")
 
@@ -170,11 +166,9 @@ class _End(Exception):  # noqa: N818 - closes a mailbox, and never leaves this m
 
 
 class _ReplyQueue(_ReplyInbox):
-    """
-    Queues the replies to one request until a deadline or a number of them.
+    """Queues the replies to one request until a deadline or a number of them."""
 
-    It is separate from the `ReplyIterator`, which the reader must not keep alive.
-    """
+    # It is separate from the `ReplyIterator`, which the reader must not keep alive.
 
     __slots__ = ("_deadline", "mailbox")
 

@@ -1,15 +1,13 @@
-"""
-Requests: one subscription receives the replies to all of them.
+"""Requests: one subscription receives the replies to all of them."""
 
-The inbox is ``<prefix>.<unique>.*``; the last token identifies the request. A request is registered in
-``_waiting``. The thread that removes it from there settles it: the reader with a reply or a permission
-error, the requesting thread when its deadline has passed, `close()` with the reason. So a reply that
-arrives together with the timeout is not lost, and no request is settled twice.
-
-A server may refuse the inbox. Then the pending requests fail, and the next request subscribes again,
-because the permissions may have changed. So a request is registered before it checks for the
-subscription, and the reader first clears the subscription and then fails the registered requests.
-"""
+# The inbox is ``<prefix>.<unique>.*``; the last token identifies the request. A request is registered in
+# ``_waiting``. The thread that removes it from there settles it: the reader with a reply or a permission
+# error, the requesting thread when its deadline has passed, `close()` with the reason. So a reply that
+# arrives together with the timeout is not lost, and no request is settled twice.
+#
+# A server may refuse the inbox. Then the pending requests fail, and the next request subscribes again,
+# because the permissions may have changed. So a request is registered before it checks for the
+# subscription, and the reader first clears the subscription and then fails the registered requests.
 
 from __future__ import annotations
 
@@ -52,11 +50,9 @@ class RequestFunction(Protocol):
 
 
 class RequestMux(MessageReceiver):
-    """
-    Multiplexes the requests of a connection over one reply inbox.
+    """Multiplexes the requests of a connection over one reply inbox."""
 
-    Any thread may call `request()`.
-    """
+    # Any thread may call `request()`.
 
     is_reply_inbox = True
     awaited = True
@@ -156,11 +152,8 @@ class RequestMux(MessageReceiver):
                 waiting[0].set(delivery)
 
     def on_connection_change(self, *, connected: bool) -> None:
-        """
-        Fail the requests without a deadline, because the reply may be lost.
-
-        With the option ``fail_requests_on_disconnect``, fail all requests.
-        """
+        """Fail the requests without a deadline, because the reply may be lost."""
+        # With the option ``fail_requests_on_disconnect``, fail all requests.
         if connected:
             return
         fail_all = self._fail_all_on_disconnect

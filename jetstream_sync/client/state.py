@@ -17,11 +17,9 @@ from .writer import Writer
 
 
 class ConnectionState:
-    """
-    The state that all parts of a connection share.
+    """The state that all parts of a connection share."""
 
-    It is changed with ``lock`` held; one attribute may be read without it.
-    """
+    # It is changed with ``lock`` held; one attribute may be read without it.
 
     def __init__(self, writer: Writer, encoder: MessageEncoder) -> None:
         self.lock: threading.Lock = threading.Lock()

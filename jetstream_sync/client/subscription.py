@@ -1,8 +1,6 @@
-"""
-A subscription: receives the messages of a subject, and queues them or calls a callback.
+"""A subscription: receives the messages of a subject, and queues them or calls a callback."""
 
-The reader passes the messages to a `SubscriptionReceiver`, which passes them to the `Subscription`.
-"""
+# The reader passes the messages to a `SubscriptionReceiver`, which passes them to the `Subscription`.
 
 # ruff: noqa: SLF001 - a subscription and its receiver are one unit: users see no methods of the reader
 
@@ -41,13 +39,11 @@ if TYPE_CHECKING:
 
 
 class PendingLimits:
-    """
-    Counts the pending messages and bytes of a mailbox; one thread at a time may use it.
+    """Counts the pending messages and bytes of a mailbox; one thread at a time may use it."""
 
-    The consumers of a mailbox take messages without a lock, so they cannot count bytes. The reader
-    thread knows how many messages it added and how many are left, so it can tell which batches are
-    consumed, and their bytes. The sum is exact to one batch: a partly consumed batch counts in full.
-    """
+    # The consumers of a mailbox take messages without a lock, so they cannot count bytes. The reader
+    # thread knows how many messages it added and how many are left, so it can tell which batches are
+    # consumed, and their bytes. The sum is exact to one batch: a partly consumed batch counts in full.
 
     __slots__ = ("_batches", "_bytes_limit", "_first", "_msgs_limit", "_put", "pending_bytes")
 
@@ -91,12 +87,9 @@ class PendingLimits:
             self.pending_bytes -= size
 
     def bytes_of(self, items: deque[Delivery]) -> int:
-        """
-        Return the bytes of the pending messages of a mailbox.
-
-        Only a partly consumed batch is counted message by message. While other threads consume
-        messages, the result may be slightly out of date.
-        """
+        """Return the bytes of the pending messages of a mailbox."""
+        # Only a partly consumed batch is counted message by message. While other threads consume
+        # messages, the result may be slightly out of date.
         waiting = len(items)
         self.settle(waiting)
         if not self._batches:
@@ -355,11 +348,8 @@ class Subscription:
             raise DrainTimeoutError(f"the callback for {self.subject!r} is still running")
 
     def _wait_drained(self, deadline: Deadline) -> bool:
-        """
-        Wait until the callback, if any, has processed its last message; return whether it has.
-
-        Called from the callback itself, return at once. After the deadline, drop the other messages.
-        """
+        """Wait until the callback, if any, has processed its last message; return whether it has."""
+        # Called from the callback itself, return at once. After the deadline, drop the other messages.
         if threading.current_thread() is self._thread:
             return True
         if self._done.wait(deadline.left()):
@@ -451,13 +441,11 @@ class Subscription:
 
 
 class SubscriptionReceiver(MessageReceiver):
-    """
-    Passes messages and events from the reader to a subscription.
+    """Passes messages and events from the reader to a subscription."""
 
-    It does not keep a subscription without a callback alive. Once such a subscription was collected,
-    messages are dropped and the next one ends it on the server. So the subscription table does not keep
-    an unreferenced connection alive.
-    """
+    # It does not keep a subscription without a callback alive. Once such a subscription was collected,
+    # messages are dropped and the next one ends it on the server. So the subscription table does not keep
+    # an unreferenced connection alive.
 
     __slots__ = ("_core", "_owner")
 

@@ -1,9 +1,7 @@
-"""
-The subscriptions of a connection, and the commands by which the server learns of them.
+"""The subscriptions of a connection, and the commands by which the server learns of them."""
 
-A subscription and its command are added in one step, with the lock of the state, so that a new server
-gets each of them once: from the buffer, or by `SubscriptionTable.restore()`.
-"""
+# A subscription and its command are added in one step, with the lock of the state, so that a new server
+# gets each of them once: from the buffer, or by `SubscriptionTable.restore()`.
 
 from __future__ import annotations
 
@@ -104,11 +102,8 @@ class SubscriptionTable:
             self._direct.end()
 
     def remove(self, subscription: SubscriptionState[MessageReceiver], limit: int = 0) -> None:
-        """
-        End a subscription, at once or after ``limit`` messages.
-
-        The caller must notify the receiver.
-        """
+        """End a subscription, at once or after ``limit`` messages."""
+        # The caller must notify the receiver.
         with self._state.lock:
             if subscription.sid in self.by_sid:
                 self._writer.append(self._session.unsubscribe(subscription, limit))
@@ -176,14 +171,11 @@ class SubscriptionTable:
         self._close_receiver(subscription, ended)
 
     def drop_refused(self, cause: BaseException, pongs: int) -> None:
-        """
-        End the subscription whose command line the server refuses as too long.
-
-        Restored on every reconnect, it would end every connection. The error does not name the line,
-        so on the next transport a PING follows each SUB, and the pongs show which one was refused.
-
-        `cause`: why the transport broke; `pongs`: the number of pongs on it.
-        """
+        """End the subscription whose command line the server refuses as too long."""
+        # Restored on every reconnect, it would end every connection. The error does not name the line,
+        # so on the next transport a PING follows each SUB, and the pongs show which one was refused.
+        #
+        # `cause`: why the transport broke; `pongs`: the number of pongs on it.
         probed, self._probed = self._probed, None
         if not refuses_line(cause):
             return

@@ -1,13 +1,11 @@
-"""
-Start threads and timers, and wait for other threads; no other module of the package does the former.
+"""Start threads and timers, and wait for other threads; no other module of the package does the former."""
 
-Every thread is a daemon, has a name that starts with ``nats-``, and logs an unexpected exception.
-Objects register here for forks and for the exit of the interpreter. Importing starts no thread.
-
-Waits use plain locks. Python raises a KeyboardInterrupt between two bytecodes of the main thread, so in
-the methods of `threading.Condition` and `threading.Event`, which are written in Python, it can leave
-their lock held, and every other thread then blocks. A plain lock in a ``with`` statement is released.
-"""
+# Every thread is a daemon, has a name that starts with ``nats-``, and logs an unexpected exception.
+# Objects register here for forks and for the exit of the interpreter. Importing starts no thread.
+#
+# Waits use plain locks. Python raises a KeyboardInterrupt between two bytecodes of the main thread, so in
+# the methods of `threading.Condition` and `threading.Event`, which are written in Python, it can leave
+# their lock held, and every other thread then blocks. A plain lock in a ``with`` statement is released.
 
 from __future__ import annotations
 
@@ -69,11 +67,9 @@ def releases(gates: deque[threading.Lock], count: int | None = None) -> Iterator
 
 
 class Waiters:
-    """
-    The threads that wait until a condition holds, without a lock around the condition.
+    """The threads that wait until a condition holds, without a lock around the condition."""
 
-    A thread that makes the condition true calls `wake_all()` afterwards.
-    """
+    # A thread that makes the condition true calls `wake_all()` afterwards.
 
     def __init__(self) -> None:
         #: One locked lock for each waiting thread, released to wake it.
@@ -138,12 +134,7 @@ _ours: weakref.WeakKeyDictionary[threading.Thread, Signal] = weakref.WeakKeyDict
 def spawn(
     name: str, target: Callable[[], None], crashed: Callable[[Exception], None] | None = None
 ) -> threading.Thread:
-    """
-    Start a daemon thread.
-
-    Returns:
-        The running thread.
-    """
+    """Start a daemon thread."""
 
     def run() -> None:
         try:
@@ -178,23 +169,17 @@ def spawn(
 
 
 def spawn_from_finalizer(name: str, target: Callable[[], None]) -> None:
-    """
-    Start a daemon thread as `spawn` does, from a finalizer that may interrupt any other code.
-
-    Starting a `threading.Thread` takes locks that the interrupted code may hold, so a low-level thread
-    starts it. While the interpreter exits, no thread is started.
-    """
+    """Start a daemon thread as `spawn` does, from a finalizer that may interrupt any other code."""
+    # Starting a `threading.Thread` takes locks that the interrupted code may hold, so a low-level thread
+    # starts it. While the interpreter exits, no thread is started.
     with contextlib.suppress(RuntimeError):
         _thread.start_new_thread(spawn, (name, target))
 
 
 def join(thread: threading.Thread, seconds: float) -> bool:
-    """
-    Wait for the end of a thread that `spawn` has started, and return whether it has ended.
-
-    This does not use ``Thread.join(timeout)`` or ``is_alive()``: after a KeyboardInterrupt in one of
-    them, CPython before 3.13 regards the running thread as stopped, and later calls return at once.
-    """
+    """Wait for the end of a thread that `spawn` has started, and return whether it has ended."""
+    # This does not use ``Thread.join(timeout)`` or ``is_alive()``: after a KeyboardInterrupt in one of
+    # them, CPython before 3.13 regards the running thread as stopped, and later calls return at once.
     ended = _ours[thread].wait(seconds)
     if ended:
         thread.join()  # a few instructions remain
@@ -207,11 +192,8 @@ def in_callback() -> bool:
 
 
 def start_timer(name: str, seconds: float, target: Callable[[], None], cancelled: Signal) -> None:
-    """
-    Start a timer: ``target`` runs once on a daemon thread after ``seconds``.
-
-    `target`: the function to run; it must not raise.
-    """
+    """Start a timer: ``target`` runs once on a daemon thread after ``seconds``."""
+    # `target`: the function to run; it must not raise.
 
     def run() -> None:
         if not cancelled.wait(seconds):
@@ -232,11 +214,8 @@ def after_fork(member: ForkAware) -> None:
 
 
 def in_each_child(renew: Callable[[], None]) -> None:
-    """
-    Call a function in every forked child process, and in the children of those, for module state.
-
-    `renew`: replaces locks that a thread of the parent may have held; it must not raise.
-    """
+    """Call a function in every forked child process, and in the children of those, for module state."""
+    # `renew`: replaces locks that a thread of the parent may have held; it must not raise.
     _renewals.append(renew)
 
 

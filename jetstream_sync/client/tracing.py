@@ -1,14 +1,12 @@
-"""
-Trace the protocol of a connection: pass it to the user's callback line by line, on a separate thread.
+"""Trace the protocol of a connection: pass it to the user's callback line by line, on a separate thread."""
 
-Rules:
-
-1. A sending or receiving thread runs no user code: it splits the bytes into lines and adds them to a
-   queue, which the trace thread reads.
-2. A thread holds ``lock`` while it sends, which never waits, and adds the lines. So a command precedes its
-   reply, which another thread may receive in between.
-3. The queue is bounded. Lines that do not fit are dropped and counted, and a line reports the number.
-"""
+# Rules:
+#
+# 1. A sending or receiving thread runs no user code: it splits the bytes into lines and adds them to a
+#    queue, which the trace thread reads.
+# 2. A thread holds ``lock`` while it sends, which never waits, and adds the lines. So a command precedes its
+#    reply, which another thread may receive in between.
+# 3. The queue is bounded. Lines that do not fit are dropped and counted, and a line reports the number.
 
 from __future__ import annotations
 
@@ -32,13 +30,11 @@ _LINE_OVERHEAD_BYTES: Final = 64
 
 
 class Tracer:
-    """
-    Calls the user's callback with each line, in order.
+    """Calls the user's callback with each line, in order."""
 
-    The thread is started with the first line. The first exception of the callback is logged.
-
-    Any thread may call its methods; only `close()` waits.
-    """
+    # The thread is started with the first line. The first exception of the callback is logged.
+    #
+    # Any thread may call its methods; only `close()` waits.
 
     def __init__(self, name: str, callback: Callable[[str], object]) -> None:
         self._name = name

@@ -64,11 +64,8 @@ def open_transport(
     keep_tls: bool = False,
     secured: Callable[[], None] | None = None,
 ) -> Transport:
-    """
-    Connect to a server and log in.
-
-    `keep_tls`: require TLS, because the connection used it before.
-    """
+    """Connect to a server and log in."""
+    # `keep_tls`: require TLS, because the connection used it before.
     if address.tls and options.tls is False:
         raise SecureConnectionError(f"{address.scheme}:// requires TLS, but tls=False forbids it")
     if keep_tls and address.websocket and not address.tls:
@@ -298,12 +295,9 @@ def describe(error: BaseException) -> str:
 
 
 def look_up(host: str, port: int, deadline: Deadline, *, randomize: bool) -> list[Address]:
-    """
-    Return the addresses of a host.
-
-    The system's resolver has no timeout, so it runs on a separate thread. After the deadline that
-    thread is abandoned, and ends when the resolver returns. An IP address needs no thread.
-    """
+    """Return the addresses of a host."""
+    # The system's resolver has no timeout, so it runs on a separate thread. After the deadline that
+    # thread is abandoned, and ends when the resolver returns. An IP address needs no thread.
     addresses = numeric(host, port)
     if addresses:
         return addresses

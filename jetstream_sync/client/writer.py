@@ -1,24 +1,22 @@
-"""
-The output buffer: many threads append commands, one thread at a time sends them.
+"""The output buffer: many threads append commands, one thread at a time sends them."""
 
-Rules:
-
-1. ``_lock`` guards the buffer and is held for a few instructions only, never while sending. So the
-   reader may append a PONG at any time and is never blocked by a full socket.
-2. The sending thread holds ``_sending``. A thread that cannot take the lock returns at once; the holder
-   re-checks the buffer after releasing it, so no command is left behind. A thread that releases the
-   lock with unsent data (the socket is full, or a KeyboardInterrupt) wakes the flusher.
-3. A command is sent completely and once. Data taken from the buffer is kept in ``_batch`` with the
-   number of bytes sent, so a KeyboardInterrupt in the middle of a send loses nothing.
-4. Back-pressure: a thread that appends to a buffer above its limit waits until the socket accepts it.
-5. A thread that waits for a reply has a deadline, so it never waits for a full socket; the flusher
-   does. The flusher does not wait beyond its schedule: it also sends the pings, which detect a peer
-   that does not read.
-6. While disconnected, the buffer grows up to ``pending_size``; then appending raises an error.
-7. A KeyboardInterrupt is raised in the main thread only, and only at a call. So the flusher is woken
-   first, the size is raised next and the chunk is appended last: wherever the sequence is cut off,
-   a buffered command has been counted and will be sent.
-"""
+# Rules:
+#
+# 1. ``_lock`` guards the buffer and is held for a few instructions only, never while sending. So the
+#    reader may append a PONG at any time and is never blocked by a full socket.
+# 2. The sending thread holds ``_sending``. A thread that cannot take the lock returns at once; the holder
+#    re-checks the buffer after releasing it, so no command is left behind. A thread that releases the
+#    lock with unsent data (the socket is full, or a KeyboardInterrupt) wakes the flusher.
+# 3. A command is sent completely and once. Data taken from the buffer is kept in ``_batch`` with the
+#    number of bytes sent, so a KeyboardInterrupt in the middle of a send loses nothing.
+# 4. Back-pressure: a thread that appends to a buffer above its limit waits until the socket accepts it.
+# 5. A thread that waits for a reply has a deadline, so it never waits for a full socket; the flusher
+#    does. The flusher does not wait beyond its schedule: it also sends the pings, which detect a peer
+#    that does not read.
+# 6. While disconnected, the buffer grows up to ``pending_size``; then appending raises an error.
+# 7. A KeyboardInterrupt is raised in the main thread only, and only at a call. So the flusher is woken
+#    first, the size is raised next and the chunk is appended last: wherever the sequence is cut off,
+#    a buffered command has been counted and will be sent.
 
 from __future__ import annotations
 
@@ -71,11 +69,9 @@ class SendFunction(Protocol):
 
 
 class Writer:
-    """
-    The output buffer of a connection, and the loop of the flusher thread.
+    """The output buffer of a connection, and the loop of the flusher thread."""
 
-    Any thread may call its methods.
-    """
+    # Any thread may call its methods.
 
     def __init__(
         self, pending_size: int, on_send_error: Callable[[ByteStream, OSError], None]
@@ -129,12 +125,9 @@ class Writer:
     _publish = publish  # for the C extension
 
     def send_deferred(self, command: bytes, size: int) -> None:
-        """
-        Append the command of a message that may be sent later, within ``_FLUSH_DELAY_S``.
-
-        This is for messages without a waiting caller, such as acknowledgements. A caller that waits
-        for a reply calls `send_buffered()` first. Arguments and errors are those of `publish()`.
-        """
+        """Append the command of a message that may be sent later, within ``_FLUSH_DELAY_S``."""
+        # This is for messages without a waiting caller, such as acknowledgements. A caller that waits
+        # for a reply calls `send_buffered()` first. Arguments and errors are those of `publish()`.
         self.publish(command, size, _ASLEEP)
 
     def _add(self, command: bytes, size: int, messages: int) -> None:
@@ -160,12 +153,9 @@ class Writer:
             self._chunks.append(command)
 
     def pong(self) -> None:
-        """
-        Append a reply to a ping; never waits.
-
-        A peer that sends pings continuously without reading gets one PONG for many of them. Otherwise
-        the buffer would grow without a limit, and one PONG proves as well that the client is alive.
-        """
+        """Append a reply to a ping; never waits."""
+        # A peer that sends pings continuously without reading gets one PONG for many of them. Otherwise
+        # the buffer would grow without a limit, and one PONG proves as well that the client is alive.
         with self._lock:
             if self._size > _SEND_ABOVE_BYTES and self._chunks and self._chunks[-1] is PONG:
                 return
@@ -181,11 +171,8 @@ class Writer:
             self._chunks.append(command)
 
     def enqueue_with_marker(self, command: bytes, markers: list[T], marker: T) -> None:
-        """
-        Append a command that is sent together with the next one, and a marker to a list.
-
-        A KeyboardInterrupt leaves both or neither of them.
-        """
+        """Append a command that is sent together with the next one, and a marker to a list."""
+        # A KeyboardInterrupt leaves both or neither of them.
         with self._lock:
             self._size += len(command)
             lists: tuple[list[Any], list[Any]] = (markers, self._chunks)
@@ -193,12 +180,9 @@ class Writer:
             deque(map(list.append, lists, (marker, command)), maxlen=0)
 
     def send(self, command: bytes, messages: int, size: int, deadline: Deadline = FOREVER) -> None:
-        """
-        Append the commands of messages, and send the buffer on the calling thread.
-
-        This is for calls that wait for a reply. If another thread is sending, or the socket is full,
-        another thread sends the command.
-        """
+        """Append the commands of messages, and send the buffer on the calling thread."""
+        # This is for calls that wait for a reply. If another thread is sending, or the socket is full,
+        # another thread sends the command.
         if self.closed is not None:
             raise copy_exception(self.closed)
         with self._lock:
@@ -252,12 +236,9 @@ class Writer:
         return True
 
     def flush_and_shutdown(self, stream: ByteStream, deadline: Deadline) -> None:
-        """
-        Send the buffer to a stream, and shut the stream down.
-
-        Later commands, and those not sent in time, are kept for the next stream. A batch that was sent
-        in part is lost, as with a stream that breaks.
-        """
+        """Send the buffer to a stream, and shut the stream down."""
+        # Later commands, and those not sent in time, are kept for the next stream. A batch that was sent
+        # in part is lost, as with a stream that breaks.
         self.drain(deadline)
         acquired: list[bool] = []
         try:
@@ -322,12 +303,9 @@ class Writer:
                 self._wake()
 
     def _send_all(self, deadline: Deadline | None) -> bool:
-        """
-        Send the batch, then the buffer until it is empty; ``_sending`` is held.
-
-        Returns:
-            Whether all data was sent; if not, the socket is full, or the stream is not in use any more.
-        """
+        """Send the batch, then the buffer until it is empty; ``_sending`` is held."""
+        # Returns whether all data was sent; if not, the socket is full, or the stream is not in use any
+        # more.
         stream = self._stream
         if stream is None:
             return False
@@ -387,12 +365,9 @@ class Writer:
         self._stream = None  # makes a sending thread return
 
     def detach(self) -> None:
-        """
-        Stop sending; the stream was shut down.
-
-        A batch that was sent in part is dropped: it is unknown how much of it arrived, and a message
-        must not be sent twice. Pings and pongs are dropped, because they were for the old server.
-        """
+        """Stop sending; the stream was shut down."""
+        # A batch that was sent in part is dropped: it is unknown how much of it arrived, and a message
+        # must not be sent twice. Pings and pongs are dropped, because they were for the old server.
         self.pause()
         with self._sending, self._lock:
             self._batch, self._sent = _NOTHING, []

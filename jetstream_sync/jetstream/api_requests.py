@@ -87,14 +87,12 @@ class ConnectionCaches:
 
 
 class APIRequests:
-    """
-    Requests to the JetStream API.
+    """Requests to the JetStream API."""
 
-    `required_level`: the API level that every request demands of the server; ``None``: none.
-    `callback`: called after each request.
-
-    Any thread may call its methods.
-    """
+    # `required_level`: the API level that every request demands of the server; ``None``: none.
+    # `callback`: called after each request.
+    #
+    # Any thread may call its methods.
 
     def __init__(
         self,

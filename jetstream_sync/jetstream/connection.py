@@ -371,11 +371,9 @@ def _check_options_cached(
 
 
 class _Opening:
-    """
-    A connection that a thread is opening.
+    """A connection that a thread is opening."""
 
-    `gate` is closed until the attempt has ended, with any result.
-    """
+    # `gate` is closed until the attempt has ended, with any result.
 
     __slots__ = ("connection", "error", "gate", "opener")
 

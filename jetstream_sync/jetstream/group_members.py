@@ -141,11 +141,8 @@ class MemberConsumer:
         """Wait until the server has processed the acknowledgements; those of a `MemberRun` are confirmed."""
 
     def delete_consumer(self, wanted: GroupConfig | None = None) -> None:
-        """
-        Delete the consumer, unless another instance is pinned, which deletes it itself.
-
-        A consumer with the wanted filters is kept.
-        """
+        """Delete the consumer, unless another instance is pinned, which deletes it itself."""
+        # A consumer with the wanted filters is kept.
         pin_id = self._pin_id()
         with suppress(ConsumerNotFoundError, StreamNotFoundError):
             info = consumer_info(self._api, self._stream, self._name)

@@ -44,16 +44,14 @@ def pull_heartbeat_timeout(heartbeat_ns: int) -> HeartbeatTimeout:
 
 
 class HeartbeatMonitor:
-    """
-    Calls a function when a consumer misses its heartbeats, and again while it stays silent.
+    """Calls a function when a consumer misses its heartbeats, and again while it stays silent."""
 
-    A timer compares the time of the last delivery and restarts itself, at most once per heartbeat
-    interval. There is no work per message.
-
-    `on_timeout`: called on the timer's thread; must not raise.
-
-    Any thread may call its methods.
-    """
+    # A timer compares the time of the last delivery and restarts itself, at most once per heartbeat
+    # interval. There is no work per message.
+    #
+    # `on_timeout`: called on the timer's thread; must not raise.
+    #
+    # Any thread may call its methods.
 
     def __init__(
         self,

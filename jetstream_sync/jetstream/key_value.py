@@ -120,17 +120,9 @@ class KeyValue(ForeignNames):
         *,
         loose: bool = False,
     ) -> None:
-        """
-        Create the object for an existing bucket.
-
-        Args:
-            api: the JetStream API.
-            publisher: publishes the writes.
-            stream: the stream of the bucket.
-            subjects: the subjects and codecs; ``None``: those of the stream's config.
-            loose: whether keys only have to be valid subjects.
-
-        """
+        """Create the object for an existing bucket."""
+        # `subjects`: the subjects and codecs; ``None``: those of the stream's config.
+        # `loose`: whether keys only have to be valid subjects.
         self._api = api
         self._publisher = publisher
         self._stream = stream

@@ -81,11 +81,9 @@ class _Run:
 
 
 class ReceiveTimes:
-    """
-    The times when runs of messages were read, recorded by the reader thread.
+    """The times when runs of messages were read, recorded by the reader thread."""
 
-    The connection's reader holds this object, so it refers to nothing that keeps the connection open.
-    """
+    # The connection's reader holds this object, so it refers to nothing that keeps the connection open.
 
     __slots__ = ("recorded", "run_length", "runs")
 
@@ -133,11 +131,9 @@ class NoLeases:
 
 
 class Leases(NoLeases):
-    """
-    The leases of the messages that a client received from one consumer.
+    """The leases of the messages that a client received from one consumer."""
 
-    The reader thread calls `times.received()`; any thread may call the methods of this class.
-    """
+    # The reader thread calls `times.received()`; any thread may call the methods of this class.
 
     __slots__ = (
         "_api",
@@ -320,17 +316,15 @@ def _running() -> set[int | None]:
 
 
 class LeaseRenewer:
-    """
-    Renews the leases of an iterator's messages: those in its buffer and those being handled.
+    """Renews the leases of an iterator's messages: those in its buffer and those being handled."""
 
-    A message is being handled from the moment a thread takes it until it is settled, the thread asks
-    for the next message, or the thread ends. The leases of a hanging thread, and of an iterator that
-    is not read, are renewed for one hour.
-
-    One timer serves all messages. It ends with the iterator or the connection.
-
-    Any thread may call its methods.
-    """
+    # A message is being handled from the moment a thread takes it until it is settled, the thread asks
+    # for the next message, or the thread ends. The leases of a hanging thread, and of an iterator that
+    # is not read, are renewed for one hour.
+    #
+    # One timer serves all messages. It ends with the iterator or the connection.
+    #
+    # Any thread may call its methods.
 
     def __init__(
         self,

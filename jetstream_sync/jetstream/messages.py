@@ -306,12 +306,10 @@ class _Schedule:
 
 
 class MessagePuller:
-    """
-    Pulls the messages of a consumer ahead of their use; the source of a `MessageIterator`.
+    """Pulls the messages of a consumer ahead of their use; the source of a `MessageIterator`."""
 
-    `fail_fast`: end at the first reconnect, missed heartbeat or warning instead of retrying; an
-    ordered consumer then continues with a new consumer.
-    """
+    # `fail_fast`: end at the first reconnect, missed heartbeat or warning instead of retrying; an
+    # ordered consumer then continues with a new consumer.
 
     def __init__(
         self,

@@ -328,11 +328,9 @@ class _Event(Enum):
 
 
 class Publisher(MessageReceiver):
-    """
-    Publishes the messages of a JetStream context.
+    """Publishes the messages of a JetStream context."""
 
-    Any thread may call its methods.
-    """
+    # Any thread may call its methods.
 
     is_reply_inbox = True
 

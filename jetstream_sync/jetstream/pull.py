@@ -68,17 +68,15 @@ def arrived_messages(deliveries: deque[Delivery], count: int) -> list[Delivery]:
 
 
 class PullInbox(MessageReceiver):
-    """
-    A reply inbox for pull requests.
+    """A reply inbox for pull requests."""
 
-    Messages keep the subject to which they were published. Requests whose replies must not be mixed
-    up therefore need separate inboxes. The subscription is sent with the next request.
-
-    Open requests are lost with the connection and must be sent again once after a reconnect. The
-    subject therefore changes at each reconnect, because the server may still hold requests for the
-    old one. No request may be sent between a disconnect and the moment when its `RECONNECTED` is
-    read. `next_reply()` and `apply_connection_change()` ensure that.
-    """
+    # Messages keep the subject to which they were published. Requests whose replies must not be mixed
+    # up therefore need separate inboxes. The subscription is sent with the next request.
+    #
+    # Open requests are lost with the connection and must be sent again once after a reconnect. The
+    # subject therefore changes at each reconnect, because the server may still hold requests for the
+    # old one. No request may be sent between a disconnect and the moment when its `RECONNECTED` is
+    # read. `next_reply()` and `apply_connection_change()` ensure that.
 
     #: Appended to the reply subject in the subject of the subscription.
     _suffix: ClassVar[str] = ""
@@ -228,13 +226,11 @@ class PullInbox(MessageReceiver):
 
 
 class AnswerInbox(PullInbox):
-    """
-    A reusable inbox: each request has its own reply subject below a wildcard subscription.
+    """A reusable inbox: each request has its own reply subject below a wildcard subscription."""
 
-    It saves a subscription for each fetch of few messages ("Pull Optimization" of ADR-13), and
-    receives messages that arrive after a fetch has ended. One fetch uses it at a time, and only fetches
-    from one consumer. A status can be matched to its request; a message cannot.
-    """
+    # It saves a subscription for each fetch of few messages ("Pull Optimization" of ADR-13), and
+    # receives messages that arrive after a fetch has ended. One fetch uses it at a time, and only fetches
+    # from one consumer. A status can be matched to its request; a message cannot.
 
     _suffix: ClassVar[str] = ".*"
 
@@ -297,11 +293,9 @@ _CONSUMER_CHECK_TIMEOUT_S: Final = 1.0
 
 
 class RetryBackoff:
-    """
-    Retry back-off while a consumer is unavailable: it has no leader, or its server shuts down.
+    """Retry back-off while a consumer is unavailable: it has no leader, or its server shuts down."""
 
-    The delays grow, so that many clients do not overload a recovering cluster. Not thread-safe.
-    """
+    # The delays grow, so that many clients do not overload a recovering cluster. Not thread-safe.
 
     __slots__ = ("_max_delay", "_wait", "error", "retry_at")
 
@@ -333,11 +327,9 @@ class RetryBackoff:
 
 
 class PullRequester:
-    """
-    Sends the pull requests of one consumer.
+    """Sends the pull requests of one consumer."""
 
-    Any thread may call its methods.
-    """
+    # Any thread may call its methods.
 
     def __init__(
         self, api: APIRequests, stream: str, consumer: str, config: ConsumerConfig
@@ -509,14 +501,12 @@ _MAX_EXPIRES_NS: Final = 60 * _SECOND
 
 
 class Fetch:
-    """
-    A bounded pull: it ends with a complete batch, at its deadline, or with an error.
+    """A bounded pull: it ends with a complete batch, at its deadline, or with an error."""
 
-    `fail_fast`: raise instead of retrying if the consumer has no leader, the connection is lost, or
-    the final status is missing; an ordered consumer then continues with a new consumer.
-
-    One thread runs it once with `run()`.
-    """
+    # `fail_fast`: raise instead of retrying if the consumer has no leader, the connection is lost, or
+    # the final status is missing; an ordered consumer then continues with a new consumer.
+    #
+    # One thread runs it once with `run()`.
 
     def __init__(
         self,

@@ -55,20 +55,11 @@ class PullSubscription(ConsumerAccessors):
         config: ConsumerConfig,
         delete: Callable[[], None] | None = None,
     ) -> None:
-        """
-        Initialise the subscription; no request is sent.
-
-        Args:
-            api: the JetStream API.
-            stream: the name of the stream.
-            consumer: the consumer's name.
-            config: the consumer config, as far as it is known.
-            delete: deletes the consumer at the end; ``None``: the consumer is kept.
-
-        Raises:
-            InvalidOptionError: the consumer has priority groups, which this class does not support.
-
-        """
+        """Initialise the subscription; no request is sent."""
+        # `delete`: deletes the consumer at the end; ``None``: the consumer is kept.
+        #
+        # Raises InvalidOptionError: the consumer has priority groups, which this class does not
+        # support.
         self._api = api
         self._stream = stream
         self._consumer = consumer

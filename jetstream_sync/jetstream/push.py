@@ -98,16 +98,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
     def __init__(
         self, api: APIRequests, stream: str, config: ConsumerConfig, options: PushOptions
     ) -> None:
-        """
-        Subscribe to the deliver subject of the consumer, which need not exist yet.
-
-        Args:
-            api: the JetStream API.
-            stream: the name of the stream.
-            config: the consumer config.
-            options: the client-side options.
-
-        """
+        """Subscribe to the deliver subject of the consumer, which need not exist yet."""
         assert config.deliver_subject is not None
         self._api = api
         self._config = config

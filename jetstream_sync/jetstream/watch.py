@@ -217,11 +217,9 @@ def _is_last(reply: bytes) -> bool:
 
 
 class _Initial:
-    """
-    The state of a watch until it is current, and the events that make it current (rule 2).
+    """The state of a watch until it is current, and the events that make it current (rule 2)."""
 
-    Guarded by the lock of the watch.
-    """
+    # Guarded by the lock of the watch.
 
     def __init__(self, cursor: _WatchCursor, messages: _WatchMessages) -> None:
         self._cursor = cursor
@@ -431,25 +429,15 @@ class Watch(Generic[E]):
         not_found: Callable[[], Error],
         markers: Markers | None = None,
     ) -> None:
-        """
-        Create the consumer of the watch.
-
-        Args:
-            api: the JetStream API.
-            stream: the name of the bucket's stream.
-            options: the filters and the deliver policy of the consumer; with the policy ``new`` the
-                watch is current from the start.
-            make: makes the entry of a message; ``None``: there is none to hand out. It must not raise.
-            not_found: makes the error for a bucket that does not exist.
-            markers: the markers of deletions, if the server removes them after a time.
-
-        Raises:
-            Error: the result of ``not_found``: the bucket does not exist.
-            BadRequestError: the server rejected the consumer.
-            TimeoutError: the server did not reply in time.
-            ConnectionClosedError: the connection is closed.
-
-        """
+        """Create the consumer of the watch."""
+        # `options`: the filters and the deliver policy of the consumer; with the policy ``new`` the
+        # watch is current from the start.
+        # `make`: makes the entry of a message; ``None``: there is none to hand out. It must not raise.
+        #
+        # Raises Error: the result of ``not_found``: the bucket does not exist.
+        # Raises BadRequestError: the server rejected the consumer.
+        # Raises TimeoutError: the server did not reply in time.
+        # Raises ConnectionClosedError: the connection is closed.
         self._api = api
         self._make = make
         self._not_found = not_found
@@ -783,17 +771,9 @@ class WatchHandle(ConsumeHandle):
         callback: Callable[[E], object],
         current_cb: Callable[[], object] | None,
     ) -> None:
-        """
-        Start the thread.
-
-        Args:
-            api: the JetStream API.
-            watch: the watch.
-            callback: called with each entry.
-            current_cb: called once, after the callback has handled the entries that existed at the
-                start; ``None``: not called.
-
-        """
+        """Start the thread."""
+        # `current_cb`: called once, after the callback has handled the entries that existed at the
+        # start; ``None``: not called.
         self._core = api.core  # first, so that pickling fails with its explanation
         self._current_cb = current_cb
         self._current_event = Signal()

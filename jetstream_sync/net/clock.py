@@ -25,11 +25,9 @@ def seconds(timeout: float | timedelta, option: str = "timeout") -> float:
 
 
 class Deadline:
-    """
-    The end of a wait: created once from a timeout and passed to all nested calls.
+    """The end of a wait: created once from a timeout and passed to all nested calls."""
 
-    `timeout`: in seconds or as a `timedelta`; ``None``: it never expires, 0 or less: it has expired.
-    """
+    # `timeout`: in seconds or as a `timedelta`; ``None``: it never expires, 0 or less: it has expired.
 
     __slots__ = ("at",)
 

@@ -1,18 +1,16 @@
-"""
-A `ByteStream` around another one: the common base of TLS and WebSocket.
+"""A `ByteStream` around another one: the common base of TLS and WebSocket."""
 
-Rules:
-
-1. ``_lock`` guards encoding and decoding, and is held only for these: no thread waits for the network
-   or for another lock while it holds it. So the reader may decode while the socket of the writer is full.
-2. Encoded data must be sent completely, unchanged and once: a TLS record has a number, a frame has a
-   length. So it is kept in ``_flight`` until the inner stream has accepted all of it; only then do the
-   caller's bytes count as sent. After a BlockingIOError the caller retries with the same bytes.
-3. The reader never sends. A reply (to a WebSocket ping, or a key update) is queued and sent with
-   the next data.
-4. A KeyboardInterrupt is raised only at a call. Where two steps must not be separated, there is no
-   call between them.
-"""
+# Rules:
+#
+# 1. ``_lock`` guards encoding and decoding, and is held only for these: no thread waits for the network
+#    or for another lock while it holds it. So the reader may decode while the socket of the writer is full.
+# 2. Encoded data must be sent completely, unchanged and once: a TLS record has a number, a frame has a
+#    length. So it is kept in ``_flight`` until the inner stream has accepted all of it; only then do the
+#    caller's bytes count as sent. After a BlockingIOError the caller retries with the same bytes.
+# 3. The reader never sends. A reply (to a WebSocket ping, or a key update) is queued and sent with
+#    the next data.
+# 4. A KeyboardInterrupt is raised only at a call. Where two steps must not be separated, there is no
+#    call between them.
 
 from __future__ import annotations
 
@@ -190,12 +188,10 @@ def _left(deadline: Deadline) -> float | None:
 
 
 class ByteStream(Protocol):
-    """
-    A connected, reliable stream of bytes.
+    """A connected, reliable stream of bytes."""
 
-    One thread reads and one other thread writes at the same time; `shutdown()` may be called by
-    any thread, and makes both return.
-    """
+    # One thread reads and one other thread writes at the same time; `shutdown()` may be called by
+    # any thread, and makes both return.
 
     peer: str
     """The address at the other end, as ``host:port``."""
@@ -205,12 +201,9 @@ class ByteStream(Protocol):
         ...
 
     def send(self, data: memoryview, sent: list[int]) -> None:
-        """
-        Send as much as possible without waiting, and append the number of bytes to ``sent``.
-
-        No KeyboardInterrupt can be raised between sending and appending, so the caller always knows
-        how much of a command was sent.
-        """
+        """Send as much as possible without waiting, and append the number of bytes to ``sent``."""
+        # No KeyboardInterrupt can be raised between sending and appending, so the caller always knows
+        # how much of a command was sent.
         ...
 
     def wait_writable(self, timeout: float) -> bool:

@@ -98,12 +98,9 @@ def _connect(addresses: Sequence[Address], peer: str, deadline: Deadline) -> soc
 
 
 def _set_keepalive(connected: socket.socket, tcp_timeout: float) -> None:
-    """
-    Make the system detect that the peer's host is unreachable, within ``tcp_timeout`` seconds.
-
-    On an idle connection the system sends up to three keep-alive probes. Unacknowledged data ends the
-    connection after the same time; otherwise Linux would retransmit it for a quarter of an hour.
-    """
+    """Make the system detect that the peer's host is unreachable, within ``tcp_timeout`` seconds."""
+    # On an idle connection the system sends up to three keep-alive probes. Unacknowledged data ends the
+    # connection after the same time; otherwise Linux would retransmit it for a quarter of an hour.
     interval = max(1, round(tcp_timeout / 4))
     wanted = {
         "TCP_KEEPIDLE": interval,
@@ -121,23 +118,17 @@ def _set_keepalive(connected: socket.socket, tcp_timeout: float) -> None:
 
 
 def send_now(connected: socket.socket) -> Callable[[memoryview, int], int]:
-    """
-    Return a ``send()`` for a socket that respects ``MSG_DONTWAIT``.
-
-    This is the socket's own method, except for gevent's sockets: they ignore the flag, but not in
-    ``sendmsg()``, which costs a fifth more.
-    """
+    """Return a ``send()`` for a socket that respects ``MSG_DONTWAIT``."""
+    # This is the socket's own method, except for gevent's sockets: they ignore the flag, but not in
+    # ``sendmsg()``, which costs a fifth more.
     if isinstance(connected.send, BuiltinMethodType):
         return connected.send
     return lambda data, flags: connected.sendmsg((data,), (), flags)
 
 
 def _receive_into(connected: socket.socket) -> Callable[[bytearray], int]:
-    """
-    Return a ``recv_into()`` for a socket, which under gevent yields to other greenlets first.
-
-    gevent's own method yields only if there is nothing to read, and a busy server always sends.
-    """
+    """Return a ``recv_into()`` for a socket, which under gevent yields to other greenlets first."""
+    # gevent's own method yields only if there is nothing to read, and a busy server always sends.
     if isinstance(connected.recv_into, BuiltinMethodType):
         return connected.recv_into
 
@@ -176,12 +167,8 @@ class TCPStream:
         return bytes(self._view[: self._receive_into(self._buffer)])
 
     def wait_readable(self, timeout: float) -> bool:
-        """
-        Wait for bytes, up to ``timeout`` seconds without the fraction of a millisecond.
-
-        Returns:
-            Whether there are bytes, and the stream has not ended.
-        """
+        """Wait for bytes, up to ``timeout`` seconds without the fraction of a millisecond."""
+        # Returns whether there are bytes, and the stream has not ended.
         if self._poll is None:
             poller = select.poll()
             poller.register(self._socket, select.POLLIN)
@@ -189,11 +176,8 @@ class TCPStream:
         return self._poll(int(timeout * 1000)) == self._readable
 
     def receive_now(self, received: list[bytes]) -> None:
-        """
-        Append the next bytes to ``received`` without waiting; ``b""`` at the end of the stream.
-
-        No KeyboardInterrupt can be raised between receiving and appending.
-        """
+        """Append the next bytes to ``received`` without waiting; ``b""`` at the end of the stream."""
+        # No KeyboardInterrupt can be raised between receiving and appending.
         received.extend(map(self._receive_some, _DIRECT_SIZE, _DIRECT_FLAGS))
 
     def send(self, data: memoryview, sent: list[int]) -> None:
@@ -243,11 +227,8 @@ def numeric(host: str, port: int) -> list[Address]:
 
 
 def resolve(host: str, port: int, *, randomize: bool) -> list[Address]:
-    """
-    Return all addresses of a name; may wait for a long time, without a timeout.
-
-    `randomize`: shuffle them, so that clients spread over servers with one name (ADR-11).
-    """
+    """Return all addresses of a name; may wait for a long time, without a timeout."""
+    # `randomize`: shuffle them, so that clients spread over servers with one name (ADR-11).
     found = _addresses(host, port, 0)
     if randomize:
         random.shuffle(found)

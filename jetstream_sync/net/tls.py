@@ -1,9 +1,7 @@
-"""
-TLS as a `ByteStream` around another one.
+"""TLS as a `ByteStream` around another one."""
 
-It uses an `ssl.SSLObject` between two memory buffers, not an `ssl.SSLSocket`: the latter may hold a lock
-while it waits for data, which blocks all writers.
-"""
+# It uses an `ssl.SSLObject` between two memory buffers, not an `ssl.SSLSocket`: the latter may hold a lock
+# while it waits for data, which blocks all writers.
 
 from __future__ import annotations
 
@@ -25,11 +23,9 @@ _MAX_RECORD_BYTES: Final = 16 * 1024
 
 
 class TLSStream(Layer):
-    """
-    A stream that is encrypted after `handshake()`.
+    """A stream that is encrypted after `handshake()`."""
 
-    `name`: the host name that the server's certificate must contain.
-    """
+    # `name`: the host name that the server's certificate must contain.
 
     def __init__(
         self,

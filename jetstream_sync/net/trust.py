@@ -123,11 +123,8 @@ def server_name(host: str) -> str:
 
 
 def explain(error: OSError, name: str) -> SecureConnectionError | None:
-    """
-    Return the error of this package for a TLS error; ``None``: it is not a TLS error.
-
-    `name`: the host name that the server's certificate must contain.
-    """
+    """Return the error of this package for a TLS error; ``None``: it is not a TLS error."""
+    # `name`: the host name that the server's certificate must contain.
     if isinstance(error, ssl.SSLCertVerificationError):
         flaw = _FLAWS.get(error.verify_code, "is not trusted")
         return CertificateError(f"the certificate of {name} {flaw} ({error.verify_message})")

@@ -1,10 +1,8 @@
-"""
-A WebSocket as a `ByteStream` around another one (RFC 6455).
+"""A WebSocket as a `ByteStream` around another one (RFC 6455)."""
 
-It uses the sans-I/O protocol of the ``websockets`` package, which is imported on demand. The rules of
-nats-server for clients are in its ``server/websocket.go``: binary, masked frames, whose boundaries have
-no meaning. Compression is not offered.
-"""
+# It uses the sans-I/O protocol of the ``websockets`` package, which is imported on demand. The rules of
+# nats-server for clients are in its ``server/websocket.go``: binary, masked frames, whose boundaries have
+# no meaning. Compression is not offered.
 
 from __future__ import annotations
 

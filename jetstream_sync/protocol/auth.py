@@ -1,9 +1,7 @@
-"""
-The login fields of CONNECT, created from the user's credentials and the server's nonce.
+"""The login fields of CONNECT, created from the user's credentials and the server's nonce."""
 
-This module neither reads files nor calls user functions: their results are passed in. Errors describe
-a credential without repeating it. Signing needs the ``nkeys`` package, which is imported on demand.
-"""
+# This module neither reads files nor calls user functions: their results are passed in. Errors describe
+# a credential without repeating it. Signing needs the ``nkeys`` package, which is imported on demand.
 
 from __future__ import annotations
 

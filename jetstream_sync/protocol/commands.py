@@ -1,8 +1,7 @@
-"""Encode the commands of a client: one function for each command.
+"""Encode the commands of a client: one function for each command."""
 
-The caller has validated the arguments, so these functions do not fail. Subjects of messages are bytes,
-because the callers cache them in this form.
-"""
+# The caller has validated the arguments, so these functions do not fail. Subjects of messages are bytes,
+# because the callers cache them in this form.
 
 from __future__ import annotations
 

@@ -1,21 +1,19 @@
-"""
-Parse the bytes of a server into operations.
+"""Parse the bytes of a server into operations."""
 
-The rules, from the NATS client protocol (ADR-4 for headers, ``server/parser.go``):
-
-1. A control line ends with CR LF; its words are in upper case and separated by one space, as
-   nats-server writes them. ``MSG`` and ``HMSG`` are followed by a payload of the size in the line, and
-   another CR LF.
-2. The operations do not depend on how the bytes are split into reads. An incomplete operation is kept,
-   and a large payload that arrives in many reads is copied once.
-3. Anything else raises a `ProtocolError` that quotes the start of the invalid bytes. After that the
-   parser is unusable, because it cannot know where the next operation starts.
-
-This is the hottest code of the package. The C extension, if it is in use, takes the complete messages at
-the start of a read. In Python, a read is split into lines with one ``split``; then a message costs a
-``split`` of its control line and one tuple. Subject, reply and headers stay bytes until they are
-accessed. Only payloads that contain line ends are joined again.
-"""
+# The rules, from the NATS client protocol (ADR-4 for headers, ``server/parser.go``):
+#
+# 1. A control line ends with CR LF; its words are in upper case and separated by one space, as
+#    nats-server writes them. ``MSG`` and ``HMSG`` are followed by a payload of the size in the line, and
+#    another CR LF.
+# 2. The operations do not depend on how the bytes are split into reads. An incomplete operation is kept,
+#    and a large payload that arrives in many reads is copied once.
+# 3. Anything else raises a `ProtocolError` that quotes the start of the invalid bytes. After that the
+#    parser is unusable, because it cannot know where the next operation starts.
+#
+# This is the hottest code of the package. The C extension, if it is in use, takes the complete messages at
+# the start of a read. In Python, a read is split into lines with one ``split``; then a message costs a
+# ``split`` of its control line and one tuple. Subject, reply and headers stay bytes until they are
+# accessed. Only payloads that contain line ends are joined again.
 
 from __future__ import annotations
 
@@ -74,11 +72,9 @@ _EXCERPT: Final = 64
 
 
 class Parser:
-    """
-    Turn the bytes that a server sends into operations.
+    """Turn the bytes that a server sends into operations."""
 
-    One thread at a time may use a parser.
-    """
+    # One thread at a time may use a parser.
 
     __slots__ = ("_max_payload", "_missing", "_rest", "message_bytes", "packed_sids")
 
@@ -180,15 +176,9 @@ class Parser:
         return data
 
     def _run_with_headers(self, data: bytes, operations: list[Operation]) -> bytes:
-        """
-        Read the HMSGs at the start of the data, as far as they are complete and valid.
-
-        Splitting them at every line end, like the other operations, would split their headers, too.
-        Unusual and invalid ones are left to the general code, which reports the error.
-
-        Returns:
-            The rest of the data.
-        """
+        """Read the HMSGs at the start of the data, as far as they are complete and valid."""
+        # Splitting them at every line end, like the other operations, would split their headers, too.
+        # Unusual and invalid ones are left to the general code, which reports the error.
         find, size_of_all, limit = data.find, len(data), self._max_payload
         run: list[Delivery] = []
         run_sid = b""
@@ -254,13 +244,9 @@ class Parser:
         return 1 + taken
 
     def _join(self, lines: list[bytes], at: int, size: int) -> tuple[bytes, int]:
-        """
-        Put the payload behind the control line ``lines[at]`` together again.
-
-        Returns:
-            The payload and how many lines it was cut into; no lines: it is not complete, and
-            ``_missing`` says how many bytes must still come.
-        """
+        """Put the payload behind the control line ``lines[at]`` together again."""
+        # Returns the payload and how many lines it was cut into; no lines: it is not complete, and
+        # ``_missing`` says how many bytes must still come.
         if not 0 <= size <= self._max_payload:
             raise _garbled(f"message size out of bounds (limit {self._max_payload})", lines[at])
         last = len(lines) - 1

@@ -1,10 +1,8 @@
-"""
-The protocol state shared with a server: the handshake and the subscription table.
+"""The protocol state shared with a server: the handshake and the subscription table."""
 
-A `Session` survives reconnects: it returns the commands that restore the subscriptions. Nothing here
-takes a lock: the owner of a session does (see ``client/subscription_table.py``). Looking up a sid needs
-none, because one dictionary access is atomic.
-"""
+# A `Session` survives reconnects: it returns the commands that restore the subscriptions. Nothing here
+# takes a lock: the owner of a session does (see ``client/subscription_table.py``). Looking up a sid needs
+# none, because one dictionary access is atomic.
 
 from __future__ import annotations
 
@@ -141,11 +139,8 @@ class Session(Generic[ReceiverT]):
     def subscribe(
         self, subject: str, queue: str, receiver: ReceiverT
     ) -> tuple[SubscriptionState[ReceiverT], bytes]:
-        """
-        Add a subscription, and return it with the command that must be sent.
-
-        The receiver has it as `subscription` before it is in the table, where the reader finds it.
-        """
+        """Add a subscription, and return it with the command that must be sent."""
+        # The receiver has it as `subscription` before it is in the table, where the reader finds it.
         command = commands.subscribe(subject, queue, self._last_sid + 1)
         size = len(command) - len(b"\r\n")
         if size > MAX_CONTROL_LINE:
@@ -161,11 +156,8 @@ class Session(Generic[ReceiverT]):
         return subscription, command
 
     def unsubscribe(self, subscription: SubscriptionState[ReceiverT], limit: int = 0) -> bytes:
-        """
-        End a subscription after ``limit`` messages, and return the command that must be sent.
-
-        It ends at once if ``limit`` is 0 or was reached before.
-        """
+        """End a subscription after ``limit`` messages, and return the command that must be sent."""
+        # It ends at once if ``limit`` is 0 or was reached before.
         if limit > subscription.delivered:
             subscription.limit = limit
             return commands.unsubscribe(subscription.sid, limit)
@@ -182,12 +174,9 @@ class Session(Generic[ReceiverT]):
         self.subscriptions.pop(subscription.sid, None)
 
     def resubscribe(self, confirming: list[SubscriptionState[ReceiverT]] | None = None) -> bytes:
-        """
-        Return the commands that restore every subscription, with the rest of its limit.
-
-        `confirming`: a list to which every subscription is added. A PING follows each SUB, so that
-        the pongs show which commands the server accepted. ``None``: no PINGs.
-        """
+        """Return the commands that restore every subscription, with the rest of its limit."""
+        # `confirming`: a list to which every subscription is added. A PING follows each SUB, so that
+        # the pongs show which commands the server accepted. ``None``: no PINGs.
         parts = []
         for subscription in self.subscriptions.values():
             if subscription.ending:
@@ -205,11 +194,9 @@ class Session(Generic[ReceiverT]):
 
 
 class Handshake:
-    """
-    The exchange that opens a connection: INFO, then CONNECT and PING, then PONG.
+    """The exchange that opens a connection: INFO, then CONNECT and PING, then PONG."""
 
-    Pass the operations to `receive()` and send the bytes that it returns, until `done`.
-    """
+    # Pass the operations to `receive()` and send the bytes that it returns, until `done`.
 
     def __init__(self, connect_fields: Callable[[ServerInfo], dict[str, Any]]) -> None:
         self._connect_fields = connect_fields

@@ -1,13 +1,11 @@
-"""
-The states of a connection and the table of their transitions.
+"""The states of a connection and the table of their transitions."""
 
-1. Every change of the state is an event in this table; no other code decides on it.
-2. An event without a row for the current state is a bug in this package, and raises.
-
-A connection starts as connecting and is connected after the handshake. When the transport breaks, it
-is reconnecting until the next handshake is complete. If it may not reconnect, or is draining, it
-closes instead. Closed is the final state.
-"""
+# 1. Every change of the state is an event in this table; no other code decides on it.
+# 2. An event without a row for the current state is a bug in this package, and raises.
+#
+# A connection starts as connecting and is connected after the handshake. When the transport breaks, it
+# is reconnecting until the next handshake is complete. If it may not reconnect, or is draining, it
+# closes instead. Closed is the final state.
 
 from __future__ import annotations
 

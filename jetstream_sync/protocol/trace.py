@@ -1,18 +1,16 @@
-"""
-Format the protocol traffic of a connection as readable lines.
+"""Format the protocol traffic of a connection as readable lines."""
 
-The rules:
-
-1. A `LineCutter` follows one direction of one transport. It takes the bytes in pieces of any size, and
-   returns one line of text for each complete command, without a line end.
-2. A line is the unchanged command; for a message, header block and payload follow after `` | ``. JSON is
-   shown completely up to a limit, other payloads with their start. Characters that are not printable,
-   or would move a terminal's cursor, are shown as escapes.
-3. Of CONNECT, only fields known to be harmless are shown, and URLs are shown without their login.
-   Payloads belong to the user and are shown unchanged.
-4. It accepts more than the parser and never raises: invalid bytes give invalid lines. The part kept of
-   an incomplete command is bounded.
-"""
+# The rules:
+#
+# 1. A `LineCutter` follows one direction of one transport. It takes the bytes in pieces of any size, and
+#    returns one line of text for each complete command, without a line end.
+# 2. A line is the unchanged command; for a message, header block and payload follow after `` | ``. JSON is
+#    shown completely up to a limit, other payloads with their start. Characters that are not printable,
+#    or would move a terminal's cursor, are shown as escapes.
+# 3. Of CONNECT, only fields known to be harmless are shown, and URLs are shown without their login.
+#    Payloads belong to the user and are shown unchanged.
+# 4. It accepts more than the parser and never raises: invalid bytes give invalid lines. The part kept of
+#    an incomplete command is bounded.
 
 from __future__ import annotations
 
@@ -58,11 +56,9 @@ _JSON_SPACES: Final = str.maketrans("\r\n\t", "   ")
 
 
 class LineCutter:
-    """
-    Format the bytes of one direction as lines.
+    """Format the bytes of one direction as lines."""
 
-    One thread at a time may use it. A copy continues independently from the same state.
-    """
+    # One thread at a time may use it. A copy continues independently from the same state.
 
     __slots__ = ("_behind_payload", "_command", "_kept", "_left", "_longer", "_mark")
 

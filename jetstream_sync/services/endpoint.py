@@ -1,14 +1,12 @@
-"""
-Endpoints of a service: their subscriptions, worker threads and statistics.
+"""Endpoints of a service: their subscriptions, worker threads and statistics."""
 
-Rules:
-
-1. The worker threads of an endpoint read from its mailbox; each request goes to one thread. A thread ends
-   when the subscription has ended and the mailbox is empty.
-2. ``_lock`` guards the statistics. It is held for a few instructions, and never while a handler runs.
-3. Requests above the pending limit are refused by the control thread of the service, because the reader
-   must not wait for the server.
-"""
+# Rules:
+#
+# 1. The worker threads of an endpoint read from its mailbox; each request goes to one thread. A thread ends
+#    when the subscription has ended and the mailbox is empty.
+# 2. ``_lock`` guards the statistics. It is held for a few instructions, and never while a handler runs.
+# 3. Requests above the pending limit are refused by the control thread of the service, because the reader
+#    must not wait for the server.
 
 # ruff: noqa: SLF001 - a service, its endpoints and requests are one unit
 

@@ -1,14 +1,12 @@
-"""
-A service: its endpoints, and the control thread that answers discovery and statistics requests.
+"""A service: its endpoints, and the control thread that answers discovery and statistics requests."""
 
-Rules:
-
-1. ``_lock`` guards the list of endpoints and the state. It is not held while sending or waiting.
-2. The first thread that stops the service does the work; ``_stopped`` is set at the end, and every other
-   caller waits for that.
-3. An endpoint that ends by itself, because the connection was closed or the subject is not permitted,
-   stops the service with that reason. Its last worker thread does that.
-"""
+# Rules:
+#
+# 1. ``_lock`` guards the list of endpoints and the state. It is not held while sending or waiting.
+# 2. The first thread that stops the service does the work; ``_stopped`` is set at the end, and every other
+#    caller waits for that.
+# 3. An endpoint that ends by itself, because the connection was closed or the subject is not permitted,
+#    stops the service with that reason. Its last worker thread does that.
 
 # ruff: noqa: SLF001 - a service, its endpoints and receivers are one unit
 

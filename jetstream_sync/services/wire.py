@@ -169,11 +169,8 @@ def discover(
     stall: float | timedelta | None,
     prefix: str,
 ) -> list[R]:
-    """
-    Return the replies of service instances to a verb; see `Connection.service_ping`.
-
-    A malformed reply is reported to ``error_cb``, so that one instance cannot hide the others.
-    """
+    """Return the replies of service instances to a verb; see `Connection.service_ping`."""
+    # A malformed reply is reported to ``error_cb``, so that one instance cannot hide the others.
     if name is not None:
         check_service_name(name)
     elif instance is not None:
