@@ -213,6 +213,12 @@ class MessageIterator:
         """
         return self._source.take(FOREVER if timeout is None else Deadline(timeout))
 
+    def _next_run(self, limit: int, timeout: float | None) -> list[JetStreamMsg]:
+        """Wait for the next message, and return it with messages behind it that have arrived; for workers."""
+        run = [self.next(timeout)]
+        run += islice(self._source.ready(), limit - 1)
+        return run
+
     def __iter__(self) -> Iterator[JetStreamMsg]:
         """Yield messages until the iterator is stopped; raise any other reason for the end."""
         return until_stopped(self._source.take, self._source.ready)

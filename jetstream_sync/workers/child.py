@@ -32,7 +32,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, cast
 
 from .. import InvalidOptionError, JetStreamMsg
-from .context import Context
+from .context import Context, ContextActions
 from .dead_letters import one_line
 from .handler import Handler, Middleware, Reply
 from .leases import Delivery
@@ -238,15 +238,17 @@ class _Child:
         delivery = _RemoteDelivery(self, request, self._handler.name)
         context = Context(
             delivery,
-            lambda _: request.message_id,
-            cast("JetStream", SimpleNamespace(publish=partial(self.ask, "publish"))),
-            lambda: bool(self.ask("is_stopping")),
-            lambda _: bool(self.ask("ack")),
+            ContextActions(
+                message_id=lambda _: request.message_id,
+                js=cast("JetStream", SimpleNamespace(publish=partial(self.ask, "publish"))),
+                is_stopping=lambda: bool(self.ask("is_stopping")),
+                ack=lambda _: bool(self.ask("ack")),
+            ),
         )
         context.maybe_done = request.maybe_done
         log_context.set(delivery)
         try:
-            result = self._handler.run(context, self._middleware)
+            result = self._handler.inside(self._middleware)(context)
             if not isinstance(result, Reply):
                 return "result", None
             try:
@@ -304,9 +306,8 @@ class _RemoteDelivery(Delivery):
         self._child.ask("extend", value)
         self._deadline = value
 
-    def is_lost(self, now: float | None = None) -> bool:
+    def is_lost(self) -> bool:
         """Return whether the lease is over."""
-        del now
         return bool(self._child.ask("is_lost"))
 
 

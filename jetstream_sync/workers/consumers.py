@@ -18,7 +18,7 @@ from .. import (
 )
 from ..differences import differences
 from .handler import Handler, start_of
-from .leases import MIN_WAIT_S, LeaseKeeper, LeaseTimes
+from .leases import MIN_WAIT_S, LeaseTimes
 from .logs import log
 from .parking import check_parking
 from .resources import SetupStep
@@ -96,10 +96,10 @@ class HandlerConsumer:
         self._expected = _updated(self.info.config, handler)
         self._compare()
 
-    def recreate(self, keeper: LeaseKeeper) -> None:
+    def recreate(self) -> None:
         """Create the consumer again after it was deleted, behind its ack floor; raises as the constructor."""
         self._open(self.info)
-        keeper.adopt(self.times, self.info.config)
+        self.times.adopt(self.info.config)
 
     def read(self) -> ConsumerInfo:
         """Return the state on the server; raises as `PullConsumer.info`."""
@@ -111,10 +111,10 @@ class HandlerConsumer:
         is_empty = not (info.num_pending or info.num_ack_pending)
         return info.delivered.consumer_seq if is_empty else None
 
-    def refresh(self, keeper: LeaseKeeper) -> None:
+    def refresh(self) -> None:
         """Read the state, and use it for the leases of held messages; raises as `read`."""
         self.info = self.read()
-        keeper.adopt(self.times, self.info.config)
+        self.times.adopt(self.info.config)
         self._compare()
 
     def _compare(self) -> None:

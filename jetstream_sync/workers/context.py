@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,16 @@ if TYPE_CHECKING:
     from .. import Headers, JetStream, JetStreamMsg, PubAck
 
 
+@dataclass(frozen=True)
+class ContextActions:
+    """What contexts do beside holding their message; the same for all messages of a handler."""
+
+    message_id: Callable[[Delivery], str]
+    js: JetStream
+    is_stopping: Callable[[], bool]
+    ack: Callable[[Delivery], bool]
+
+
 class Context:
     """
     The context of one run of a handler.
@@ -24,11 +35,8 @@ class Context:
     """
 
     __slots__ = (
-        "_ack",
+        "_actions",
         "_delivery",
-        "_id",
-        "_is_stopping",
-        "_js",
         "_published",
         "acked",
         "batch",
@@ -42,21 +50,11 @@ class Context:
     """With ``once``: whether an earlier run may have had its effect, because its worker died or lost the
     lease. The handler should find out, if it can, or be safe to repeat."""
 
-    def __init__(
-        self,
-        delivery: Delivery,
-        message_id: Callable[[Delivery], str],
-        js: JetStream,
-        is_stopping: Callable[[], bool],
-        ack: Callable[[Delivery], bool],
-    ) -> None:
+    def __init__(self, delivery: Delivery, actions: ContextActions) -> None:
         self._delivery = delivery
-        self._ack = ack
+        self._actions = actions
         self.acked: bool = delivery.claimed
-        self._js = js
-        self._is_stopping = is_stopping
         self._published = itertools.count(1)
-        self._id = message_id
         self.maybe_done = False
         self.batch = ()
 
@@ -68,7 +66,7 @@ class Context:
         It is the same in each attempt, and unique. Use it as the idempotency key for calls to other
         systems.
         """
-        return self._id(self._delivery)
+        return self._actions.message_id(self._delivery)
 
     @property
     def message(self) -> JetStreamMsg:
@@ -94,7 +92,7 @@ class Context:
     @property
     def stopping(self) -> bool:
         """Whether the worker is stopping: a long handler should return or raise `Retry`."""
-        return self._is_stopping()
+        return self._actions.is_stopping()
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
@@ -124,7 +122,7 @@ class Context:
 
         """
         self.check()
-        if not self.acked and not self._ack(self._delivery):
+        if not self.acked and not self._actions.ack(self._delivery):
             raise LeaseLostError(f"{self._delivery!r} was returned: the worker is stopping")
         self.acked = True
 
@@ -159,4 +157,6 @@ class Context:
         """
         msg_id = f"{self.id}/{next(self._published)}"
         with publishing(subject, payload, headers, msg_id) as traced:
-            return self._js.publish(subject, payload, headers=traced, msg_id=msg_id, **options)
+            return self._actions.js.publish(
+                subject, payload, headers=traced, msg_id=msg_id, **options
+            )

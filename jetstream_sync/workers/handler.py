@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
 from .. import DeliverPolicy, Headers, InvalidOptionError, KeyValueConfig, StreamConfig
@@ -212,6 +213,8 @@ class Handler:
     """``MODULE:FUNCTION``, called in a new process before the module is imported; empty: none."""
     _arity: str = field(init=False, repr=False, default="both")
     _decode: Callable[[bytes], Any] = field(init=False, repr=False, default=bytes)
+    of_payload: Callable[[bytes], object] | None = field(init=False, repr=False, default=None)
+    """Runs the function for a payload; ``None``: it takes a context."""
 
     def __post_init__(self) -> None:
         """Check and complete the options."""
@@ -255,6 +258,7 @@ class Handler:
             ("_decode", self.decode if callable(self.decode) else DECODERS[self.decode]),
         ):
             object.__setattr__(self, name, value)
+        object.__setattr__(self, "of_payload", self._without_context())
         self._check_combinations()
 
     def _check_combinations(self) -> None:
@@ -354,52 +358,56 @@ class Handler:
         except Exception as error:
             raise DecodeError(f"the payload cannot be decoded: {one_line(error)}") from error
 
-    def run(self, context: Context, middleware: Sequence[Middleware]) -> object:
-        """Run the function for a message, inside the middleware; return and raise what they do."""
+    def inside(self, middleware: Sequence[Middleware]) -> Callable[[Context], object]:
+        """Return a function that runs the handler for a message, inside the middleware."""
         if not middleware:
-            return self._call(context)
+            return self._call
 
-        def call() -> object:
-            return self._call(context)
+        def run(context: Context) -> object:
+            return _inside(middleware, partial(self._call, context), context)
 
-        for each in reversed(middleware):
-            call = _wrapped(each, call, context)
-        return call()
+        return run
+
+    def _without_context(self) -> Callable[[bytes], object] | None:
+        if self._arity == "none":
+            return lambda _: self.function()
+        if self._arity != "payload":
+            return None
+        return (
+            self.function
+            if self.decode == "bytes"
+            else lambda data: self.function(self.decoded(data))
+        )
 
     def _call(self, context: Context) -> object:
-        if self._arity == "none":
-            return self.function()
+        if self.of_payload is not None:
+            return self.of_payload(context.message.data)
         if self._arity == "context":
             return self.function(context)
-        payload = self.decoded(context.message.data)
-        if self._arity == "payload":
-            return self.function(payload)
-        return self.function(payload, context)
+        return self.function(self.decoded(context.message.data), context)
 
     def run_batch(
         self, payloads: list[Any], contexts: list[Context], middleware: Sequence[Middleware]
     ) -> object:
         """Run the function for a batch, inside the middleware; return and raise what they do."""
-
-        def call() -> object:
-            arguments: dict[str, tuple[object, ...]] = {
-                "none": (),
-                "context": (contexts,),
-                "payload": (payloads,),
-                "both": (payloads, contexts),
-            }
-            return self.function(*arguments[self._arity])
-
+        arguments: dict[str, tuple[object, ...]] = {
+            "none": (),
+            "context": (contexts,),
+            "payload": (payloads,),
+            "both": (payloads, contexts),
+        }
         contexts[0].batch = [context.message for context in contexts]
-        for each in reversed(middleware):
-            call = _wrapped(each, call, contexts[0])
-        return call()
+        call = partial(self.function, *arguments[self._arity])
+        return _inside(middleware, call, contexts[0])
 
 
-def _wrapped(
-    middleware: Middleware, call: Callable[[], object], context: Context
-) -> Callable[[], object]:
-    return lambda: middleware(call, context)
+def _inside(
+    middleware: Sequence[Middleware], call: Callable[[], object], context: Context
+) -> object:
+    """Call a function inside the middleware; return and raise what they do."""
+    for each in reversed(middleware):
+        call = partial(each, call, context)
+    return call()
 
 
 def start_of(deliver: str | int | datetime) -> dict[str, Any]:

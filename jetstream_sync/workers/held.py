@@ -15,17 +15,15 @@ Rules:
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from .lanes import Lanes
 
 if TYPE_CHECKING:
     from .leases import Delivery
-
-#: A message with its key.
-Keyed: TypeAlias = "tuple[Delivery, Hashable]"
 
 #: The delivery from which on a message is started alone.
 SUSPICIOUS_DELIVERY: Final = 3
@@ -58,7 +56,7 @@ class HeldMessages:
         self.handled: int = 0
         self._lanes: Lanes[Delivery] = Lanes()
         #: The messages that a thread can take.
-        self.ready: Sequence[Keyed] = self._lanes.ready
+        self.ready: deque[Delivery] = self._lanes.ready
         self._isolates = isolates
         #: The message that is run alone.
         self.alone: Delivery | None = None
@@ -70,36 +68,33 @@ class HeldMessages:
         """Whether a thread that finds no message ends."""
         return self.phase is not Phase.RECEIVING and (self.alone is None or not self.ready)
 
-    def add(self, run: Sequence[Keyed]) -> bool:
+    def add(self, run: Sequence[Delivery]) -> bool:
         """Add received messages, and wake threads for them; return false if they have to be returned."""
         if self.phase is Phase.RETURNING:
             return False
         self.count += len(run)
-        for delivery, _ in run:
-            self.size += delivery.size
-        self.is_careful = self._isolates and run[-1][0].is_suspicious
-        self.work.notify(self._lanes.add_run(run))
+        self.size += sum([delivery.size for delivery in run])
+        self.is_careful = self._isolates and run[-1].is_suspicious
+        self.work.notify(self._lanes.add(run))
         return True
 
-    def take(self) -> Keyed | None:
-        """Let a waiting message run, if one may start; return it with its key."""
+    def take(self) -> Delivery | None:
+        """Let a waiting message run, if one may start, and return it."""
         if not self.ready or self.alone is not None:
             return None
-        taken = self._lanes.ready.popleft()
-        delivery = taken[0]
+        delivery = self.ready.popleft()
         self.running.add(delivery)
-        if self._isolates and delivery.is_suspicious:
+        if delivery.is_suspicious and self._isolates:
             self.alone = delivery
-        return taken
+        return delivery
 
     def take_batch(self, size: int) -> list[Delivery]:
         """Let up to this number of waiting messages run, and return them."""
-        ready = self._lanes.ready
-        batch = [ready.popleft()[0] for _ in range(min(size, len(ready)))]
+        batch = [self.ready.popleft() for _ in range(min(size, len(self.ready)))]
         self.running.update(batch)
         return batch
 
-    def finish(self, delivery: Delivery, key: Hashable = None) -> None:
+    def finish(self, delivery: Delivery) -> None:
         """Forget a message that was taken, and free its key."""
         self.count -= 1
         self.handled += 1
@@ -108,7 +103,7 @@ class HeldMessages:
         if delivery is self.alone:
             self.alone = None
             self.work.notify_all()
-        if key is not None and self._lanes.release(key):
+        if delivery.key is not None and self._lanes.release(delivery.key):
             self.work.notify()
 
     def end_isolation(self) -> None:
@@ -120,6 +115,5 @@ class HeldMessages:
         """Remove and return the waiting messages."""
         waiting = self._lanes.clear()
         self.count -= len(waiting)
-        for delivery in waiting:
-            self.size -= delivery.size
+        self.size -= sum([delivery.size for delivery in waiting])
         return waiting

@@ -14,9 +14,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-T = TypeVar("T")
+
+class _Keyed(Protocol):
+    """A message with its key; ``None`` is no key."""
+
+    @property
+    def key(self) -> Hashable:
+        """The key."""
+
+
+T = TypeVar("T", bound=_Keyed)
 
 
 class Lanes(Generic[T]):
@@ -25,31 +34,24 @@ class Lanes(Generic[T]):
     __slots__ = ("_lanes", "ready")
 
     def __init__(self) -> None:
-        #: The messages that can be handled now, with their keys.
-        self.ready: deque[tuple[T, Hashable]] = deque()
+        #: The messages that can be handled now.
+        self.ready: deque[T] = deque()
         # The busy keys, each with the messages that wait for it.
         self._lanes: dict[Hashable, deque[T]] = {}
 
-    def add(self, item: T, key: Hashable = None) -> bool:
-        """Add a received message; return whether it is ready. ``None`` is no key."""
-        if key is not None:
-            lane = self._lanes.get(key)
-            if lane is not None:
-                lane.append(item)
-                return False
-            self._lanes[key] = deque()
-        self.ready.append((item, key))
-        return True
-
-    def add_run(self, run: Iterable[tuple[T, Hashable]]) -> int:
-        """Add received messages with their keys; return how many of them are ready."""
-        before = len(self.ready)
-        for item, key in run:
-            if key is None:
-                self.ready.append((item, key))
+    def add(self, run: Iterable[T]) -> int:
+        """Add received messages; return how many of them are ready."""
+        ready, lanes = self.ready, self._lanes
+        before = len(ready)
+        for item in run:
+            if item.key is None:
+                ready.append(item)
+            elif item.key in lanes:
+                lanes[item.key].append(item)
             else:
-                self.add(item, key)
-        return len(self.ready) - before
+                lanes[item.key] = deque()
+                ready.append(item)
+        return len(ready) - before
 
     def release(self, key: Hashable) -> bool:
         """End the message of a key; return whether the next one of its lane is ready now."""
@@ -59,13 +61,13 @@ class Lanes(Generic[T]):
         if not lane:
             del self._lanes[key]
             return False
-        self.ready.append((lane.popleft(), key))
+        self.ready.append(lane.popleft())
         return True
 
     def clear(self) -> list[T]:
         """Remove and return all waiting messages. The keys of messages that are out stay busy."""
-        waiting = [item for item, _ in self.ready]
-        ready_keys = {key for _, key in self.ready}
+        waiting = list(self.ready)
+        ready_keys = {item.key for item in waiting}
         self.ready.clear()
         for lane in self._lanes.values():
             waiting += lane

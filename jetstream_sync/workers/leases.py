@@ -6,13 +6,15 @@ Rules:
 1. A message is leased from its receipt, while it waits and while its handler runs.
 2. The length of a lease comes from the consumer's info, not from the options of a handler: a
    ``backoff`` in the config replaces ``ack_wait``.
-3. A renewal counts from the moment before it was sent, and only if the same link then answered a
+3. Messages that were received at the same time, with the same number of deliveries, have one `Lease`, and
+   are renewed together.
+4. A renewal counts from the moment before it was sent, and only if the same link then answered a
    ping. A renewal that may not have arrived does not prolong a lease.
-4. A lease is regarded as lost after nine tenths of its length: the server counts from the moment when
+5. A lease is regarded as lost after nine tenths of its length: the server counts from the moment when
    it sent the message, which is not known here.
-5. A lease that is over is lost for good. Only an acknowledgement of a handled message may be sent
+6. A lease that is over is lost for good. Only an acknowledgement of a handled message may be sent
    after that: the server applies everything else to the newer delivery of the message.
-6. A lease is not renewed after the handler's timeout.
+7. The lease of a message is not renewed after its handler's timeout.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -72,26 +75,67 @@ class LeaseLostError(Exception):
 class LeaseTimes:
     """The lengths of the leases of one consumer; replaced as a whole by `adopt`."""
 
-    __slots__ = ("shortest", "waits")
+    __slots__ = ("waits",)
 
     def __init__(self, config: ConsumerConfig) -> None:
         #: Lengths of the leases of the first, the second, ... delivery, in seconds.
         self.waits: list[float] = []
-        self.shortest: float = 0.0
         self.adopt(config)
 
     def adopt(self, config: ConsumerConfig) -> None:
-        """Use the lengths of this config from now on; `LeaseKeeper.adopt` renews held messages in time."""
+        """Use the lengths of this config from now on; for held messages from the next `LeaseKeeper.tick`."""
         waits = [wait.total_seconds() for wait in config.backoff or ()]
         if not waits:
             waits = [config.ack_wait.total_seconds() if config.ack_wait else _DEFAULT_WAIT_S]
-        self.waits = waits
-        self.shortest = min(waits)
+        if waits != self.waits:
+            self.waits = waits
 
-    def of(self, attempt: int) -> float:
-        """Return the length of the lease of the n-th delivery of a message, in seconds."""
-        waits = self.waits
-        return waits[attempt - 1] if attempt < len(waits) else waits[-1]
+    @property
+    def shortest(self) -> float:
+        """The length of the shortest lease, in seconds."""
+        return min(self.waits)
+
+
+class Lease:
+    """The lease of messages that were received at the same time, with the same number of deliveries."""
+
+    __slots__ = ("begun_at", "delivered", "due", "lost_at", "received_at", "times", "waits")
+
+    def __init__(self, times: LeaseTimes, delivered: int, now: float) -> None:
+        self.times: LeaseTimes = times
+        #: The number of the delivery, which determines the length.
+        self.delivered: int = delivered
+        #: Time of the receipt by the lease clock, as all times here.
+        self.received_at: float = now
+        self.begin(now)
+
+    def begin(self, now: float) -> None:
+        """Let the lease begin at ``now``."""
+        #: Begin of the lease: the time of the receipt or of the last renewal.
+        self.begun_at: float = now
+        #: Time of the next renewal.
+        self.due: float = math.inf
+        self.adopt()
+
+    def adopt(self) -> None:
+        """Use the current length; bring the next renewal forward if it has become shorter."""
+        #: The lengths that are in use.
+        self.waits: list[float] = self.times.waits
+        wait = self.length
+        self.due = min(self.due, self.begun_at + wait * next(_RENEWALS))
+        #: Time when the lease is over.
+        self.lost_at: float = self.begun_at + wait * _LOST_FRACTION
+
+    @property
+    def length(self) -> float:
+        """The length in seconds."""
+        return self.waits[min(self.delivered, len(self.waits)) - 1]
+
+
+def delivery_number(msg: JetStreamMsg) -> int:
+    """Return how often a message was delivered."""
+    tokens = msg.ack_subject.split(b".")
+    return int(tokens[4]) if len(tokens) == _SHORT_FORM else msg.metadata.num_delivered
 
 
 class DeliveryObserver:
@@ -112,6 +156,8 @@ class Delivery:
 
     # Attributes of the class are the values at the receipt, which few messages change: creating a
     # delivery is a hot path.
+    key: Hashable = None
+    """The key of the message; ``None``: it has no order."""
     size: int = 0
     """In bytes, if the handler has ``max_bytes``."""
     slept: float = 0.0
@@ -119,7 +165,7 @@ class Delivery:
     failure: BaseException | None = None
     """The error of the handler's ``key`` function; ``None``: there was none."""
     claimed: bool = False
-    """Whether ack, nak or term was chosen; guarded by the lock of `Settlements`."""
+    """Whether ack, nak or term was chosen, see `Settlements.claim`."""
     thread: int = 0
     """The thread that runs the handler; 0: the handler does not run."""
     give_up_at: float = math.inf
@@ -132,8 +178,10 @@ class Delivery:
     """The trace of the handler; empty: it is not traced."""
     started_at: float = 0.0
     """Time of the last start of the handler by the lease clock."""
-    generation: str = ""
-    """The creation time of the stream, for the id of the message."""
+    ended_at: float = 0.0
+    """Time of its end."""
+    acked: bool = False
+    """Whether the message was acknowledged then."""
     consumer: str = ""
     """The name in `metadata` instead of that of the consumer; empty: none."""
     is_suspicious: bool = False
@@ -142,31 +190,19 @@ class Delivery:
     def __init__(
         self,
         msg: JetStreamMsg,
-        times: LeaseTimes,
+        lease: Lease,
         handler: str,
+        generation: str = "",
         observer: DeliveryObserver = _IGNORED,
-        now: float | None = None,
     ) -> None:
         self.msg: JetStreamMsg = msg
-        self.observer: DeliveryObserver = observer
-        tokens = msg.ack_subject.split(b".")
-        if len(tokens) == _SHORT_FORM:
-            delivered, stored_ns = int(tokens[4]), int(tokens[7])
-        else:
-            delivered, stored_ns = self.metadata.num_delivered, self.metadata.timestamp_ns
-        #: Time when the message was stored, in nanoseconds since 1970.
-        self.stored_ns: int = stored_ns
-        #: The number of the delivery, which determines the length of the lease.
-        self.delivered: int = delivered
-        #: The number of the attempt: the same, plus the retries in place.
-        self.attempt: int = delivered
-        self.times: LeaseTimes = times
+        self.lease: Lease = lease
+        #: The number of the attempt: that of the delivery, plus the retries in place.
+        self.attempt: int = lease.delivered
         self.handler: str = handler
-        #: Begin of the lease, and time of the receipt, by the lease clock.
-        self.leased_at: float = lease_clock() if now is None else now
-        self.received_at: float = self.leased_at
-        #: Time of the next renewal.
-        self.due: float = self.leased_at + times.of(delivered) * next(_RENEWALS)
+        #: The creation time of the stream, for the id of the message.
+        self.generation: str = generation
+        self.observer: DeliveryObserver = observer
 
     @property
     def metadata(self) -> Metadata:
@@ -174,22 +210,17 @@ class Delivery:
         found = self.msg.metadata
         return found._replace(consumer=self.consumer) if self.consumer else found
 
-    def renewed(self, now: float) -> None:
-        """Record that the lease began at ``now``."""
-        self.leased_at = now
-        self.due = self._next_renewal()
+    @property
+    def stored_ns(self) -> int:
+        """Time when the message was stored, in nanoseconds since 1970."""
+        subject = self.msg.ack_subject
+        if subject.count(b".") == _SHORT_FORM - 1:
+            return int(subject.rsplit(b".", 2)[1])
+        return self.metadata.timestamp_ns
 
-    def shortened(self) -> None:
-        """Bring the next renewal forward if the lease has become shorter."""
-        self.due = min(self.due, self._next_renewal())
-
-    def _next_renewal(self) -> float:
-        return self.leased_at + self.times.of(self.delivered) * next(_RENEWALS)
-
-    def is_lost(self, now: float | None = None) -> bool:
-        """Return whether the lease is over; ``now`` is a time by the lease clock."""
-        now = lease_clock() if now is None else now
-        return now - self.leased_at >= self.times.of(self.delivered) * _LOST_FRACTION
+    def is_lost(self) -> bool:
+        """Return whether the lease is over."""
+        return lease_clock() >= self.lease.lost_at
 
     def __repr__(self) -> str:
         """Return the position of the message, for log records."""
@@ -207,25 +238,8 @@ class LeaseKeeper:
         self.reconnects: int = 0
         #: Time of the last tick, by the lease clock.
         self.checked_at: float = lease_clock()
-        # Changed in single steps, by any thread.
-        self._held: set[Delivery] = set()
-
-    def add(self, delivery: Delivery) -> None:
-        """Renew the lease of a message from now on."""
-        self._held.add(delivery)
-
-    def remove(self, delivery: Delivery) -> None:
-        """Stop renewing; a second call does nothing."""
-        self._held.discard(delivery)
-
-    def adopt(self, times: LeaseTimes, config: ConsumerConfig) -> None:
-        """Use the lengths of this config for the leases with these times, held messages included."""
-        before = times.waits
-        times.adopt(config)
-        if times.waits != before:
-            for delivery in self._held.copy():
-                if delivery.times is times:
-                    delivery.shortened()
+        #: The held messages; changed in single steps, by any thread. See `Settlements.claim`.
+        self.held: set[Delivery] = set()
 
     def tick(self) -> None:
         """Renew the leases that are due; give up those of handlers over their timeout."""
@@ -235,15 +249,18 @@ class LeaseKeeper:
             self._on_reconnect()
         due: list[Delivery] = []
         now = self.checked_at = lease_clock()
-        for delivery in self._held.copy():
+        for delivery in self.held.copy():
+            lease = delivery.lease
+            if lease.waits is not lease.times.waits:
+                lease.adopt()
             # Most are not due. A renewal is due long before the lease is lost.
-            if now < delivery.due and now < delivery.give_up_at:
+            if now < lease.due and now < delivery.give_up_at:
                 continue
             if delivery.is_lost():
                 self._report_lost(delivery)
             elif now >= delivery.give_up_at:
                 self._give_up(delivery)
-            elif now >= delivery.due:
+            elif now >= lease.due:
                 due.append(delivery)
         if due and self._nc.is_connected:
             self._renew(due, reconnects)
@@ -258,14 +275,15 @@ class LeaseKeeper:
                     delivery.msg.in_progress()
                     renewed.append(delivery)
             if renewed:
-                shortest = min(each.times.shortest for each in renewed)
+                shortest = min(delivery.lease.times.shortest for delivery in renewed)
                 self._nc.flush(shortest * _PING_FRACTION)
         except Error as error:
             log.debug("leases were not renewed: %s", error)
             return  # they stay due
         if self._nc.stats["reconnects"] == reconnects:
+            for lease in {delivery.lease for delivery in renewed}:
+                lease.begin(now)
             for delivery in renewed:
-                delivery.renewed(now)
                 delivery.observer.count("leases_renewed")
 
     def _report_lost(self, delivery: Delivery) -> None:
@@ -283,6 +301,7 @@ class LeaseKeeper:
         if delivery.given_up:
             return
         delivery.given_up = True
+        delivery.lease = copy(delivery.lease)  # that of the others may be renewed
         delivery.observer.count("timeouts")
         frame = sys._current_frames().get(delivery.thread)  # noqa: SLF001 - documented for this use
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""

@@ -47,9 +47,10 @@ from .pulling import Puller
 from .status import spawn
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .. import GroupConsumeHandle, JetStream, JetStreamMsg, PullConsumer
-    from .held import Keyed
-    from .leases import LeaseKeeper
+    from .leases import Delivery
 
 #: Seconds after which a member that is absent is dropped.
 _ABSENT_S: Final = 60.0
@@ -144,9 +145,8 @@ class GroupConsumer(HandlerConsumer):
         except ConsumerNotFoundError:
             return None if self.group.config().partitions(self.member) else 0
 
-    def refresh(self, keeper: LeaseKeeper) -> None:
+    def refresh(self) -> None:
         """Read the state, add the member if it is missing, and drop those that are absent."""
-        del keeper  # the lengths of the leases do not change
         with suppress(ConsumerNotFoundError):
             self.info = self.read()
         if self._may_change and is_managed(self.group):
@@ -264,11 +264,15 @@ class GroupPuller(Puller):
     def _may_receive(self) -> bool:
         return super()._may_receive() and not self._is_leaving
 
-    def _leased(self, msg: JetStreamMsg, now: float) -> Keyed:
-        partition = self._consumer.group._take_partition(msg)  # noqa: SLF001 - for workers
-        delivery, key = super()._leased(msg, now)
-        delivery.consumer = self._handler.consumer
-        return delivery, partition if self._handler.key is None else key
+    def _leased(self, run: Sequence[JetStreamMsg]) -> list[Delivery]:
+        group = self._consumer.group
+        partitions = [group._take_partition(msg) for msg in run]  # noqa: SLF001 - for workers
+        deliveries = super()._leased(run)
+        for delivery, partition in zip(deliveries, partitions, strict=True):
+            delivery.consumer = self._handler.consumer
+            if self._handler.key is None:
+                delivery.key = partition
+        return deliveries
 
 
 class _Receiving:

@@ -3,7 +3,8 @@ What happens in a worker, as hooks and as counters.
 
 Rules:
 
-1. Counters belong to a thread, and are added up when they are read: no lock is taken for a message.
+1. Counters belong to a thread, and are added up when they are read. The messages that a thread has handled
+   within some milliseconds are counted together, or when the counters are read: no lock is taken for a message.
 2. A hook runs on the thread of its event: a handler thread, or the thread that called `Worker.run`.
    Hooks for lost leases run on the latter, because a slow hook must not delay the renewal of leases.
 3. A hook that raises is logged once with its traceback. It changes nothing for the message.
@@ -15,7 +16,8 @@ import heapq
 import logging
 import threading
 from bisect import bisect_left
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
@@ -54,6 +56,10 @@ BUCKETS_S: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
     *(30.0, 60.0, 120.0, 300.0, 600.0, 3600.0),
 )
+
+#: Interval at which a thread counts the messages that it has handled, in seconds, and their largest number.
+_COUNT_INTERVAL_S: Final = 0.005
+_MAX_RECENT: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,24 +134,58 @@ class Histogram:
         #: The sum of all values, in seconds.
         self.total: float = 0.0
 
-    def add(self, seconds: float) -> None:
-        """Count one value."""
-        self.counts[bisect_left(BUCKETS_S, seconds)] += 1
-        self.total += seconds
+    def add(self, values: Sequence[float]) -> None:
+        """Count durations in seconds."""
+        self.total += sum(values)
+        first, last = bisect_left(BUCKETS_S, min(values)), bisect_left(BUCKETS_S, max(values))
+        if first == last:
+            self.counts[first] += len(values)
+        else:
+            for seconds in values:
+                self.counts[bisect_left(BUCKETS_S, seconds)] += 1
 
 
 class Counters:
     """Numbers of one handler that one thread changes."""
 
-    __slots__ = ("age", "counts", "duration", "last_success", "wait")
+    __slots__ = (
+        "_lock",
+        "age",
+        "counts",
+        "due",
+        "duration",
+        "last_success",
+        "recent",
+        "wait",
+    )
 
     def __init__(self) -> None:
+        #: The messages whose handler has ended and that are not counted yet.
+        self.recent: deque[Delivery] = deque()
+        #: Time when the next one has them counted.
+        self.due: float = 0.0
+        # Held while they are counted.
+        self._lock = threading.Lock()
         self.counts: dict[str, int] = dict.fromkeys((*OUTCOMES, *COUNTERS), 0)
         self.duration: Histogram = Histogram()
         self.wait: Histogram = Histogram()
         self.age: Histogram = Histogram()
         #: Time of the last acknowledgement by the lease clock, in `total` since 1970; 0: none was.
         self.last_success: float = 0.0
+
+    def count_recent(self, clock_offset: float) -> None:
+        """Count the messages whose handler has ended; for any thread."""
+        with self._lock:
+            recent = [self.recent.popleft() for _ in range(len(self.recent))]
+            if recent:
+                self.due = recent[-1].ended_at + _COUNT_INTERVAL_S
+                self.duration.add([each.ended_at - each.started_at for each in recent])
+                self.wait.add([each.started_at - each.lease.received_at for each in recent])
+                ages = [each.started_at + clock_offset - each.stored_ns / 1e9 for each in recent]
+                self.age.add([max(0.0, age) for age in ages] if min(ages) < 0 else ages)
+                acked = [each.ended_at for each in recent if each.acked]
+                self.counts["ack"] += len(acked)
+                self.last_success = max(acked, default=self.last_success)
 
 
 def _clock_offset() -> float:
@@ -178,33 +218,29 @@ class HandlerObserver(DeliveryObserver):
 
     # --- events ---------------------------------------------------------------------------------
 
-    def started(self, delivery: Delivery, now: float) -> None:
-        """Record that the handler is about to run for a message, at this time by the lease clock."""
-        counters = self._counters()
-        delivery.started_at = now
-        counters.wait.add(now - delivery.received_at)
-        age = now + self._clock_offset - delivery.stored_ns / 1e9
-        counters.age.add(age if age > 0 else 0.0)
+    def started(self, delivery: Delivery) -> None:
+        """Call the hooks for a message whose handler is about to run."""
         if "message" in self._hooks:
             self._emit("message", delivery)
 
-    def returned(self, delivery: Delivery) -> None:
-        """Record that the handler has returned or raised."""
-        self._counters().duration.add(lease_clock() - delivery.started_at)
-
-    def handled(self, delivery: Delivery, *, acked: bool) -> None:
-        """Record that the handler has returned; as `returned` and `settled`, in one step."""
-        counters = self._counters()
-        now = lease_clock()
-        counters.duration.add(now - delivery.started_at)
-        if not acked:
-            return
-        counters.counts["ack"] += 1
-        counters.last_success = now
-        if outcome_log.logger.isEnabledFor(logging.INFO):
-            outcome_log.info("%s: %r: %s", self.handler.name, delivery, "ack")
-        if "success" in self._hooks:
-            self._emit("success", delivery)
+    def ended(self, delivery: Delivery, *, acked: bool = False) -> None:
+        """Record that the handler has returned or raised, and, if it was ``acked``, its result."""
+        try:  # as `_counters`: this runs once for each message
+            counters: Counters = self._own.counters
+        except AttributeError:
+            counters = self._counters()
+        delivery.ended_at = now = lease_clock()
+        delivery.acked = acked
+        recent = counters.recent
+        recent.append(delivery)
+        # A failed message may run again: its times change.
+        if now >= counters.due or not acked or len(recent) >= _MAX_RECENT:
+            counters.count_recent(self._clock_offset)
+        if acked:
+            if outcome_log.logger.isEnabledFor(logging.INFO):
+                outcome_log.info("%s: %r: %s", self.handler.name, delivery, "ack")
+            if "success" in self._hooks:
+                self._emit("success", delivery)
 
     def settled(
         self,
@@ -274,6 +310,7 @@ class HandlerObserver(DeliveryObserver):
         """Return the sums of the counters of all threads."""
         total = Counters()
         for each in tuple(self._all):
+            each.count_recent(self._clock_offset)
             for name, number in each.counts.items():
                 total.counts[name] += number
             for mine, other in (

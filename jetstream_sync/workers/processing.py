@@ -11,10 +11,12 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from threading import get_ident
+from typing import TYPE_CHECKING, Final, ParamSpec
 
 from .. import Error
-from .context import Context
+from .context import Context, ContextActions
 from .dead_letters import DeadLetterTooLargeError, DeadLetterWriter, one_line
 from .handler import REPLY_TO, DecodeError, Handler, Middleware, Reply
 from .leases import Delivery, LeaseKeeper, lease_clock
@@ -29,6 +31,8 @@ from .settle import Settlements
 
 if TYPE_CHECKING:
     from .. import JetStream
+
+P = ParamSpec("P")
 
 #: Timeout of the confirmation before a handler with ``ack="before"`` runs, in seconds.
 _ACK_TIMEOUT_S: Final = 5.0
@@ -79,37 +83,58 @@ class Processor:
         # The deliveries that failed here, by stream sequence; see `failed_here`. The oldest are forgotten.
         self._failed_here: dict[int, int] = {}
         self._failed_lock = threading.Lock()
+        self._settlements = shared.settlements
+        self._confirm = handler.confirm
+        self._last_attempt = handler.retry.attempts + MAX_EXTRA_DELIVERIES
+        #: Whether each message is checked before its handler runs, not only an unusual one.
+        self._checks_all = handler.park_after is not None or handler.ack == "before"
+        self._timeout = handler.timeout
+        self._hooks = shared.observer.hooks
+        # Run the handler in this process, inside the middleware: with a context; or without, if nothing needs one.
+        self._run = self._soft_limited(handler.inside(shared.middleware))
+        needs = (self._once, processes, handler.soft_timeout, shared.middleware or None)
+        self._of_payload = handler.of_payload if needs == (None,) * 4 else None
+        self._actions = ContextActions(
+            self._message_id, shared.js, shared.is_stopping, self._ack_early
+        )
 
     def failed_here(self, delivery: Delivery) -> bool:
         """Return whether this process returned the message after its last attempt, which it survived."""
-        return self._failed_here.get(delivery.metadata.stream_seq) == delivery.delivered - 1
+        return self._failed_here.get(delivery.metadata.stream_seq) == delivery.lease.delivered - 1
 
-    def process(self, delivery: Delivery) -> float | None:
+    def process(self, delivery: Delivery, now: float) -> float | None:
         """Run the handler for a message, and settle it; return the delay of a retry in place, if there is one."""
-        now = lease_clock()
-        context = self._context(delivery, now)
-        if context is None:
+        log_context.set(delivery)
+        # As in `_may_run`, without its call: this runs once for each message.
+        if (
+            now >= delivery.lease.lost_at
+            or delivery.attempt > self._last_attempt
+            or delivery.failure is not None
+            or self._checks_all
+        ) and not self._may_run(delivery, now):
             return None
-        delivery.thread = threading.get_ident()
-        delivery.give_up_at = now + self.handler.timeout
-        self._observer.started(delivery, now)
+        delivery.thread = get_ident()
+        delivery.give_up_at = now + self._timeout
+        delivery.started_at = now
+        if "message" in self._hooks:
+            self._observer.started(delivery)
+        context = None
         try:
-            if self._once is not None:
-                result = self._run_once(self._once, delivery, context)
-            elif self._processes is not None:
-                result = self._run_in_process(self._processes, delivery, context)
+            if self._of_payload is not None:
+                result = self._of_payload(delivery.msg.data)
             else:
-                result = self._call(context)
-            if isinstance(result, Reply):
+                context = Context(delivery, self._actions)
+                result = self._call(delivery, context)
+            if result is not None and isinstance(result, Reply):
                 self._reply(delivery, result)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the attempt has failed
             delivery.give_up_at = math.inf
-            self._observer.returned(delivery)
+            self._observer.ended(delivery)
             return self._failed(delivery, error)
         delivery.give_up_at = math.inf
         self.breaker.succeeded()
-        acked = self._ack(delivery) or context.acked
-        self._observer.handled(delivery, acked=acked)
+        acked = self._settlements.ack(delivery, confirm=self._confirm)
+        self._observer.ended(delivery, acked=acked or (context is not None and context.acked))
         return None
 
     def process_batch(self, deliveries: Sequence[Delivery]) -> None:
@@ -119,31 +144,31 @@ class Processor:
         held: list[Delivery] = []
         now = lease_clock()
         for delivery in deliveries:
-            context = self._context(delivery, now)
-            if context is None:
+            log_context.set(delivery)
+            if not self._may_run(delivery, now):
                 continue
             try:
                 payloads.append(self.handler.decoded(delivery.msg.data))
             except DecodeError as error:
                 self._failed(delivery, error)
                 continue
-            batch.append(context)
+            batch.append(Context(delivery, self._actions))
             held.append(delivery)
         if not batch:
             return
         now = lease_clock()
         give_up_at = now + self.handler.timeout
         for delivery in held:
-            delivery.thread = threading.get_ident()
+            delivery.thread = get_ident()
             delivery.give_up_at = give_up_at
-            self._observer.started(delivery, now)
+            delivery.started_at = now
+            self._observer.started(delivery)
         log_context.set(held[0])
         failed: Mapping[int, BaseException] = {}
         alone = True
         try:
-            self._soft_limited(
-                lambda: self.handler.run_batch(payloads, batch, self._shared.middleware)
-            )
+            run = self._soft_limited(self.handler.run_batch)
+            run(payloads, batch, self._shared.middleware)
         except BatchError as error:
             wrong = sorted(set(error.errors) - set(range(len(batch))))
             failed = error.errors
@@ -156,7 +181,7 @@ class Processor:
             failed = dict.fromkeys(range(len(batch)), error)
         for delivery in held:
             delivery.give_up_at = math.inf
-            self._observer.returned(delivery)
+            self._observer.ended(delivery)
         for index, (delivery, context) in enumerate(zip(held, batch, strict=True)):
             log_context.set(delivery)
             cause = failed.get(index)
@@ -165,66 +190,66 @@ class Processor:
             elif self._ack(delivery) or context.acked:
                 self._observer.settled(delivery, "ack")
 
-    def _context(self, delivery: Delivery, now: float) -> Context | None:
-        """Return the context of a run; ``None``: the message is not run, and settled or lost."""
-        log_context.set(delivery)
-        if delivery.is_lost(now):
+    def _may_run(self, delivery: Delivery, now: float) -> bool:
+        """Return whether a message is run; else it is settled or lost."""
+        if now >= delivery.lease.lost_at:
             self._observer.settled(delivery, "lost")
-            return None  # it is delivered again
-        handler, shared = self.handler, self._shared
+            return False  # it is delivered again
+        handler = self.handler
         if handler.park_after is not None:
             delivery.attempt += parked_attempts(delivery)
-        if delivery.attempt > handler.retry.attempts + MAX_EXTRA_DELIVERIES:
+        if delivery.attempt > self._last_attempt:
             # Its attempts ended without an answer: the processes were killed, or the leases were lost.
             if self._once is not None and self._once.is_done(self._message_id(delivery)):
                 if self._ack(delivery):
                     self._observer.settled(delivery, "ack")
-                return None
-            self._bury(delivery, f"delivered {delivery.attempt} times, not started here", None)
-            return None
+            else:
+                self._bury(delivery, f"delivered {delivery.attempt} times, not started here", None)
+            return False
         if delivery.failure is not None:
             self._failed(delivery, delivery.failure)  # never retried in place
-            return None
-        if handler.ack == "before" and not self._ack_before(delivery):
-            return None
-        return Context(delivery, self._message_id, shared.js, shared.is_stopping, self._ack_early)
+            return False
+        return handler.ack != "before" or self._ack_before(delivery)
 
-    def _call(self, context: Context) -> object:
-        if self.handler.soft_timeout is None:
-            return self.handler.run(context, self._shared.middleware)
-        return self._soft_limited(lambda: self.handler.run(context, self._shared.middleware))
+    def _soft_limited(self, function: Callable[P, object]) -> Callable[P, object]:
+        """Return a function with the ``soft_timeout``, if there is one."""
+        seconds, limits = self.handler.soft_timeout, self._shared.soft_limits
+        if seconds is None:
+            return function
 
-    def _soft_limited(self, function: Callable[[], object]) -> object:
-        seconds = self.handler.soft_timeout
-        return function() if seconds is None else self._shared.soft_limits.run(seconds, function)
+        def limited(*args: P.args, **kwargs: P.kwargs) -> object:
+            return limits.run(seconds, partial(function, *args, **kwargs))
 
-    def _run_once(self, once: Once, delivery: Delivery, context: Context) -> object:
-        """Run the handler unless it has succeeded for the message before."""
+        return limited
+
+    def _call(self, delivery: Delivery, context: Context) -> object:
+        """Run the handler, in its process if it has one; with ``once``, unless it has succeeded before."""
+        once = self._once
+        if once is None:
+            return self._run_anew(delivery, context)
         start = once.begin(context.id)
         if start is Start.DONE:
             log.info("%s: message %s is done already", self.handler.name, context.id)
             return None
         context.maybe_done = start is Start.AGAIN
         try:
-            if self._processes is None:
-                result = self._call(context)
-            else:
-                result = self._run_in_process(self._processes, delivery, context)
+            result = self._run_anew(delivery, context)
         except BaseException:
             once.failed(context.id)
             raise
         once.done(context.id)
         return result
 
-    def _run_in_process(
-        self, processes: ProcessPool, delivery: Delivery, context: Context
-    ) -> object:
+    def _run_anew(self, delivery: Delivery, context: Context) -> object:
+        if self._processes is None:
+            return self._run(context)
+
         def ack() -> bool:
             acked = self._ack_early(delivery)
             context.acked = context.acked or acked
             return acked
 
-        return processes.run(delivery, context, ack)
+        return self._processes.run(delivery, context, ack)
 
     def _ack(self, delivery: Delivery) -> bool:
         """Acknowledge a message; return whether it was not settled before."""
@@ -242,7 +267,6 @@ class Processor:
             return self._ack_early(delivery)
         if not self._shared.settlements.claim(delivery):
             return False
-        self._shared.keeper.remove(delivery)
         try:
             delivery.msg.ack_sync(_ACK_TIMEOUT_S)
         except Error as error:
@@ -327,7 +351,7 @@ class Processor:
             settled = self._shared.settlements.ack(delivery, confirm=True)
         else:
             with self._failed_lock:
-                self._failed_here[delivery.metadata.stream_seq] = delivery.delivered
+                self._failed_here[delivery.metadata.stream_seq] = delivery.lease.delivered
                 if len(self._failed_here) > _MAX_FAILED:
                     del self._failed_here[next(iter(self._failed_here))]
             settled = self._shared.settlements.nak(delivery, delay)

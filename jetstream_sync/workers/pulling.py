@@ -17,7 +17,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,8 +33,8 @@ from .. import (
 )
 from .consumers import HandlerConsumer
 from .handler import Handler
-from .held import SUSPICIOUS_DELIVERY, HeldMessages, Keyed, Phase
-from .leases import Delivery, lease_clock
+from .held import SUSPICIOUS_DELIVERY, HeldMessages, Phase
+from .leases import Delivery, Lease, delivery_number, lease_clock
 from .limits import CircuitBreaker
 from .logs import log
 from .processing import Processor, Shared
@@ -54,7 +54,7 @@ _REFUSED_WITHIN_S: Final = 2.0
 #: Timeout of a pull with a limit in bytes, which cannot be interrupted, in seconds.
 _BYTES_TIMEOUT_S: Final = 1.0
 #: Largest number of messages that are handed to the handler threads in one step.
-_MAX_RUN: Final = 64
+_MAX_RUN: Final = 250
 #: Timeout for messages in flight when pulling stops, in seconds.
 _STOP_TIMEOUT_S: Final = 2.0
 #: The server's default for ``priority_timeout``, in seconds.
@@ -90,13 +90,16 @@ class Window:
         #: How many of them may wait when others are requested. A batch that is not full can always grow.
         self.low: int = max(ahead // 2, batch - 1)
         self.adapts: bool = adapts
-        self._mean_s = _AHEAD_S
+        #: The mean time that a message takes, in seconds.
+        self.mean_s: float = _AHEAD_S
 
-    def handled(self, seconds: float) -> None:
-        """Count the time that a thread has spent on a message."""
-        mean = self._mean_s
-        mean = seconds if seconds > mean else mean + (seconds - mean) / 16
-        self._mean_s = mean = max(mean, _SHORTEST_S)
+    def handled(self, seconds: float, count: int = 1) -> None:
+        """Count the time that a thread has spent on some messages."""
+        if not (self.adapts and count):
+            return
+        mean, found = self.mean_s, seconds / count
+        mean = found if found > mean else found + (mean - found) * (15 / 16) ** count
+        self.mean_s = mean = max(mean, _SHORTEST_S)
         self.ahead = max(self.slots, min(int(self.slots * _AHEAD_S / mean), _MAX_AHEAD))
         self.low = self.ahead // 2
 
@@ -122,6 +125,8 @@ class Puller:
         self._processor = processor
         self._breaker: CircuitBreaker = processor.breaker
         self._give_back = give_back
+        # The reply subjects of messages that are delivered for the first time begin with it (ADR-15).
+        self._first = f"$JS.ACK.{handler.stream}.{handler.consumer}.1.".encode()
         self._stopped = threading.Event()
         #: Set when retries in place and waits for the rate have to end, and their messages are returned.
         self.interrupted: threading.Event = threading.Event()
@@ -188,7 +193,7 @@ class Puller:
             if self._stopped.is_set():
                 return
             log.warning("%s: %s", self._name, error)
-            self._consumer.recreate(self._shared.keeper)
+            self._consumer.recreate()
 
     def _pull(self) -> None:
         self._pull_on_demand(single=False)
@@ -261,43 +266,42 @@ class Puller:
 
     def _receive(self, messages: MessageIterator) -> None:
         """Wait for a message, and add it with those that have arrived meanwhile."""
+        limit = max(1, min(_MAX_RUN, self._requested))
         try:
             # A refusal comes soon; a pull that just waits has succeeded.
-            msg = messages.next(_REFUSED_WITHIN_S if self.error else None)
+            timeout = _REFUSED_WITHIN_S if self.error else None
+            run = messages._next_run(limit, timeout)  # noqa: SLF001 - for workers
         except TimeoutError:
             if self._requested:
                 self.error = ""
             return
         self.error = ""
-        run: list[Keyed] = []
-        now = lease_clock()
-        pin = self.pin
-        try:
-            while True:
-                if pin is not None and pin.differs(msg):
-                    self._add(run)
-                    run = []
-                    pin.follow(msg)
-                run.append(self._leased(msg, now))
-                if len(run) >= min(_MAX_RUN, self._requested):
-                    break
-                msg = messages.next(0)
-        except TimeoutError:
-            pass  # nothing else has arrived
-        finally:
-            self._add(run)
+        if self.pin is not None:
+            self.pin.follow(run[0])  # the only one
+        self._add(self._leased(run))
 
-    def _leased(self, msg: JetStreamMsg, now: float) -> Keyed:
-        """Return a message received by ``now``, whose lease is renewed from now on, with its key."""
-        handler, consumer = self._handler, self._consumer
-        delivery = Delivery(msg, consumer.times, self._name, self._observer, now)
-        delivery.generation = consumer.generation
-        if delivery.delivered >= SUSPICIOUS_DELIVERY:
-            delivery.is_suspicious = not self._processor.failed_here(delivery)
-        self._shared.keeper.add(delivery)
-        return delivery, None if handler.key is None else _key_of(delivery, handler.key)
+    def _leased(self, run: Sequence[JetStreamMsg]) -> list[Delivery]:
+        """Return messages that were received just now, whose leases are renewed from now on."""
+        name, observer, generation = self._name, self._observer, self._consumer.generation
+        now, times = lease_clock(), self._consumer.times
+        leases = {1: Lease(times, 1, now)}
+        deliveries = []
+        for msg in run:
+            # Most are delivered for the first time, which the reply subject tells without parsing it.
+            number = 1 if msg.ack_subject.startswith(self._first) else delivery_number(msg)
+            lease = leases.get(number) or leases.setdefault(number, Lease(times, number, now))
+            delivery = Delivery(msg, lease, name, generation, observer)
+            if number >= SUSPICIOUS_DELIVERY:
+                delivery.is_suspicious = not self._processor.failed_here(delivery)
+            deliveries.append(delivery)
+        self._shared.keeper.held.update(deliveries)
+        key = self._handler.key
+        if key is not None:
+            for delivery in deliveries:
+                delivery.key = _key_of(delivery, key)
+        return deliveries
 
-    def _add(self, run: list[Keyed]) -> None:
+    def _add(self, run: list[Delivery]) -> None:
         """Add received messages, or return them if it is too late for that."""
         if not run:
             return
@@ -307,7 +311,7 @@ class Puller:
             more = self.next_request()
         self.request(more)
         if not added:
-            for delivery, _ in run:
+            for delivery in run:
                 self._give_back(delivery)
 
     def _return_waiting(self) -> None:
@@ -388,10 +392,11 @@ class SizedPuller(Puller):
         is_full = held.size >= self._max_bytes or 0 < self._full_at <= held.count
         return 0 if held.count and is_full else super()._room()
 
-    def _leased(self, msg: JetStreamMsg, now: float) -> Keyed:
-        keyed = super()._leased(msg, now)
-        keyed[0].size = message_size(msg)
-        return keyed
+    def _leased(self, run: Sequence[JetStreamMsg]) -> list[Delivery]:
+        deliveries = super()._leased(run)
+        for delivery in deliveries:
+            delivery.size = message_size(delivery.msg)
+        return deliveries
 
     def _pull_bytes(self, room: int, size: int) -> None:
         """Receive messages up to a number and a size; wait a short time for the first one."""
@@ -412,12 +417,10 @@ class SizedPuller(Puller):
         self._full_at = 0
         if self.pin is not None:
             self.pin.follow(found[0])
-        self._add([self._leased(msg, lease_clock()) for msg in found])
+        self._add(self._leased(found))
         size -= message_size(found[0])
         if room > 1 and size > 0:
-            more = pull.fetch_no_wait(room - 1, size, **group)
-            now = lease_clock()
-            self._add([self._leased(msg, now) for msg in more])
+            self._add(self._leased(pull.fetch_no_wait(room - 1, size, **group)))
 
 
 class Pin:
@@ -436,10 +439,6 @@ class Pin:
         """The priority group of the consumer, for pulls; empty: it has none."""
         groups = self._consumer.info.config.priority_groups
         return {"group": groups[0]} if groups else {}
-
-    def differs(self, msg: JetStreamMsg) -> bool:
-        """Return whether a message has another pin id than the one before."""
-        return _pin_of(msg) != self._id
 
     def follow(self, msg: JetStreamMsg) -> None:
         """Use the pin id of a message; the former one is lost if it is another."""

@@ -206,7 +206,7 @@ def _message(delivery: Delivery, now: float, thread: str, stack: str | None) -> 
         "since": since.isoformat(timespec="milliseconds"),
         "seconds": round(seconds, 3),
         "over_timeout": delivery.given_up,
-        "lease_lost": delivery.reported or delivery.is_lost(now),
+        "lease_lost": delivery.reported or delivery.is_lost(),
         "thread": thread,
         "stack": stack,
     }

@@ -3,11 +3,12 @@ Settlement: how ack, nak and term leave the worker, and their confirmation by th
 
 Rules:
 
-1. Exactly one of ack, nak and term is chosen for a delivery: see `Settlements.claim`.
+1. Exactly one of ack, nak and term is chosen for a delivery, by the caller that removes it from the lease
+   keeper: see `Settlements.claim`.
 2. Settlements are sent with a reply subject and confirmed by the server. Handler threads do not wait for
    the confirmations. Acks that wait at the same time form a run: they have one reply subject, and the run
    is confirmed when the server has confirmed each of them. A handler thread sends the acks that wait unless
-   some were sent in the last millisecond; so a busy worker has few runs. `Settlements.tick` sends those
+   some were sent in the last milliseconds; so a busy worker has few runs. `Settlements.tick` sends those
    that are left.
 3. While the connection is down, settlements are kept here, not in the output buffer of the
    connection: a nak or term must not be sent after its lease is lost.
@@ -43,9 +44,9 @@ _ACK: Final = b"+ACK"
 #: Seconds after which an unconfirmed settlement is sent again.
 _CONFIRM_TIMEOUT_S: Final = 5.0
 #: Shortest interval of the acks that a thread sends before it goes on with another message, in seconds.
-_INTERVAL_S: Final = 0.001
+_INTERVAL_S: Final = 0.005
 #: Largest number of acks in a run.
-_MAX_RUN: Final = 100
+_MAX_RUN: Final = 250
 #: Seconds after which a settlement is sent again that nothing has received, and how often it is sent then.
 _ABSENT_DELAY_S: Final = 1.0
 _MAX_ABSENT_SENDS: Final = 8
@@ -87,18 +88,20 @@ class Settlements:
     def __init__(self, nc: Connection, keeper: LeaseKeeper) -> None:
         self._nc = nc
         self._keeper = keeper
+        self._held = keeper.held
         self._inbox = nc.new_inbox()
         self._tokens = itertools.count(1)
         self._reply = f"{self._inbox}."
-        # The acks that wait, and when acks were sent last.
+        # The acks that wait.
         self._unsent: deque[Delivery] = deque()
-        self._sent_at = 0.0
+        #: Time by the lease clock at which a handler thread sends the acks that wait.
+        self.due: float = 0.0
+        # Held while acks are moved from there to _pending.
         self._lock = threading.Lock()
         # Held while confirmations are processed; never waited for, because that may log.
         self._confirming = threading.Lock()
-        # Changed in single steps, by any thread. Acks are in the second one until they are confirmed.
+        # Changed in single steps, by any thread.
         self._pending: dict[str, _Pending] = {}
-        self._acks: set[Delivery] = set()
         # Confirmations are read by `tick`, because nothing waits for one: a callback would need a thread
         # that wakes up for each. Not limited: a dropped one would only cause another send.
         self._subscription = nc.subscribe(
@@ -107,27 +110,27 @@ class Settlements:
 
     def claim(self, delivery: Delivery) -> bool:
         """Return whether the caller may settle this delivery; only the first caller may."""
-        with self._lock:
-            if delivery.claimed:
-                return False
-            delivery.claimed = True
-            return True
+        try:
+            self._held.remove(delivery)
+        except KeyError:
+            return False
+        delivery.claimed = True
+        return True
 
     def ack(self, delivery: Delivery, *, confirm: bool) -> bool:
         """
         Acknowledge a delivery, also after its lease was lost; return whether it was not settled before.
 
-        Call `send_acks` or `send_acks_soon` next.
+        Call `send_acks` next, at the latest at the time `due`.
         """
-        with self._lock:  # as `claim`, without its call: this runs once for each message
-            if delivery.claimed:
-                return False
-            delivery.claimed = True
-        self._keeper.remove(delivery)
+        try:  # as `claim`: this runs once for each message
+            self._held.remove(delivery)
+        except KeyError:
+            return False
+        delivery.claimed = True
         if delivery.msg.is_acked:
             return True  # the handler did
         if confirm or not self._nc.is_connected:
-            self._acks.add(delivery)
             self._unsent.append(delivery)
             return True
         try:
@@ -136,17 +139,18 @@ class Settlements:
             log.warning("%r was handled but not acknowledged: %s", delivery, error)
         return True
 
-    def send_acks(self) -> None:
-        """Send the acks that wait."""
-        while run := self._next_run():
-            self._send(_Pending(run, _ACK))
-
-    def send_acks_soon(self) -> None:
-        """Send the acks that wait, or leave them to a later call if some were sent just now."""
-        now = time.monotonic()
-        if now - self._sent_at >= _INTERVAL_S:
-            self._sent_at = now
-            self.send_acks()
+    def send_acks(self, now: float = 0.0) -> None:
+        """Send the acks that wait; ``now`` is the time by the lease clock, for `due`."""
+        self.due = now + _INTERVAL_S
+        while self._unsent:
+            token = self._next_token()
+            with self._lock:
+                count = min(len(self._unsent), _MAX_RUN)
+                pending = _Pending([self._unsent.popleft() for _ in range(count)], _ACK)
+                if not count:
+                    return  # another thread sends them
+                self._pending[token] = pending
+            self._transmit(token, pending)
 
     def nak(self, delivery: Delivery, delay: float) -> bool:
         """Have a message delivered again after a delay in seconds, 0: at once; return as `ack`."""
@@ -160,9 +164,10 @@ class Settlements:
     def _settle(self, delivery: Delivery, payload: bytes, repeat_s: float = math.inf) -> bool:
         if not self.claim(delivery):
             return False
-        self._keeper.remove(delivery)
         if not delivery.msg.is_acked:
-            self._send(_Pending([delivery], payload, repeat_s))
+            token, pending = self._next_token(), _Pending([delivery], payload, repeat_s)
+            self._pending[token] = pending
+            self._transmit(token, pending)
         return True
 
     def reply(
@@ -174,21 +179,8 @@ class Settlements:
         """Publish the reply of a handler; it is sent before an acknowledgement that follows."""
         self._nc.publish(subject, payload, headers=headers)
 
-    def _send(self, pending: _Pending) -> None:
-        token = str(next(self._tokens))
-        # A single step, so no lock is needed.
-        self._pending[token] = pending
-        self._transmit(token, pending)
-
-    def _next_run(self) -> list[Delivery]:
-        """Remove and return acks that wait; several threads may do so at a time."""
-        run: list[Delivery] = []
-        try:
-            while len(run) < _MAX_RUN:
-                run.append(self._unsent.popleft())
-        except IndexError:
-            pass
-        return run
+    def _next_token(self) -> str:
+        return str(next(self._tokens))
 
     def _transmit(self, token: str, pending: _Pending) -> None:
         """Send a settlement, unless the connection is down or the lease is lost."""
@@ -216,7 +208,7 @@ class Settlements:
             # With a new token: late confirmations of some must not count for others.
             if self._pending.pop(token, None) is None:
                 return  # confirmed just now
-            token = str(next(self._tokens))
+            token = self._next_token()
             pending = self._pending[token] = replace(pending)
         pending.absent = False
         pending.missing = len(pending.deliveries)
@@ -269,10 +261,7 @@ class Settlements:
             )
 
     def _forget(self, token: str) -> None:
-        pending = self._pending.pop(token, None)
-        if pending is not None and pending.payload is _ACK:
-            for delivery in pending.deliveries:
-                self._acks.discard(delivery)
+        self._pending.pop(token, None)
 
     def tick(self) -> None:
         """Process confirmations, send what waits, and send again what is due."""
@@ -303,8 +292,9 @@ class Settlements:
         until = time.monotonic() + timeout
         while True:
             self._read_confirmations()
-            if not (self._pending or self._acks):
-                return True
+            with self._lock:
+                if not (self._pending or self._unsent):
+                    return True
             left = until - time.monotonic()
             if left <= 0:
                 return False

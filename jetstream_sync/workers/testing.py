@@ -21,7 +21,7 @@ from .. import (
     PubAck,
 )
 from .dead_letters import DeadLetterWriter
-from .leases import Delivery, LeaseTimes
+from .leases import Delivery, Lease, LeaseTimes, lease_clock
 from .observer import Observer
 from .processing import Processor, Shared
 
@@ -131,9 +131,6 @@ class _Settlements:
 
     def __init__(self) -> None:
         self.links: dict[Delivery, _Link] = {}
-
-    def remove(self, _delivery: Delivery) -> None:
-        """Stop renewing."""
 
     def claim(self, delivery: Delivery) -> bool:
         """Return whether the caller may settle the message."""
@@ -277,8 +274,8 @@ class TestClient:
             outcome = Outcome()
             link = _Link(outcome)
             message = self._message(handler, payload, subject, headers, attempt, link)
-            delivery = Delivery(message, LeaseTimes(_CONSUMER_CONFIG), handler.name)
-            delivery.generation = "0"
+            lease = Lease(LeaseTimes(_CONSUMER_CONFIG), attempt, lease_clock())
+            delivery = Delivery(message, lease, handler.name, generation="0")
             outcomes[delivery] = outcome
             settlements.links[delivery] = link
         ran = Outcome()
@@ -286,7 +283,7 @@ class TestClient:
         def observe(call: Callable[[], object], _context: Context) -> object:
             if lease_lost:
                 for each in outcomes:
-                    each.leased_at = -math.inf
+                    each.lease.lost_at = -math.inf
             try:
                 ran.result = call()
             except BaseException as error:
@@ -314,7 +311,7 @@ class TestClient:
             processor.process_batch(list(outcomes))
         else:
             for delivery, outcome in outcomes.items():
-                delay = processor.process(delivery)
+                delay = processor.process(delivery, lease_clock())
                 if delay is not None:  # in place
                     outcome.kind, outcome.delay = "retry", delay
         for delivery, outcome in outcomes.items():

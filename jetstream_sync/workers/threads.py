@@ -15,14 +15,13 @@ import functools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import monotonic
 from typing import Final
 
 from .. import Error, InvalidArgumentError
 from .consumers import HandlerConsumer
 from .dead_letters import DeadLetterWriter
 from .handler import Handler
-from .held import HeldMessages, Keyed, Phase
+from .held import HeldMessages, Phase
 from .leases import Delivery, lease_clock
 from .limits import Gate
 from .logs import log, log_context
@@ -87,7 +86,7 @@ class HandlerThreads:
         elif isinstance(consumer, GroupConsumer):
             self.puller = GroupPuller(*parts)
         self._limit = None if handler.limit is None else shared.limits[handler.limit]
-        self._process: Callable[[Delivery], float | None] = self._processor.process
+        self._process: Callable[[Delivery, float], float | None] = self._processor.process
         if handler.limit is not None or handler.rate is not None:
             gate = Gate(self._limit, handler.rate, self.puller.interrupted)
             self._process = functools.partial(self._process_limited, gate)
@@ -111,7 +110,7 @@ class HandlerThreads:
     def refresh(self) -> None:
         """Read the state of the consumer again; an unreachable server changes nothing."""
         with contextlib.suppress(Error):
-            self.consumer.refresh(self._shared.keeper)
+            self.consumer.refresh()
             self._check_order(self.consumer.info.num_waiting - 1)  # without the own request
 
     def _check_order(self, others: int) -> None:
@@ -250,43 +249,52 @@ class HandlerThreads:
         self._shared.on_change()
 
     def _run_single(self) -> None:
-        taken, seconds = None, 0.0
+        held, window, settlements = self._held, self.puller.window, self._shared.settlements
+        # Messages that took less than the mean time, and their time, since the window was told.
+        count, seconds = 0, 0.0
         try:
-            while (taken := self._take(taken, seconds)) is not None:
-                began = monotonic()
-                delay = self._process(taken[0])
+            delivery = self._wait()
+            now = lease_clock()
+            while delivery is not None:
+                delay = self._process(delivery, now)
                 if delay is not None:
-                    self._retry_in_place(taken[0], delay)
-                if not taken[0].claimed:
-                    self._shared.keeper.remove(taken[0])  # it is lost
+                    self._retry_in_place(delivery, delay)
+                if not delivery.claimed:
+                    self._shared.keeper.held.discard(delivery)  # it is lost
+                began, now = now, lease_clock()
+                if now - began > window.mean_s:
+                    window.handled(now - began)
+                else:
+                    count += 1
+                    seconds += now - began
+                more = None
+                with held.lock:
+                    held.finish(delivery)
+                    delivery = held.take()
+                    if delivery is None or len(held.ready) <= window.low:
+                        window.handled(seconds, count)
+                        more = self.puller.next_request()
+                        count, seconds = 0, 0.0
+                if delivery is not None and more is None and now < settlements.due:
+                    continue
                 log_context.set(None)
-                seconds = monotonic() - began
+                settlements.send_acks(now)  # together with the request
+                self.puller.request(more)
+                if delivery is None:
+                    delivery = self._wait()
+                    now = lease_clock()
         finally:
-            self._shared.settlements.send_acks()
+            settlements.send_acks()
 
-    def _take(self, done: Keyed | None, seconds: float) -> Keyed | None:
-        """Wait for a message, and return it with its key; ``None``: stop."""
-        held, puller, settlements = self._held, self.puller, self._shared.settlements
-        if done is not None and puller.window.adapts:
-            puller.window.handled(seconds)  # without the lock: it need not be exact
+    def _wait(self) -> Delivery | None:
+        """Wait for a message, and return it; ``None``: stop."""
+        held = self._held
         with held.lock:
-            if done is not None:
-                held.finish(*done)
-            taken = held.take()
-            more = puller.next_request()
-        if taken is None or more is not None:
-            settlements.send_acks()  # together with the request
-            puller.request(more)
-        else:
-            settlements.send_acks_soon()
-        if taken is not None:
-            return taken
-        with held.lock:
-            while (taken := held.take()) is None and not held.is_over:
+            while (delivery := held.take()) is None and not held.is_over:
                 held.work.wait()
-            more = puller.next_request()
-        puller.request(more)
-        return taken
+            more = self.puller.next_request()
+        self.puller.request(more)
+        return delivery
 
     def _retry_in_place(self, delivery: Delivery, delay: float | None) -> None:
         """Run the handler for a failed message until that is settled, or the retries are interrupted."""
@@ -295,13 +303,13 @@ class HandlerThreads:
                 self._give_back(delivery)
                 return
             delivery.attempt += 1
-            delay = self._process(delivery)
+            delay = self._process(delivery, lease_clock())
 
-    def _process_limited(self, gate: Gate, delivery: Delivery) -> float | None:
+    def _process_limited(self, gate: Gate, delivery: Delivery, _now: float) -> float | None:
         """Process a message when the limit and the rate permit it; as `Processor.process`."""
         with gate.opened() as may_start:
             if may_start:
-                return self._processor.process(delivery)
+                return self._processor.process(delivery, lease_clock())
         self._give_back(delivery)
         return None
 
@@ -312,8 +320,8 @@ class HandlerThreads:
             try:
                 self._processor.process_batch(batch)
             finally:
-                self._shared.settlements.send_acks()
                 log_context.set(None)
+                self._shared.settlements.send_acks()
                 self._release(batch)
 
     def _take_batch(self, size: int) -> list[Delivery]:
@@ -327,7 +335,7 @@ class HandlerThreads:
                         return []
                     held.work.wait()
                     continue
-                full_at = held.ready[0][0].received_at + self.handler.max_wait
+                full_at = held.ready[0].lease.received_at + self.handler.max_wait
                 left = full_at - lease_clock()
                 if len(held.ready) >= size or left <= 0 or stopping:
                     break
@@ -340,7 +348,7 @@ class HandlerThreads:
     def _release(self, batch: list[Delivery]) -> None:
         """Make room for as many messages."""
         for delivery in batch:
-            self._shared.keeper.remove(delivery)
+            self._shared.keeper.held.discard(delivery)
         with self._held.lock:
             for delivery in batch:
                 self._held.finish(delivery)

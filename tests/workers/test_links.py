@@ -20,7 +20,13 @@ import jetstream_sync
 from jetstream_sync import Error, JetStream, Stream
 from jetstream_sync.server import NatsCluster, NatsServer
 from jetstream_sync.workers import Backoff, Context, Reject, Worker
-from jetstream_sync.workers.leases import Delivery, LeaseKeeper, LeaseTimes
+from jetstream_sync.workers.leases import (
+    Delivery,
+    Lease,
+    LeaseKeeper,
+    LeaseTimes,
+    lease_clock,
+)
 from jetstream_sync.workers.metrics import Snapshot
 
 RECONNECT = {"reconnect_time_wait": 0.05, "max_reconnect_attempts": -1}
@@ -329,15 +335,15 @@ def test_leases_that_become_shorter_are_renewed_in_time(
     consumer = stream.create_consumer(durable_name="C", ack_wait=60)
     js.publish(f"{stream.name}.a", b"x")
     times = LeaseTimes(consumer.cached_info.config)
-    delivery = Delivery(consumer.next(), times, "handler")
+    delivery = Delivery(consumer.next(), Lease(times, 1, lease_clock()), "handler")
     keeper = LeaseKeeper(nc, lambda: None)
-    keeper.add(delivery)
+    keeper.held.add(delivery)
     with nc.subscribe("$JS.ACK.>") as acks:
         keeper.tick()
         shorter = replace(consumer.cached_info.config, ack_wait=timedelta(seconds=3))
-        keeper.adopt(times, stream.update_consumer(shorter).cached_info.config)
-        begin = delivery.leased_at
-        wait_until(lambda: keeper.tick() or delivery.leased_at > begin, 3 / SCALE)
+        times.adopt(stream.update_consumer(shorter).cached_info.config)
+        begin = delivery.lease.begun_at
+        wait_until(lambda: keeper.tick() or delivery.lease.begun_at > begin, 3 / SCALE)
         assert acks.next_msg(5).data == b"+WPI"
     assert not delivery.is_lost()
     assert consumer.info().num_redelivered == 0

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from jetstream_sync.workers.lanes import Lanes
 
-Item = tuple[int, "str | None"]
+
+class Item(NamedTuple):
+    """A message with its key."""
+
+    number: int
+    key: str | None
 
 
 class LanesModel(RuleBasedStateMachine):
@@ -27,33 +34,33 @@ class LanesModel(RuleBasedStateMachine):
         self.out: list[Item] = []
 
     def busy(self, key: str | None) -> bool:
-        return key is not None and any(item[1] == key for item in self.ready + self.out)
+        return key is not None and any(item.key == key for item in self.ready + self.out)
 
     @rule(key=st.sampled_from(["a", "b", "c", None]))
     def receive(self, key: str | None) -> None:
         self.received += 1
-        item = (self.received, key)
+        item = Item(self.received, key)
         ready = not self.busy(key)
         (self.ready if ready else self.waiting).append(item)
-        assert self.lanes.add(item, key) is ready
+        assert self.lanes.add([item]) == ready
 
     @precondition(lambda self: self.ready)
     @rule()
     def take(self) -> None:
         item = self.ready.pop(0)
         self.out.append(item)
-        assert self.lanes.ready.popleft() == (item, item[1])
+        assert self.lanes.ready.popleft() == item
 
     @precondition(lambda self: self.out)
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         item = data.draw(st.sampled_from(self.out))
         self.out.remove(item)
-        following = [other for other in self.waiting if other[1] == item[1]]
+        following = [other for other in self.waiting if other.key == item.key]
         if following:
             self.waiting.remove(following[0])
             self.ready.append(following[0])
-        assert self.lanes.release(item[1]) is bool(following)
+        assert self.lanes.release(item.key) is bool(following)
 
     @rule()
     def clear(self) -> None:
@@ -62,8 +69,8 @@ class LanesModel(RuleBasedStateMachine):
 
     @invariant()
     def one_of_a_key_is_ready_or_out(self) -> None:
-        assert [item for item, _ in self.lanes.ready] == self.ready
-        keys = [item[1] for item in self.ready + self.out if item[1] is not None]
+        assert list(self.lanes.ready) == self.ready
+        keys = [item.key for item in self.ready + self.out if item.key is not None]
         assert len(keys) == len(set(keys))
 
 

@@ -12,7 +12,7 @@ import pytest
 from jetstream_sync import ConsumerConfig, InvalidOptionError
 from jetstream_sync.workers import Backoff, Context, Retry, Worker
 from jetstream_sync.workers.dead_letters import one_line
-from jetstream_sync.workers.leases import LeaseTimes
+from jetstream_sync.workers.leases import Lease, LeaseTimes
 from jetstream_sync.workers.limits import rate_interval
 from jetstream_sync.workers.pulling import Window
 
@@ -192,10 +192,10 @@ def test_hooks_and_schedules_are_checked() -> None:
 def test_the_length_of_a_lease() -> None:
     """It is the step of the back-off for the n-th delivery, or ack_wait; 30 seconds by default."""
     steps = LeaseTimes(ConsumerConfig(ack_wait=60, backoff=[3, timedelta(minutes=1)]))
-    assert [steps.of(attempt) for attempt in (1, 2, 3, 50)] == [3, 60, 60, 60]
+    assert [Lease(steps, number, 0.0).length for number in (1, 2, 3, 50)] == [3, 60, 60, 60]
     assert steps.shortest == 3
-    assert LeaseTimes(ConsumerConfig(ack_wait=7)).of(1) == 7
-    assert LeaseTimes(ConsumerConfig()).of(9) == 30
+    assert LeaseTimes(ConsumerConfig(ack_wait=7)).shortest == 7
+    assert Lease(LeaseTimes(ConsumerConfig()), 9, 0.0).length == 30
 
 
 def test_a_reason_is_one_line() -> None:
