@@ -5,6 +5,8 @@ import dataclasses
 import importlib.util
 import inspect
 import pickle
+import pydoc
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
@@ -14,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync import codec
+from jetstream_sync import AccountInfo, ConsumerConfig, ConsumerReset, StreamConfig, codec
 from jetstream_sync.codec import (
     UNSET,
     Duration,
@@ -483,3 +485,11 @@ def test_repr_shows_the_set_fields():
     """The repr of a config with forty fields shows the three that are set."""
     assert repr(Tree(name="a", count=3)) == "Tree(name='a', count=3, color=<Color.RED: 'red'>)"
     assert repr(decode(Leaf, {"name": "a", "new": 1})) == "Leaf(name='a', extra=Extra({'new': 1}))"
+
+
+@pytest.mark.parametrize("record", [StreamConfig, ConsumerConfig, ConsumerReset, AccountInfo])
+def test_help_lists_each_field_with_its_meaning(record):
+    """The docstring of a record lists every field, also inherited ones, with its text."""
+    text = pydoc.render_doc(record, renderer=pydoc.plaintext)
+    for each in dataclasses.fields(record):
+        assert re.search(rf"\b{each.name}: [A-Z]", text), each.name

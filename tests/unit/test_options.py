@@ -49,7 +49,6 @@ BAD = {
     **{key: [5, b"x", True, ["x"]] for key in TEXTS},
     **{key: [5, b"x", True, ["x"]] for key in SECRETS},
     **{key: [5, "print", True] for key in CALLBACKS},
-    "dialer": [5, "print", True],
     "user_credentials": [5, b"x", "", ["a", "b"], ("a",), ("a", "b", "c"), ("a", 5), True],
     "nkeys_seed": [5, b"x", "", ("a", "b"), True],
     "tls": ["yes", 1, object(), {}],
@@ -173,6 +172,25 @@ def test_unknown_options_are_refused_with_a_hint(name, hint):
     assert "s3cret" not in str(caught.value) + repr(caught.value)
 
 
+def test_no_secret_shows():
+    """Neither options nor addresses show a login, or a function that may contain one."""
+    options = ConnectionOptions.of(
+        parse_servers("nats://s3cret1:s3cret2@a,s3cret3@b"),
+        {"user": "s3cret4", "password": "s3cret5"},
+    )
+    shown = [options, *options.servers, made(token="s3cret")]
+    secret = partial(str, "s3cret")
+    functions = ("user", "token", "user_credentials", "user_jwt_cb", "nkeys_seed_str")
+    shown += [made(**{option: secret}) for option in functions]
+    assert "s3cret" not in "".join(f"{each!r} {each}" for each in shown)
+    assert [each.url for each in options.servers] == ["nats://a:4222", "nats://b:4222"]
+    assert ServerAddress("::1", 4222, user="u", password="p").url == "nats://[::1]:4222"
+
+
+async def coroutine(error):
+    """Do nothing."""
+
+
 SEED = "SUAAAAAAAA" + "A" * 48
 JWT = "eyJ0eXAiOiJKV1QifQ.eyJqdGki.c2ln"
 
@@ -195,6 +213,7 @@ JWT = "eyJ0eXAiOiJKV1QifQ.eyJqdGki.c2ln"
         ("user_jwt_cb", JWT),
         ("signature_cb", SEED),
         ("error_cb", SEED),
+        ("error_cb", coroutine),  # it would never be awaited
     ],
 )
 def test_a_secret_in_the_wrong_place_is_refused_and_not_repeated(option, value):
@@ -215,24 +234,6 @@ def test_ordinary_paths_are_paths(value):
     """A path may begin with S, and a file in a folder may have any name."""
     assert made(nkeys_seed=value).nkeys_seed == value
     assert made(user_credentials=value).user_credentials == value
-
-
-def test_functions_do_not_show():
-    """The repr does not show functions, which may contain a secret."""
-    secret = partial(str, "s3cret")
-    for option in ("user", "token", "user_credentials", "user_jwt_cb", "nkeys_seed_str"):
-        assert "s3cret" not in repr(made(**{option: secret}))
-
-
-def test_secrets_do_not_show():
-    """Neither options nor addresses show a login in `repr` or `str`."""
-    options = ConnectionOptions.of(
-        parse_servers("nats://s3cret1:s3cret2@a,s3cret3@b"),
-        {"user": "s3cret4", "password": "s3cret5"},
-    )
-    assert "s3cret" not in f"{options!r} {options}"
-    assert "s3cret" not in "".join(f"{each!r} {each} {each.url}" for each in options.servers)
-    assert "s3cret" not in f"{made(token='s3cret')!r}"
 
 
 def test_options_do_not_change():
@@ -286,7 +287,9 @@ def test_options_without_inline_secrets_survive_pickle(options, protocol):
     after.check_secrets()
 
 
+LOGIN = parse_servers("nats://u:s3cret@h:1,tls://s3cret@h")
 LOST = [
+    ({"servers": LOGIN}, "servers"),
     ({"user": "u", "password": "s3cret"}, "password"),
     ({"token": "s3cret"}, "token"),
     ({"nkeys_seed_str": "s3cret"}, "nkeys_seed_str"),
@@ -299,34 +302,21 @@ LOST = [
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_a_pickle_has_no_secret_in_it(options, lost, protocol):
     """A secret is removed and marked, everything else is pickled."""
-    before = made(name="n", connect_timeout=5, **options)
+    before = ConnectionOptions(**{"servers": SERVERS, "name": "n", **options})
     before.check_secrets()
     pickled = pickle.dumps(before, protocol)
     assert b"s3cret" not in pickled
     after = pickle.loads(pickled)
-    assert (after.name, after.user, after.connect_timeout) == ("n", before.user, 5.0)
+    assert (after.name, after.user) == ("n", before.user)
+    assert [(each.url, each.user) for each in after.servers] == [
+        (each.url, each.user) for each in before.servers
+    ]
     holder = after.tls if lost == "key_password" else after
-    assert getattr(holder, lost) is left_out
+    assert lost == "servers" or getattr(holder, lost) is left_out
     with pytest.raises(InvalidOptionError, match="secrets are not pickled") as caught:
         after.check_secrets()
     assert caught.value.option == lost
     assert pickle.loads(pickle.dumps(after, protocol)) == after
-
-
-@pytest.mark.parametrize("url", ["nats://u:s3cret@h:1", "tls://s3cret@h"])
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_a_pickled_address_has_no_login_in_it(url, protocol):
-    """The user's name stays; password and token are marked, and the options name them."""
-    before = ServerAddress.parse(url)
-    pickled = pickle.dumps(ConnectionOptions(servers=(SERVERS[0], before)), protocol)
-    assert b"s3cret" not in pickled
-    after = pickle.loads(pickled)
-    address = after.servers[1]
-    assert (address.url, address.user) == (before.url, before.user)
-    assert {address.password, address.token} == {left_out, None}
-    with pytest.raises(InvalidOptionError) as caught:
-        after.check_secrets()
-    assert caught.value.option == "servers"
 
 
 def test_the_mark_of_a_lost_secret_is_one():
@@ -353,23 +343,19 @@ def test_an_unimportable_callable_is_not_pickled(option):
         ("h", ServerAddress("h", 4222)),
         ("h:1", ServerAddress("h", 1)),
         ("h:", ServerAddress("h", 4222)),
-        ("nats://h", ServerAddress("h", 4222)),
         ("nats://h:65535", ServerAddress("h", 65535)),
         ("NATS://Host.Example:1/", ServerAddress("host.example", 1)),
-        ("tls://h:1", ServerAddress("h", 1, scheme="tls")),
         ("ws://h", ServerAddress("h", 80, scheme="ws")),
         ("wss://h/", ServerAddress("h", 443, scheme="wss")),
         (
             "wss://u:p@h:1/nats",
             ServerAddress("h", 1, scheme="wss", path="/nats", user="u", password="p"),
         ),
-        ("nats://127.0.0.1:1", ServerAddress("127.0.0.1", 1)),
         ("nats://[::1]:1", ServerAddress("::1", 1)),
         ("[fe80::1]", ServerAddress("fe80::1", 4222)),
         ("nats://u:p@h", ServerAddress("h", 4222, user="u", password="p")),
         ("u:p@h:1", ServerAddress("h", 1, user="u", password="p")),
         ("nats://u:@h", ServerAddress("h", 4222, user="u", password="")),
-        ("nats://t@h", ServerAddress("h", 4222, token="t")),
         ("t@[::1]:1", ServerAddress("::1", 1, token="t")),
         ("nats://@h", ServerAddress("h", 4222)),
         ("nats://a%40b:p%3A%2F%20@h", ServerAddress("h", 4222, user="a@b", password="p:/ ")),
@@ -391,22 +377,15 @@ def test_urls(text, address):
         ":4222",
         "h:0",
         "h:65536",
-        "h:-1",
-        "h:+1",
         "h:1_0",
         "h:x",
-        "h:1:2",
         "http://h",
-        "nats:///h",
         "nats:h",
         "nats://[::1",
-        "::1",
         "a b",
         "a\r\nb",
-        "a\tb:1",
         "nats://h:1/path",
         "nats://h:1?query=1",
-        "nats://h:1#fragment",
         "nats://:p@h",
         None,
         5,
@@ -420,33 +399,21 @@ def test_what_is_no_url_is_refused(text):
     assert caught.value.option == "servers"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "http://u:s3cret@h",
-        "nats://u:s3cret@h:port",
-        "nats://u:s3cret@",
-        "nats://u:s3cret@h/x",
-        "nats://u:s3cret/x@h",
-        "nats://u:12/s3cret@h",
-        "nats://u:12?s3cret@h",
-        "nats://u:12#s3cret@h",
-        "nats://u:s3cret,x@h",
-        "nats://u:s[3cret@h",
-        "nats://u:p s3cret@h",
-        "nats://u:s3cret,x y@h",
-        "nats://s3cret@h:99999",
-        "u:s3cret\u2100@h",
-        b"nats://u:s3cret@h",
-    ],
-)
-def test_errors_do_not_repeat_a_login(text):
+PIECES = st.lists(st.sampled_from([*":/?#[ x1", "\u2100", "port"]), max_size=3).map("".join)
+ENDS = st.tuples(PIECES, st.sampled_from(["", ","]), PIECES).map("".join)
+
+
+@given(st.sampled_from(["nats://", "http://", ""]), PIECES, ENDS, PIECES)
+def test_errors_do_not_repeat_a_login(scheme, before, after, tail):
     """No error quotes what may be a password, however a URL is invalid."""
-    with pytest.raises(InvalidOptionError) as caught:
-        parse_servers(text if isinstance(text, str) else [text])
-    shown = f"{caught.value} {caught.value!r} {caught.value.__cause__}"
-    assert "s3cret" not in shown
-    assert "3cret" not in shown
+    text = f"{scheme}u:{before}s3cret{after}@h{tail}"
+    for given_url in (text, [text], text.encode(errors="replace")):
+        shown = ""
+        try:
+            parse_servers(given_url)
+        except InvalidOptionError as error:
+            shown = f"{error} {error!r} {error.__cause__}"
+        assert "3cret" not in shown
 
 
 @given(st.text(min_size=1, max_size=8), st.text(max_size=8))
@@ -494,19 +461,3 @@ def test_bad_lists_of_servers(servers):
     with pytest.raises(InvalidOptionError) as caught:
         parse_servers(servers)
     assert caught.value.option == "servers"
-
-
-def test_the_url_of_an_address():
-    """It has the scheme and the port, brackets for IPv6, and no login."""
-    assert ServerAddress("h", 1, scheme="tls").url == "tls://h:1"
-    assert ServerAddress("::1", 4222, user="u", password="p").url == "nats://[::1]:4222"
-
-
-def test_an_async_callback_is_refused() -> None:
-    """An ``async`` function is refused as a callback: it would never be awaited."""
-
-    async def callback(error: Exception) -> None:
-        del error
-
-    with pytest.raises(InvalidOptionError, match="async"):
-        ConnectionOptions(servers=parse_servers("localhost"), error_cb=callback)

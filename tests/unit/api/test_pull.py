@@ -284,6 +284,7 @@ def test_a_request_that_found_no_room_for_a_message():
     ledger.next_request()
     ledger.message(60)
     assert not ledger.request_ended((999_999, 40))
+    assert not ledger.request_ended(None), "a status without counts"
     assert not PullLedger(ContinuousPull.of(max_messages=10)).request_ended((10, 0))
 
 

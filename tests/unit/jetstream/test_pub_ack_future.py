@@ -60,6 +60,9 @@ def test_a_future_that_is_not_settled(future):
             with pytest.raises(builtins.TimeoutError):
                 wait(timeout)
     assert not future.done()
+    assert "state=running" in repr(future).lower()
+    assert future.cancel() is False, "the message is sent"
+    assert not hasattr(future, "nothing")
 
 
 @pytest.mark.usefixtures("looked_at")
@@ -67,6 +70,8 @@ def test_an_acknowledged_message(future):
     """The result is the stream's acknowledgement, however often it is read."""
     future.acknowledged(STORED)
     assert (future.done(), future.running(), future.cancelled()) == (True, False, False)
+    assert future.cancel() is False
+    assert "state=finished" in repr(future).lower()
     assert future.exception(0) is None
     assert future.result(0) == future.result() == ACK
     assert future.message is None, "the payload is released"
@@ -90,18 +95,6 @@ def test_an_answer_that_makes_no_sense(future, answer):
     future.acknowledged(answer)
     with pytest.raises(InvalidResponseError):
         future.result(0)
-
-
-@pytest.mark.parametrize("answer", [None, STORED])
-def test_a_sent_message_cannot_be_cancelled(future, answer):
-    """Cancelling does nothing and returns false."""
-    if answer:
-        future.acknowledged(answer)
-    assert future.cancel() is False
-    assert future.cancelled() is False
-    if not answer:
-        future.acknowledged(STORED)
-    assert future.result(0) == ACK
 
 
 @pytest.mark.usefixtures("looked_at")
@@ -289,19 +282,6 @@ def test_waiting_for_several(core):
     assert (done, open_) == (set(futures), set())
 
 
-def test_as_completed(core):
-    """`concurrent.futures.as_completed` yields them as they are settled."""
-    futures = [PubAckFuture("a", (b"", 0), None, core) for _ in range(3)]
-    futures[2].acknowledged(STORED)
-    coming = concurrent.futures.as_completed(futures, timeout=5)
-    assert next(coming) is futures[2]
-    futures[0].acknowledged(REFUSED)
-    assert next(coming) is futures[0]
-    futures[1].failed(NoStreamResponseError("a"))
-    assert next(coming) is futures[1]
-    assert list(coming) == []
-
-
 @pytest.mark.parametrize("settled_first", [False, True])
 def test_from_asyncio(core, settled_first):
     """A program with an event loop can await it."""
@@ -334,16 +314,3 @@ def test_waiting_flushes_the_buffer(core, wait):
     with pytest.raises(builtins.TimeoutError):
         getattr(future, wait)(0)
     assert stream.sent == b"PUB a 0\r\n\r\n"
-
-
-def test_repr(future):
-    """It has the state, as in the standard class."""
-    assert "state=running" in repr(future).lower()
-    future.acknowledged(STORED)
-    assert "state=finished" in repr(future).lower()
-
-
-def test_unknown_attributes(future):
-    """An unknown attribute raises AttributeError."""
-    assert not hasattr(future, "nothing")
-    assert not hasattr(future, "_nothing")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jetstream_sync import speedups
@@ -237,6 +237,7 @@ GARBLED = [
     b"HMSG a 1 r x 0 0",
     b"HMSG a 1 5 4",
     b"HMSG a +1 4 4",
+    b"HMSG a 1 1 " + b"9" * 5000,
     b"INFO",
     b"INFO []",
     b"INFO \xff",
@@ -434,6 +435,8 @@ PARTS = [b"MSG", b"HMSG", b"PUB", b"a", b"1", b"02", b"+1", b"12", b"x", b" ", b
 
 
 @given(st.lists(st.sampled_from(PARTS)))
+@example([b"HMSG a 1 9 2\r\nxx\r\n"])
+@example([b"MSG a 1 r r 2\r\nxx\r\n"])
 def test_one_message_of_other_bytes(pieces):
     """For bytes of any kind, `only_message` returns the only message that the parser finds, or nothing."""
     found = only_message(b"".join(pieces), b"a", 1)

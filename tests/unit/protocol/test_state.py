@@ -14,6 +14,8 @@ def test_closed_is_the_end():
     after = {event: status for (before, event), status in TRANSITIONS.items() if before is S.CLOSED}
     assert set(after.values()) == {S.CLOSED}
     assert {E.CLOSE, E.DISCONNECTED} <= after.keys()
+    with pytest.raises(AssertionError, match="is not permitted"):
+        next_status(S.CLOSED, E.HANDSHAKE_DONE)
 
 
 @pytest.mark.parametrize("status", S)
