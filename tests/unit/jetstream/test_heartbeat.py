@@ -95,14 +95,6 @@ def test_it_is_armed_at_most_once_for_each_interval(timers: FakeTimers) -> None:
     assert min(timers.armed) >= 5
 
 
-def test_an_irregular_word_does_not_arm_it_more_often(timers: FakeTimers) -> None:
-    """A timer that would have to run again very soon waits for an interval."""
-    stamps = [100.0, 100.5, 114.0, 116.0, 129.0]
-    _, _ = monitor(timers, lambda: max(stamp for stamp in stamps if stamp <= timers.now))
-    timers.until(140)
-    assert min(timers.armed) >= 5
-
-
 def test_stopped_is_stopped(timers: FakeTimers) -> None:
     """After the end there is no report and no timer, also if one is just running."""
     watching, alarms = monitor(timers, lambda: 100.0)
@@ -134,13 +126,3 @@ def test_the_timer_is_a_daemon_with_a_name() -> None:
     watching.stop()
     timer.join(5 * SCALE)
     assert not timer.is_alive()
-
-
-@pytest.mark.parametrize(("interval", "intervals", "limit"), [(5, 3, 15), (0.5, 2, 1), (2, 1.5, 3)])
-def test_patience_is_a_number_of_intervals(interval: float, intervals: float, limit: float) -> None:
-    """The number of silent intervals is defined in one place."""
-    patience = HeartbeatTimeout(interval, intervals)
-    assert patience.limit == limit
-    error = patience.error("C")
-    assert error.consumer == "C"
-    assert error.seconds == limit

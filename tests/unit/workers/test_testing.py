@@ -109,18 +109,6 @@ def test_a_failure_is_a_retry_with_its_delay(worker: Worker) -> None:
     assert isinstance(outcome.error, Retry)
 
 
-def test_a_retry_in_place_is_a_retry(worker: Worker) -> None:
-    """A message of a handler with keys is retried in place, after the same delay."""
-    retry = Backoff(first=2.0, factor=3.0, maximum=20.0, jitter=0.0, attempts=3, in_place=True)
-
-    @worker.handler(stream="ORDERS", consumer="KEYS", retry=retry, key=lambda msg: msg.subject)
-    def keyed() -> None:
-        raise ValueError("not now")
-
-    outcome = worker.test_client().deliver("keyed", attempt=2)
-    assert (outcome.kind, outcome.delay) == ("retry", 6.0)
-
-
 @pytest.mark.parametrize(
     ("payload", "attempt", "error", "reason"),
     [
