@@ -105,19 +105,6 @@ def test_children_that_are_replaced(fresh_server: NatsServer, folder: Path) -> N
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_restart_of_the_server(fresh_server: NatsServer, folder: Path) -> None:
-    """Tasks that find no server are repeated, and none is lost."""
-    (folder / "receipts").mkdir()
-    order(folder, fresh_server.url, 0, 10)
-    wait_until(lambda: len(receipts(folder)) == 10, 30)
-    fresh_server.kill()
-    fresh_server.start()
-    order(folder, fresh_server.url, 10, 20)
-    wait_until(lambda: len(receipts(folder)) == 20, 45)
-    assert stored(fresh_server) == 20
-
-
-@pytest.mark.usefixtures("worker")
 def test_messages_become_tasks(fresh_server: NatsServer, folder: Path) -> None:
     """The bridge sends one task for each stored order, and its consumer has nothing left to do."""
     (folder / "receipts").mkdir()

@@ -160,23 +160,6 @@ def test_the_view_while_the_server_is_away(project: Project) -> None:
     assert project.consumer()["num_pending"] == 1
 
 
-@pytest.mark.parametrize("project", ["postgresql"], indirect=True)
-def test_a_worker_stops_on_a_signal(project: Project) -> None:
-    """It finishes the running handlers, and the other worker handles the rest."""
-    project.add_orders(0, 200)
-    with project.start(*WORKER) as first, project.start(*WORKER) as second:
-        first.wait_for("is ready")
-        second.wait_for("is ready")
-        project.publish(0, 100)
-        first.signal(signal.SIGTERM)
-        project.publish(100, 200)
-        assert first.ended() == 0
-        wait_until(lambda: project.is_done(200), 20)
-        second.signal(signal.SIGTERM)
-        assert second.ended() == 0
-    assert project.invoices() == Counter(range(200))
-
-
 @pytest.mark.parametrize("project", ["sqlite"], indirect=True)
 def test_orders_that_cannot_be_handled(project: Project) -> None:
     """An unknown order is a dead letter; the worker continues, also after a restart."""

@@ -41,6 +41,13 @@ def new_worker(**options: Any) -> Any:
     return Worker(**options)
 
 
+def new_relay() -> Any:
+    from jetstream_sync.django import Config
+    from jetstream_sync.django.outbox import OutboxRelay
+
+    return OutboxRelay(Config.load())
+
+
 # --- publishing after the commit ---------------------------------------------------------------
 
 
@@ -133,9 +140,7 @@ def test_two_relays_at_a_time(database: str, stream: Stream) -> None:
     """Each message is stored once and in order, whichever relay publishes it."""
     from django.db import connections, transaction
 
-    from jetstream_sync.django import Config
     from jetstream_sync.django.models import Outbox
-    from jetstream_sync.django.outbox import OutboxRelay
 
     with transaction.atomic(using=database):
         for n in range(500):
@@ -144,7 +149,7 @@ def test_two_relays_at_a_time(database: str, stream: Stream) -> None:
 
     def relay() -> None:
         try:
-            mine = OutboxRelay(Config.load())
+            mine = new_relay()
             while count(database, "jetstream_outbox"):
                 mine.publish_batch(database)
         except BaseException as error:
@@ -165,9 +170,7 @@ def test_a_relay_steps_back_while_an_earlier_row_is_locked(database: str, stream
     """On PostgreSQL, rows behind those of another relay wait, and keep their order."""
     from django.db import connections, transaction
 
-    from jetstream_sync.django import Config
     from jetstream_sync.django.models import Outbox
-    from jetstream_sync.django.outbox import OutboxRelay
 
     if database == "default":
         pytest.skip("SQLite has no row locks")
@@ -176,7 +179,7 @@ def test_a_relay_steps_back_while_an_earlier_row_is_locked(database: str, stream
     results: list[int] = []
 
     def other() -> None:
-        results.append(OutboxRelay(Config.load()).publish_batch(database))
+        results.append(new_relay().publish_batch(database))
         connections.close_all()
 
     with transaction.atomic(using=database):
@@ -196,7 +199,7 @@ def test_a_relay_steps_back_while_an_earlier_row_is_locked(database: str, stream
         thread.join(20)
         assert results == [1]
         assert stored(stream) == [b"0"]
-    assert OutboxRelay(Config.load()).publish_batch(database) == 2
+    assert new_relay().publish_batch(database) == 2
     assert stored(stream) == [b"0", b"1", b"2"]
 
 
@@ -204,14 +207,12 @@ def test_a_subject_without_a_stream_does_not_block_others(
     database: str, js: JetStream, stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its messages wait in the outbox until there is a stream; those of other subjects are published."""
-    from jetstream_sync.django import Config
     from jetstream_sync.django.models import Outbox, OutboxState
-    from jetstream_sync.django.outbox import OutboxRelay
 
     Outbox.publish("nowhere.a", b"1", using=database)
     Outbox.publish("nowhere.a", b"2", using=database)
     Outbox.publish(f"{stream.name}.a", b"3", using=database)
-    relay = OutboxRelay(Config.load())
+    relay = new_relay()
     with caplog.at_level("ERROR"):
         while relay.publish_batch(database):
             pass
@@ -240,16 +241,14 @@ def test_a_message_that_is_refused_is_set_aside(
     database: str, js: JetStream, stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After ten attempts it has its error, and the messages behind it are published."""
-    from jetstream_sync.django import Config
     from jetstream_sync.django.models import Outbox, OutboxState
-    from jetstream_sync.django.outbox import OutboxRelay
 
     large, small = f"{stream.name}.large", f"{stream.name}.small"
     js.update_stream(replace(stream.cached_info.config, max_msg_size=100))
     Outbox.publish(large, bytes(200), using=database)
     Outbox.publish(large, b"after", using=database)
     Outbox.publish(small, bytes(300), using=database)
-    relay = OutboxRelay(Config.load())
+    relay = new_relay()
     for attempt in range(1, 10):
         assert due(relay, database) == 3
         rows = list(Outbox.objects.using(database).order_by("id"))
@@ -368,14 +367,12 @@ def test_the_relay_after_its_connection_was_closed(database: str, stream: Stream
 
 def test_databases_that_share_a_stream(database: str, stream: Stream) -> None:
     """The first messages of two databases have the same primary key; both are stored."""
-    from jetstream_sync.django import Config
     from jetstream_sync.django.models import Outbox
-    from jetstream_sync.django.outbox import OutboxRelay
 
     for _ in range(2):
         Outbox.publish(f"{stream.name}.a", b"x", using=database)
         Outbox.objects.using(database).update(id=7)
-        assert OutboxRelay(Config.load()).publish_batch(database) == 1
+        assert new_relay().publish_batch(database) == 1
     assert stored(stream) == [b"x", b"x"]
 
 
@@ -418,27 +415,6 @@ def test_an_atomic_handler(database: str, js: JetStream, stream: Stream) -> None
         wait_until(lambda: is_settled(stream, "C"))
     assert effects(database) == ["a", "b", "c"]
     assert count(database, "jetstream_inbox") == 3
-
-
-def test_an_atomic_task(database: str, js: JetStream) -> None:
-    """A call that fails leaves no effect in the database; the next attempt has it once."""
-    from jetstream_sync.django import connection
-
-    worker = new_worker()
-
-    @worker.task(stream="ATOMIC", subject="atomic", atomic=database, retry=FAST)
-    def insert(text: str, ctx: Context) -> None:
-        execute(database, "INSERT INTO effects VALUES (%s)", text)
-        if ctx.attempt == 1:
-            raise OSError("busy")
-
-    insert.delay("x")
-    with running(worker):
-        wait_until(lambda: js.get_stream("ATOMIC").info().state.messages == 0)
-    assert effects(database) == ["x"]
-    assert count(database, "jetstream_inbox") == 1
-    connection().close()
-    js.delete_stream("ATOMIC")
 
 
 def test_an_atomic_handler_whose_message_comes_again(
@@ -625,13 +601,9 @@ def test_a_database_that_closes_idle_connections(
         ({"server": "nats://x"}, "did you mean 'servers'"),
         ([], "must be a dictionary"),
         ({"connection": "nats://x"}, "it must be a dictionary"),
-        ({"outbox": "default"}, "it must be a list"),
         ({"max_payload": "1M"}, "it must be a number of bytes"),
-        ({"max_payload": 0}, "it must be a number of bytes"),
         ({"inbox_days": "7"}, "it must be a number"),
-        ({"inbox_days": -1}, "it must be a number of days, from 0 to"),
         ({"inbox_days": 1e9}, "it must be a number of days, from 0 to"),
-        ({"inbox_days": float("nan")}, "it must be a number of days, from 0 to"),
         ({"ensure": "everything"}, "must be 'consumer', 'none' or a list"),
         ({"worker": "nowhere:worker"}, "cannot import the worker"),
         ({"worker": "os:path"}, "create it with its class Worker"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -126,39 +125,6 @@ def test_a_worker_that_is_killed(gunicorn: tuple[Program, Site], fresh_server: N
             number += 20
             assert number < 3000, "the new workers are not used"
     assert sorted(messages(fresh_server)) == orders(number)
-
-
-def test_a_restart_of_the_server(gunicorn: tuple[Program, Site], fresh_server: NatsServer) -> None:
-    """Workers survive a restart of nats-server; no accepted order is lost."""
-    program, site = gunicorn
-    before = workers_of(program)
-    stop = threading.Event()
-    taken: list[int] = []
-
-    def client(start: int) -> None:
-        number = start
-        while not stop.is_set():
-            site.order(number)
-            taken.append(number)
-            number += 4
-
-    with ThreadPoolExecutor(4) as pool:
-        clients = [pool.submit(client, start) for start in range(4)]
-        try:
-            wait_until(lambda: len(taken) > 50)
-            fresh_server.restart()
-            seen = len(taken)
-            wait_until(lambda: len(taken) > seen + 50, 20)
-            fresh_server.kill()
-            fresh_server.start()
-            seen = len(taken)
-            wait_until(lambda: len(taken) > seen + 50, 20)
-        finally:
-            stop.set()
-        for each in clients:
-            each.result(30 * SCALE)
-    assert sorted(messages(fresh_server)) == sorted(f"order {number}" for number in taken)
-    assert workers_of(program) == before
 
 
 def test_the_worker_handles_orders_in_the_application_context(

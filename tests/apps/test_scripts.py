@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from pathlib import Path
 
-import pytest
 from fix_apps import APPS, Program, run
 from fix_threads import wait_until
 from rawnats import RawClient
@@ -84,62 +82,8 @@ def test_ctrl_c_while_working(fresh_server: NatsServer, tmp_path: Path) -> None:
     assert open_acks(fresh_server, "work") == 0
 
 
-def test_orders_that_cannot_be_handled(fresh_server: NatsServer, tmp_path: Path) -> None:
-    """A worker survives a message that its handler rejects, which is redelivered after a delay."""
-    create_orders(fresh_server)
-    with RawClient(fresh_server.port) as raw:
-        for order in (b"1", b"not an order", b"2", b"13", b"3"):
-            assert b'"seq"' in raw.request("ORDERS.received", order)
-    # A handler that fails for one order, until it is repaired.
-    script = tmp_path / "unlucky.py"
-    script.write_text(
-        f"import logging, sys; sys.path.insert(0, {str(SCRIPTS)!r})\n"
-        "import work\n"
-        "logging.basicConfig(level='INFO')\n"
-        "save = work.save\n"
-        "work.save = lambda number: 1 / 0 if number == 13 else save(number)\n"
-        "sys.exit(work.worker.run())\n"
-    )
-    with Program([str(script)], fresh_server.url, tmp_path) as worker:
-        wait_until(lambda: handled_by(worker) == {1, 2, 3}, 15)
-        wait_until(lambda: "ZeroDivisionError" in worker.output)
-        worker.signal(signal.SIGINT)
-        assert worker.ended() == 0
-    assert open_acks(fresh_server, "work") == 1
-    with RawClient(fresh_server.port) as raw:
-        (dead,) = raw.stored("DEAD")
-    assert (dead.subject, dead.data) == ("dead.ORDERS.work.ORDERS.received", b"not an order")
-    with Program([str(SCRIPTS / "work.py")], fresh_server.url, tmp_path) as another:
-        # It is redelivered after its delay.
-        wait_until(lambda: handled_by(another) == {13}, 20)
-        another.signal(signal.SIGINT)
-        another.ended()
-    assert open_acks(fresh_server, "work") == 0
-
-
 def test_an_end_without_a_close(fresh_server: NatsServer, tmp_path: Path) -> None:
     """Acknowledged messages are stored, and buffered ones are sent at the end."""
     output = run([str(SCRIPTS / "forget.py")], fresh_server.url, tmp_path)
     assert "stored as 1" in output
     wait_until(lambda: stored(fresh_server) == 1001)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no SIGKILL here")
-def test_a_killed_script_loses_nothing_that_was_acknowledged(
-    fresh_server: NatsServer, tmp_path: Path
-) -> None:
-    """A kill -9 loses only unacknowledged messages."""
-    script = tmp_path / "endless.py"
-    script.write_text(
-        "import os, jetstream_sync\n"
-        "js = jetstream_sync.connect(os.environ['NATS_URL']).jetstream()\n"
-        "js.create_stream(name='ORDERS', subjects=['ORDERS.*'])\n"
-        "while True:\n"
-        "    print(js.publish('ORDERS.received').seq, flush=True)\n"
-    )
-    with Program([str(script)], fresh_server.url, tmp_path) as program:
-        program.wait_for("\n500\n")
-        program.signal(signal.SIGKILL)
-        program.ended()
-        last = [line for line in program.output.split("\n")[:-1] if line][-1]
-    assert stored(fresh_server) in {int(last), int(last) + 1}
