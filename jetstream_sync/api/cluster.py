@@ -1,6 +1,7 @@
 """Placement and replicas of streams and consumers."""
 
-# Follows nats-server's server/stream.go and server/jetstream_api.go.
+# Follows nats-server's server/stream.go and server/jetstream_api.go. The target of a migration (``desired``,
+# server 2.15) is in `ClusterInfo.extra`.
 
 from __future__ import annotations
 
@@ -9,7 +10,6 @@ from datetime import datetime, timedelta
 
 from ..codec import Record
 from ..records import record, setting
-from .enums import MigrationStatusType, RetentionPolicy
 
 
 @record
@@ -32,11 +32,7 @@ class Placement(Record):
 
 @record
 class PeerInfo(Record):
-    """
-    One of the other servers that hold a stream or consumer.
-
-    In `DesiredClusterInfo.replicas` only the name is meaningful.
-    """
+    """One of the other servers that hold a stream or consumer."""
 
     name: str
     """The server's name."""
@@ -58,54 +54,6 @@ class PeerInfo(Record):
 
     pending: bool | None = None
     """Whether the server is assigned but not yet in the Raft group; needs server 2.15."""
-
-
-@record
-class DesiredClusterInfoOrigin(Record):
-    """State of a stream or consumer before a migration; needs server 2.15."""
-
-    replicas: int
-    """Number of replicas."""
-
-    placement: Placement | None = None
-    """Requested placement."""
-
-    retention: RetentionPolicy | str | None = None
-    """Retention that still applies; not set if unchanged."""
-
-
-@record
-class DesiredClusterInfoStatus(Record):
-    """Progress of a migration; needs server 2.15."""
-
-    description: str = ""
-    """Readable description."""
-
-    type: MigrationStatusType | str = ""
-    """Kind of the status, for programs."""
-
-    err: str | None = None
-    """Recurring error, if any."""
-
-
-@record
-class DesiredClusterInfo(Record):
-    """Target of a migration in progress; needs server 2.15."""
-
-    created: datetime | None = None
-    """Time of the request."""
-
-    name: str | None = None
-    """Target cluster."""
-
-    replicas: Sequence[PeerInfo] | None = None
-    """Target replicas."""
-
-    origin: DesiredClusterInfoOrigin | None = None
-    """State before the migration."""
-
-    status: DesiredClusterInfoStatus | None = None
-    """Progress of the migration."""
 
 
 @record
@@ -132,6 +80,3 @@ class ClusterInfo(Record):
 
     replicas: Sequence[PeerInfo] | None = None
     """The replicas without the leader."""
-
-    desired: DesiredClusterInfo | None = None
-    """Target of a migration in progress; needs server 2.15."""

@@ -137,31 +137,6 @@ class PriorityPolicy(_StrEnum):
     """The requests with the lowest priority number come first; server 2.12."""
 
 
-class MigrationStatusType(_StrEnum):
-    """What has to happen before the move of a stream or consumer to other peers goes on."""
-
-    META = "meta"
-    """The meta leader has to record or advance the wanted state."""
-
-    MEMBERSHIP = "membership"
-    """A proposed change of members has to be committed."""
-
-    SNAPSHOT = "snapshot"
-    """A snapshot has to be installed."""
-
-    CATCHUP = "catchup"
-    """Peers have to catch up with the data."""
-
-    QUORUM = "quorum"
-    """More peers have to be online, or a step would lose the quorum."""
-
-    BLOCKED = "blocked"
-    """Another stream or consumer has to move first."""
-
-    UNAVAILABLE = "unavailable"
-    """Nothing to do: the server is stopping, or the assignment is gone."""
-
-
 class KeyValueOperation(_StrEnum):
     """What a message of a key-value bucket does to its key."""
 

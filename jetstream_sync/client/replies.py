@@ -24,6 +24,7 @@ from ..errors import (
 )
 from ..headers import HeadersLike, parse_status
 from ..net.clock import Deadline, seconds
+from ..options import check_int
 from ..protocol.parser import Delivery
 from .core import ConnectionCore
 from .mailbox import Mailbox, MessageReceiver, ResultSlot
@@ -234,14 +235,17 @@ class ReplyIterator:
     ) -> None:
         self._core = core
         self._subject = subject
-        self._stall = None if stall is None else _checked_stall(stall)
+        self._stall = None if stall is None else seconds(stall, "stall")
+        if self._stall is not None and self._stall <= 0:
+            raise InvalidOptionError("stall", stall, "must be above 0 seconds")
         self._sentinel = _checked_sentinel(sentinel)
-        limit = _checked_limit(max_messages)
+        if max_messages is not None:
+            check_int("max_messages", max_messages, 1)
         where = core.encode_subject(subject)
         self._deadline = Deadline(timeout)
         self._is_first = True
         self._ended_by: str | None = None
-        queue = self._queue = _ReplyQueue(core, self._deadline, limit)
+        queue = self._queue = _ReplyQueue(core, self._deadline, max_messages or 0)
         try:
             queue.ask(where, payload, headers, self._deadline)
         except BaseException:
@@ -343,28 +347,9 @@ class ReplyIterator:
 _NO_RESPONDERS: Final = 503
 
 
-def _checked_stall(stall: float | timedelta) -> float:
-    value = seconds(stall, "stall")
-    if value <= 0:
-        raise InvalidOptionError("stall", stall, "must be above 0 seconds")
-    return value
-
-
-def _checked_limit(max_messages: int | None) -> int:
-    if max_messages is None:
-        return 0
-    if isinstance(max_messages, bool) or not isinstance(max_messages, int) or max_messages < 1:
-        raise InvalidOptionError("max_messages", max_messages, "must be an int above 0")
-    return max_messages
-
-
 def _checked_sentinel(sentinel: Sentinel | str | None) -> Sentinel | None:
     if sentinel == "empty":
-        return _is_empty
+        return lambda msg: not msg.data
     if sentinel is None or callable(sentinel):
         return sentinel
     raise InvalidOptionError("sentinel", sentinel, "must be 'empty' or a function of a message")
-
-
-def _is_empty(msg: Msg) -> bool:
-    return not msg.data

@@ -31,8 +31,7 @@ from ..subjects import check_consumer_name, check_stream_name, check_subject
 from .api_requests import APIRequests, names_in
 from .consume import JetStreamCallback
 from .consumer_api import BOUND_CHECK_DELAY_S, CREATE, add_consumer, consumer_info
-from .push import PushOptions, PushSubscription
-from .push_ordered import OrderedPushSubscription
+from .push import OrderedPushSubscription, PushOptions, PushSubscription
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

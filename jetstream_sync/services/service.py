@@ -33,7 +33,7 @@ from ..errors import (
     InvalidOptionError,
 )
 from ..net.clock import FOREVER, Deadline
-from ..options import check_callback
+from ..options import check_callback, check_int
 from ..protocol.parser import Delivery
 from ..subjects import check_publish_subject, check_queue, check_subject
 from .endpoint import Endpoint, RequestHandler
@@ -172,9 +172,8 @@ class EndpointGroup:
         check_service_name(name, "endpoint")
         full = ".".join(filter(None, (self._prefix, name if subject is None else subject)))
         check_callback("handler", handler)
-        for option, number in (("workers", workers), ("pending_msgs_limit", pending_msgs_limit)):
-            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                raise InvalidOptionError(option, number, "must be an int of at least 1")
+        check_int("workers", workers, 1)
+        check_int("pending_msgs_limit", pending_msgs_limit, 1)
         info = EndpointInfo(
             name=name,
             subject=check_subject(full),
@@ -276,13 +275,7 @@ class Service(EndpointGroup):
         )
 
     def _identity(self) -> dict[str, Any]:
-        ping = self._ping
-        return {
-            "name": ping.name,
-            "id": ping.id,
-            "version": ping.version,
-            "metadata": ping.metadata,
-        }
+        return {name: getattr(self._ping, name) for name in ("name", "id", "version", "metadata")}
 
     def _with_data(self, stats: EndpointStats) -> EndpointStats:
         """Add the result of the stats handler; without one, nats-py still expects the field."""

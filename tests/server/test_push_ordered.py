@@ -28,7 +28,7 @@ from jetstream_sync import (
     StreamNotFoundError,
     TimeoutError,
 )
-from jetstream_sync.jetstream.push_ordered import OrderedPushSubscription
+from jetstream_sync.jetstream.push import OrderedPushSubscription
 from jetstream_sync.server import NatsServer
 
 

@@ -67,18 +67,6 @@ def test_recorded_replies_are_decoded(reply):
         assert is_part(document, encode(decode(cls, document)))
 
 
-def test_replicas_that_are_still_to_come_have_only_a_name():
-    """While 2.15 adds replicas, the desired ones have no ``current`` and no ``active``."""
-    desired = [
-        peer
-        for cls, document in INFOS
-        if cls is StreamInfo and "desired" in document.get("cluster", {})
-        for peer in decode(cls, document).cluster.desired.replicas or ()
-    ]
-    assert desired
-    assert all(peer.name and not peer.current for peer in desired)
-
-
 @given(st.data())
 def test_an_absent_field_is_no_error(data):
     """Without any one field that is not its name, a reply is decoded as well."""
