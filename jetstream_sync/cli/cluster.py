@@ -30,15 +30,12 @@ from .settings import Settings, command
 from .status import CommandError, ExitStatus
 from .streams import find_options as stream_options
 from .streams import find_streams
-from .values import force_option, option, with_options
+from .values import force_option, option
 
 #: Seconds between two checks for a new leader.
 _CHECK_INTERVAL_S: Final = 0.2
 
-_step_down_options = with_options(
-    option("--preferred SERVER", "Elect this server. (2.11)"),
-    option("-f, --force", "Step down even if no leader is known."),
-)
+_preferred_option = option("--preferred SERVER", "Elect this server. (2.11)")
 _dry_run_option = option("--dry-run", "Only show the changes.")
 
 
@@ -104,14 +101,8 @@ def _consumer_group(js: JetStream, info: ConsumerInfo) -> _Group:
     )
 
 
-def _step_down(settings: Settings, group: _Group, preferred: str | None, *, force: bool) -> None:
+def _step_down(settings: Settings, group: _Group, preferred: str | None) -> None:
     group.check()
-    if not group.leader and not force:
-        raise CommandError(
-            f"{group.name} has no leader",
-            ExitStatus.FAILED,
-            hint="an election may be in progress; --force steps down anyway",
-        )
     if preferred is not None and preferred not in group.replicas:
         text = f"--preferred {preferred!r}: the replicas are {', '.join(group.replicas)}"
         raise CommandError(text)
@@ -128,31 +119,24 @@ def _step_down(settings: Settings, group: _Group, preferred: str | None, *, forc
 
 @command()
 @optional_stream_argument
-@_step_down_options
-def stream_step_down(
-    settings: Settings, *, name: str | None, preferred: str | None, force: bool
-) -> None:
+@_preferred_option
+def stream_step_down(settings: Settings, *, name: str | None, preferred: str | None) -> None:
     """Have the leader of a stream step down, and wait for the new leader."""
     with settings.jetstream() as js:
         info = find_stream(js, name, Asker(settings)).cached_info
-        _step_down(settings, _stream_group(js, info), preferred, force=force)
+        _step_down(settings, _stream_group(js, info), preferred)
 
 
 @command()
 @consumer_arguments
-@_step_down_options
+@_preferred_option
 def consumer_step_down(
-    settings: Settings,
-    *,
-    stream: str | None,
-    consumer: str | None,
-    preferred: str | None,
-    force: bool,
+    settings: Settings, *, stream: str | None, consumer: str | None, preferred: str | None
 ) -> None:
     """Have the leader of a CONSUMER step down, and wait for the new leader."""
     with settings.jetstream() as js:
         info = find_consumer(settings, js, stream, consumer)
-        _step_down(settings, _consumer_group(js, info), preferred, force=force)
+        _step_down(settings, _consumer_group(js, info), preferred)
 
 
 @command()
@@ -214,33 +198,25 @@ _MOVES: Final = (
     Field("Name", "name"),
     Field("From", "from"),
     Field("To", "to"),
-    Field("Leader", "leader", lambda name: name or bad("not changed")),
+    Field("Leader", lambda row: row["leader"] or bad("not changed") if "leader" in row else None),
 )
 
 
 def _balance(settings: Settings, groups: list[_Group], noun: str, *, dry_run: bool) -> None:
-    moves = _planned(groups)
     rows = []
-    for group in groups:
-        if group.name not in moves:
-            continue
-        target = moves[group.name]
-        row: dict[str, Any] = {"name": group.name, "from": group.leader, "to": target}
+    moves = _planned(groups)
+    for group in (each for each in groups if each.name in moves):
+        row: dict[str, Any] = {"name": group.name, "from": group.leader, "to": moves[group.name]}
         if not dry_run:
-            group.step_down(target)
+            group.step_down(row["to"])
             try:
                 row["leader"] = group.wait_leader(settings.timeout)
             except CommandError as error:
                 note(settings, error.message)
                 row["leader"] = None
         rows.append(row)
-    show_rows(
-        settings,
-        rows,
-        _MOVES[:3] if dry_run else _MOVES,
-        title=f"{noun} leaders to move" if dry_run else f"Moved {noun.lower()} leaders",
-        none=f"{noun} leaders are balanced",
-    )
+    title = f"{noun} leaders to move" if dry_run else f"Moved {noun.lower()} leaders"
+    show_rows(settings, rows, _MOVES, title=title, none=f"{noun} leaders are balanced")
 
 
 @command()

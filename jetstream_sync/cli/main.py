@@ -159,20 +159,22 @@ _OBJECT: Final = {
 }
 _ACCOUNT_REPORT: Final = {
     "connections": Entry(
-        "List the connections of the account.", "system:account_connections", "conn connz conns"
+        "List the connections of the account.", "server:account_connections", "conn connz conns"
     ),
-    "statistics": Entry("Show connections and traffic on each server.", "system", "stats statsz"),
+    "statistics": Entry("Show connections and traffic on each server.", "server", "stats statsz"),
 }
 _SERVER_REPORT: Final = {
-    "jetstream": Entry("Compare the use of JetStream.", "system", "jsz js"),
+    "jetstream": Entry("Compare the use of JetStream.", "server", "jsz js"),
     "connections": Entry(
-        "List the connections of the servers.", "system:server_connections", "conn connz conns"
+        "List the connections of the servers.", "server:server_connections", "conn connz conns"
     ),
-    "accounts": Entry("Compare the accounts.", "system", "acct"),
-    "health": Entry("Show whether the servers are healthy.", "system"),
+    "accounts": Entry("Compare the accounts.", "server", "acct"),
+    "health": Entry("Show whether the servers are healthy.", "server"),
 }
 _ACCOUNT: Final = {
-    "info": Entry("Show the account's usage and limits, and the connection.", "server", "nfo i"),
+    "info": Entry(
+        "Show the account's usage and limits, and the connection.", "server:account_info", "nfo i"
+    ),
     "report": Entry("Show the traffic of the account.", aliases="rep", commands=_ACCOUNT_REPORT),
     "backup": Entry("Back up all streams to a directory.", "backup:backup_account"),
     "restore": Entry("Restore the streams from a backup.", "backup:restore_account"),
@@ -200,9 +202,9 @@ _SERVER: Final = {
         "prometheus it is 0.",
         commands=_SERVER_CHECK,
     ),
-    "ls": Entry("List the servers with their load.", "system", "list"),
-    "info": Entry("Show the configuration and the load of a server.", "system", "i"),
-    "ping": Entry("Measure the reply times of the servers.", "system"),
+    "ls": Entry("List the servers with their load.", "server", "list"),
+    "info": Entry("Show the configuration and the load of a server.", "server", "i"),
+    "ping": Entry("Measure the reply times of the servers.", "server"),
     "report": Entry("Compare the servers.", aliases="rep", commands=_SERVER_REPORT),
 }
 

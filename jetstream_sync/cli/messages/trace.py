@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any, Final
 
 import click
 
 from ... import Headers
-from ...durations import seconds_text, time_from_text
 from ...errors import InvalidResponseError, TimeoutError
 from ...net.clock import Deadline
 from ..env import single_line
@@ -44,7 +42,6 @@ _KINDS: Final = {
 @click.argument("subject")
 @click.argument("body", required=False, default="")
 @option("--deliver", "Deliver the message, and store it in streams.")
-@option("-T, --timestamp", "Show the time since the message arrived.")
 @header_option
 def trace(
     settings: Settings,
@@ -52,7 +49,6 @@ def trace(
     subject: str,
     body: str,
     deliver: bool,
-    timestamp: bool,
     headers: list[tuple[str, str]],
 ) -> None:
     """
@@ -84,19 +80,18 @@ def trace(
                 raise InvalidResponseError(f"invalid trace event: {error}") from error
     if not events:
         raise CommandError("no trace arrived", ExitStatus.TIMED_OUT)
-    emit(settings, events, lambda: _show(settings, events, timestamp=timestamp))
+    emit(settings, events, lambda: _show(settings, events))
     if len(events) < wanted:
         text = f"{len(events)} of {wanted} servers sent a trace"
         raise CommandError(text, ExitStatus.TIMED_OUT)
 
 
-def _show(settings: Settings, events: list[Event], *, timestamp: bool) -> None:
-    by_hop = {"".join(_header(event, _HOP)): event for event in events}
+def _show(settings: Settings, events: list[Event]) -> None:
+    by_hop = {"".join(_hop_of(event)): event for event in events}
     counts: Counter[str] = Counter()
     out = settings.env.stdout
-    for depth, at, text in _lines(by_hop, "", "", counts):
-        prefix = f"[{seconds_text(at)}] " if timestamp else ""
-        out.write(single_line(f"{'    ' * depth}{prefix}{text}") + "\n")
+    for depth, text in _lines(by_hop, "", counts):
+        out.write(single_line(f"{'    ' * depth}{text}") + "\n")
     arrows = " ".join(f"{name}: {arrow}" for name, arrow, _ in list(_KINDS.values())[:6])
     out.write(f"\nLegend: {arrows} Error: --X\n")
     if counts:
@@ -104,65 +99,57 @@ def _show(settings: Settings, events: list[Event], *, timestamp: bool) -> None:
         out.write(f"Delivered to {listed}\n")
 
 
-def _header(event: Event, name: str) -> list[str]:
-    found: list[str] = (event.get("request", {}).get("header") or {}).get(name) or []
+def _hop_of(event: Event) -> list[str]:
+    found: list[str] = (event.get("request", {}).get("header") or {}).get(_HOP) or []
     return found[:1]
 
 
-def _lines(
-    by_hop: dict[str, Event], hop: str, start: str, counts: Counter[str]
-) -> Iterator[tuple[int, timedelta, str]]:
-    """Yield the lines for a server and the servers behind it: the depth, the time since ``start``, the text."""
+def _lines(by_hop: dict[str, Event], hop: str, counts: Counter[str]) -> Iterator[tuple[int, str]]:
+    """Yield the depth and the text of the lines for a server and the servers behind it."""
     event = by_hop.get(hop)
     if event is None:
-        yield 0, timedelta(0), "--X no trace of this server"
+        yield 0, "--X no trace of this server"
         return
     steps = event.get("events") or []
     reached = False
     for step in steps:
-        start = start or step["ts"]
-        at = time_from_text(step["ts"]) - time_from_text(start)
-        reached = reached or step["type"] in ("eg", "js")
         if step["type"] in ("eg", "js"):
+            reached = True
             counts["JetStream" if step["type"] == "js" else _KINDS[step["kind"]][0]] += 1
-        yield 0, at, _line(event["server"], step)
+        yield 0, _line(event["server"], step)
         if step.get("error"):
-            yield 0, at, f"--X Error: {step['error']}"
+            yield 0, f"--X Error: {step['error']}"
         if step.get("hop"):
-            for depth, later, text in _lines(by_hop, step["hop"], start, counts):
-                yield depth + 1, later, text
+            for depth, text in _lines(by_hop, step["hop"], counts):
+                yield depth + 1, text
     if steps and not reached and steps[0]["kind"] == 0 and not steps[0].get("error"):
-        yield 0, timedelta(0), "--X No active interest"
+        yield 0, "--X No active interest"
+
+
+#: The start of the line of a step, and the names and keys of its values, by the type of the step.
+_STEPS: Final = {
+    "in": ("{kind}{name} {id}:{cid}", {"cluster": "cluster", "server": "server", "version": "ver"}),
+    "sm": ("    Mapping", {"subject": "to"}),
+    "se": ("    Stream Export", {"subject": "to", "account": "acc"}),
+    "si": ("    Service Import", {"from": "from", "to": "to", "account": "acc"}),
+    "js": ("--J JetStream", {"action": "action", "stream": "stream", "subject": "subject"}),
+    "eg": (
+        "{arrow} {kind}{name} {id}:{cid}",
+        {"account": "acc", "subject": "sub", "queue": "queue"},
+    ),
+}
 
 
 def _line(server: Event, step: Event) -> str:
     """Return the text of a step."""
     kind, arrow, id_name = _KINDS.get(step.get("kind", 5), ("", "", "id"))
     name = f' "{step["name"]}"' if step.get("name") else ""
-    account = {"account": step.get("acc")}
-    head, fields = {
-        "in": (
-            f"{kind}{name} {id_name}:{step.get('cid')}",
-            {
-                "cluster": server.get("cluster"),
-                "server": server.get("name"),
-                "version": server.get("ver"),
-            },
-        ),
-        "sm": ("    Mapping", {"subject": step.get("to")}),
-        "se": ("    Stream Export", {"subject": step.get("to"), **account}),
-        "si": ("    Service Import", {"from": step.get("from"), "to": step.get("to"), **account}),
-        "js": (
-            "--J JetStream",
-            {
-                "action": "no interest" if step.get("nointerest") else "stored",
-                "stream": step.get("stream"),
-                "subject": step.get("subject"),
-            },
-        ),
-        "eg": (
-            f"{arrow} {kind}{name} {id_name}:{step.get('cid')}",
-            {**account, "subject": step.get("sub"), "queue": step.get("queue")},
-        ),
-    }.get(step["type"], (step["type"], {}))
-    return " ".join([head, *(f'{key}:"{value}"' for key, value in fields.items() if value)])
+    head, keys = _STEPS.get(step["type"], ("{type}", {}))
+    action = "no interest" if step.get("nointerest") else "stored"
+    values = {**step, "action": action, "server": server.get("name")}
+    if step["type"] == "in":
+        values |= {name: server.get(name) for name in ("cluster", "ver")}
+    found = ((label, values.get(key)) for label, key in keys.items())
+    parts = {"kind": kind, "arrow": arrow, "name": name, "id": id_name, "cid": step.get("cid")}
+    start = head.format(type=step["type"], **parts)
+    return " ".join([start, *(f'{label}:"{value}"' for label, value in found if value)])
