@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
@@ -14,14 +15,18 @@ from .. import StreamInfo
 from ..differences import without_server_labels
 from ..durations import duration_to_ns, time_to_text
 from ..errors import NotFoundError
+from ..net.clock import Deadline
+from .env import single_line, visible
 from .fields import changed, config_options, display_fields, take_fields
-from .names import complete_bucket, complete_store, not_found
-from .output import emit, emit_names, size
+from .long_running import reconnect_options, wait_interruptibly
+from .names import not_found
+from .output import announce, emit, emit_line, emit_names, emit_text, size
 from .prompts import Asker
 from .render import Block, Field, show_rows, write_blocks
 from .settings import Settings, common_options
+from .status import CommandError, ExitStatus
 from .stream_config import CLUSTER, REPLICATION
-from .values import Decorator, ParamType, force_option
+from .values import Decorator, ParamType, force_option, option
 
 if TYPE_CHECKING:
     from .. import JetStream
@@ -44,15 +49,28 @@ BUCKET_NAME: Final = _BucketName()
 
 
 class _Bucket(Protocol):
+    @property
+    def bucket(self) -> str: ...
+
     def status(self) -> Any: ...
+
+    def delete(self, name: str, /) -> object: ...
 
 
 _B = TypeVar("_B", bound=_Bucket)
 
+#: The last lines of the state of a bucket, for the info of its stream.
+_STATE: Final = (
+    Field("Stream", "config.name"),
+    Field("Size", "state.bytes", size),
+    Field("Last Update", "state.last_ts"),
+    Field("Created", "created"),
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class BucketKind(Generic[_B]):
-    """Key-value buckets or object stores."""
+    """Key-value buckets or object stores, and the commands that they share."""
 
     noun: str
     """The name of one in headings."""
@@ -69,182 +87,227 @@ class BucketKind(Generic[_B]):
     """Return the stream of a bucket from its status."""
     own_document: Callable[[Any], dict[str, Any]]
     """Return what only this kind of bucket has in its JSON document."""
-    state: Sequence[Field] = ()
+    state: Sequence[Field]
     """The first lines of its state."""
+    item: str
+    """The name of a key or object in texts and usage."""
+    look_up: Callable[[_B, str], object]
+    """Return a key or object, or raise `NotFoundError`."""
+    complete: Any
+    """Completes the names of buckets."""
+    complete_item: Any
 
-    def argument(self, name: str = "bucket", *, required: bool = True) -> Decorator:
+    def argument(self, *, required: bool = True) -> Decorator:
         """Return the decorator that adds the name of a bucket to a command."""
         return click.argument(
-            name,
+            "bucket",
             type=BUCKET_NAME,
             required=required,
             metavar="BUCKET" if required else "[BUCKET]",
-            shell_complete=complete_bucket if self.noun.startswith("Key") else complete_store,
+            shell_complete=self.complete,
         )
 
+    def find(self, js: JetStream, name: str) -> _B:
+        """Return the bucket with a name, or raise the error for an unknown name."""
+        try:
+            return self.open(js, name)
+        except NotFoundError as error:
+            raise not_found("bucket", name, self.names(js), error) from error
 
-def chosen_bucket(kind: BucketKind[Any], js: JetStream, name: str | None, ask: Asker) -> str:
-    """Return the given name of a bucket, else the answer to a prompt."""
-    if name is not None:
-        return name
-    with ask:
-        return ask.select("Select a bucket", lambda: kind.names(js), "BUCKET")
+    @contextlib.contextmanager
+    def connected(self, settings: Settings, name: str | None, **options: Any) -> Iterator[_B]:
+        """Open a connection and yield the bucket with a name, by default the answer to a prompt."""
+        with settings.jetstream(**options) as js:
+            if name is None:
+                with Asker(settings) as ask:
+                    name = ask.select("Select a bucket", lambda: self.names(js), "BUCKET")
+            yield self.find(js, name)
 
+    # --- output ---------------------------------------------------------------------------------
 
-def find_bucket(kind: BucketKind[_B], js: JetStream, name: str) -> _B:
-    """Return the bucket with a name, or raise the error for an unknown name."""
-    try:
-        return kind.open(js, name)
-    except NotFoundError as error:
-        raise not_found("bucket", name, kind.names(js), error) from error
+    def _document(self, status: Any) -> dict[str, Any]:
+        """Return the JSON document of a bucket."""
+        info = self.info(status)
+        config = info.config
+        return {
+            "bucket": status.bucket,
+            "description": config.description or "",
+            **self.own_document(status),
+            "bytes": info.state.bytes,
+            "max_bytes": -1 if config.max_bytes is None else config.max_bytes,
+            "ttl": duration_to_ns(config.max_age) if config.max_age else 0,
+            "storage": str(config.storage),
+            "replicas": config.num_replicas or 1,
+            "compressed": config.compression not in (None, "none"),
+            "created": time_text(info.created),
+            "stream_info": info,
+        }
+
+    def show(self, settings: Settings, status: Any, done: str | None = None) -> None:
+        """Show a bucket as the result of a command, after a line with what was ``done``."""
+        info = self.info(status)
+
+        def human() -> None:
+            if done is not None:
+                settings.env.stdout.write(f"{self.noun} {status.bucket} {done}\n\n")
+            write_blocks(
+                settings,
+                Block(
+                    "Configuration", display_fields(self.config, without="bucket"), status.config
+                ),
+                Block("Cluster", CLUSTER, info),
+                Block("Replication", REPLICATION, info),
+                Block("State", [*self.state, *map(self._of_stream, _STATE)], status),
+                heading=f"Information for {self.noun.lower()} {status.bucket}",
+            )
+
+        emit(settings, self._document(status), human)
+
+    def _of_stream(self, field: Field) -> Field:
+        """Return a field of the info of a stream as a field of the status of its bucket."""
+        return replace(field, value=lambda status: field.of(self.info(status)))
+
+    def show_all(self, settings: Settings, *, names: bool) -> None:
+        """List the buckets of the account: as a table, or with ``names`` one name per line."""
+        with settings.jetstream() as js:
+            if names:
+                emit_names(settings, sorted(self.names(js)))
+                return
+            found = sorted(self.list(js), key=lambda status: status.bucket)
+        held, updated, created = map(self._of_stream, _STATE[1:])
+        description = self._of_stream(Field("Description", "config.description", drop=3))
+        fields = [Field("Bucket", "bucket"), description, replace(created, drop=2), held]
+        show_rows(
+            settings,
+            found,
+            [*fields, *self.state, replace(updated, drop=1)],
+            title=f"{self.noun}s",
+            none=f"No {self.noun}s defined",
+            document=[self._document(status) for status in found],
+        )
+
+    def show_changes(
+        self,
+        settings: Settings,
+        bucket: str,
+        number: int | None,
+        watch: Callable[[_B], Any],
+        document: Callable[[Any], dict[str, Any]],
+        line: Callable[[Any], str],
+    ) -> None:
+        """Show the changes of a watch until Ctrl-C, or the first ``number`` of them."""
+        out, shown = settings.env.stdout, 0
+        with (
+            self.connected(settings, bucket, **reconnect_options(settings)) as store,
+            watch(store) as watcher,
+        ):
+            announce(settings, f"Watching {bucket}")
+            while shown != number:
+                entry = wait_interruptibly(lambda left: watcher.next(timeout=left), Deadline(None))
+                if settings.json:
+                    emit_line(settings, document(entry))
+                else:
+                    out.write(f"{line(entry)}\n")
+                    out.flush()
+                shown += 1
+
+    # --- commands -------------------------------------------------------------------------------
+
+    def add_command(self, text: str) -> click.Command:
+        """Return the command that creates a bucket, with its help."""
+
+        @click.command(help=text)
+        @self.argument()
+        @config_options(self.config)
+        @common_options
+        def add(settings: Settings, bucket: str, **options: Any) -> None:
+            config = changed(self.config(bucket=bucket), take_fields(self.config, options))
+            with settings.jetstream() as js:
+                status = self.create(js, config).status()
+            self.show(settings, status, "was created")
+
+        return add
+
+    def edit_command(self, text: str) -> click.Command:
+        """Return the command that changes the config of a bucket, with its help."""
+
+        @click.command(help=text)
+        @self.argument()
+        @config_options(self.config)
+        @force_option
+        @common_options
+        def edit(settings: Settings, bucket: str, force: bool, **options: Any) -> None:
+            fields = take_fields(self.config, options)
+            if not fields:
+                raise click.UsageError("pass at least one option to change")
+            with settings.jetstream() as js:
+                before = self.find(js, bucket).status().config
+                config = changed(without_server_labels(before), fields)
+                Asker(settings).confirm(f"Change the config of bucket {bucket}?", force=force)
+                status = self.update(js, config).status()
+            self.show(settings, status, "was changed")
+
+        return edit
+
+    def delete_command(self, text: str) -> click.Command:
+        """Return the command that deletes keys or objects, or a bucket, with its help."""
+        usage = f"[{self.item.upper()}]..."
+
+        @click.command(help=text)
+        @self.argument()
+        @click.argument("names", nargs=-1, metavar=usage, shell_complete=self.complete_item)
+        @force_option
+        @option("--ignore-missing", "Ignore what does not exist.")
+        @common_options
+        def delete(settings: Settings, bucket: str, names: tuple[str, ...], **flags: bool) -> None:
+            with settings.jetstream() as js:
+                if names:
+                    self._delete_items(settings, self.find(js, bucket), names, **flags)
+                else:
+                    self._delete_bucket(settings, js, bucket, **flags)
+
+        return delete
+
+    def _delete_items(
+        self,
+        settings: Settings,
+        store: _B,
+        names: tuple[str, ...],
+        force: bool,
+        ignore_missing: bool,
+    ) -> None:
+        found, missing = [], []
+        for name in dict.fromkeys(names):
+            try:
+                self.look_up(store, name)
+                found.append(name)
+            except NotFoundError:
+                missing.append(single_line(name))
+        if missing and not ignore_missing:
+            text = f"bucket {store.bucket} has no {self.item} {', '.join(missing)}"
+            raise CommandError(text, ExitStatus.NOT_FOUND)
+        listed = ", ".join(f"{store.bucket} > {single_line(name)}" for name in found)
+        if found:
+            Asker(settings).confirm(f"Delete {listed}?", force=force)
+        for name in found:
+            store.delete(name)
+        document = {"bucket": store.bucket, "deleted": [visible(name) for name in found]}
+        emit_text(settings, document, f"Deleted {listed or 'nothing'}")
+
+    def _delete_bucket(
+        self, settings: Settings, js: JetStream, bucket: str, force: bool, ignore_missing: bool
+    ) -> None:
+        absent = ignore_missing and bucket not in self.names(js)
+        if not absent:
+            held = size(self.info(self.find(js, bucket).status()).state.bytes)
+            text = f"Delete {self.noun.lower()} {bucket} with {held}?"
+            Asker(settings).confirm(text, force=force)
+            self.delete(js, bucket)
+        emit_text(settings, {"deleted": [] if absent else [bucket]}, "")
+        if not absent and not settings.json:
+            settings.env.stderr.write(f"{self.noun} {bucket} was deleted\n")
 
 
 def time_text(moment: datetime | None) -> str | None:
     """Return a time as RFC 3339 text, as in the documents of the server."""
     return None if moment is None else time_to_text(moment)
-
-
-# --- output -------------------------------------------------------------------------------------
-
-
-def _document(kind: BucketKind[Any], status: Any) -> dict[str, Any]:
-    """Return the JSON document of a bucket."""
-    info = kind.info(status)
-    config = info.config
-    return {
-        "bucket": status.bucket,
-        "description": config.description or "",
-        **kind.own_document(status),
-        "bytes": info.state.bytes,
-        "max_bytes": -1 if config.max_bytes is None else config.max_bytes,
-        "ttl": duration_to_ns(config.max_age) if config.max_age else 0,
-        "storage": str(config.storage),
-        "replicas": config.num_replicas or 1,
-        "compressed": config.compression not in (None, "none"),
-        "created": time_text(info.created),
-        "stream_info": info,
-    }
-
-
-#: The last lines of the state of a bucket, for the info of its stream.
-_STATE: Final = (
-    Field("Stream", "config.name"),
-    Field("Size", "state.bytes", size),
-    Field("Last Update", "state.last_ts"),
-    Field("Created", "created"),
-)
-
-
-def show_bucket(
-    settings: Settings, kind: BucketKind[Any], status: Any, done: str | None = None
-) -> None:
-    """Show a bucket as the result of a command, after a line with what was ``done``."""
-    info = kind.info(status)
-    fields = display_fields(kind.config, without="bucket")
-    heading = f"Information for {kind.noun.lower()} {status.bucket}"
-
-    def human() -> None:
-        if done is not None:
-            settings.env.stdout.write(f"{kind.noun} {status.bucket} {done}\n\n")
-        write_blocks(
-            settings,
-            Block("Configuration", fields, status.config),
-            Block("Cluster", CLUSTER, info),
-            Block("Replication", REPLICATION, info),
-            Block("State", [*kind.state, *_of_stream(kind)], status),
-            heading=heading,
-        )
-
-    emit(settings, _document(kind, status), human)
-
-
-def _of_stream(kind: BucketKind[Any]) -> list[Field]:
-    """Return the lines of the state, for the status of a bucket."""
-
-    def value_of(field: Field) -> Callable[[Any], Any]:
-        return lambda status: field.of(kind.info(status))
-
-    return [Field(each.title, value_of(each), each.shown) for each in _STATE]
-
-
-def list_buckets(settings: Settings, kind: BucketKind[Any], *, names: bool) -> None:
-    """List the buckets of the account: as a table, or with ``names`` one name per line."""
-    with settings.jetstream() as js:
-        if names:
-            emit_names(settings, sorted(kind.names(js)))
-            return
-        found = sorted(kind.list(js), key=lambda status: status.bucket)
-    show_rows(
-        settings,
-        found,
-        [
-            Field("Bucket", "bucket"),
-            Field("Description", lambda status: kind.info(status).config.description, drop=3),
-            Field("Created", lambda status: kind.info(status).created, drop=2),
-            Field("Size", lambda status: kind.info(status).state.bytes, size),
-            *kind.state,
-            Field("Last Update", lambda status: kind.info(status).state.last_ts, drop=1),
-        ],
-        title=f"{kind.noun}s",
-        none=f"No {kind.noun}s defined",
-        document=[_document(kind, status) for status in found],
-    )
-
-
-# --- commands -----------------------------------------------------------------------------------
-
-
-def add_command(kind: BucketKind[Any], text: str) -> click.Command:
-    """Return the command that creates a bucket, with its help."""
-
-    @click.command(help=text)
-    @kind.argument()
-    @config_options(kind.config)
-    @common_options
-    def add(settings: Settings, bucket: str, **options: Any) -> None:
-        config = changed(kind.config(bucket=bucket), take_fields(kind.config, options))
-        with settings.jetstream() as js:
-            status = kind.create(js, config).status()
-        show_bucket(settings, kind, status, "was created")
-
-    return add
-
-
-def edit_command(kind: BucketKind[Any], text: str) -> click.Command:
-    """Return the command that changes the config of a bucket, with its help."""
-
-    @click.command(help=text)
-    @kind.argument()
-    @config_options(kind.config)
-    @force_option
-    @common_options
-    def edit(settings: Settings, bucket: str, force: bool, **options: Any) -> None:
-        fields = take_fields(kind.config, options)
-        if not fields:
-            raise click.UsageError("pass at least one option to change")
-        with settings.jetstream() as js:
-            before = find_bucket(kind, js, bucket).status().config
-            config = changed(without_server_labels(before), fields)
-            Asker(settings).confirm(f"Change the config of bucket {bucket}?", force=force)
-            status = kind.update(js, config).status()
-        show_bucket(settings, kind, status, "was changed")
-
-    return edit
-
-
-def delete_bucket(
-    settings: Settings, kind: BucketKind[Any], name: str, *, force: bool, ignore_missing: bool
-) -> None:
-    """Delete a bucket with its content, after confirmation."""
-    ask = Asker(settings)
-    deleted = []
-    with settings.jetstream() as js:
-        if not (ignore_missing and name not in kind.names(js)):
-            bucket = find_bucket(kind, js, name)
-            held = size(kind.info(bucket.status()).state.bytes)
-            ask.confirm(f"Delete {kind.noun.lower()} {name} with {held}?", force=force)
-            kind.delete(js, name)
-            deleted.append(name)
-    emit(settings, {"deleted": deleted}, lambda: None)
-    if deleted and not settings.json:
-        settings.env.stderr.write(f"{kind.noun} {name} was deleted\n")

@@ -10,24 +10,13 @@ import click
 
 from .. import KeyValue, KeyValueConfig, KeyValueEntry, KeyValueStatus
 from ..durations import duration_to_ns, time_from_ns, time_to_text
-from ..errors import KeyNotFoundError
-from ..net.clock import Deadline
-from .buckets import (
-    BucketKind,
-    add_command,
-    chosen_bucket,
-    delete_bucket,
-    edit_command,
-    find_bucket,
-    list_buckets,
-    show_bucket,
-)
+from .buckets import BucketKind
 from .env import readable, single_line, visible
-from .long_running import password_once, reconnect_options, wait_interruptibly
+from .long_running import password_once
 from .messages.outgoing import body_of
 from .messages.view import body_fields, header_fields, write_bytes
-from .names import complete_key
-from .output import count, counted, emit, emit_line, emit_text, to_json, when
+from .names import complete_bucket, complete_key
+from .output import count, counted, emit, emit_text, to_json, when
 from .prompts import Asker
 from .render import Field, show_rows
 from .settings import Settings, command
@@ -57,6 +46,10 @@ KV: Final = BucketKind[KeyValue](
     info=lambda status: status.info,
     own_document=_own_document,
     state=(Field("Values", "values"),),
+    item="key",
+    look_up=lambda store, key: store.get(key),
+    complete=complete_bucket,
+    complete_item=complete_key,
 )
 
 #: The maximum length of a value in a table.
@@ -91,7 +84,7 @@ def entry_line(settings: Settings, entry: KeyValueEntry) -> str:
     value = f": {readable(entry.value)}" if operation_text(entry) == "PUT" else ""
     return (
         f"[{when(settings, entry.created)}] {operation_text(entry)} "
-        f"{entry.bucket} > {readable(entry.key)}{value}\n"
+        f"{entry.bucket} > {readable(entry.key)}{value}"
     )
 
 
@@ -103,8 +96,7 @@ def _shortened(entry: KeyValueEntry) -> str:
 
 # --- buckets ------------------------------------------------------------------------------------
 
-add: click.Command = add_command(
-    KV,
+add: click.Command = KV.add_command(
     """
     Create a bucket.
 
@@ -118,8 +110,7 @@ add: click.Command = add_command(
       jsm kv add CONFIG_COPY --mirror CONFIG
     """,
 )
-edit: click.Command = edit_command(
-    KV,
+edit: click.Command = KV.edit_command(
     """
     Change the config of a bucket; each option changes one field, the others stay.
 
@@ -129,13 +120,12 @@ edit: click.Command = edit_command(
 
 
 @command()
-@KV.argument("name", required=False)
-def info(settings: Settings, name: str | None) -> None:
+@KV.argument(required=False)
+def info(settings: Settings, bucket: str | None) -> None:
     """Show the config and state of a bucket."""
-    with settings.jetstream() as js:
-        bucket = chosen_bucket(KV, js, name, Asker(settings))
-        status = find_bucket(KV, js, bucket).status()
-    show_bucket(settings, KV, status)
+    with KV.connected(settings, bucket) as store:
+        status = store.status()
+    KV.show(settings, status)
 
 
 @command()
@@ -151,10 +141,9 @@ def ls(
     if bucket is None:
         if verbose:
             raise click.UsageError("--verbose and --display-value need a BUCKET")
-        list_buckets(settings, KV, names=names)
+        KV.show_all(settings, names=names)
         return
-    with settings.jetstream() as js:
-        store = find_bucket(KV, js, bucket)
+    with KV.connected(settings, bucket) as store:
         if not verbose:
             _list_keys(settings, store, ())
             return
@@ -199,8 +188,8 @@ def get(settings: Settings, bucket: str, key: str, revision: int | None, raw: bo
     """
     if raw and settings.json:
         raise click.UsageError("--raw and --json exclude each other")
-    with settings.jetstream() as js:
-        entry = find_bucket(KV, js, bucket).get(key, revision=revision)
+    with KV.connected(settings, bucket) as store:
+        entry = store.get(key, revision=revision)
     out = settings.env.stdout
     if settings.json:
         out.write(to_json(entry_document(entry)))
@@ -217,8 +206,8 @@ def get(settings: Settings, bucket: str, key: str, revision: int | None, raw: bo
 @key_argument
 def history(settings: Settings, bucket: str, key: str) -> None:
     """Show the stored revisions of KEY, the oldest first; a bucket keeps --history of them."""
-    with settings.jetstream() as js:
-        found = find_bucket(KV, js, bucket).history(key)
+    with KV.connected(settings, bucket) as store:
+        found = store.history(key)
     if not found:
         raise CommandError(
             f"key {readable(key)!r} not found in bucket {bucket}", ExitStatus.NOT_FOUND
@@ -252,8 +241,8 @@ def keys(settings: Settings, bucket: str, patterns: tuple[str, ...]) -> None:
 
     A PATTERN selects keys, with '*' for one token and '>' for all that follow: 'db.*', 'orders.>'.
     """
-    with settings.jetstream() as js:
-        _list_keys(settings, find_bucket(KV, js, bucket), patterns)
+    with KV.connected(settings, bucket) as store:
+        _list_keys(settings, store, patterns)
 
 
 @command()
@@ -283,27 +272,20 @@ def watch(
     """
     if sum((history, updates, revision is not None)) > 1:
         raise click.UsageError("--history, --updates and --revision exclude each other")
-    shown = 0
-    with (
-        settings.jetstream(**reconnect_options(settings)) as js,
-        find_bucket(KV, js, bucket).watch(
+    KV.show_changes(
+        settings,
+        bucket,
+        number,
+        lambda store: store.watch(
             patterns or ">",
             history=history,
             ignore_deletes=not deletes,
             updates_only=updates,
             resume_from_revision=revision,
-        ) as watcher,
-    ):
-        settings.env.stderr.write(f"Watching {bucket}\n")
-        settings.env.stderr.flush()
-        while shown != number:
-            entry = wait_interruptibly(lambda left: watcher.next(timeout=left), Deadline(None))
-            if settings.json:
-                emit_line(settings, entry_document(entry))
-            else:
-                settings.env.stdout.write(entry_line(settings, entry))
-                settings.env.stdout.flush()
-            shown += 1
+        ),
+        entry_document,
+        lambda entry: entry_line(settings, entry),
+    )
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -321,8 +303,8 @@ def _store(
     """Read the value, write it to the bucket and show the new revision."""
     password_once(settings)
     data = body_of(settings.env, value, "value")
-    with settings.jetstream() as js:
-        revision = write(find_bucket(KV, js, bucket), data)
+    with KV.connected(settings, bucket) as store:
+        revision = write(store, data)
     _show(settings, bucket, key, revision)
 
 
@@ -397,9 +379,7 @@ def revert(settings: Settings, bucket: str, key: str, revision: int, force: bool
 
     The bucket must keep a history. A change of the key by another client in between is not overwritten.
     """
-    ask = Asker(settings)
-    with settings.jetstream() as js:
-        store = find_bucket(KV, js, bucket)
+    with KV.connected(settings, bucket) as store:
         stored = store.history(key)
         found = next((each for each in stored if each.revision == revision), None)
         if found is None or found.operation.name != "PUT":
@@ -408,7 +388,9 @@ def revert(settings: Settings, bucket: str, key: str, revision: int, force: bool
                 ExitStatus.NOT_FOUND,
                 hint="list the revisions with 'jsm kv history'",
             )
-        ask.confirm(f"Revert {bucket} > {readable(key)} to revision {revision}?", force=force)
+        Asker(settings).confirm(
+            f"Revert {bucket} > {readable(key)} to revision {revision}?", force=force
+        )
         last = stored[-1].revision
         _show(settings, bucket, key, store.update(key, found.value, last))
 
@@ -416,42 +398,13 @@ def revert(settings: Settings, bucket: str, key: str, revision: int, force: bool
 # --- deleting -----------------------------------------------------------------------------------
 
 
-@command("del")
-@bucket_argument
-@click.argument("keys", nargs=-1, metavar="[KEY]...", shell_complete=complete_key)
-@force_option
-@option("--ignore-missing", "Ignore what does not exist.")
-def delete(
-    settings: Settings, bucket: str, keys: tuple[str, ...], force: bool, ignore_missing: bool
-) -> None:
+delete: click.Command = KV.delete_command(
     """
     Delete each KEY, or without a KEY the whole bucket.
 
     A deleted key keeps its history, and a marker; 'jsm kv purge' and 'jsm kv compact' remove them.
     """
-    if not keys:
-        delete_bucket(settings, KV, bucket, force=force, ignore_missing=ignore_missing)
-        return
-    ask = Asker(settings)
-    with settings.jetstream() as js:
-        store = find_bucket(KV, js, bucket)
-        found, missing = [], []
-        for key in dict.fromkeys(keys):
-            try:
-                store.get(key)
-                found.append(key)
-            except KeyNotFoundError:
-                missing.append(key)
-        if missing and not ignore_missing:
-            listed = ", ".join(readable(key) for key in missing)
-            raise CommandError(f"bucket {bucket} has no key {listed}", ExitStatus.NOT_FOUND)
-        listed = ", ".join(f"{bucket} > {readable(key)}" for key in found)
-        if found:
-            ask.confirm(f"Delete {listed}?", force=force)
-        for key in found:
-            store.delete(key)
-    document = {"bucket": bucket, "deleted": [visible(key) for key in found]}
-    emit_text(settings, document, f"Deleted {listed or 'nothing'}")
+)
 
 
 @command()
@@ -465,10 +418,8 @@ def delete(
 @force_option
 def purge(settings: Settings, bucket: str, key: str, ttl: float | None, force: bool) -> None:
     """Delete KEY with all its revisions; only a marker of the deletion remains."""
-    ask = Asker(settings)
-    with settings.jetstream() as js:
-        store = find_bucket(KV, js, bucket)
-        ask.confirm(f"Purge {bucket} > {readable(key)} with its history?", force=force)
+    with KV.connected(settings, bucket) as store:
+        Asker(settings).confirm(f"Purge {bucket} > {readable(key)} with its history?", force=force)
         store.purge(key, ttl=ttl)
     document = {"bucket": bucket, "purged": visible(key)}
     emit_text(settings, document, f"Purged {bucket} > {readable(key)}")
@@ -490,10 +441,8 @@ def compact(settings: Settings, bucket: str, older_than: timedelta, force: bool)
     The marker of a deletion is removed as well if it is older than --older-than. Values of existing
     keys stay.
     """
-    ask = Asker(settings)
-    with settings.jetstream() as js:
-        store = find_bucket(KV, js, bucket)
-        ask.confirm(f"Purge the history of deleted keys of {bucket}?", force=force)
+    with KV.connected(settings, bucket) as store:
+        Asker(settings).confirm(f"Purge the history of deleted keys of {bucket}?", force=force)
         purged = store.purge_deletes(older_than=older_than)
     document = {"bucket": bucket, "purged": purged}
     emit_text(settings, document, f"Purged {counted(purged, 'message')}")

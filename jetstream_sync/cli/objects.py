@@ -18,33 +18,14 @@ import click
 from .. import ObjectInfo, ObjectMeta, ObjectStore, ObjectStoreConfig
 from ..codec import encode
 from ..errors import ObjectNotFoundError
-from ..net.clock import Deadline
-from .buckets import (
-    BUCKET_NAME,
-    BucketKind,
-    add_command,
-    chosen_bucket,
-    delete_bucket,
-    edit_command,
-    find_bucket,
-    list_buckets,
-    show_bucket,
-    time_text,
-)
+from .buckets import BUCKET_NAME, BucketKind, time_text
 from .config import labels_of
 from .env import readable, single_line, visible
-from .long_running import (
-    failover,
-    failover_options,
-    password_once,
-    read_interruptibly,
-    reconnect_options,
-    wait_interruptibly,
-)
+from .long_running import failover, failover_options, password_once, read_interruptibly
 from .messages.outgoing import header_option
 from .messages.view import write_bytes
 from .names import complete_object, complete_store
-from .output import count, counted, emit, emit_line, emit_text, note, size, when
+from .output import count, counted, emit_names, emit_text, note, size, when
 from .prompts import Asker
 from .render import Block, Field, show_blocks, show_progress, show_rows
 from .settings import Settings, command
@@ -63,6 +44,10 @@ OBJECTS: Final = BucketKind[ObjectStore](
     info=lambda status: status.stream_info,
     own_document=lambda status: {"sealed": status.sealed},
     state=(Field("Sealed", "sealed", if_set=True),),
+    item="object",
+    look_up=lambda store, name: store.info(name),
+    complete=complete_store,
+    complete_item=complete_object,
 )
 
 bucket_argument: Decorator = OBJECTS.argument()
@@ -129,8 +114,7 @@ _OBJECT: Final = (
 
 # --- buckets ------------------------------------------------------------------------------------
 
-add: click.Command = add_command(
-    OBJECTS,
+add: click.Command = OBJECTS.add_command(
     """
     Create a bucket.
 
@@ -142,8 +126,7 @@ add: click.Command = add_command(
       jsm object add BUILDS --ttl 30d --compress
     """,
 )
-edit: click.Command = edit_command(
-    OBJECTS,
+edit: click.Command = OBJECTS.edit_command(
     """
     Change the config of a bucket; each option changes one field, the others stay.
 
@@ -157,11 +140,9 @@ edit: click.Command = edit_command(
 @click.argument("name", required=False, metavar="[OBJECT]", shell_complete=complete_object)
 def info(settings: Settings, bucket: str | None, name: str | None) -> None:
     """Show the config and state of a bucket, or the size, digest and metadata of OBJECT."""
-    with settings.jetstream() as js:
-        bucket = chosen_bucket(OBJECTS, js, bucket, Asker(settings))
-        store = find_bucket(OBJECTS, js, bucket)
+    with OBJECTS.connected(settings, bucket) as store:
         if name is None:
-            show_bucket(settings, OBJECTS, store.status())
+            OBJECTS.show(settings, store.status())
             return
         found = store.info(name)
     show_object(settings, found)
@@ -173,14 +154,12 @@ def info(settings: Settings, bucket: str | None, name: str | None) -> None:
 def ls(settings: Settings, bucket: str | None, names: bool) -> None:
     """List the buckets, or the objects of BUCKET."""
     if bucket is None:
-        list_buckets(settings, OBJECTS, names=names)
+        OBJECTS.show_all(settings, names=names)
         return
-    with settings.jetstream() as js:
-        found = sorted(find_bucket(OBJECTS, js, bucket).list(), key=lambda each: each.name)
+    with OBJECTS.connected(settings, bucket) as store:
+        found = sorted(store.list(), key=lambda each: each.name)
     if names:
-        listed = [visible(each.name) for each in found]
-        out = settings.env.stdout
-        emit(settings, listed, lambda: out.writelines(f"{single_line(each)}\n" for each in listed))
+        emit_names(settings, [visible(each.name) for each in found])
         return
     show_rows(
         settings,
@@ -210,27 +189,20 @@ def watch(settings: Settings, bucket: str, updates: bool, number: int | None) ->
 
     The watch continues after a restart of the server.
     """
-    shown = 0
-    with (
-        settings.jetstream(**reconnect_options(settings)) as js,
-        find_bucket(OBJECTS, js, bucket).watch(updates_only=updates) as watcher,
-    ):
-        settings.env.stderr.write(f"Watching {bucket}\n")
-        settings.env.stderr.flush()
-        while shown != number:
-            found = wait_interruptibly(lambda left: watcher.next(timeout=left), Deadline(None))
-            if settings.json:
-                emit_line(settings, object_document(found))
-            else:
-                settings.env.stdout.write(_line(settings, found))
-                settings.env.stdout.flush()
-            shown += 1
+    OBJECTS.show_changes(
+        settings,
+        bucket,
+        number,
+        lambda store: store.watch(updates_only=updates),
+        object_document,
+        lambda found: _line(settings, found),
+    )
 
 
 def _line(settings: Settings, info: ObjectInfo) -> str:
     head = f"[{when(settings, info.mtime)}] {'DEL' if info.deleted else 'PUT'}"
     rest = "" if info.deleted else f": {_size_text(info)}"
-    return f"{head} {info.bucket} > {single_line(info.name)}{rest}\n"
+    return f"{head} {info.bucket} > {single_line(info.name)}{rest}"
 
 
 # --- transfer -----------------------------------------------------------------------------------
@@ -238,9 +210,6 @@ def _line(settings: Settings, info: ObjectInfo) -> str:
 #: The argument that means standard input or standard output.
 _STANDARD: Final = "-"
 _BUFFER_SIZE: Final = 128 * 1024
-
-#: The callback of a transfer: bytes done, bytes in total if known.
-_ShowProgress = Callable[[int, "int | None"], None]
 
 _progress_option = option(
     "--progress/--no-progress", "Show a progress bar on a terminal.", default=True
@@ -293,9 +262,10 @@ def put(
         metadata=labels_of(options["metadata"]) or None,
     )
     buffered = password_once(settings)
-    connect_options = failover_options(settings)
-    with _source(settings, path) as opened, settings.jetstream(**connect_options) as js:
-        store = find_bucket(OBJECTS, js, bucket)
+    with (
+        _source(settings, path) as opened,
+        OBJECTS.connected(settings, bucket, **failover_options(settings)) as store,
+    ):
         _confirm_replacement(settings, store, name, force=force)
         data = opened if path is not None else read_interruptibly(opened, buffered=buffered)
         title = f"Storing {single_line(name)}"
@@ -303,8 +273,10 @@ def put(
         def store_it() -> ObjectInfo:
             if file_size is not None and path is not None:
                 opened.seek(0)
-            with _shown_progress(settings, title, file_size, on=progress) as show:
-                return store.put(meta, data, progress=show)
+            with show_progress(
+                settings.env, title, file_size, in_bytes=True, quiet=not progress
+            ) as show:
+                return store.put(meta, data, progress=lambda done, _: show(done))
 
         file_size = _size_of(opened)
         # Other input can be read only once.
@@ -350,16 +322,6 @@ def _confirm_replacement(settings: Settings, store: ObjectStore, name: str, *, f
     Asker(settings).confirm(text, force=force)
 
 
-@contextlib.contextmanager
-def _shown_progress(
-    settings: Settings, title: str, total: int | None, *, on: bool
-) -> Iterator[_ShowProgress]:
-    """Show a progress bar on a terminal, and yield the callback of a transfer."""
-    quiet = not on or settings.json or not settings.env.stderr.isatty()
-    with show_progress(settings.env, title, total, in_bytes=True, quiet=quiet) as show:
-        yield lambda done, _total: show(done)
-
-
 @command()
 @bucket_argument
 @object_argument
@@ -387,8 +349,7 @@ def get(
     if output == _STANDARD and settings.json:
         raise click.UsageError("--output - and --json exclude each other")
     target = None if output == _STANDARD else _target(name, output)
-    with settings.jetstream() as js:
-        store = find_bucket(OBJECTS, js, bucket)
+    with OBJECTS.connected(settings, bucket) as store:
         info = store.info(name)
         if info.link is not None and info.link.name is None:
             raise CommandError(
@@ -399,11 +360,11 @@ def get(
             Asker(settings).confirm(f"Replace file {single_line(str(target))}?", force=force)
         total = None if info.link is not None else info.size
         title = f"Reading {single_line(name)}"
-        with _shown_progress(settings, title, total, on=progress) as show:
+        with show_progress(settings.env, title, total, in_bytes=True, quiet=not progress) as show:
             if target is None:
                 info = _copy(store, name, _stdout_writer(settings), show)
             else:
-                info = store.get_file(name, target, progress=show)
+                info = store.get_file(name, target, progress=lambda done, _: show(done))
     if target is None:
         return
     text = f"Wrote {size(info.size)} to {single_line(str(target))}"
@@ -429,7 +390,7 @@ def _target(name: str, output: str | None) -> Path:
 
 
 def _copy(
-    store: ObjectStore, name: str, write: Callable[[bytes], object], show: _ShowProgress
+    store: ObjectStore, name: str, write: Callable[[bytes], object], show: Callable[[int], None]
 ) -> ObjectInfo:
     """Write the data of an object in parts; return its info."""
     done = 0
@@ -438,7 +399,7 @@ def _copy(
         while data := source.read(_BUFFER_SIZE):
             write(data)
             done += len(data)
-            show(done, None)
+            show(done)
     return info
 
 
@@ -460,36 +421,9 @@ def _unreadable(path: str, error: Exception) -> CommandError:
 # --- changes ------------------------------------------------------------------------------------
 
 
-@command("del")
-@bucket_argument
-@click.argument("names", nargs=-1, metavar="[OBJECT]...", shell_complete=complete_object)
-@force_option
-@option("--ignore-missing", "Ignore what does not exist.")
-def delete(
-    settings: Settings, bucket: str, names: tuple[str, ...], force: bool, ignore_missing: bool
-) -> None:
+delete: click.Command = OBJECTS.delete_command(
     """Delete each OBJECT, or without an OBJECT the whole bucket."""
-    if not names:
-        delete_bucket(settings, OBJECTS, bucket, force=force, ignore_missing=ignore_missing)
-        return
-    ask = Asker(settings)
-    found = []
-    with settings.jetstream() as js:
-        store = find_bucket(OBJECTS, js, bucket)
-        for name in dict.fromkeys(names):
-            try:
-                found.append(store.info(name))
-            except ObjectNotFoundError:
-                if not ignore_missing:
-                    raise
-        listed = ", ".join(f"{bucket} > {single_line(each.name)}" for each in found)
-        held = size(sum(each.size for each in found))
-        if found:
-            ask.confirm(f"Delete {listed} with {held}?", force=force)
-        for each in found:
-            store.delete(each.name)
-    document = {"bucket": bucket, "deleted": [visible(each.name) for each in found]}
-    emit_text(settings, document, f"Deleted {listed or 'nothing'}")
+)
 
 
 @command()
@@ -518,8 +452,8 @@ def link(
     if target is None and to_bucket is None:
         raise click.UsageError("the target is missing: pass TARGET, --to-bucket or both")
     with settings.jetstream() as js:
-        store = find_bucket(OBJECTS, js, bucket)
-        other = store if to_bucket in (None, bucket) else find_bucket(OBJECTS, js, to_bucket)
+        store = OBJECTS.find(js, bucket)
+        other = store if to_bucket in (None, bucket) else OBJECTS.find(js, to_bucket)
         if target is None:
             info = store.add_bucket_link(name, other)
         else:
@@ -540,8 +474,7 @@ def link(
 @force_option
 def compact(settings: Settings, bucket: str, older_than: timedelta, force: bool) -> None:
     """Delete the chunks of uploads that never ended, to free their space."""
-    with settings.jetstream() as js:
-        store = find_bucket(OBJECTS, js, bucket)
+    with OBJECTS.connected(settings, bucket) as store:
         Asker(settings).confirm(f"Delete chunks without an object of {bucket}?", force=force)
         purged = store.purge_orphans(older_than=older_than)
     document = {"bucket": bucket, "purged": purged}
@@ -553,10 +486,9 @@ def compact(settings: Settings, bucket: str, older_than: timedelta, force: bool)
 @force_option
 def seal(settings: Settings, bucket: str, force: bool) -> None:
     """Make a bucket read-only, permanently; objects can neither be added nor deleted."""
-    with settings.jetstream() as js:
-        store = find_bucket(OBJECTS, js, bucket)
+    with OBJECTS.connected(settings, bucket) as store:
         if not store.status().sealed:
             Asker(settings).confirm(f"Seal bucket {bucket} permanently?", force=force)
             store.seal()
         status = store.status()
-    show_bucket(settings, OBJECTS, status, "is sealed")
+    OBJECTS.show(settings, status, "is sealed")

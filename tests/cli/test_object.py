@@ -78,8 +78,8 @@ class Relay:
 
 @pytest.fixture
 def relay(nats_server: NatsServer) -> Iterator[Relay]:
-    """A relay that stops after two chunks."""
-    made = Relay(nats_server.port, 300_000)
+    """A relay that stops within the second chunk of `DATA`."""
+    made = Relay(nats_server.port, 200_000)
     yield made
     made.close()
 
