@@ -97,8 +97,7 @@ ONLY_IN: dict[str, set[str]] = {
     "ssl": {"net", "cli/top_web.py"},
     # sub --translate runs a command given by the user. Workers
     # run in several processes, and handlers in processes of their own.
-    "subprocess": {"server", "cli/messages/view.py"}
-    | {"workers/supervisor.py", "workers/processes.py"},
+    "subprocess": {"server", "cli/view.py"} | {"workers/supervisor.py", "workers/processes.py"},
     "threading": {
         "client",
         "services",

@@ -12,14 +12,14 @@ from ..durations import seconds_text
 from ..errors import DuplicateSubscriptionError, TimeoutError
 from .env import readable
 from .long_running import reconnect_options
-from .messages.reading import NowSource, PullSource, PushSource, Reading, Settle, Source
-from .messages.view import FORMAT_HELP, MessageWriter, header_lines
 from .names import consumer_arguments, find_consumer, find_pull, title
 from .output import announce, note, when
 from .output import count as with_separators
+from .reading import NowSource, PullSource, PushSource, Reading, Settle, Source
 from .settings import Settings, command
 from .status import CommandError, ExitStatus, one_line
 from .values import FROM_1, TIMEOUT, Parsed, option, parse_duration, with_options
+from .view import FORMAT_HELP, MessageWriter, header_lines
 
 if TYPE_CHECKING:
     from .. import ConsumerInfo, JetStream, JetStreamMsg, PullConsumer

@@ -14,11 +14,10 @@ from ..address import parse_servers
 from ..contexts import KEYS, fault_in
 from ..errors import Error, InvalidOptionError
 from .context_store import SECRETS, Contexts, complete_context, redacted
-from .login import Login, chosen_context, read_password
 from .output import emit, emit_names, note, say
 from .prompts import Asker
 from .render import Block, Field, show_blocks, show_rows
-from .settings import Settings, command
+from .settings import Login, Settings, chosen_context, command, read_password
 from .status import CommandError, ExitStatus, one_line
 from .values import force_option, names_option, option
 

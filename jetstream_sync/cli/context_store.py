@@ -17,7 +17,6 @@ from typing import Any, Final
 import click
 
 from ..contexts import KEYS, contexts_root, fault_in, is_context_name
-from .env import CommonOptions
 from .names import did_you_mean
 from .status import CommandError, ExitStatus
 
@@ -158,7 +157,9 @@ def _without_login(url: str) -> str:
 def complete_context(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return the matching context names; for ``shell_complete`` of a parameter."""
     del param
-    options: CommonOptions | None = ctx.find_root().obj
-    if options is None:
+    settings: Any = ctx.find_root().obj  # the module of `Settings` imports this one
+    if settings is None:
         return []
-    return [name for name in Contexts(options.env.variables).names() if name.startswith(incomplete)]
+    return [
+        name for name in Contexts(settings.env.variables).names() if name.startswith(incomplete)
+    ]

@@ -14,7 +14,6 @@ from ..errors import Error
 from ..workers import DeadLetter, DeadLetterEstimate, DeadLetters
 from .consumers import infos_of
 from .env import readable
-from .messages.view import body_fields, header_fields, header_lines, write_bytes
 from .names import (
     complete_consumer,
     complete_stream,
@@ -29,6 +28,7 @@ from .render import Block, Field, bad, show_rows, write_blocks
 from .settings import Settings, command
 from .status import CommandError, ExitStatus, one_line
 from .values import LIMITED_DURATION, force_option, option
+from .view import body_fields, header_fields, header_lines, write_bytes
 
 if TYPE_CHECKING:
     from .. import JetStream, StoredMsg

@@ -15,13 +15,9 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO
-
-import click
-
-from .values import TIMEOUT
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -97,7 +93,7 @@ def single_line(text: str) -> str:
     return readable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
-# --- streams and options ------------------------------------------------------------------------
+# --- streams ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,80 +148,3 @@ class Environment:
             highlight=False,
             force_terminal=True if color == "always" else None,
         )
-
-
-#: The default timeout of a request, in seconds.
-_DEFAULT_TIMEOUT_S = 5.0
-
-
-@dataclass(kw_only=True)
-class CommonOptions:
-    """
-    The values of the common options; click passes them to commands as ``obj``.
-
-    They are set while the command line is parsed, and do not change after that.
-    """
-
-    env: Environment
-    #: The values of the common options that were given, by option name; see `common_options`.
-    given: dict[str, Any] = field(default_factory=dict)
-    #: The command line arguments, for errors that quote them.
-    words: Sequence[str] = ()
-
-    def take(self, name: str, value: object) -> None:
-        """Set an option; one given after the command name overrides one given before it."""
-        self.given[name] = value
-        if name == "color":
-            self.env = replace(self.env, variables={**self.env.variables, "JSM_COLOR": str(value)})
-        elif name == "json":
-            self.env.write_utf8()
-            self.env.stderr.as_json = True  # type: ignore[attr-defined]  # a `SafeText`
-
-    # --- option values -------------------------------------------------------------------------
-
-    @property
-    def servers(self) -> list[str]:
-        """Addresses given by ``--server``, in order; empty when the option was not given."""
-        return list(self.given.get("servers", ()))
-
-    @property
-    def json(self) -> bool:
-        """Whether to write results and errors as JSON."""
-        return bool(self.given.get("json"))
-
-    @property
-    def utc(self) -> bool:
-        """Whether to show times in UTC instead of local time."""
-        return self._switch("utc", "JSM_UTC")
-
-    @property
-    def trace(self) -> bool:
-        """Whether to trace messages to ``stderr``."""
-        return self._switch("trace", "JSM_TRACE", "NATS_TRACE")
-
-    @property
-    def timeout(self) -> float:
-        """The timeout of a request, in seconds."""
-        if "timeout" in self.given:
-            return float(self.given["timeout"])
-        for name in ("JSM_TIMEOUT", "NATS_TIMEOUT"):
-            if text := self.env.variables.get(name):
-                try:
-                    return float(TIMEOUT.parse(text))
-                except ValueError as error:
-                    raise click.UsageError(f"{name}: {error}") from error
-        return _DEFAULT_TIMEOUT_S
-
-    @property
-    def interactive(self) -> bool:
-        """Whether to prompt: all streams are terminals, and no option disables it."""
-        if self.json or self._switch("no_input", "JSM_NO_INPUT", "CI"):
-            return False
-        # Prompts are written to stderr, so it must be visible as well.
-        return all(each.isatty() for each in (self.env.stdin, self.env.stdout, self.env.stderr))
-
-    def _switch(self, name: str, *variables: str) -> bool:
-        if name in self.given:
-            return bool(self.given[name])
-        values = (self.env.variables.get(variable, "").lower() for variable in variables)
-        return any(value not in ("", "0", "false", "no", "off") for value in values)

@@ -19,9 +19,9 @@ from ..net.clock import Deadline
 from ..subjects import check_subject
 from .env import readable
 from .long_running import reconnect_options, wait_interruptibly
-from .messages.reading import CoreSource, Source, Start, stream_source
 from .names import complete_stream, consumer_arguments, find_consumer, title
 from .output import announce, emit_line, note, when
+from .reading import CoreSource, Source, Start, stream_source
 from .render import Block, Field, write_blocks
 from .settings import Settings, command
 from .status import CommandError, ExitStatus

@@ -13,15 +13,15 @@ from ..durations import duration_to_ns, time_from_ns, time_to_text
 from .buckets import BucketKind
 from .env import readable, single_line, visible
 from .long_running import password_once
-from .messages.outgoing import body_of
-from .messages.view import body_fields, header_fields, write_bytes
 from .names import complete_bucket, complete_key
+from .outgoing import body_of
 from .output import count, counted, emit, emit_text, to_json, when
 from .prompts import Asker
 from .render import Field, show_rows
 from .settings import Settings, command
 from .status import CommandError, ExitStatus
 from .values import DURATION, FROM_1, TIMEOUT, Decorator, force_option, option
+from .view import body_fields, header_fields, write_bytes
 
 
 def _own_document(status: KeyValueStatus) -> dict[str, Any]:

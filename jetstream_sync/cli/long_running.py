@@ -22,9 +22,8 @@ from ..errors import (
     TimeoutError,
 )
 from ..net.clock import Deadline
-from .login import read_password
 from .output import note
-from .settings import Settings
+from .settings import Settings, read_password
 
 if TYPE_CHECKING:
     from .. import ConnectionEvent

@@ -297,11 +297,11 @@ COMMANDS: Final = {
         "Discover services and show their statistics.", aliases="micro", commands=_SERVICE
     ),
     "counter": Entry("Read and change counters.", commands=_COUNTER),
-    "pub": Entry("Publish messages.", "messages.pub", "publish"),
-    "req": Entry("Send a request and show the replies.", "messages.req", "request"),
-    "reply": Entry("Answer requests.", "messages.reply"),
-    "sub": Entry("Show messages as they arrive.", "messages.sub", "subscribe"),
-    "trace": Entry("Show the way of a message.", "messages.trace"),
+    "pub": Entry("Publish messages.", "pub", "publish"),
+    "req": Entry("Send a request and show the replies.", "req", "request"),
+    "reply": Entry("Answer requests.", "req"),
+    "sub": Entry("Show messages as they arrive.", "sub", "subscribe"),
+    "trace": Entry("Show the way of a message.", "trace"),
     "apply": Entry("Create or update streams and consumers from a file.", "apply"),
     "context": Entry(
         "Manage named logins, shared with the nats command.\n\n"

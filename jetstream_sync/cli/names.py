@@ -19,13 +19,12 @@ from ..errors import (
 )
 from ..subjects import check_consumer_name, check_stream_name
 from ..suggestions import closest_match
-from .prompts import Asker
+from .prompts import Asker, Prompting
 from .status import CommandError, ExitStatus
 from .values import STREAM_NAME, Decorator, with_options
 
 if TYPE_CHECKING:
     from .. import ConsumerInfo, JetStream, PullConsumer, Stream
-    from .env import CommonOptions
 
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:
@@ -62,7 +61,7 @@ _Found = TypeVar("_Found")
 
 
 def names_of(
-    settings: CommonOptions, js: JetStream, stream: str | None, consumer: str | None
+    settings: Prompting, js: JetStream, stream: str | None, consumer: str | None
 ) -> tuple[str, str]:
     """Return the names of a stream and of one of its consumers; prompt for missing names."""
     ask = Asker(settings)
@@ -83,14 +82,14 @@ def names_of(
 
 
 def find_consumer(
-    settings: CommonOptions, js: JetStream, stream: str | None, consumer: str | None
+    settings: Prompting, js: JetStream, stream: str | None, consumer: str | None
 ) -> ConsumerInfo:
     """Return the info of a pull or push consumer; prompt for missing names."""
     return _fetch(js, js.consumer_info, *names_of(settings, js, stream, consumer))
 
 
 def find_pull(
-    settings: CommonOptions, js: JetStream, stream: str | None, consumer: str | None
+    settings: Prompting, js: JetStream, stream: str | None, consumer: str | None
 ) -> PullConsumer:
     """Return a pull consumer; prompt for missing names."""
     stream, consumer = names_of(settings, js, stream, consumer)

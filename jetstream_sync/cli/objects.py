@@ -22,15 +22,15 @@ from .buckets import BUCKET_NAME, BucketKind, time_text
 from .config import labels_of
 from .env import readable, single_line, visible
 from .long_running import failover, failover_options, password_once, read_interruptibly
-from .messages.outgoing import header_option
-from .messages.view import write_bytes
 from .names import complete_object, complete_store
+from .outgoing import header_option
 from .output import count, counted, emit_names, emit_text, note, size, when
 from .prompts import Asker
 from .render import Block, Field, show_blocks, show_progress, show_rows
 from .settings import Settings, command
 from .status import CommandError
 from .values import DURATION, FILE, FROM_1, Decorator, force_option, names_option, option
+from .view import write_bytes
 
 OBJECTS: Final = BucketKind[ObjectStore](
     noun="Object Store Bucket",

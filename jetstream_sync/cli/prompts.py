@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
@@ -19,15 +19,27 @@ from .status import CommandError, ExitStatus
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from .env import CommonOptions
+    from .env import Environment
 
 T = TypeVar("T")
+
+
+class Prompting(Protocol):
+    """Whether and where to prompt: a part of `Settings`, whose module imports this one."""
+
+    @property
+    def env(self) -> Environment:
+        """The streams and variables."""
+
+    @property
+    def interactive(self) -> bool:
+        """Whether to prompt."""
 
 
 class Asker:
     """Prompts for missing values; use it in a ``with`` block, or call `done()`."""
 
-    def __init__(self, settings: CommonOptions) -> None:
+    def __init__(self, settings: Prompting) -> None:
         self._env = settings.env
         self.interactive: bool = settings.interactive
         self.missing: list[str] = []

@@ -23,13 +23,13 @@ from ..durations import time_from_ns
 from ..errors import Error, MessageNotFoundError, TimeoutError
 from .env import readable
 from .long_running import failover_options, pause
-from .messages.view import FORMAT_HELP, MessageWriter, Translator, header_lines
 from .names import find_stream, optional_stream_argument, stream_argument
 from .output import emit_text, note, when
 from .prompts import Asker
 from .settings import Settings, command
 from .status import CommandError, ExitStatus
 from .values import FROM_1, PATTERN, TIME, Parsed, force_option, option, with_options
+from .view import FORMAT_HELP, MessageWriter, Translator, header_lines
 
 _ALL_SUBJECTS: Final = ">"
 #: Limits of one batch; it ends with the message that reaches one of them.

@@ -36,7 +36,6 @@ from ..errors import Error
 from ..workers import DeadLetter, DeadLetters
 from .consumer_config import info_blocks as consumer_blocks
 from .env import readable, single_line
-from .messages.view import header_lines
 from .render import Block, Field, cell
 from .settings import Settings
 from .status import ExitStatus, one_line
@@ -55,6 +54,7 @@ from .top_data import (
     View,
     sparkline,
 )
+from .view import header_lines
 from .worker import STACK
 
 if TYPE_CHECKING:

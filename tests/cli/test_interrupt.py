@@ -46,7 +46,7 @@ class Cycle:
 
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == "jetstream_sync.cli.messages.sub":
+        if name == "jetstream_sync.cli.sub":
             sys.meta_path.remove(self)
             Cycle()
 
@@ -78,7 +78,7 @@ def run(jsm: Jsm, bomb: str, *args: str) -> subprocess.CompletedProcess[str]:
         "jetstream_sync.cli.__main__",
         "click",
         "jetstream_sync.cli.main",
-        "jetstream_sync.cli.messages.sub",
+        "jetstream_sync.cli.sub",
     ],
 )
 def test_while_modules_are_imported(jsm: Jsm, module: str) -> None:

@@ -17,15 +17,15 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
 
-from ... import Headers, JetStreamMsg, Metadata, Msg, StoredMsg
-from ...api.reply import metadata_of
-from ...durations import time_from_ns, time_to_text
-from ...errors import NotJSMessageError
-from ..env import Environment, readable, readable_json, unescaped, visible
-from ..output import counted, emit_line, note, to_json
-from ..render import Field, show_rows
-from ..settings import Settings
-from ..status import CommandError, ExitStatus
+from .. import Headers, JetStreamMsg, Metadata, Msg, StoredMsg
+from ..api.reply import metadata_of
+from ..durations import time_from_ns, time_to_text
+from ..errors import NotJSMessageError
+from .env import Environment, readable, readable_json, unescaped, visible
+from .output import counted, emit_line, note, to_json
+from .render import Field, show_rows
+from .settings import Settings
+from .status import CommandError, ExitStatus
 
 FORMAT_HELP = "Format each message, for example '{stream_seq} {subject} {text}\\n'."
 

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any, Protocol
 
-from ... import (
+from .. import (
     AckPolicy,
     Connection,
     ConsumerConfig,
@@ -33,20 +33,20 @@ from ... import (
     PushSubscription,
     Subscription,
 )
-from ...errors import (
+from ..errors import (
     BadSubscriptionError,
     ConsumerNotFoundError,
     Error,
     IteratorClosedError,
     TimeoutError,
 )
-from ...net.clock import Deadline, monotonic
-from ...subjects import subject_matches
-from ..long_running import wait_interruptibly
-from ..names import find_stream
-from ..output import counted, say
-from ..settings import Settings
-from ..status import CommandError
+from ..net.clock import Deadline, monotonic
+from ..subjects import subject_matches
+from .long_running import wait_interruptibly
+from .names import find_stream
+from .output import counted, say
+from .settings import Settings
+from .status import CommandError
 
 #: Timeout for messages in flight when reading ends, in seconds.
 _DRAIN_TIMEOUT_S = 1.0

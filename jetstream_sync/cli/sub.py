@@ -6,15 +6,15 @@ from typing import Any, Final
 
 import click
 
-from ... import DeliverPolicy
-from ...subjects import check_stream_name, check_subject
-from ..long_running import reconnect_options
-from ..names import complete_stream
-from ..output import announce
-from ..settings import Settings, command
-from ..status import CommandError, ExitStatus
-from ..values import FILE, FROM_1, TIME, TIMEOUT, option
+from .. import DeliverPolicy
+from ..subjects import check_stream_name, check_subject
+from .long_running import reconnect_options
+from .names import complete_stream
+from .output import announce
 from .reading import CoreSource, MatchingSource, Reading, Settle, Source, Start, stream_source
+from .settings import Settings, command
+from .status import CommandError, ExitStatus
+from .values import FILE, FROM_1, TIME, TIMEOUT, option
 from .view import SubjectReport, SubWriter, ViewOptions
 
 #: The option and the start policy for each parameter that selects one.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ...headers import (
+from ..headers import (
     EXPECTED_LAST_MSG_ID,
     EXPECTED_LAST_SEQ,
     EXPECTED_LAST_SUBJECT_SEQ,
@@ -16,18 +16,18 @@ from ...headers import (
     MSG_ID,
     MSG_TTL,
 )
-from ...net.clock import monotonic
-from ..consumer_config import UNTIL
-from ..env import readable, visible
-from ..long_running import failover, failover_options, pause
-from ..output import count as count_text
-from ..output import counted, emit_line, say, to_json
-from ..settings import Settings, command
-from ..values import DURATION, FROM_0, FROM_1, TIMEOUT, option, with_options
+from ..net.clock import monotonic
+from .consumer_config import UNTIL
+from .env import readable, visible
+from .long_running import failover, failover_options, pause
 from .outgoing import Message, PermissionWatch, message_options, outgoing, require_2_11
+from .output import count as count_text
+from .output import counted, emit_line, say, to_json
+from .settings import Settings, command
+from .values import DURATION, FROM_0, FROM_1, TIMEOUT, option, with_options
 
 if TYPE_CHECKING:
-    from ... import JetStream, PubAck
+    from .. import JetStream, PubAck
 
 #: The number of messages that are shown one by one; after that, only totals are shown.
 _MAX_LISTED: Final = 20

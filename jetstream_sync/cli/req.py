@@ -1,24 +1,25 @@
-"""``jsm req``: send a request and show the replies."""
+"""``jsm req`` and ``jsm reply``: send requests, and answer them."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...errors import NoRespondersError, TimeoutError
-from ...net.clock import Deadline, monotonic
-from ..env import readable
-from ..output import say
-from ..settings import Settings, command
-from ..status import CommandError, ExitStatus
-from ..values import FROM_0, FROM_1, TIMEOUT, option
+from ..errors import NoRespondersError, TimeoutError
+from ..net.clock import Deadline, monotonic
+from .env import readable
 from .outgoing import Message, PermissionWatch, message_options, outgoing
+from .output import emit_line, say
+from .settings import Settings, command
+from .status import CommandError, ExitStatus
+from .values import FROM_0, FROM_1, TIMEOUT, option
 from .view import MessageWriter, header_lines
 
 if TYPE_CHECKING:
-    from ... import Connection, Msg
+    from .. import Connection, Msg
 
 #: The status of the server's reply when there are no responders.
 _NO_RESPONDERS = 503
@@ -125,3 +126,53 @@ def _replies(
                 raise NoRespondersError(message.subject)
             received += 1
             yield msg
+
+
+# --- reply ---------------------------------------------------------------------------------------
+
+
+@command()
+@click.argument("subject")
+@click.argument("body", required=False)
+@option("--echo", "Reply with the body and headers of the request.")
+@option(
+    "--queue NAME",
+    "Share the requests with the members of this queue group; '' for all requests.",
+    default="jsm-reply",
+)
+@option("--count N", "Exit after N requests.", FROM_1)
+def reply(
+    settings: Settings,
+    *,
+    subject: str,
+    body: str | None,
+    echo: bool,
+    queue: str,
+    count: int | None,
+) -> None:
+    """
+    Answer the requests to SUBJECT with BODY until Ctrl-C.
+
+    \b
+    Examples:
+      jsm reply ORDERS.scratch ok
+      jsm reply 'test.>' --echo
+    """  # noqa: D301 - click requires the character, not the escape
+    if echo == (body is not None):
+        raise click.UsageError("give either BODY or --echo")
+    with settings.connection() as nc, nc.subscribe(subject, queue) as requests:
+        nc.flush(settings.timeout)
+        if not settings.json:
+            say(settings, f"Listening on [{readable(subject)}]")
+            settings.env.stdout.flush()
+        for msg in itertools.islice(requests, count):
+            if settings.json:
+                emit_line(settings, {"subject": msg.subject, "size": len(msg.data)})
+            else:
+                say(settings, f"Received [{readable(msg.subject)}] : '{readable(msg.data)}'")
+                settings.env.stdout.flush()
+            if msg.reply and echo:
+                msg.respond(msg.data, msg.headers)
+            elif msg.reply and body is not None:
+                msg.respond(body.encode("utf-8", "surrogateescape"))
+        nc.flush(settings.timeout)

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from ... import Headers
-from ...errors import PermissionsError, ServerTooOldError
-from ...suggestions import closest_match
-from ..env import Environment
-from ..long_running import password_once, read_interruptibly
-from ..settings import Settings
-from ..status import CommandError
-from ..values import Decorator, option, with_options
+from .. import Headers
+from ..errors import PermissionsError, ServerTooOldError
+from ..suggestions import closest_match
+from .env import Environment
+from .long_running import password_once, read_interruptibly
+from .settings import Settings
+from .status import CommandError
+from .values import Decorator, option, with_options
 
 if TYPE_CHECKING:
-    from ... import Connection
+    from .. import Connection
 
 #: Versions of nats-server that ignore the headers of newer features.
 _OLD_VERSION: Final = re.compile(r"2\.([0-9]|10)\.")

@@ -1,1 +1,0 @@
-"""``jsm pub``, ``jsm req`` and ``jsm sub``: messages out and in."""
