@@ -438,7 +438,7 @@ def backup_account(
     are listed at the end.
     """
     with settings.jetstream(**failover_options(settings)) as js:
-        names = js.stream_names()
+        names = failover(js.stream_names)
         for name in names:
             check_target(directory / name, force=force)
 

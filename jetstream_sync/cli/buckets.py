@@ -19,12 +19,11 @@ from ..net.clock import Deadline
 from .env import single_line, visible
 from .fields import changed, config_options, display_fields, take_fields
 from .long_running import reconnect_options, wait_interruptibly
-from .names import not_found
 from .output import announce, emit, emit_line, emit_names, emit_text, size
 from .prompts import Asker
 from .render import Block, Field, show_rows, write_blocks
 from .settings import Settings, common_options
-from .status import CommandError, ExitStatus
+from .status import CommandError, ExitStatus, not_found
 from .stream_config import CLUSTER, REPLICATION
 from .values import Decorator, ParamType, force_option, option
 

@@ -18,8 +18,8 @@ from .long_running import pause
 from .names import (
     complete_stream,
     consumer_arguments,
-    find_consumer,
-    find_stream,
+    consumer_of,
+    named_stream,
     optional_stream_argument,
     title,
 )
@@ -123,7 +123,7 @@ def _step_down(settings: Settings, group: _Group, preferred: str | None) -> None
 def stream_step_down(settings: Settings, *, name: str | None, preferred: str | None) -> None:
     """Have the leader of a stream step down, and wait for the new leader."""
     with settings.jetstream() as js:
-        info = find_stream(js, name, Asker(settings)).cached_info
+        info = named_stream(settings, js, name).cached_info
         _step_down(settings, _stream_group(js, info), preferred)
 
 
@@ -134,8 +134,7 @@ def consumer_step_down(
     settings: Settings, *, stream: str | None, consumer: str | None, preferred: str | None
 ) -> None:
     """Have the leader of a CONSUMER step down, and wait for the new leader."""
-    with settings.jetstream() as js:
-        info = find_consumer(settings, js, stream, consumer)
+    with consumer_of(settings, stream, consumer) as (js, info):
         _step_down(settings, _consumer_group(js, info), preferred)
 
 
@@ -151,7 +150,7 @@ def peer_remove(settings: Settings, *, name: str | None, peer: str | None, force
     """
     ask = Asker(settings)
     with settings.jetstream() as js:
-        stream = find_stream(js, name, ask)
+        stream = named_stream(settings, js, name)
         group = _stream_group(js, stream.cached_info)
         group.check()
         servers = [*([group.leader] if group.leader else []), *group.replicas]

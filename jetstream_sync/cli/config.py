@@ -47,19 +47,6 @@ def difference_documents(found: Sequence[Difference]) -> list[dict[str, Any]]:
     return [{"field": each.field, "before": each.before, "after": each.after} for each in found]
 
 
-def labels_of(values: Sequence[str]) -> dict[str, str]:
-    """Return the metadata of ``--metadata KEY=VALUE``."""
-    labels = {}
-    for value in values:
-        key, equals, text = value.partition("=")
-        if not equals or not key:
-            raise click.BadParameter(
-                f"invalid value {value!r}: expected KEY=VALUE", param_hint="--metadata"
-            )
-        labels[key] = text
-    return labels
-
-
 def read_text(settings: Settings, path: str) -> str:
     """Return the text of a file; ``-`` is standard input."""
     try:

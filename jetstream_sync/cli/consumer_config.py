@@ -28,13 +28,13 @@ from .names import (
     complete_consumer,
     complete_stream,
     consumer_arguments,
-    find_consumer,
+    consumer_of,
     no_stream,
     title,
 )
-from .output import count, document, emit, note, when
+from .output import count, emit, note, when
 from .prompts import Asker
-from .render import Block, Field, bad, show_blocks, warn, write_blocks
+from .render import Block, Field, bad, warn, write_blocks
 from .settings import Settings, command
 from .status import CommandError, ExitStatus
 from .stream_config import CLUSTER
@@ -232,7 +232,6 @@ def _filters(subjects: list[str]) -> dict[str, Any]:
 )
 @option("--output FILE", "Write the config to FILE instead of creating it.", FILE)
 @option("--defaults", "Use defaults instead of prompts.")
-@option("--dry-run", "Show the config without creating the consumer.")
 @option("--update", "Update the consumer if it exists.")
 def add(
     settings: Settings,
@@ -244,7 +243,6 @@ def add(
     config_file: str | None,
     output: str | None,
     defaults: bool,
-    dry_run: bool,
     update: bool,
     **options: Any,
 ) -> None:
@@ -279,9 +277,6 @@ def add(
         if output is not None:
             write_config(settings, config, output)
             return
-        if dry_run:
-            _show_plan(settings, stream, config)
-            return
         info = put(js, stream, config, update=update)
         emit(settings, info, lambda: show(settings, info))
         _warn_inactive(settings, info)
@@ -295,12 +290,7 @@ def _name(
     if ephemeral:
         return {"durable_name": None, "name": known}
     if known is None:
-        known = ask.value(
-            "Consumer name",
-            "CONSUMER",
-            check_consumer_name,
-            blank="",
-        )
+        known = ask.value("Consumer name", "CONSUMER", check_consumer_name, blank="")
         return {"durable_name": known or None, "name": None}
     if given is None and base.durable_name is None:
         return {}
@@ -316,13 +306,7 @@ def _ask_for_rest(ask: Asker, fields: dict[str, Any]) -> None:
         each = declared[name]
         kind = _TYPES.get(name) or option_type(each)
         parse = str if kind is None else kind.parse
-        value = ask.value(
-            each.title,
-            each.flags[0],
-            parse,
-            default=default,
-            blank=parse(default),
-        )
+        value = ask.value(each.title, each.flags[0], parse, default=default, blank=parse(default))
         fields.update(_fields_of({name: (value,) if each.many else value}))
 
 
@@ -371,17 +355,6 @@ def put(js: JetStream, stream: str, config: ConsumerConfig, *, update: bool) -> 
         ) from error
 
 
-def _show_plan(settings: Settings, stream: str, config: ConsumerConfig) -> None:
-    name = config.durable_name or config.name or "(a random name)"
-
-    show_blocks(
-        settings,
-        {"stream_name": stream, "config": document(config), "dry_run": True},
-        config_block(config),
-        heading=f"This consumer would be created: {stream} > {name}",
-    )
-
-
 def _warn_inactive(settings: Settings, info: ConsumerInfo) -> None:
     """Warn that an ephemeral push consumer without a subscriber will be deleted."""
     config = info.config
@@ -407,8 +380,7 @@ def edit(settings: Settings, *, stream: str | None, consumer: str | None, **opti
     missing fields get the server's defaults. Metadata is merged; --metadata KEY= removes a key.
     """
     fields = _fields_of(options)
-    with settings.jetstream() as js:
-        info = find_consumer(settings, js, stream, consumer)
+    with consumer_of(settings, stream, consumer) as (js, info):
         before = info.config
 
         def check(config: ConsumerConfig) -> None:
@@ -474,8 +446,7 @@ def copy(
         fields |= dict.fromkeys(
             ("deliver_group", "flow_control", "idle_heartbeat", "rate_limit_bps")
         )
-    with settings.jetstream() as js:
-        source = find_consumer(settings, js, stream, consumer)
+    with consumer_of(settings, stream, consumer) as (js, source):
         if destination == source.name:
             raise CommandError("the destination must differ from the source")
         base = replace(

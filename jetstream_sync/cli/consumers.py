@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -18,7 +18,7 @@ from .names import (
     complete_consumer,
     complete_stream,
     consumer_arguments,
-    find_consumer,
+    consumer_of,
     names_of,
     no_consumer,
     no_stream,
@@ -41,12 +41,7 @@ from .values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from .. import ConsumerInfo, ConsumerPause, JetStream
-
-
-T = TypeVar("T")
 
 
 @command()
@@ -62,10 +57,10 @@ def ls(settings: Settings, *, stream: str | None, names: bool, all_streams: bool
     with settings.jetstream() as js:
         if stream is None and not all_streams and settings.interactive:
             stream = Asker(settings).select("Select a stream", js.stream_names, "STREAM")
-        if names:
-            _list_names(settings, js, stream)
-            return
         found = infos_of(js, stream)
+    if names:
+        _show_names(settings, found, stream)
+        return
     show_rows(
         settings,
         found,
@@ -103,34 +98,24 @@ _LIST: Final = (
 def infos_of(js: JetStream, stream: str | None) -> list[ConsumerInfo]:
     """Return the infos of the consumers of a stream; ``None`` means all streams."""
     if stream is None:
-        return [info for _, found in _of_all(js, js.list_consumers) for info in found]
+        found: list[ConsumerInfo] = []
+        for name in js.stream_names():
+            # A stream may be deleted meanwhile, or have a name that this client does not accept.
+            with contextlib.suppress(StreamNotFoundError, InvalidNameError):
+                found += js.list_consumers(name)
+        return found
     try:
         return js.list_consumers(stream)
     except StreamNotFoundError as error:
         raise no_stream(js, stream, error) from error
 
 
-def _of_all(js: JetStream, ask: Callable[[str], list[T]]) -> Iterator[tuple[str, list[T]]]:
-    """Yield the name of each stream with the result of ``ask`` for it."""
-    for name in js.stream_names():
-        # A stream may be deleted meanwhile, or have a name that this client does not accept.
-        with contextlib.suppress(StreamNotFoundError, InvalidNameError):
-            yield name, ask(name)
-
-
-def _list_names(settings: Settings, js: JetStream, stream: str | None) -> None:
-    if stream is not None:
-        try:
-            names = js.consumer_names(stream)
-        except StreamNotFoundError as error:
-            raise no_stream(js, stream, error) from error
-        result: object = names
-    else:
-        by_stream = dict(_of_all(js, js.consumer_names))
-        # Consumers of different streams may have the same name.
-        names = [f"{each} {name}" for each, found in by_stream.items() for name in found]
-        result = by_stream
-    emit(settings, result, lambda: settings.env.stdout.writelines(f"{line}\n" for line in names))
+def _show_names(settings: Settings, found: list[ConsumerInfo], stream: str | None) -> None:
+    # Consumers of different streams may have the same name.
+    emit_names(
+        settings,
+        [info.name if stream is not None else f"{info.stream_name} {info.name}" for info in found],
+    )
 
 
 @command()
@@ -138,39 +123,16 @@ def _list_names(settings: Settings, js: JetStream, stream: str | None) -> None:
 @option("--state", "Show only the state.", to="state_only")
 def info(settings: Settings, *, stream: str | None, consumer: str | None, state_only: bool) -> None:
     """Show the configuration and the state of a CONSUMER of a STREAM."""
-    with settings.jetstream() as js:
-        found = find_consumer(settings, js, stream, consumer)
-    emit(settings, found, lambda: show(settings, found, state_only=state_only))
+    with consumer_of(settings, stream, consumer) as (_, found):
+        emit(settings, found, lambda: show(settings, found, state_only=state_only))
 
 
 @command()
 @consumer_arguments
 def state(settings: Settings, *, stream: str | None, consumer: str | None) -> None:
     """Show the state of a CONSUMER of a STREAM."""
-    with settings.jetstream() as js:
-        found = find_consumer(settings, js, stream, consumer)
-    emit(settings, found, lambda: show(settings, found, state_only=True))
-
-
-def _document(info: ConsumerInfo) -> dict[str, Any]:
-    """Return the numbers of a consumer by the names of the server."""
-    config = info.config
-    return {
-        "stream_name": info.stream_name,
-        "name": info.name,
-        "mode": "push" if config.deliver_subject else "pull",
-        "ack_policy": str(config.ack_policy),
-        "num_pending": info.num_pending,
-        "num_ack_pending": info.num_ack_pending,
-        "num_redelivered": info.num_redelivered,
-        "num_waiting": info.num_waiting,
-        "push_bound": bool(info.push_bound),
-        "paused": bool(info.paused),
-        "delivered": info.delivered.consumer_seq,
-        "delivered_stream_seq": info.delivered.stream_seq,
-        "ack_floor_stream_seq": info.ack_floor.stream_seq,
-        "leader": info.cluster.leader if info.cluster is not None else None,
-    }
+    with consumer_of(settings, stream, consumer) as (_, found):
+        emit(settings, found, lambda: show(settings, found, state_only=True))
 
 
 def _mode(info: ConsumerInfo) -> str | Mark:
@@ -220,7 +182,6 @@ def report(
             title=_title(stream),
             none="No Consumers defined",
             watch=watch,
-            document=_document,
         )
 
 
@@ -258,7 +219,7 @@ def find(settings: Settings, *, stream: str | None, names: bool, **options: Any)
     with settings.jetstream() as js:
         found = find_consumers(js, stream, options)
     if names:
-        emit_names(settings, [title(info) if stream is None else info.name for info in found])
+        _show_names(settings, found, stream)
         return
     fields = (_name_of(stream), *_LIST)
     show_rows(settings, found, fields, title=_title(stream), none="No Consumers match")
@@ -338,20 +299,10 @@ def pause(
       jsm consumer pause ORDERS NEW 2026-12-24T18:00:00+01:00
     """  # noqa: D301 - click requires the character, not the escape
     ask = Asker(settings)
-    with settings.jetstream() as js:
-        info = find_consumer(settings, js, stream, consumer)
-        end = ask.value(
-            "Pause until",
-            "UNTIL",
-            UNTIL.parse,
-            value=until,
-            blank=info.created,
-        )
+    with consumer_of(settings, stream, consumer) as (js, info):
+        end = ask.value("Pause until", "UNTIL", UNTIL.parse, value=until, blank=info.created)
         ask.done()
-        ask.confirm(
-            f"Pause consumer {title(info)} until {when(settings, end)}?",
-            force=force,
-        )
+        ask.confirm(f"Pause consumer {title(info)} until {when(settings, end)}?", force=force)
         result = js.pause_consumer(info.stream_name, info.name, end)
     emit_text(settings, result, _pause_text(settings, info, result))
 
@@ -360,8 +311,7 @@ def pause(
 @consumer_arguments
 def resume(settings: Settings, *, stream: str | None, consumer: str | None) -> None:
     """Resume a paused CONSUMER of a STREAM."""
-    with settings.jetstream() as js:
-        info = find_consumer(settings, js, stream, consumer)
+    with consumer_of(settings, stream, consumer) as (js, info):
         result = js.resume_consumer(info.stream_name, info.name)
     emit_text(settings, result, _pause_text(settings, info, result))
 
@@ -384,8 +334,7 @@ def unpin(
 ) -> None:
     """Unpin the client of a priority GROUP, so that the server pins another one."""
     ask = Asker(settings)
-    with settings.jetstream() as js:
-        info = find_consumer(settings, js, stream, consumer)
+    with consumer_of(settings, stream, consumer) as (js, info):
         groups = list(info.config.priority_groups or ())
         if not groups:
             raise CommandError(f"{title(info)} has no priority groups")
@@ -420,18 +369,14 @@ def reset(
     sequence, acknowledged messages are delivered again as well. After a reset to a later sequence, the
     messages in between are skipped. It needs nats-server 2.14.
     """
-    with settings.jetstream() as js:
-        info = find_consumer(settings, js, stream, consumer)
+    with consumer_of(settings, stream, consumer) as (js, info):
         start = info.ack_floor.stream_seq + 1
         where = f"at sequence {count(seq)}" if seq is not None else "after its ack floor"
         what = f"Reset consumer {title(info)}, which is at {count(start)}, to continue"
         Asker(settings).confirm(f"{what} {where}?", force=force)
         result = js.reset_consumer(info.stream_name, info.name, seq)
-    emit_text(
-        settings,
-        result,
-        f"Consumer {title(info)} continues at sequence {count(result.reset_seq)}\n",
-    )
+    text = f"Consumer {title(info)} continues at sequence {count(result.reset_seq)}\n"
+    emit_text(settings, result, text)
     if not settings.json:
         show(settings, result, state_only=True)
 

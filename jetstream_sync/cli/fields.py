@@ -222,7 +222,7 @@ _DURATIONS: Final = Parsed(
     "durations", lambda text: [parse_duration(each) for each in parse_list(text)]
 )
 _LIST: Final = Parsed("list", parse_list)
-_PAIR: Final = Parsed("KEY=VALUE", _parse_pair)
+PAIR: Final = Parsed("KEY=VALUE", _parse_pair)
 
 
 def option_type(field: ConfigField) -> Any:
@@ -240,7 +240,7 @@ def option_type(field: ConfigField) -> Any:
         return int if low >= 0 else LIMIT
     if field.type is str:
         return _LIST if field.many else None
-    return {dict: _PAIR, datetime: TIME, bool: bool}[field.type]
+    return {dict: PAIR, datetime: TIME, bool: bool}[field.type]
 
 
 # --- options ------------------------------------------------------------------------------------

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -18,37 +19,32 @@ from ..errors import (
     StreamNotFoundError,
 )
 from ..subjects import check_consumer_name, check_stream_name
-from ..suggestions import closest_match
-from .prompts import Asker, Prompting
-from .status import CommandError, ExitStatus
+from .prompts import Asker
+from .settings import Settings
+from .status import CommandError, ExitStatus, did_you_mean, not_found
 from .values import STREAM_NAME, Decorator, with_options
 
 if TYPE_CHECKING:
     from .. import ConsumerInfo, JetStream, PullConsumer, Stream
 
 
-def did_you_mean(name: str, names: Sequence[str]) -> str:
-    """Return ``, did you mean X?`` when one of the names is similar, else an empty string."""
-    folded = {each.lower(): each for each in names}
-    close = closest_match(name.lower(), folded)
-    return f", did you mean {folded[close]}?" if close else ""
+@contextlib.contextmanager
+def stream_of(settings: Settings, name: str | None, **options: Any) -> Iterator[Stream]:
+    """Open a connection and yield the stream with a name, by default the answer to a prompt."""
+    with settings.jetstream(**options) as js:
+        yield named_stream(settings, js, name)
 
 
-def not_found(
-    kind: str, name: str, names: Sequence[str], cause: APIError | None = None
-) -> CommandError:
-    """Return the error for an unknown name, with status `ExitStatus.NOT_FOUND`."""
-    text = f'{kind} "{name}" not found{did_you_mean(name, names)}'
-    return CommandError(text, ExitStatus.NOT_FOUND, cause=cause)
-
-
-def find_stream(js: JetStream, name: str | None, ask: Asker | None = None) -> Stream:
-    """Return the stream with a name; ask for one when no name was given."""
+def named_stream(settings: Settings, js: JetStream, name: str | None) -> Stream:
+    """Return the stream with a name, by default the answer to a prompt."""
     if name is None:
-        if ask is None:
-            raise CommandError("the stream name is missing")
-        with ask:
+        with Asker(settings) as ask:
             name = ask.select("Select a stream", js.stream_names, "STREAM")
+    return find_stream(js, name)
+
+
+def find_stream(js: JetStream, name: str) -> Stream:
+    """Return the stream with a name, or raise the error for an unknown name."""
     try:
         return js.get_stream(name)
     except StreamNotFoundError as error:
@@ -61,7 +57,7 @@ _Found = TypeVar("_Found")
 
 
 def names_of(
-    settings: Prompting, js: JetStream, stream: str | None, consumer: str | None
+    settings: Settings, js: JetStream, stream: str | None, consumer: str | None
 ) -> tuple[str, str]:
     """Return the names of a stream and of one of its consumers; prompt for missing names."""
     ask = Asker(settings)
@@ -81,15 +77,24 @@ def names_of(
     return check_stream_name(stream), check_consumer_name(consumer)
 
 
+@contextlib.contextmanager
+def consumer_of(
+    settings: Settings, stream: str | None, consumer: str | None
+) -> Iterator[tuple[JetStream, ConsumerInfo]]:
+    """Open a connection and yield JetStream with the info of a consumer; prompt for missing names."""
+    with settings.jetstream() as js:
+        yield js, find_consumer(settings, js, stream, consumer)
+
+
 def find_consumer(
-    settings: Prompting, js: JetStream, stream: str | None, consumer: str | None
+    settings: Settings, js: JetStream, stream: str | None, consumer: str | None
 ) -> ConsumerInfo:
     """Return the info of a pull or push consumer; prompt for missing names."""
     return _fetch(js, js.consumer_info, *names_of(settings, js, stream, consumer))
 
 
 def find_pull(
-    settings: Prompting, js: JetStream, stream: str | None, consumer: str | None
+    settings: Settings, js: JetStream, stream: str | None, consumer: str | None
 ) -> PullConsumer:
     """Return a pull consumer; prompt for missing names."""
     stream, consumer = names_of(settings, js, stream, consumer)
@@ -151,7 +156,7 @@ class _Completer:
     def __call__(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
         """Return the matching names."""
         del param
-        settings: Any = ctx.find_root().obj  # the module of `Settings` imports this one
+        settings: Settings | None = ctx.find_root().obj
         outer = ctx.params.get(self._outer, "")
         if settings is None or (self._outer and not isinstance(outer, str)):
             return []

@@ -19,8 +19,8 @@ from .. import ObjectInfo, ObjectMeta, ObjectStore, ObjectStoreConfig
 from ..codec import encode
 from ..errors import ObjectNotFoundError
 from .buckets import BUCKET_NAME, BucketKind, time_text
-from .config import labels_of
 from .env import readable, single_line, visible
+from .fields import PAIR
 from .long_running import failover, failover_options, password_once, read_interruptibly
 from .names import complete_object, complete_store
 from .outgoing import header_option
@@ -222,7 +222,7 @@ _progress_option = option(
 @option("--name NAME", "Name of the object.  [default: FILE]")
 @option("--description TEXT", "Description of the object.")
 @header_option
-@option("--metadata KEY=VALUE", "Metadata entry; repeatable.", multiple=True)
+@option("--metadata", "Metadata entry; repeatable.", PAIR, multiple=True)
 @_progress_option
 @force_option
 def put(
@@ -259,7 +259,7 @@ def put(
         name=name,
         description=options["description"],
         headers=headers or None,
-        metadata=labels_of(options["metadata"]) or None,
+        metadata=dict(options["metadata"]) or None,
     )
     buffered = password_once(settings)
     with (

@@ -305,7 +305,6 @@ def write_reports(
     title: str,
     none: str,
     watch: timedelta | None,
-    document: Callable[[T], Any] = lambda row: row,
     more: Callable[[Sequence[T]], object] = lambda _rows: None,
 ) -> None:
     """
@@ -325,9 +324,9 @@ def write_reports(
         if watch is not None and not settings.json and settings.env.console(out) is not None:
             unescaped(out).write("\x1b[H\x1b[2J")
         if settings.json and watch is not None:
-            emit_line(settings, [document(row) for row in rows])
+            emit_line(settings, rows)
         else:
-            emit(settings, [document(row) for row in rows], partial(human, rows))
+            emit(settings, rows, partial(human, rows))
         out.flush()
         if watch is None:
             return

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import errno
 import signal
+from collections.abc import Sequence
 from typing import Final
 
 import click
@@ -32,6 +33,7 @@ from ..errors import (
     ServerUnavailableError,
     TimeoutError,
 )
+from ..suggestions import closest_match
 from .env import readable
 
 
@@ -176,3 +178,21 @@ def document_of(error: BaseException) -> dict[str, object]:
     if hint := hint_of(error):
         fields["hint"] = hint
     return {"error": fields}
+
+
+# --- unknown names --------------------------------------------------------------------------------
+
+
+def did_you_mean(name: str, names: Sequence[str]) -> str:
+    """Return ``, did you mean X?`` when one of the names is similar, else an empty string."""
+    folded = {each.lower(): each for each in names}
+    close = closest_match(name.lower(), folded)
+    return f", did you mean {folded[close]}?" if close else ""
+
+
+def not_found(
+    kind: str, name: str, names: Sequence[str], cause: APIError | None = None
+) -> CommandError:
+    """Return the error for an unknown name, with status `ExitStatus.NOT_FOUND`."""
+    text = f'{kind} "{name}" not found{did_you_mean(name, names)}'
+    return CommandError(text, ExitStatus.NOT_FOUND, cause=cause)

@@ -15,7 +15,6 @@ from ..durations import seconds_text
 from ..errors import StreamNotFoundError
 from ..subjects import check_stream_name
 from .config import config_of_file, edit_config, edit_options, write_config
-from .env import readable
 from .fields import (
     changed,
     config_fields,
@@ -25,13 +24,13 @@ from .fields import (
     parse_list,
     take_fields,
 )
-from .names import find_stream, optional_stream_argument, stream_argument
-from .output import count, counted, emit, say, size, when
+from .names import find_stream, named_stream, optional_stream_argument, stream_argument, stream_of
+from .output import count, counted, emit, emit_names, say, size, when
 from .prompts import Asker
-from .render import Block, Field, Mark, bad, show_rows, warn, write_blocks
+from .render import Block, Field, Mark, bad, in_order, report_options, show_rows, warn, write_blocks
 from .settings import Settings, command
 from .status import CommandError
-from .values import FILE, STREAM_NAME, force_option, option
+from .values import FILE, STREAM_NAME, force_option, names_option, option
 
 
 def replica_text(peer: PeerInfo) -> str | Mark:
@@ -137,58 +136,37 @@ def state(settings: Settings, name: str | None) -> None:
 
 
 def _info(settings: Settings, name: str | None, *, only_state: bool) -> None:
-    with settings.jetstream() as js:
-        found = find_stream(js, name, Asker(settings)).cached_info
+    with stream_of(settings, name) as stream:
+        found = stream.cached_info
     if only_state:
         emit(settings, found.state, lambda: write_state(settings, found))
     else:
         emit(settings, found, lambda: write_info(settings, found))
 
 
+_SUBJECTS: Final = (
+    Field("Subject", lambda row: row[0], sort="name"),
+    Field("Messages", lambda row: row[1], sort="messages"),
+)
+
+
 @command()
 @optional_stream_argument
 @click.argument("pattern", required=False, default=">", metavar="[FILTER]")
-@option(
-    "--sort",
-    "Sort by number of messages, descending, or by name.",
-    click.Choice(["messages", "count", "name", "subjects"]),
-    default="messages",
-)
-@option("-R, --reverse", "Reverse the order.")
-@option("-n, --names", "Show only the subjects, one per line.")
+@report_options(_SUBJECTS, "messages", repeats=False)
+@names_option
 def subjects(
     settings: Settings, name: str | None, pattern: str, sort: str, reverse: bool, names: bool
 ) -> None:
     """List the subjects of a stream with message counts; FILTER may contain wildcards."""
-    with settings.jetstream() as js:
-        stream = find_stream(js, name, Asker(settings))
+    with stream_of(settings, name) as stream:
         counts = stream.info(subjects_filter=pattern).state.subjects or {}
-    by_name = sort in ("name", "subjects")
-    ordered = sorted(
-        counts.items(),
-        key=(lambda item: (0, item[0])) if by_name else (lambda item: (-item[1], item[0])),
-        reverse=reverse,
-    )
-    out = settings.env.stdout
+    found = in_order(sorted(counts.items()), _SUBJECTS, sort, reverse=reverse)
     if names:
-        listed = [subject for subject, _ in ordered]
-        emit(settings, listed, lambda: out.writelines(f"{readable(each)}\n" for each in listed))
+        emit_names(settings, [subject for subject, _ in found])
         return
-
-    show_rows(
-        settings,
-        ordered,
-        _SUBJECTS,
-        title=f"Subjects of stream {stream.name}",
-        none="No subjects",
-        document=dict(ordered),
-    )
-
-
-_SUBJECTS: Final = (
-    Field("Subject", lambda row: row[0]),
-    Field("Messages", lambda row: row[1]),
-)
+    title = f"Subjects of stream {stream.name}"
+    show_rows(settings, found, _SUBJECTS, title=title, none="No subjects", document=dict(found))
 
 
 @command()
@@ -196,8 +174,7 @@ _SUBJECTS: Final = (
 @click.argument("pattern", required=False, default=">", metavar="[FILTER]")
 def schedules(settings: Settings, name: str | None, pattern: str) -> None:
     """List the scheduled messages of a stream; FILTER may contain wildcards."""
-    with settings.jetstream() as js:
-        stream = find_stream(js, name, Asker(settings))
+    with stream_of(settings, name) as stream:
         found = stream.schedules(pattern)
     show_rows(
         settings,
@@ -205,25 +182,12 @@ def schedules(settings: Settings, name: str | None, pattern: str) -> None:
         _SCHEDULES,
         title=f"Schedules of stream {stream.name}",
         none="No schedules",
-        document=[
-            {
-                field: getattr(each, field)
-                for field in (
-                    "subject",
-                    "rule",
-                    "target",
-                    "time_zone",
-                    "source",
-                    "ttl",
-                    "rollup",
-                    "seq",
-                )
-            }
-            for each in found
-        ],
+        document=[{name: getattr(each, name) for name in _SCHEDULE} for each in found],
     )
 
 
+#: The fields of a schedule in JSON.
+_SCHEDULE: Final = ("subject", "rule", "target", "time_zone", "source", "ttl", "rollup", "seq")
 _SCHEDULES: Final = (
     Field("Subject", "subject"),
     Field("Rule", "rule"),
@@ -239,8 +203,7 @@ _SCHEDULES: Final = (
 @optional_stream_argument
 def gaps(settings: Settings, name: str | None) -> None:
     """List the deleted sequences between the first and the last message of a stream."""
-    with settings.jetstream() as js:
-        stream = find_stream(js, name, Asker(settings))
+    with stream_of(settings, name) as stream:
         state = stream.info(deleted_details=True).state
     found = _ranges(state.deleted or ())
     document: dict[str, Any] = {
@@ -374,13 +337,7 @@ def _prompt_for_config(
     with Asker(settings) as ask:
         if defaults:
             ask.interactive = False
-        name = ask.value(
-            "Stream name",
-            "NAME",
-            check_stream_name,
-            value=name,
-            blank="",
-        )
+        name = ask.value("Stream name", "NAME", check_stream_name, value=name, blank="")
         has_origin = "mirror" in fields or "sources" in fields
         if "subjects" not in fields and not has_origin:
             fields["subjects"] = ask.value(
@@ -448,7 +405,7 @@ def edit(settings: Settings, name: str | None, **options: Any) -> None:
     removed = {field: None for field, option in _REMOVABLE.items() if options.pop(option)}
     fields = {**removed, **take_fields(StreamConfig, options)}
     with settings.jetstream() as js:
-        stream = find_stream(js, name, Asker(settings))
+        stream = named_stream(settings, js, name)
         before = stream.cached_info.config
         updated = edit_config(
             settings,

@@ -23,7 +23,7 @@ from ..durations import time_from_ns
 from ..errors import Error, MessageNotFoundError, TimeoutError
 from .env import readable
 from .long_running import failover_options, pause
-from .names import find_stream, optional_stream_argument, stream_argument
+from .names import optional_stream_argument, stream_argument, stream_of
 from .output import emit_text, note, when
 from .prompts import Asker
 from .settings import Settings, command
@@ -240,8 +240,7 @@ def view(
     ask = Asker(settings)
     paged = settings.interactive and not (follow or limit or last)
     number = 0
-    with settings.jetstream(**failover_options(settings)) as js:
-        stream = find_stream(js, name, ask)
+    with stream_of(settings, name, **failover_options(settings)) as stream:
         reader = Reader(stream)
         if since is not None:
             seq = reader.sequence_at(since)
@@ -312,8 +311,7 @@ def get(
     if last_for is None and seq is None and next_for is None:
         raise CommandError("no message selected: use SEQ, --last-for or --next-for")
     writer = _writer(settings, single=True, **writing)
-    with settings.jetstream() as js:
-        stream = find_stream(js, name)
+    with stream_of(settings, name) as stream:
         writer.write(stream.get_msg(seq=seq, last_by_subject=last_for, next_by_subject=next_for))
 
 
@@ -329,8 +327,7 @@ def rmm(
     ask = Asker(settings)
     deleted: list[int] = []
     missing: list[int] = []
-    with settings.jetstream() as js:
-        stream = find_stream(js, name)
+    with stream_of(settings, name) as stream:
         listed = ", ".join(map(str, sequences))
         kind = "message" if len(sequences) == 1 else "messages"
         ask.confirm(f"Delete {kind} {listed} of {stream.name}?", force=force)

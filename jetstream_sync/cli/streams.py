@@ -13,7 +13,7 @@ from ..durations import seconds_text
 from ..errors import InvalidNameError, StreamNotFoundError
 from ..subjects import check_stream_name
 from .long_running import failover_options
-from .names import complete_stream, find_stream, not_found, optional_stream_argument
+from .names import complete_stream, optional_stream_argument, stream_of
 from .output import counted, emit_names, emit_text, size
 from .prompts import Asker
 from .render import (
@@ -28,6 +28,7 @@ from .render import (
     write_rows,
 )
 from .settings import Settings, command
+from .status import not_found
 from .stream_config import write_state
 from .values import (
     DURATION,
@@ -207,38 +208,6 @@ _CONDITIONS: Final[dict[str, Callable[[JetStream, StreamInfo, Any], bool]]] = {
 }
 
 
-def _row(info: StreamInfo) -> dict[str, Any]:
-    """Return the JSON object of a stream, with the field names of the server."""
-    cluster, state = info.cluster, info.state
-    row: dict[str, Any] = {
-        "name": info.config.name,
-        "storage": str(info.config.storage),
-        "retention": str(info.config.retention),
-        "num_replicas": info.config.num_replicas or 1,
-        "consumer_count": state.consumer_count,
-        "messages": state.messages,
-        "bytes": state.bytes,
-        "num_subjects": state.num_subjects or 0,
-        "num_deleted": state.num_deleted or 0,
-        "lost": _lost(info),
-        "first_seq": state.first_seq,
-        "last_seq": state.last_seq,
-        "cluster": cluster.name if cluster is not None else None,
-        "leader": cluster.leader if cluster is not None else None,
-        "replicas": [peer.name for peer in cluster.replicas or ()] if cluster is not None else [],
-    }
-    origins = [info.mirror] if info.mirror is not None else list(info.sources or ())
-    row["sources"] = [
-        {
-            "name": each.name,
-            "lag": each.lag,
-            "active": each.active // timedelta(microseconds=1) * 1000,
-        }
-        for each in origins
-    ]
-    return row
-
-
 def _show_replication(settings: Settings, found: Sequence[StreamInfo]) -> None:
     sources = [
         (info, kind, source)
@@ -338,7 +307,6 @@ def report(
             title="Streams of the account",
             none="No Streams defined",
             watch=watch,
-            document=_row,
             more=lambda found: _show_replication(settings, found),
         )
 
@@ -409,9 +377,7 @@ def purge(
     """Delete all or some messages of a stream; the stream remains."""
     if seq is not None and keep is not None:
         raise click.UsageError("--seq and --keep exclude each other")
-    ask = Asker(settings)
-    with settings.jetstream() as js:
-        stream = find_stream(js, name, ask)
+    with stream_of(settings, name) as stream:
         number = None
         if dry_run or not force:
             number = _count_purged(stream, subject, seq, keep)
@@ -419,7 +385,7 @@ def purge(
             text = f"{_count_text(number)} would be purged from {stream.name}"
             emit_text(settings, {"dry_run": True, "would_purge": number}, text)
             return
-        ask.confirm(f"Purge {_count_text(number)} from {stream.name}?", force=force)
+        Asker(settings).confirm(f"Purge {_count_text(number)} from {stream.name}?", force=force)
         purged = stream.purge(subject=subject, seq=seq, keep=keep)
         info = stream.info() if not settings.json else stream.cached_info
     emit_text(

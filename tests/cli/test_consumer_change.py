@@ -169,7 +169,6 @@ def test_the_report_of_all_consumers(jsm: Jsm, orders: Orders) -> None:
         info = orders.info(name)
         for key in ("num_pending", "num_ack_pending", "num_redelivered", "num_waiting"):
             assert rows[name][key] == info[key]
-    assert [rows[name]["mode"] for name in "ABP"] == ["pull", "pull", "push"]
     by_pending = jsm("con", "report", "--sort", "pending", "-j").ok().json
     assert by_pending[0]["name"] == "B"
     table = jsm("con", "report", "ORDERS", "--sort", "unprocessed").ok().out.splitlines()
