@@ -70,6 +70,8 @@ _LATE_REPLY_S: Final = 0.25
 #: Maximum delay between two attempts while the stream has too many open batches, in seconds.
 _MAX_RETRY_WAIT_S: Final = 2.0
 _NO_RESPONDERS: Final = 503
+#: Maximum number of subjects in the error for a batch that no stream stores.
+_MAX_NAMED: Final = 3
 _STATUS_LINE: Final = b"NATS/1.0\r\n"
 
 #: A message: subject, payload and, optionally, headers.
@@ -131,7 +133,7 @@ class AtomicBatchSender(MessageReceiver):
             if not where.startswith(reply):
                 continue  # a late reply to an earlier batch
             number = int(where[len(reply) :])
-            error = _reply_error(header, payload)
+            error = _reply_error(header, payload, self._subjects)
             if error is None:
                 if number == last:
                     return parse_pub_ack(payload)
@@ -169,12 +171,13 @@ class AtomicBatchSender(MessageReceiver):
         self._events.close(reason)
 
 
-def _reply_error(header: bytes, payload: bytes) -> Error | None:
+def _reply_error(header: bytes, payload: bytes, subjects: frozenset[bytes]) -> Error | None:
     """Return the error in a reply; ``None``: there is none."""
     if not payload:
         status = parse_status(header) if header else None
         no_responders = status is not None and status.code == _NO_RESPONDERS
-        return NoStreamResponseError("one of the batch's subjects") if no_responders else None
+        text = b", ".join(sorted(subjects)[:_MAX_NAMED]).decode()
+        return NoStreamResponseError(text) if no_responders else None
     answer = loads(payload)
     error = answer.get("error") if isinstance(answer, dict) else None
     return APIError.from_response(error) if isinstance(error, dict) else None

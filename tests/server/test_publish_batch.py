@@ -157,7 +157,7 @@ def test_what_a_batch_cannot_contain_is_refused_before_it_is_sent(
 def test_the_cause_of_a_refusal_is_raised(js: JetStream, target: Stream) -> None:
     """The first error is raised, not the one that the batch is incomplete."""
     name = target.name
-    with pytest.raises(NoStreamResponseError):
+    with pytest.raises(NoStreamResponseError, match=f"{name}.a, unknown.subject"):
         js.publish_batch([("unknown.subject", b""), (f"{name}.a", b"")])
     with pytest.raises(NoStreamResponseError):
         js.publish_batch([(f"{name}.a", b""), ("unknown.subject", b""), (f"{name}.b", b"")])
