@@ -24,7 +24,6 @@ from ..errors import (
     TimeoutError,
     TooManyResultsError,
 )
-from ..foreign_names import ForeignNames
 from ..headers import SCHEDULE
 from ..options import check_int
 from ..subjects import check_consumer_name, check_subject
@@ -58,7 +57,7 @@ _MAX_BATCH: Final = 10_000
 _DELETE_FAILED: Final = 10057
 
 
-class Stream(ForeignNames):
+class Stream:
     """
     A stream of the account.
 

@@ -1,4 +1,4 @@
-"""Names of nats-py and nats.go that do not exist here: the error says what to write."""
+"""Names of nats-py that do not exist here: the error says what to write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nats.js import JetStreamContext
 from nats.js.kv import KeyValue as NatsPyKeyValue
 from nats.js.object_store import ObjectStore as NatsPyObjectStore
 
-from jetstream_sync import Connection, JetStream, KeyValue, ObjectStore, Stream
+from jetstream_sync import Connection, JetStream, KeyValue, ObjectStore
 from jetstream_sync.foreign_names import FOREIGN_NAMES
 
 CLASSES = {
@@ -20,7 +20,6 @@ CLASSES = {
     "JetStream": JetStream,
     "KeyValue": KeyValue,
     "ObjectStore": ObjectStore,
-    "Stream": Stream,
 }
 #: Public in nats-py, and not for its users.
 INTERNAL = {"is_status_msg"}
@@ -55,7 +54,7 @@ def test_what_exists_is_not_explained(kind: str) -> None:
     assert set(FOREIGN_NAMES[kind]) & set(dir(CLASSES[kind])) == set()
 
 
-def test_the_error_says_what_to_write(nc: Connection, js: JetStream, stream: Stream) -> None:
+def test_the_error_says_what_to_write(nc: Connection, js: JetStream) -> None:
     """The text names the class, the attribute and its replacement; hasattr and dir do as usual."""
     store = js.create_object_store(bucket="NAMES")
     owners = {
@@ -63,7 +62,6 @@ def test_the_error_says_what_to_write(nc: Connection, js: JetStream, stream: Str
         "JetStream": js,
         "KeyValue": js.create_key_value(bucket="NAMES"),
         "ObjectStore": store,
-        "Stream": stream,
     }
     for kind, names in FOREIGN_NAMES.items():
         owner = owners[kind]
