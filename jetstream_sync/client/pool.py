@@ -71,7 +71,7 @@ class ServerPool:
     def has(self, address: ServerAddress) -> bool:
         """Return whether a server is still in the pool."""
         with self._lock:
-            return self._find(address) is not None
+            return any(entry.address == address for entry in self._entries)
 
     def replace_all(self, servers: tuple[ServerAddress, ...]) -> None:
         """Replace all servers; a server that was known before keeps its failures."""
@@ -89,53 +89,42 @@ class ServerPool:
     def failed(self, address: ServerAddress) -> None:
         """Count a failed attempt, and move the server to the end or remove it after too many."""
         with self._lock:
-            entry = self._find(address)
-            if entry is not None:
-                entry.failures += 1
-                self._move_to_end(entry)
+            entry = self._entry(address)
+            entry.failures += 1
+            self._move_to_end(entry)
 
     def lost(self, address: ServerAddress) -> None:
         """Move the server whose connection was lost to the end, so that the others are tried first."""
         with self._lock:
-            entry = self._find(address)
-            if entry is not None:
-                self._move_to_end(entry)
+            self._move_to_end(self._entry(address))
 
     def skipped(self, address: ServerAddress) -> None:
         """Move a server to the end that failed in the first round, which is not counted."""
         with self._lock:
-            entry = self._find(address)
-            if entry is not None:
-                self._entries.remove(entry)
-                self._entries.append(entry)
+            entry = self._entry(address)
+            self._entries.sort(key=lambda each: each is entry)
 
     def succeeded(self, address: ServerAddress) -> None:
         """Reset the failures of a server that accepted the connection."""
         with self._lock:
-            entry = self._find(address)
-            if entry is not None:
-                entry.failures = 0
-                entry.refusal = entry.last_failure = ""
+            entry = self._entry(address)
+            entry.failures = 0
+            entry.refusal = entry.last_failure = ""
 
     def refused(self, address: ServerAddress, text: str) -> bool:
         """Record that a server refused the login."""
         # Returns whether it did so before with the same text, and has not accepted the client since.
         with self._lock:
-            entry = self._find(address)
-            if entry is None:
-                return False
-            again = entry.refusal == text
-            entry.refusal = text
+            entry = self._entry(address)
+            again, entry.refusal = entry.refusal == text, text
             return again
 
     def is_new_failure(self, address: ServerAddress, reason: str) -> bool:
         """Record why a server failed; return whether the reason differs from the last one."""
         with self._lock:
-            entry = self._find(address)
-            if entry is None or entry.last_failure == reason:
-                return False
-            entry.last_failure = reason
-            return True
+            entry = self._entry(address)
+            is_new, entry.last_failure = entry.last_failure != reason, reason
+            return is_new and entry in self._entries
 
     def discovered(self, urls: tuple[str, ...], current: ServerAddress) -> list[ServerAddress]:
         """Add the servers that an INFO announced, and return those that were never known before."""
@@ -192,14 +181,16 @@ class ServerPool:
 
     # --- the lock is held ---------------------------------------------------------------------------
 
-    def _find(self, address: ServerAddress) -> _Entry | None:
-        return next((entry for entry in self._entries if entry.address == address), None)
+    def _entry(self, address: ServerAddress) -> _Entry:
+        """Return the entry of a server; a new one, which is not in the pool, if it was removed."""
+        return next((each for each in self._entries if each.address == address), _Entry(address))
 
     def _move_to_end(self, entry: _Entry) -> None:
         """Move a server to the end, or remove it if it has failed too often."""
-        self._entries.remove(entry)
-        if self._max_failures < 0 or entry.failures < self._max_failures:
-            self._entries.append(entry)
+        if entry in self._entries:
+            self._entries.remove(entry)
+            if self._max_failures < 0 or entry.failures < self._max_failures:
+                self._entries.append(entry)
 
 
 def _endpoint(address: ServerAddress) -> tuple[str, int]:

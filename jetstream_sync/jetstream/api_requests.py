@@ -386,6 +386,7 @@ _CLOCK_STEP: Final = timedelta(milliseconds=1)
 #: The release that brought each level of the API, where something here needs it.
 _LEVELS: Final = {1: (2, 11), 2: (2, 12), 4: (2, 14)}
 _OLDER: Final = "older than 2.11"
+_NOT_OURS: Final = "{} stays as it is: by the server's times it was not created by this call"
 
 
 #: The error code of a request with a field that the server does not know.
@@ -413,9 +414,25 @@ class EchoCheck:
             version = self._api.core.info.version
             raise self._error(refused, version, "nothing was changed") from error
 
-    def left_out(self, given: Record) -> dict[str, Release | None]:
-        """Return the fields that the server omitted in its reply, with the release that each requires."""
-        return fields_left_out(self._asked, given)
+    def verify(
+        self, given: Record, delete: Callable[[], None] | None = None, *, updated: bool = False
+    ) -> None:
+        """Raise `ServerTooOldError` if the server omitted fields in its reply."""
+        # `delete`: removes what the request made; ``None``: it updated something, or made nothing.
+        fields = fields_left_out(self._asked, given)
+        if not fields:
+            return
+        if delete is not None:
+            outcome = self._removed(delete)
+        else:
+            outcome = self._updated(fields) if updated else _NOT_OURS.format(self._what)
+        sender = server_release(getattr(given, "metadata", None))
+        version = self._api.core.info.version
+        if sender is not None:
+            version = ".".join(map(str, sender))
+        elif (release(version) or (2, 11)) >= (2, 11):
+            version = _OLDER  # another one than the one that we are connected to
+        raise self._error(fields, version, outcome)
 
     def is_new(self, created: datetime, now: datetime | None) -> bool:
         """Return whether something was made by this request, by the times in the answer."""
@@ -423,18 +440,6 @@ class EchoCheck:
         # server clocks differ, assume that it was not.
         took = timedelta(seconds=monotonic() - self._started) + _CLOCK_STEP
         return now is not None and -took <= now - created <= took
-
-    def refuse(
-        self, fields: dict[str, Release | None], given: Record, outcome: str
-    ) -> ServerTooOldError:
-        """Return the error for fields that were left out, with what became of the request."""
-        sender = server_release(getattr(given, "metadata", None))
-        version = self._api.core.info.version
-        if sender is not None:
-            version = ".".join(map(str, sender))
-        elif (release(version) or (2, 11)) >= (2, 11):
-            version = _OLDER  # another one than the one that we are connected to
-        return self._error(fields, version, outcome)
 
     @staticmethod
     def _error(fields: dict[str, Release | None], version: str, outcome: str) -> ServerTooOldError:
@@ -447,7 +452,7 @@ class EchoCheck:
             outcome=outcome,
         )
 
-    def removed(self, delete: Callable[[], None]) -> str:
+    def _removed(self, delete: Callable[[], None]) -> str:
         """Delete what the request made, and return a sentence about that."""
         try:
             delete()
@@ -455,15 +460,11 @@ class EchoCheck:
             return f"{self._what} was created without that and could not be removed: {error}"
         return f"{self._what}, created without that, was removed"
 
-    def updated(self, fields: dict[str, Release | None]) -> str:
+    def _updated(self, fields: dict[str, Release | None]) -> str:
         """Return a sentence about what an update did."""
         dropped = {path.partition(".")[0].partition("[")[0] for path in fields}
         taken = sorted(encode(self._asked).keys() - dropped - {"name", "durable_name"})
         return f"{self._what} was updated with the rest: {', '.join(taken) or 'nothing'}"
-
-    def found(self) -> str:
-        """Return a sentence about something that was there before, as it is."""
-        return f"{self._what} stays as it is: by the server's times it was not created by this call"
 
 
 def require_level(

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
@@ -103,14 +104,9 @@ def add_consumer(
     check = EchoCheck(api, f"consumer {name!r} of stream {stream!r}", config)
     with check.request():
         info = api.ask_for(ConsumerInfo, route, body, deadline)
-    if fields := check.left_out(info.config):
-        if action != UPDATE and (is_ours or check.is_new(info.created, info.ts)):
-            outcome = check.removed(lambda: delete_consumer(api, stream, name))
-        elif action == CREATE:
-            outcome = check.found()
-        else:
-            outcome = check.updated(fields)
-        raise check.refuse(fields, info.config, outcome)
+    made = action != UPDATE and (is_ours or check.is_new(info.created, info.ts))
+    delete = partial(delete_consumer, api, stream, name) if made else None
+    check.verify(info.config, delete, updated=action != CREATE)
     return info
 
 

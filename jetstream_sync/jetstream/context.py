@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from ..api.account import AccountInfo
@@ -215,15 +216,11 @@ class JetStream(
         check = EchoCheck(self._api, f"stream {name!r}", config)
         with check.request():
             info = info_of(self._api.ask(self._api.routes.to("STREAM.CREATE", name), body))
-        if fields := check.left_out(info.config):
-            # Messages that were published in the meantime are not deleted; those of a mirror or source are
-            # copies.
-            empty = bool(config.mirror or config.sources) or not info.state.messages
-            if empty and check.is_new(info.created, info.ts):
-                outcome = check.removed(lambda: self.delete_stream(name))
-            else:
-                outcome = check.found()
-            raise check.refuse(fields, info.config, outcome)
+        # Messages that were published in the meantime are not deleted; those of a mirror or source are
+        # copies.
+        empty = bool(config.mirror or config.sources) or not info.state.messages
+        is_ours = empty and check.is_new(info.created, info.ts)
+        check.verify(info.config, partial(self.delete_stream, name) if is_ours else None)
         return Stream(self._api, info)
 
     def _update(self, config: StreamConfig, pedantic: bool) -> Stream:
@@ -232,8 +229,7 @@ class JetStream(
         check = EchoCheck(self._api, f"stream {name!r}", config)
         with check.request():
             info = info_of(self._api.ask(self._api.routes.to("STREAM.UPDATE", name), body))
-        if fields := check.left_out(info.config):
-            raise check.refuse(fields, info.config, check.updated(fields))
+        check.verify(info.config, updated=True)
         return Stream(self._api, info)
 
     def _body(self, config: StreamConfig, pedantic: bool) -> dict[str, Any]:
@@ -501,9 +497,7 @@ class JetStream(
         check = EchoCheck(self._api, f"stream {name!r}", info.config)
         with check.request():
             restored = restore(self._api, info, data, timeout, final_timeout)
-        if fields := check.left_out(restored.config):
-            outcome = check.removed(lambda: self.delete_stream(name))
-            raise check.refuse(fields, restored.config, outcome)
+        check.verify(restored.config, partial(self.delete_stream, name))
         return Stream(self._api, restored)
 
     # --- publishing -----------------------------------------------------------------------------

@@ -589,9 +589,7 @@ class OrderedPushSubscription(PushSubscription):
         self._cursor.renew(self._api.deadline(), self._next_inbox)
         info = self._cursor.info
         assert info is not None
-        if fields := check.left_out(info.config):
-            outcome = check.removed(self._cursor.drop)
-            raise check.refuse(fields, info.config, outcome)
+        check.verify(info.config, self._cursor.drop)
         self._created = True
         heartbeat = self._config.idle_heartbeat
         assert heartbeat is not None
