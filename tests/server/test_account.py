@@ -14,11 +14,9 @@ from jetstream_sync import (
     Connection,
     ConsumerNotFoundError,
     InvalidOptionError,
-    InvalidResponseError,
     JetStream,
     JetStreamNotEnabledError,
     JetStreamNotEnabledForAccountError,
-    Msg,
     ServerTooOldError,
 )
 from jetstream_sync.server import NatsServer
@@ -37,23 +35,6 @@ def test_the_account_counts_its_streams_and_consumers(js: JetStream, stream_name
     assert after.memory - before.memory >= 1000
     assert after.storage == before.storage
     assert after.api.total > before.api.total
-
-
-def test_the_account_has_limits() -> None:
-    """The account info has the limits from the server's config."""
-    config = """
-    accounts { A {
-        jetstream { max_mem: 1000000, max_file: 2000000, max_streams: 3, max_consumers: 4 }
-        users: [ { user: a, password: a } ]
-    } }
-    """
-    with (
-        NatsServer(config=config) as server,
-        jetstream_sync.connect(server.url, user="a", password="a") as nc,
-    ):
-        limits = nc.jetstream().account_info().limits
-    assert (limits.max_memory, limits.max_storage) == (1_000_000, 2_000_000)
-    assert (limits.max_streams, limits.max_consumers) == (3, 4)
 
 
 def test_without_jetstream_every_call_says_so_at_once() -> None:
@@ -100,19 +81,6 @@ def test_the_contexts_timeout_ends_the_wait(nc: Connection, timeout: float | tim
     with within(1), pytest.raises(TimeoutError):
         js.account_info()
     assert time.monotonic() - began >= 0.1
-
-
-@pytest.mark.parametrize("answer", [b"", b"hello", b"[]", b"17", b'{"memory": "much"}'])
-def test_an_answer_that_makes_no_sense_is_an_error(nc: Connection, answer: bytes) -> None:
-    """A reply that is not valid JSON of the API is an error, and the connection stays usable."""
-
-    def respond(message: Msg) -> None:
-        message.respond(answer)
-
-    nc.subscribe("odd.API.>", cb=respond)
-    with pytest.raises(InvalidResponseError):
-        nc.jetstream(prefix="odd.API").account_info()
-    assert nc.jetstream().account_info().limits is not None
 
 
 # --- the hook, and the required level ---------------------------------------------------------------

@@ -160,32 +160,6 @@ def test_a_message_is_settled_once(
     assert nc.stats["out_msgs"] == sent
 
 
-@pytest.mark.parametrize(
-    "receive",
-    [
-        lambda js, name: js.subscribe(name, manual_ack=True).next_msg(5),
-        lambda js, name: js.pull_subscribe(name, "P").fetch(1)[0],
-        lambda js, name: js.create_consumer(name, durable_name="F").fetch(1)[0],
-    ],
-    ids=["subscribe", "pull_subscribe", "fetch"],
-)
-def test_a_second_acknowledgement_raises_however_the_message_was_received(
-    js: JetStream,
-    nc: Connection,
-    stream: Stream,
-    receive: Callable[[JetStream, str], JetStreamMsg],
-) -> None:
-    """A second acknowledgement is never sent and never ignored: the deviation from ADR-15."""
-    msg = receive(js, stream.name)
-    msg.ack_sync()
-    nc.flush()
-    sent = nc.stats["out_msgs"]
-    with pytest.raises(MsgAlreadyAckdError):
-        msg.nak()
-    nc.flush()
-    assert nc.stats["out_msgs"] == sent
-
-
 def test_progress_may_be_reported_any_number_of_times(
     consumer: PullConsumer, wire: Subscription
 ) -> None:

@@ -14,7 +14,6 @@ from rawnats import RawClient
 from jetstream_sync import (
     APIError,
     BadRequestError,
-    BadSubjectError,
     Connection,
     ConsumerConfig,
     ConsumerDoesNotExistError,
@@ -68,22 +67,6 @@ def test_a_consumer_is_created_with_its_config(stream: Stream, nats_server: Nats
     assert (config["max_deliver"], config["max_ack_pending"]) == (5, 7)
     assert config["metadata"]["team"] == "a"
     assert consumer.cached_info.config.backoff == [timedelta(seconds=0.5), timedelta(seconds=2)]
-
-
-def test_the_context_has_the_methods_of_the_stream(js: JetStream, stream: Stream) -> None:
-    """The methods of a stream exist on the context, with the name of the stream."""
-    name = stream.name
-    made = js.create_consumer(name, durable_name="a", description="one")
-    assert stream.get_consumer("a").cached_info.config == made.cached_info.config
-    js.update_consumer(name, replace(made.cached_info.config, description="two"))
-    assert js.get_consumer(name, "a").cached_info.config.description == "two"
-    js.create_or_update_consumer(name, durable_name="b")
-    assert js.consumer_names(name) == stream.consumer_names() == ["a", "b"]
-    listed = [info.name for info in js.list_consumers(name)]
-    assert listed == [info.name for info in stream.list_consumers()] == ["a", "b"]
-    js.delete_consumer(name, "a")
-    stream.delete_consumer("b")
-    assert stream.consumer_names() == []
 
 
 def test_a_consumer_without_a_name_is_ephemeral(stream: Stream) -> None:
@@ -199,17 +182,6 @@ def test_a_single_filter_is_in_the_route(
     assert {key: config.get(key) for key in fields} == fields
 
 
-def test_a_filter_selects(js: JetStream, stream: Stream) -> None:
-    """A consumer counts only messages that match its filters."""
-    for subject in ("a.1", "a.2", "b.1", "c.1"):
-        js.publish(f"{stream.name}.{subject}", b"x")
-    one = stream.create_consumer(durable_name="one", filter_subject=f"{stream.name}.a.*")
-    two = stream.create_consumer(
-        durable_name="two", filter_subjects=[f"{stream.name}.a.*", f"{stream.name}.b.>"]
-    )
-    assert (one.info().num_pending, two.info().num_pending) == (2, 3)
-
-
 def test_filters_that_overlap_are_refused(stream: Stream) -> None:
     """Overlapping filters are refused by the server, and no consumer is created."""
     with within(1), pytest.raises(APIError):
@@ -259,24 +231,7 @@ def test_a_consumer_that_is_not_there(stream: Stream) -> None:
         assert caught.value.code == 404
 
 
-def test_a_consumer_that_was_deleted_is_gone(stream: Stream) -> None:
-    """After a consumer was deleted, its `info` raises."""
-    consumer = stream.create_consumer(durable_name="a")
-    stream.delete_consumer("a")
-    with within(1), pytest.raises(ConsumerNotFoundError):
-        consumer.info()
-
-
 # --- what is refused before anything is sent ----------------------------------------------------
-
-
-@pytest.mark.parametrize("subject", ["", "a b", "a..b", "a.>.b", "a\r\nb"])
-def test_a_bad_filter_is_refused_here(unanswered: JetStream, subject: str) -> None:
-    """A filter becomes part of the request's subject, so it is checked."""
-    with pytest.raises(BadSubjectError):
-        unanswered.create_consumer("S", name="C", filter_subject=subject)
-    with pytest.raises(BadSubjectError):
-        unanswered.create_consumer("S", name="C", filter_subjects=["a", subject])
 
 
 @pytest.mark.parametrize(

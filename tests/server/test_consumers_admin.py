@@ -196,22 +196,6 @@ def test_only_a_group_of_the_consumer_is_unpinned(js: JetStream, stream: Stream)
 # --- older servers --------------------------------------------------------------------------------
 
 
-@pytest.mark.server("<2.14")
-def test_an_old_server_cannot_reset(stream: Stream) -> None:
-    """A server that cannot reset consumers is not asked; the error names the required version."""
-    stream.create_consumer(durable_name="a")
-    with pytest.raises(ServerTooOldError, match=r"2\.14"):
-        stream.reset_consumer("a")
-
-
-@pytest.mark.server("<2.11")
-def test_an_old_server_cannot_unpin(stream: Stream) -> None:
-    """A server that cannot unpin is not asked; the error names the required version."""
-    stream.create_consumer(durable_name="a")
-    with pytest.raises(ServerTooOldError, match=r"2\.11"):
-        stream.unpin_consumer("a", "A")
-
-
 def test_the_server_of_the_consumer_counts(nc: Connection) -> None:
     """The version of the server that has the consumer counts, not of the connected one."""
     body = (

@@ -208,14 +208,6 @@ def test_no_echo(nc: Connection, nats_server: NatsServer, subject: str) -> None:
         assert sub.next_msg(5).data == b"other"
 
 
-def test_a_hundred_thousand_messages_in_order(nc: Connection, subject: str) -> None:
-    """The messages of one publisher arrive in order, and none is missing."""
-    with nc.subscribe(subject) as sub:
-        for number in range(100_000):
-            nc.publish(subject, b"%d" % number)
-        assert read(sub, 100_000) == [b"%d" % number for number in range(100_000)]
-
-
 def test_stats_count_messages_and_bytes(nats_server: NatsServer, subject: str) -> None:
     """The statistics count messages, and the bytes of headers and payloads, in and out."""
     block = len(b"NATS/1.0\r\nA: b\r\n\r\n")
@@ -231,22 +223,6 @@ def test_stats_count_messages_and_bytes(nats_server: NatsServer, subject: str) -
         assert (stats["reconnects"], stats["errors_received"]) == (0, 0)
         assert (first.delivered, second.pending_msgs) == (2, 2)
         assert first.pending_bytes == 5 + 3 + block
-
-
-def test_pending_bytes_fall_when_messages_are_read(nc: Connection, subject: str) -> None:
-    """Each message that is read takes its bytes with it, however the messages arrived."""
-    sub = nc.subscribe(subject)
-    sizes = [1, 20, 300, 7, 40]
-    for size in sizes:
-        nc.publish(subject, bytes(size))
-    nc.flush(5)
-    nc.publish(subject, bytes(1000))
-    nc.flush(5)
-    for read_so_far in range(len(sizes) + 1):
-        assert sub.pending_bytes == sum(sizes[read_so_far:]) + 1000
-        assert sub.pending_msgs == len(sizes) + 1 - read_so_far
-        sub.next_msg(5)
-    assert (sub.pending_bytes, sub.pending_msgs) == (0, 0)
 
 
 def test_pending_bytes_fall_as_a_callback_works(nc: Connection, subject: str) -> None:
@@ -280,14 +256,6 @@ def test_next_msg_gives_up_in_time(nc: Connection, subject: str, timeout: float)
         assert timeout <= time.monotonic() - began < timeout + 0.5 + STALL
         assert isinstance(caught.value, builtins.TimeoutError)
         assert isinstance(caught.value, jetstream_sync.Error)
-
-
-def test_next_msg_with_timeout_0_takes_what_is_there(nc: Connection, subject: str) -> None:
-    """A timeout of 0 returns a message that has arrived, or raises at once."""
-    with nc.subscribe(subject) as sub:
-        nc.publish(subject, b"here")
-        nc.flush(5)
-        assert sub.next_msg(0).data == b"here"
 
 
 @pytest.mark.parametrize("timeout", [None, 20])
@@ -435,20 +403,6 @@ def test_callbacks_run_on_a_thread_of_their_own(nc: Connection, subject: str) ->
     assert len(set(threads)) == 1
     sub.unsubscribe()
     wait_until(lambda: not threads[0].is_alive())
-
-
-def test_a_slow_callback_holds_up_no_other(nc: Connection, subject: str) -> None:
-    """While one callback is busy, other subscriptions get their messages."""
-    go_on = threading.Event()
-    got: list[bytes] = []
-    nc.subscribe(f"{subject}.slow", cb=lambda _: go_on.wait(10))
-    nc.subscribe(f"{subject}.fast", cb=lambda msg: got.append(msg.data))
-    nc.publish(f"{subject}.slow", b"")
-    nc.publish(f"{subject}.fast", b"x")
-    try:
-        wait_until(lambda: got == [b"x"])
-    finally:
-        go_on.set()
 
 
 def test_a_callback_that_raises_is_reported(reports: Reports, subject: str) -> None:

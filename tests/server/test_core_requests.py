@@ -180,47 +180,6 @@ def test_a_callback_may_ask(nc: Connection, subject: str) -> None:
     assert nc.request(f"{subject}.outer", b"x", 5).data == b"x inner outer"
 
 
-@pytest.mark.parametrize("timeout", [30, None])
-def test_closing_wakes_waiting_requests(
-    nats_server: NatsServer, other: Connection, subject: str, timeout: float | None
-) -> None:
-    """A thread that waits for a reply when the connection is closed gets `ConnectionClosedError`."""
-    questions = other.subscribe(subject)
-    other.flush(5)
-    nc = jetstream_sync.connect(nats_server.url)
-    with ThreadPoolExecutor(4) as pool:
-        waiting = [pool.submit(nc.request, subject, b"", timeout) for _ in range(4)]
-        for _ in waiting:
-            questions.next_msg(5)
-        nc.close()
-        for each in waiting:
-            assert isinstance(each.exception(5), ConnectionClosedError)
-
-
-def test_asking_after_the_end(nats_server: NatsServer, subject: str) -> None:
-    """A request on a closed connection raises `ConnectionClosedError` at once."""
-    for asked_before in (True, False):
-        nc = jetstream_sync.connect(nats_server.url)
-        if asked_before:
-            with pytest.raises(NoRespondersError):
-                nc.request(subject, b"", 5)
-        nc.close()
-        with pytest.raises(ConnectionClosedError):
-            nc.request(subject, b"", None)
-
-
-def test_it_waits_without_a_timeout(nc: Connection, other: Connection, subject: str) -> None:
-    """With a timeout of ``None`` a request waits until the reply arrives."""
-    questions = other.subscribe(subject)
-    other.flush(5)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(nc.request, subject, b"", None)
-        msg = questions.next_msg(5)
-        assert not waiting.done()
-        msg.respond(b"at last")
-        assert waiting.result(5).data == b"at last"
-
-
 def test_closing_while_many_ask(nats_server: NatsServer, other: Connection, subject: str) -> None:
     """A close during many requests leaves no thread waiting: each gets a reply or an error."""
     other.subscribe(subject, cb=lambda msg: msg.respond(msg.data))

@@ -11,7 +11,6 @@ from jetstream_sync import (
     InvalidOptionError,
     JetStream,
     KeyNotFoundError,
-    ServerTooOldError,
     WrongStreamError,
 )
 from jetstream_sync.api.stream import StreamSource, SubjectTransform
@@ -144,11 +143,3 @@ def test_a_stream_without_counters_is_refused(
         js.publish(f"{counters.stream}.a", b"")
     with pytest.raises(CounterError):
         js.publish(f"{stream_name}_plain", headers={"Nats-Incr": "1"})
-
-
-@pytest.mark.server("<2.12")
-def test_an_old_server_creates_no_stream_with_counters(js: JetStream, stream_name: str) -> None:
-    """The stream is not left behind without counters."""
-    with pytest.raises(ServerTooOldError):
-        js.create_stream(name=stream_name, subjects=[stream_name], allow_msg_counter=True)
-    assert js.stream_names() == []

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import socket
-import struct
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
+from fix_server import break_link
 from fix_threads import SCALE, wait_until
 from fix_tls import Certificates
 
@@ -45,103 +44,34 @@ def join(one: socket.socket, other: socket.socket) -> None:
     threading.Thread(target=relay, args=(one, other), daemon=True).start()
 
 
-class SocksProxy:
-    """A SOCKS5 proxy (RFC 1928) that supports CONNECT to a name, and one invented host."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        #: The hosts and ports that clients asked for.
-        self.asked: list[tuple[str, int]] = []
-        self._open: list[socket.socket] = []
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                self._open.append(client)
-                threading.Thread(target=self._shake_hands, args=(client,), daemon=True).start()
-
-    def _shake_hands(self, client: socket.socket) -> None:
-        with client.makefile("rb", buffering=0) as stream:
-            assert stream.read(3) == b"\x05\x01\x00"
-            client.sendall(b"\x05\x00")
-            assert stream.read(4) == b"\x05\x01\x00\x03"
-            host = stream.read(stream.read(1)[0]).decode()
-            (port,) = struct.unpack("!H", stream.read(2))
-        self.asked.append((host, port))
-        if host != "nats.invalid":
-            client.sendall(b"\x05\x04\x00\x01" + bytes(6))  # host unreachable
-            client.close()
-            return
-        target = socket.create_connection(("127.0.0.1", self._target), 5)
-        client.sendall(b"\x05\x00\x00\x01" + bytes(6))
-        join(client, target)
-
-    def cut(self) -> None:
-        """Break every connection."""
-        broken, self._open = self._open, []
-        for each in broken:
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._listener.close()
-        self.cut()
-
-
-def through(proxy_port: int) -> Callable[[str, int, float], socket.socket]:
-    """Return a dialer that connects through a SOCKS5 proxy."""
+def test_a_connection_through_a_dialer_comes_back_through_it(nats_server: NatsServer) -> None:
+    """The dialer gets the host as written, and is called again at each reconnect."""
+    asked: list[tuple[str, int]] = []
 
     def dial(host: str, port: int, timeout: float) -> socket.socket:
         assert 0 < timeout <= 2
-        connected = socket.create_connection(("127.0.0.1", proxy_port), timeout)
-        connected.sendall(b"\x05\x01\x00")
-        assert connected.recv(2) == b"\x05\x00"
-        name = host.encode()
-        request = b"\x05\x01\x00\x03" + bytes([len(name)]) + name + struct.pack("!H", port)
-        connected.sendall(request)
-        answer = connected.recv(10)
-        if answer[1:2] != b"\x00":
-            connected.close()
-            raise ConnectionRefusedError(f"SOCKS error {answer[1]}")
-        return connected
+        asked.append((host, port))
+        return socket.create_connection(("127.0.0.1", nats_server.port), timeout)
 
-    return dial
-
-
-@pytest.fixture
-def proxy(nats_server: NatsServer) -> Iterator[SocksProxy]:
-    """A SOCKS5 proxy in front of the shared server, which is nats.invalid to it."""
-    made = SocksProxy(nats_server.port)
-    yield made
-    made.close()
-
-
-def test_a_connection_through_socks_comes_back_through_socks(proxy: SocksProxy) -> None:
-    """The dialer gets the host as written, and is called again at each reconnect."""
-    with jetstream_sync.connect(
-        "nats://nats.invalid:4333", dialer=through(proxy.port), **QUICK
-    ) as nc:
-        assert proxy.asked == [("nats.invalid", 4333)]
+    with jetstream_sync.connect("nats://nats.invalid:4333", dialer=dial, **QUICK) as nc:
         assert nc.connected_url == "nats://nats.invalid:4333"
-        sub = nc.subscribe("socks")
-        nc.publish("socks", bytes(500_000))
-        assert len(sub.next_msg(5 * SCALE).data) == 500_000
-        for times in (2, 3):
-            proxy.cut()
-            wait_until(lambda: nc.stats["reconnects"] == times - 1 and nc.is_connected)  # noqa: B023
-            assert proxy.asked[:times] == [("nats.invalid", 4333)] * times
-            nc.publish("socks", b"%d" % times)
-            assert sub.next_msg(5 * SCALE).data == b"%d" % times
+        sub = nc.subscribe("dialed")
+        for times in (1, 2, 3):
+            assert asked == [("nats.invalid", 4333)] * times
+            nc.publish("dialed", bytes(500_000))
+            assert len(sub.next_msg(5 * SCALE).data) == 500_000
+            break_link(nc)
 
 
-def test_a_host_that_the_proxy_cannot_reach(proxy: SocksProxy) -> None:
+def test_a_host_that_the_dialer_cannot_reach(nats_server: NatsServer) -> None:
     """An OSError of the dialer counts as that of the server, and the next server is tried."""
-    dial = through(proxy.port)
-    with pytest.raises(NoServersError, match="SOCKS error 4"):
+
+    def dial(host: str, port: int, timeout: float) -> socket.socket:
+        if host == "other.invalid":
+            raise ConnectionRefusedError(f"no route to {host}:{port}")
+        return socket.create_connection(("127.0.0.1", nats_server.port), timeout)
+
+    with pytest.raises(NoServersError, match="no route to other.invalid:4222"):
         jetstream_sync.connect("nats://other.invalid", dialer=dial)
     servers = ["nats://other.invalid", "nats://nats.invalid"]
     with jetstream_sync.connect(servers, dialer=dial, dont_randomize=True) as nc:

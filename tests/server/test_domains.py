@@ -15,7 +15,6 @@ import jetstream_sync
 from jetstream_sync import (
     Connection,
     Error,
-    InvalidOptionError,
     JetStream,
     JetStreamNotEnabledError,
     MessageNotFoundError,
@@ -154,20 +153,6 @@ def test_where_there_is_no_jetstream(hub: NatsServer, where: dict[str, str]) -> 
         with pytest.raises(JetStreamNotEnabledError):
             js.create_stream(name="S")
         assert time.monotonic() - began < 1
-
-
-def test_a_domain_and_a_prefix_exclude_each_other(hub: NatsServer) -> None:
-    """Both together, or an invalid one, are refused when the context is created."""
-    with jetstream_sync.connect(hub.url) as nc:
-        for where in (
-            {"domain": "hub", "prefix": "acme.JS.API"},
-            {"domain": "a.b"},
-            {"domain": ""},
-            {"prefix": "a.*"},
-            {"prefix": ""},
-        ):
-            with pytest.raises(InvalidOptionError):
-                nc.jetstream(**where)  # type: ignore[arg-type]
 
 
 def free_port() -> int:

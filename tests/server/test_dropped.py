@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -198,24 +197,3 @@ def test_a_child_that_drops_it_does_nothing(nats_server: NatsServer) -> None:
     in_child(check)
     held[0].flush(5 * SCALE)
     held[0].close()
-
-
-_FORGETS = """
-import sys, warnings
-import jetstream_sync
-nc = jetstream_sync.connect(sys.argv[1])
-nc.publish("exit")
-js = nc.jetstream()
-"""
-
-
-def test_the_end_of_a_program_is_quiet(nats_server: NatsServer) -> None:
-    """A program that ends with an open connection ends at once, without output."""
-    done = subprocess.run(
-        [sys.executable, "-W", "always::ResourceWarning", "-c", _FORGETS, nats_server.url],
-        capture_output=True,
-        text=True,
-        timeout=30 * SCALE,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")

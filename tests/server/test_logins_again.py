@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from fix_jwt import Operator, User
-from fix_proxy import Listener, ScriptedPeer
 from fix_threads import wait_until
 from typing_extensions import Self
 
@@ -190,18 +189,17 @@ def test_fresh_credentials_when_a_jwt_runs_out(jwt_server, operator, tmp_path):
     )
     with keeper, nc:
         with Ids(nc) as ids:
-            for times in (1, 2):
-                wait_until(lambda times=times: is_back(nc, times), 8)
-                event = events.get(timeout=5)
-                assert isinstance(event.error, AuthenticationExpiredError)
-                before = len(ids.acknowledged)
-                wait_until(lambda before=before: len(ids.acknowledged) > before + 5, 10)
+            wait_until(lambda: is_back(nc, 1), 8)
+            event = events.get(timeout=5)
+            assert isinstance(event.error, AuthenticationExpiredError)
+            before = len(ids.acknowledged)
+            wait_until(lambda: len(ids.acknowledged) > before + 5, 10)
         nc.close()  # not in the middle of the next expiry
-        assert len(made) >= 3
+        assert len(made) >= 2
         count = stream.info().state.messages
         stored = {int(msg.data) for msg in stream.ordered_consumer().fetch(count, timeout=10)}
         assert set(ids.acknowledged) <= stored
-        assert len(ids.acknowledged) > 10
+        assert len(ids.acknowledged) > 5
         keeper.jetstream().delete_stream("NUMBERS")
 
 
@@ -217,24 +215,6 @@ def test_credentials_that_have_run_out_for_good(jwt_server, operator, tmp_path):
         assert isinstance(nc.last_error, AuthorizationError)
         kinds = {type(reported.get(timeout=5)) for _ in range(2)}
         assert kinds <= {AuthorizationError, AuthenticationExpiredError}
-
-
-def test_ignore_auth_error_abort_continues(jwt_server, operator, tmp_path):
-    """With ``ignore_auth_error_abort`` the attempts continue until the file is renewed."""
-    creds = operator.creds(tmp_path, lifetime=timedelta(seconds=2))
-    refusals = []
-    nc = jetstream_sync.connect(
-        jwt_server.url,
-        user_credentials=creds,
-        error_cb=refusals.append,
-        ignore_auth_error_abort=True,
-        **QUICK,
-    )
-    with nc:
-        wait_until(lambda: jwt_server.log().count("authentication error") > 3, 8)
-        assert not nc.is_closed
-        operator.creds(tmp_path)
-        wait_until(lambda: is_back(nc, 1))
 
 
 @pytest.fixture
@@ -271,63 +251,6 @@ def test_fresh_credentials_when_a_user_is_revoked(own_operator):
         assert isinstance(event.error, AuthenticationExpiredError)
         assert "Revoked" in str(event.error)
         wait_until(lambda: is_back(nc, 1))
-
-
-def test_a_whole_account_may_run_out():
-    """The server's text for an expired account has the same effect."""
-    expired = b"-ERR 'Account Authentication Expired'\r\n"
-    events: SimpleQueue[ConnectionEvent] = SimpleQueue()
-
-    def play(peer: ScriptedPeer) -> None:
-        peer.handshake()
-        if server.clients == 1:
-            peer.send(expired)
-            peer.close()
-
-    with (
-        Listener(play) as server,
-        jetstream_sync.connect(server.url, disconnected_cb=events.put, **QUICK) as nc,
-    ):
-        assert isinstance(events.get(timeout=5).error, AuthenticationExpiredError)
-        wait_until(lambda: is_back(nc, 1))
-        nc.close()
-
-
-def test_a_login_resets_the_count_of_refusals():
-    """A successful login resets the count of refusals: logins may expire again."""
-    expired = b"-ERR 'User Authentication Expired'\r\n"
-
-    def play(peer: ScriptedPeer) -> None:
-        peer.handshake()
-        if server.clients <= 4:
-            peer.send(expired)
-            peer.close()
-
-    with Listener(play) as server, jetstream_sync.connect(server.url, **QUICK) as nc:
-        wait_until(lambda: is_back(nc, 4))
-        nc.close()
-
-
-def test_another_refusal_in_between_starts_the_count_again():
-    """Only the same refusal twice in a row closes the connection."""
-    words = [b"Authorization Violation", b"Authentication Timeout", b"Authorization Violation"]
-
-    def play(peer: ScriptedPeer) -> None:
-        said = server.clients - 2
-        if 0 <= said < len(words):
-            peer.send(b"INFO {}\r\n")
-            peer.line()
-            peer.send(b"-ERR '%b'\r\n" % words[said])
-            peer.close()
-        else:
-            peer.handshake()
-            if said < 0:
-                peer.close()
-
-    with Listener(play) as server, jetstream_sync.connect(server.url, **QUICK) as nc:
-        wait_until(lambda: is_back(nc, 1))
-        nc.close()
-    assert server.clients == 5
 
 
 def test_two_servers_with_one_that_refuses():

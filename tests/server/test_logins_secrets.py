@@ -7,7 +7,7 @@ import logging
 import pickle
 import secrets
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
@@ -190,7 +190,6 @@ def test_the_recorder_finds_secrets():
 
 # --- failures -------------------------------------------------------------------------------------
 
-Play = Callable[[ScriptedPeer], object]
 INFO = b'INFO {"nonce": "bm9uY2U", "auth_required": true, "headers": true}\r\n'
 
 
@@ -389,19 +388,3 @@ def test_pickles(tmp_path, watch, protocol):
             watch.saw(thing)
             watch.saw(pickle.dumps(thing, protocol))
         watch.nothing_secret(url)
-
-
-def test_what_survives_a_pickle_and_what_does_not(tmp_path, watch):
-    """Files and functions work after unpickling; a removed secret is an error of connect."""
-    lost = {"password", "token", "seed", "no seed", "key of TLS", "headers"}
-    for name, login in all_logins(tmp_path).items():
-        options = ConnectionOptions.of(parse_servers("127.0.0.1:1"), login)
-        if name not in lost:
-            assert pickle.loads(pickle.dumps(options)) == options
-            continue
-        again = pickle.loads(pickle.dumps(options))
-        given = {option: getattr(again, option) for option in login}
-        with pytest.raises(InvalidOptionError, match="secrets are not pickled") as caught:
-            jetstream_sync.connect("nats://127.0.0.1:1", **given)
-        watch.saw(caught.value)
-        watch.nothing_secret(name)

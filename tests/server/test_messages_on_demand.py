@@ -14,8 +14,6 @@ import jetstream_sync
 from jetstream_sync import (
     Connection,
     ConnectionClosedError,
-    ConsumerDeletedError,
-    ConsumerNotFoundError,
     InvalidOptionError,
     IteratorClosedError,
     JetStream,
@@ -157,33 +155,6 @@ def test_a_request_after_the_end_raises_the_reason(
     alone.close()
     with pytest.raises(ConnectionClosedError):
         other.request(1)
-
-
-def test_a_consumer_that_was_deleted_meanwhile_is_noticed(
-    js: JetStream, consumer: PullConsumer
-) -> None:
-    """If the consumer is deleted while nothing is requested, the next request ends the iterator."""
-    with consumer.messages(on_demand=True) as messages:
-        messages.request(1)
-        fill(js, 1)
-        assert take(messages, 1) == [0]
-        js.delete_consumer("S", "C")
-        messages.request(1)
-        with pytest.raises((ConsumerNotFoundError, ConsumerDeletedError)):
-            messages.next(10 * SCALE)
-
-
-def test_a_large_request_is_split(js: JetStream) -> None:
-    """More messages than the consumer's ``max_batch`` are requested in several steps."""
-    js.create_stream(name="S", subjects=["s"])
-    consumer = js.create_consumer("S", durable_name="C", max_batch=10)
-    fill(js, 40)
-    with consumer.messages(on_demand=True) as messages:
-        messages.request(25)
-        assert take(messages, 25) == list(range(25))
-        with pytest.raises(TimeoutError):
-            messages.next(0.2)
-    assert delivered(consumer) == 25
 
 
 def test_many_threads_request_and_take(js: JetStream, consumer: PullConsumer) -> None:

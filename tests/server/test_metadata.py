@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
-
 import pytest
 
 import jetstream_sync
-from jetstream_sync import Connection, JetStream, JetStreamMsg, NotJSMessageError, Stream
+from jetstream_sync import JetStream, Stream
 from jetstream_sync.durations import time_to_ns
 from jetstream_sync.server import NatsServer
 
@@ -36,28 +34,6 @@ def test_metadata_says_where_a_message_stands(stream: Stream) -> None:
     assert [each.num_pending for each in facts] == [2, 1, 0]
 
 
-def test_the_time_is_exact_to_the_nanosecond(stream: Stream) -> None:
-    """``timestamp_ns`` is the time at which the stream stored the message, in nanoseconds."""
-    for msg in stream.create_consumer(durable_name="C").fetch(5):
-        stored = stream.get_msg(msg.metadata.stream_seq)
-        assert msg.metadata.timestamp_ns == time_to_ns(stored.time)
-        micros = timedelta(microseconds=msg.metadata.timestamp_ns // 1000)
-        assert msg.metadata.timestamp == datetime(1970, 1, 1, tzinfo=timezone.utc) + micros
-        assert abs(datetime.now(timezone.utc) - msg.metadata.timestamp) < timedelta(minutes=1)
-
-
-def test_a_redelivery_counts(stream: Stream) -> None:
-    """Each delivery has the next consumer sequence, and the delivery count increases."""
-    consumer = stream.create_consumer(durable_name="C")
-    msg = consumer.fetch(5)[0]
-    for count in range(2, 5):
-        msg.nak()
-        msg = consumer.next()
-        facts = msg.metadata
-        assert (facts.stream_seq, facts.num_delivered) == (1, count)
-        assert facts.consumer_seq == 4 + count
-
-
 @pytest.mark.server(">=2.14")
 def test_the_second_form_of_the_reply_is_read_and_answered() -> None:
     """The form of ``$JS.ACK`` with domain and account has the same metadata, and acks work."""
@@ -80,35 +56,3 @@ def test_the_second_form_of_the_reply_is_read_and_answered() -> None:
         assert consumer.next().metadata.num_delivered == 2
         with stream.ordered_consumer().messages() as messages:
             assert [int(messages.next(5).data) for _ in range(20)] == list(range(20))
-
-
-@pytest.mark.server(">=2.14")
-def test_the_second_form_without_a_domain() -> None:
-    """A server without a domain sends an underscore, which means none."""
-    flags = "feature_flags { js_ack_fc_v2: true }"
-    with NatsServer(config=flags) as server, jetstream_sync.connect(server.url) as nc:
-        js = nc.jetstream()
-        stream = js.create_stream(name="S", subjects=["s"], storage="memory")
-        js.publish("s")
-        msg = stream.create_consumer(durable_name="C").next()
-    assert msg.reply.startswith("$JS.ACK._.")
-    assert msg.metadata.domain is None
-    assert msg.metadata.stream == "S"
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        b"",
-        b"_INBOX.abc",
-        b"$JS.ACK.S.C.1.2.3.4",
-        b"$JS.ACK.S.C.1.2.3.4.x",
-        b"$JS.ACK.d.h.S.C.1.2.3.4",
-        b"$JS.FC.S.C.1.2.3.4.5",
-    ],
-)
-def test_other_messages_have_no_metadata(nc: Connection, reply: bytes) -> None:
-    """A reply subject of another form is a `NotJSMessageError`."""
-    msg = JetStreamMsg((b"s", reply, b"", b""), nc._core)
-    with pytest.raises(NotJSMessageError):
-        _ = msg.metadata

@@ -67,30 +67,6 @@ def test_a_started_server_answers_with_its_version_and_jetstream_on() -> None:
         assert "error" not in raw.api("INFO")
 
 
-def test_jetstream_can_be_off() -> None:
-    """With jetstream=False the JetStream API has no responders."""
-    with NatsServer(jetstream=False) as server, RawClient(server.port) as raw:
-        assert "jetstream" not in raw.info
-        assert raw.request("$JS.API.INFO") == b"NATS/1.0 503"
-
-
-def test_starting_a_running_server_changes_nothing(fresh_server: NatsServer) -> None:
-    """start() of a running server returns it unchanged."""
-    pid = fresh_server.pid
-    assert fresh_server.start() is fresh_server
-    assert fresh_server.pid == pid
-
-
-def test_servers_take_different_ports_and_stores() -> None:
-    """Two servers do not share anything."""
-    with NatsServer() as one, NatsServer() as other:
-        assert one.port != other.port
-        assert one.store_dir != other.store_dir
-        store_three(one)
-        with RawClient(other.port) as raw:
-            assert raw.api("STREAM.NAMES")["total"] == 0
-
-
 def test_config_text_reaches_the_server() -> None:
     """The text is the server's configuration, except for what the class sets itself."""
     config = 'max_payload: 4096\nport: 1\nlog_file: "/nowhere/at/all"\njetstream {domain: hub}\n'
@@ -240,16 +216,6 @@ def test_a_server_cannot_be_pickled() -> None:
 
 
 # --- stopping and starting again --------------------------------------------------------------
-
-
-def test_restart_keeps_port_and_data(fresh_server: NatsServer) -> None:
-    """After restart() another process serves the same data on the same port."""
-    store_three(fresh_server)
-    port, pid = fresh_server.port, fresh_server.pid
-    fresh_server.restart()
-    assert fresh_server.port == port
-    assert fresh_server.pid != pid
-    assert stored(fresh_server) == 3
 
 
 def test_stopped_and_started_again_the_data_is_there(fresh_server: NatsServer) -> None:
@@ -496,22 +462,8 @@ def test_ctrl_c_in_the_terminal_does_not_reach_the_server() -> None:
 # --- cluster ----------------------------------------------------------------------------------
 
 
-def test_a_cluster_takes_replicated_streams(cluster: NatsCluster) -> None:
-    """In a ready cluster a stream with three replicas can be created through any server."""
-    assert len(cluster.urls) == len(set(cluster.urls)) == 3
-    for server in cluster.servers:
-        with RawClient(server.port) as raw:
-            assert raw.info["cluster"] == "cluster"
-            name = f"FROM_{raw.info['server_name'].replace('-', '_')}"
-            answer = raw.api(
-                f"STREAM.CREATE.{name}", name=name, subjects=[name.lower()], num_replicas=3
-            )
-            assert "error" not in answer
-            assert len(answer["cluster"]["replicas"]) == 2
-
-
-def test_a_cluster_survives_the_loss_of_its_leader(cluster: NatsCluster) -> None:
-    """With one of three down JetStream works; restarted, the server catches up."""
+def test_a_cluster_needs_a_majority(cluster: NatsCluster) -> None:
+    """With one of three down JetStream works; with two or all down wait_ready() says why not."""
     lost = cluster.leader()
     assert lost is not None
     lost.kill()
@@ -519,27 +471,9 @@ def test_a_cluster_survives_the_loss_of_its_leader(cluster: NatsCluster) -> None
     leader = cluster.leader()
     assert leader is not None
     assert leader is not lost
-    with RawClient(leader.port) as raw:
-        assert "error" not in raw.api("INFO")
-    lost.start()
-    cluster.wait_ready()
-    with RawClient(lost.port) as raw:
-        answer = raw.api("STREAM.CREATE.KEPT", name="KEPT", subjects=["kept"], num_replicas=3)
-        assert "error" not in answer
-
-
-def test_a_cluster_without_a_majority_is_not_ready(cluster: NatsCluster) -> None:
-    """wait_ready() raises after its timeout, with the reason."""
-    leader = cluster.leader()
-    assert leader is not None
     leader.kill()
-    next(server for server in cluster.servers if server.is_running).kill()
     with pytest.raises(ServerUnavailableError, match="not ready within 0.2 s: "):
         cluster.wait_ready(0.2)
-
-
-def test_a_cluster_that_is_stopped_is_not_ready(cluster: NatsCluster) -> None:
-    """Without running servers there are no current replicas."""
     cluster.stop()
     assert cluster.leader() is None
     with pytest.raises(ServerUnavailableError, match="no server is running"):

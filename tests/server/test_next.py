@@ -9,13 +9,10 @@ from fix_threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
-    ConnectionClosedError,
-    ConsumerNotFoundError,
     JetStream,
     PullConsumer,
     Stream,
 )
-from jetstream_sync.server import NatsServer
 
 
 @pytest.fixture
@@ -58,24 +55,3 @@ def test_no_message_is_a_timeout(consumer: PullConsumer, timeout: float) -> None
         consumer.next(timeout)
     with pytest.raises(TimeoutError, match="C"):
         consumer.next(timeout)
-
-
-def test_a_missing_consumer_is_an_error_at_once(stream: Stream, consumer: PullConsumer) -> None:
-    """If the consumer does not exist, the error is raised long before the timeout."""
-    stream.delete_consumer("C")
-    with between(0, 1), pytest.raises(ConsumerNotFoundError):
-        consumer.next(30)
-
-
-def test_closing_ends_the_wait(nats_server: NatsServer, stream: Stream) -> None:
-    """A waiting `next` raises at once when the connection is closed."""
-    nc = jetstream_sync.connect(nats_server.url)
-    consumer = nc.jetstream().create_consumer(stream.name, durable_name="D")
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(consumer.next, None)
-        wait_until(lambda: consumer.info().num_waiting == 1)
-        nc.close()
-        with between(0, 0.5), pytest.raises(ConnectionClosedError):
-            waiting.result(5)
-    with pytest.raises(ConnectionClosedError):
-        consumer.next(1)

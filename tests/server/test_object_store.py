@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_threads import SCALE, wait_until
+from fix_threads import SCALE, wait_until, within
 from rawnats import RawClient
 
 import jetstream_sync
@@ -137,6 +137,8 @@ def test_the_longest_names(store: ObjectStore, stream: Stream) -> None:
     for longer in (name + "n", "n" * 3040):
         with pytest.raises(InvalidNameError, match="exceed 3840 bytes"):
             store.put(longer, b"1")
+    with pytest.raises(InvalidOptionError, match="meta="):
+        store.put(5, b"1")  # type: ignore[arg-type]
     assert messages(stream) == before
 
 
@@ -186,7 +188,7 @@ def test_short_reads_fill_chunks(store: ObjectStore) -> None:
     """A source that returns one byte at a time makes as few chunks as one that returns all."""
 
     class Trickle(io.RawIOBase):
-        left = 2 * CHUNK + 1
+        left = 2001
 
         def readable(self) -> bool:
             return True
@@ -198,8 +200,8 @@ def test_short_reads_fill_chunks(store: ObjectStore) -> None:
             buffer[0] = 120
             return 1
 
-    assert store.put("trickle", Trickle()).chunks == 3
-    assert store.put("pieces", (b"x" for _ in range(CHUNK + 1))).chunks == 2
+    assert store.put(small("trickle", 1000), Trickle()).chunks == 3
+    assert store.put(small("pieces", 1000), (b"x" for _ in range(1001))).chunks == 2
 
 
 @pytest.mark.parametrize("kind", ["str", "text", "closed", "write-only", "int", "dict"])
@@ -228,25 +230,6 @@ def test_pieces_that_are_not_bytes(store: ObjectStore, stream: Stream, pieces: l
     """A wrong piece ends the put, and what was sent before is purged."""
     with pytest.raises(InvalidOptionError, match="must be pieces of bytes"):
         store.put(small(), pieces)
-    assert messages(stream) == 0
-
-
-@pytest.mark.parametrize(
-    ("meta", "error"),
-    [
-        ("", InvalidNameError),
-        (5, InvalidOptionError),
-        (b"name", InvalidOptionError),
-        ("\ud800", InvalidNameError),
-        ("x" * 4000, InvalidNameError),
-    ],
-)
-def test_names_that_are_refused(
-    store: ObjectStore, stream: Stream, meta: Any, error: type[Error]
-) -> None:
-    """A name that cannot be stored is refused before anything is sent."""
-    with pytest.raises(error):
-        store.put(meta, b"x")
     assert messages(stream) == 0
 
 
@@ -664,29 +647,22 @@ def test_missing_chunks(store: ObjectStore, stream: Stream, position: int | str)
     assert datetime.now(timezone.utc) - began < timedelta(seconds=5 * SCALE)
 
 
-@pytest.mark.parametrize("change", ["put", "delete"])
-def test_replaced_while_being_read(store: ObjectStore, change: str) -> None:
-    """When the chunks disappear because of another writer, the reader fails without a timeout."""
-    store.put(small("a", 100_000), b"x" * 20_000_000)
+@pytest.mark.parametrize("change", ["put", "delete", "purge"])
+def test_chunks_that_disappear_while_being_read(
+    store: ObjectStore, stream: Stream, change: str
+) -> None:
+    """The reader fails without a timeout; the error says whether the object was replaced."""
+    info = store.put(small("a", 100_000), b"x" * 20_000_000)
     with store.open("a", timeout=60) as file:
         file.read(1)
         if change == "put":
             store.put("a", b"new")
-        else:
+        elif change == "delete":
             store.delete("a")
-        began = datetime.now(timezone.utc)
-        with pytest.raises(ObjectReplacedError):
-            file.read()
-    assert datetime.now(timezone.utc) - began < timedelta(seconds=5 * SCALE)
-
-
-def test_chunks_removed_while_being_read(store: ObjectStore, stream: Stream) -> None:
-    """When only the chunks disappear, the object is incomplete."""
-    info = store.put(small("a", 100_000), b"x" * 20_000_000)
-    with store.open("a", timeout=60) as file:
-        file.read(1)
-        stream.purge(f"$O.FILES.C.{info.nuid}")
-        with pytest.raises(ObjectIncompleteError):
+        else:
+            stream.purge(f"$O.FILES.C.{info.nuid}")
+        error = ObjectIncompleteError if change == "purge" else ObjectReplacedError
+        with within(5), pytest.raises(error):
             file.read()
 
 
@@ -714,15 +690,6 @@ def test_infos_of_other_programs(
     assert store.get_bytes("b") == b"stays"
 
 
-def test_headers_of_nats_py(store: ObjectStore) -> None:
-    """A header with a text instead of a list, as nats-py stores it, is a header with one value."""
-    store.put("a", b"hello")
-    rewrite(store, "a", headers={"one": "1", "two": ["2", "3"]})
-    assert store.info("a").headers == {"one": ["1"], "two": ["2", "3"]}
-    assert [info.headers for info in store.list()] == [{"one": ["1"], "two": ["2", "3"]}]
-    assert store.get_bytes("a") == b"hello"
-
-
 @pytest.mark.parametrize("name", ["other", "", None, 5])
 def test_an_info_with_another_name(store: ObjectStore, stream: Stream, name: object) -> None:
     """The subject of an info names the object, whatever name the info has."""
@@ -747,18 +714,14 @@ def test_empty_chunks(store: ObjectStore, js: JetStream) -> None:
     assert info.chunks == 1
 
 
-@pytest.mark.parametrize("change", [str.lower, lambda text: text.rstrip("=")])
-def test_digests_in_other_forms(store: ObjectStore, change: Callable[[str], str]) -> None:
+def test_digests_in_other_forms(store: ObjectStore) -> None:
     """The name of the algorithm in lower case and a digest without padding are accepted."""
-    info = store.put("a", b"hello")
-    assert info.digest is not None
-    algorithm, digest = info.digest.split("=", 1)
-    rewrite(
-        store,
-        "a",
-        digest=f"{change(algorithm)}={change(digest) if change is not str.lower else digest}",
-    )
-    assert store.get_bytes("a") == b"hello"
+    digest = store.put("a", b"hello").digest
+    assert digest is not None
+    for other in (digest.replace("SHA", "sha"), digest.rstrip("=")):
+        assert other != digest
+        rewrite(store, "a", digest=other)
+        assert store.get_bytes("a") == b"hello"
 
 
 def rewrite(store: ObjectStore, name: str, /, **changes: Any) -> None:
@@ -1100,59 +1063,16 @@ def test_buckets(js: JetStream) -> None:
     assert status.metadata is not None
     assert status.metadata["team"] == "a"
     js.create_object_store(config)
-    with pytest.raises(BucketExistsError):
-        js.create_object_store(bucket="B")
+    with pytest.raises(BucketExistsError, match="differs in storage"):
+        js.create_object_store(replace(config, storage="memory"))
     js.object_store("B").put("a", b"x")
     js.update_object_store(replace(config, description="new", compression=False))
     status = js.object_store("B").status()
     assert (status.description, status.is_compressed) == ("new", False)
-    js.create_or_update_object_store(bucket="B", description="newer")
+    js.create_or_update_object_store(bucket="B", ttl=0, max_bytes=-1)
+    status = js.object_store("B").status()
+    assert (status.ttl, status.max_bytes, status.description) == (None, None, "new")
     js.create_or_update_object_store(bucket="C")
     assert js.object_store("B").get_bytes("a") == b"x"
     js.delete_object_store("A")
     assert js.object_store_names() == ["B", "C"]
-
-
-def test_an_update_keeps_the_fields_that_are_not_set(js: JetStream) -> None:
-    """As for buckets of keys: an update changes the given fields only."""
-    js.create_object_store(
-        bucket="B",
-        ttl=3600,
-        max_bytes=10**6,
-        description="d",
-        metadata={"a": "b"},
-        storage="memory",
-    )
-    js.update_object_store(bucket="B", ttl=60)
-    js.create_or_update_object_store(bucket="B", max_bytes=2 * 10**6)
-    status = js.object_store("B").status()
-    assert (status.ttl, status.max_bytes) == (timedelta(seconds=60), 2 * 10**6)
-    assert (status.description, status.storage) == ("d", "memory")
-    assert (status.metadata or {}).get("a") == "b"
-    js.update_object_store(bucket="B", ttl=0, max_bytes=-1)
-    status = js.object_store("B").status()
-    assert (status.ttl, status.max_bytes, status.description) == (None, None, "d")
-    with pytest.raises(BucketExistsError, match="differs in storage"):
-        js.create_object_store(bucket="B", storage="file")
-
-
-def test_the_stream_of_a_bucket(js: JetStream, nats_server: NatsServer) -> None:
-    """The stream has the name, subjects and settings of ADR-20."""
-    js.create_object_store(bucket="FILES")
-    with RawClient(nats_server.port) as raw:
-        config = raw.api("STREAM.INFO.OBJ_FILES")["config"]
-    assert config["subjects"] == ["$O.FILES.C.>", "$O.FILES.M.>"]
-    assert (config["discard"], config["allow_rollup_hdrs"], config["allow_direct"]) == (
-        "new",
-        True,
-        True,
-    )
-    assert not config["deny_delete"]
-    assert config["storage"] == "file"
-
-
-@pytest.mark.parametrize("bucket", ["a.b", 5])
-def test_bucket_names(js: JetStream, bucket: Any) -> None:
-    """A bucket name of other characters is refused."""
-    with pytest.raises(InvalidNameError):
-        js.object_store(bucket)

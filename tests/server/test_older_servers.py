@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import fields, replace
 from datetime import datetime, timedelta, timezone
@@ -422,33 +423,66 @@ def test_a_ttl_and_a_pause_go_by_the_real_server(js):
     assert stream.info().state.messages == 0
 
 
+GROUPS = "static-consumer-groups"
 OLD_GROUP = b'{"max_members":1,"members":["a"]}'
-#: Calls of features that need a newer server than 2.10. Services need none.
-NEW_FEATURES: dict[str, Callable[[JetStream], object]] = {
-    "a batch": lambda js: js.publish_batch([("old.a", b""), ("old.b", b"")]),
-    "a fast publish": lambda js: js.fast_publish().add("old.a", b""),
-    "a counter": lambda js: js.create_stream(
-        name="NEW", subjects=["new"], allow_msg_counter=True, allow_direct=True
+IN_ONE_BATCH = [("old.a", b""), ("old.b", b"")]
+UNMET: dict[str, Any] = {"expected_last_subject": "old.b", "expected_last_subject_sequence": 0}
+#: The version that each feature needs, and its call. Services need none.
+NEW_FEATURES: dict[str, tuple[str, Callable[[JetStream], object]]] = {
+    "a batch": ("2.12", lambda js: js.publish_batch(IN_ONE_BATCH)),
+    "a fast publish": ("2.14", lambda js: js.fast_publish().add("old.a", b"")),
+    "a counter": (
+        "2.12",
+        lambda js: js.create_stream(name="NEW", subjects=["new"], allow_msg_counter=True),
     ),
-    "a schedule": lambda js: js.schedule("old.a", target="old.b", every=1),
-    "a cancelled schedule": lambda js: js.publish("old.a", cancels="old.b"),
-    "a static group": lambda js: js.consumer_groups.create_static("OLD", "g", 1, ["a"]),
-    "an elastic group": lambda js: js.consumer_groups.create_elastic("OLD", "g", 1),
-    "a member of a group": lambda js: js.consumer_groups.get("OLD", "made").consume("a", print),
+    "a schedule": ("2.12", lambda js: js.schedule("old.a", target="old.b", at=LATER)),
+    "a repeated schedule": ("2.14", lambda js: js.schedule("old.a", target="old.b", every=1)),
+    "a daily schedule": ("2.14", lambda js: js.schedule("old.a", target="old.b", cron="@daily")),
+    "a cancelled schedule": ("2.12", lambda js: js.publish("old.a", cancels="old.b")),
+    "another subject": ("2.11", lambda js: js.publish("old.a", **UNMET)),
+    "another subject later": ("2.11", lambda js: js.publish_async("old.a", **UNMET)),
+    "a pedantic request": ("2.11", lambda js: js.create_stream(name="NEW", pedantic=True)),
+    "markers": ("2.11", lambda js: js.create_key_value(bucket="NEW", limit_marker_ttl=1)),
+    "later markers": ("2.11", lambda js: js.update_key_value(bucket=GROUPS, limit_marker_ttl=1)),
+    "values at a revision": (
+        "2.11",
+        lambda js: js.key_value(GROUPS).get_many(">", up_to_revision=1),
+    ),
+    "last messages": ("2.11", lambda js: js.get_stream("OLD").get_last_msgs("old.>")),
+    "messages from a time on": (
+        "2.11",
+        lambda js: js.get_stream("OLD").get_msgs(10, start_time=EARLIER),
+    ),
+    "an unpinned group": ("2.11", lambda js: js.unpin_consumer("OLD", "c", "A")),
+    "a reset": ("2.14", lambda js: js.reset_consumer("OLD", "c")),
+    "a static group": ("2.11", lambda js: js.consumer_groups.create_static("OLD", "g", 1, ["a"])),
+    "an elastic group": ("2.11", lambda js: js.consumer_groups.create_elastic("OLD", "g", 1)),
+    "a member of a group": (
+        "2.11",
+        lambda js: js.consumer_groups.get("OLD", "made").consume("a", print),
+    ),
 }
 
 
-@pytest.mark.server("<2.11")
-@pytest.mark.parametrize("name", NEW_FEATURES)
-def test_a_new_feature_leaves_nothing_behind(js: JetStream, name: str) -> None:
-    """Batches, counters, fast publish, schedules and groups are refused, and nothing is created."""
-    js.create_stream(name="OLD", subjects=["old.>"], storage="memory")
-    kv = js.create_key_value(bucket="static-consumer-groups", storage="memory")
+@pytest.mark.parametrize(
+    ("needs", "call"),
+    [
+        pytest.param(needs, call, marks=pytest.mark.server(f"<{needs}"), id=name)
+        for name, (needs, call) in NEW_FEATURES.items()
+    ],
+)
+def test_a_new_feature_leaves_nothing_behind(
+    js: JetStream, needs: str, call: Callable[[JetStream], object]
+) -> None:
+    """A feature that the server does not have is refused by version, and nothing is created."""
+    stream = js.create_stream(name="OLD", subjects=["old.>"], storage="memory")
+    stream.create_consumer(durable_name="c")
+    kv = js.create_key_value(bucket=GROUPS, storage="memory")
     kv.put("OLD.made", OLD_GROUP)
     before = js.stream_names()
-    with pytest.raises(ServerTooOldError):
-        NEW_FEATURES[name](js)
+    with pytest.raises(ServerTooOldError, match=re.escape(needs)):
+        call(js)
     assert js.stream_names() == before
     assert js.get_stream("OLD").cached_info.state.messages == 0
-    assert js.consumer_names("OLD") == []
+    assert js.consumer_names("OLD") == ["c"]
     assert kv.keys() == ["OLD.made"]

@@ -97,19 +97,15 @@ def test_every_message_comes_once_and_in_order(js: JetStream, stream: Stream) ->
     ("options", "expected"),
     [
         ({}, [0, 1, 2, 3, 4, 5]),
-        ({"deliver_policy": DeliverPolicy.ALL}, [0, 1, 2, 3, 4, 5]),
         ({"deliver_policy": DeliverPolicy.LAST}, [5]),
         ({"deliver_policy": DeliverPolicy.NEW}, []),
         ({"deliver_policy": DeliverPolicy.LAST_PER_SUBJECT}, [3, 4, 5]),
-        ({"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": 5}, [4, 5]),
         ({"opt_start_seq": 5}, [4, 5]),
-        ({"opt_start_seq": 50}, []),
         ({"opt_start_time": datetime(2000, 1, 1, tzinfo=timezone.utc)}, [0, 1, 2, 3, 4, 5]),
         ({"opt_start_time": datetime(2100, 1, 1, tzinfo=timezone.utc)}, None),
         ({"replay_policy": ReplayPolicy.ORIGINAL}, [0, 1, 2, 3, 4, 5]),
         ({"filter_subjects": "{}.1"}, [1, 4]),
         ({"filter_subjects": ["{}.1", "{}.2"]}, [1, 2, 4, 5]),
-        ({"filter_subjects": "{}.1", "deliver_policy": DeliverPolicy.LAST}, [4]),
         (
             {
                 "filter_subjects": ["{}.0", "{}.2"],
@@ -139,9 +135,7 @@ def test_it_starts_and_filters_as_configured(
         delete_consumers(stream)
         fill(js, stream.name, 6, first=6)
         wanted = [6, 7, 8, 9, 10, 11]
-        if "opt_start_seq" in options and options["opt_start_seq"] == 50:
-            wanted = []
-        elif filters is not None:
+        if filters is not None:
             ends = {int(each[-1]) for each in options["filter_subjects"]}
             wanted = [each for each in wanted if each % 3 in ends]
         assert numbers(messages, len(wanted)) == wanted
@@ -162,16 +156,6 @@ def test_new_and_last_mean_the_time_of_the_call(
             assert [int(msg.data) for msg in ordered.fetch(len(expected))] == expected
         else:
             assert numbers(ordered.messages(), len(expected)) == expected
-
-
-def test_payloads_may_be_left_out(js: JetStream, stream: Stream) -> None:
-    """With ``headers_only`` messages have their headers and size, without a payload."""
-    js.publish(f"{stream.name}.a", b"12345", headers={"A": "b"})
-    with stream.ordered_consumer(headers_only=True).messages() as messages:
-        msg = messages.next(5)
-    assert msg.data == b""
-    assert msg.headers is not None
-    assert (msg.headers["A"], msg.headers["Nats-Msg-Size"]) == ("b", "5")
 
 
 def test_the_server_s_consumer_is_cheap(stream: Stream) -> None:
@@ -418,20 +402,6 @@ def test_drain_gives_what_is_buffered(js: JetStream, stream: Stream) -> None:
     wait_until(lambda: not stream.consumer_names(), 1)
 
 
-def test_stop_ends_a_reset_that_cannot_succeed(alone: Connection, filed: Stream) -> None:
-    """``stop`` also wakes a reader that waits for a consumer that cannot be created."""
-    messages = filed.ordered_consumer().messages()
-    messages._source._cursor._api.routes = alone.jetstream(prefix="unserved.api")._api.routes
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(messages.next)
-        break_link(alone)
-        wait_until(messages._source._renewing.locked)
-        with between(0, 1):
-            messages.stop()
-            with pytest.raises(IteratorClosedError):
-                waiting.result(5)
-
-
 def test_another_thread_s_reset_keeps_to_the_time(alone: Connection, filed: Stream) -> None:
     """While one thread creates a consumer, a read of another thread keeps its timeout."""
     messages = filed.ordered_consumer().messages()
@@ -532,29 +502,6 @@ def test_fetch_is_in_order_over_resets(js: JetStream, stream: Stream) -> None:
     if len(got) < 101:
         got += [int(msg.data) for msg in ordered.fetch(101 - len(got), timeout=2)]
     assert got == list(range(101))
-
-
-def test_consume_calls_back_in_order_over_resets(js: JetStream, stream: Stream) -> None:
-    """The callback gets every message in order, although the consumer is deleted meanwhile."""
-    fill(js, stream.name, 200)
-    got: list[int] = []
-    halfway, go_on = threading.Event(), threading.Event()
-
-    def callback(msg: JetStreamMsg) -> None:
-        got.append(int(msg.data))
-        if len(got) == 100:
-            halfway.set()
-            assert go_on.wait(5)
-
-    with stream.ordered_consumer().consume(callback, max_messages=10, **ALERT) as handle:
-        assert halfway.wait(5)
-        delete_consumers(stream)
-        go_on.set()
-        wait_until(lambda: len(got) == 200)
-        assert handle.error is None
-    handle.wait_closed(5)
-    assert got == list(range(200))
-    wait_until(lambda: not stream.consumer_names(), 1)
 
 
 def test_threads_take_from_one_iterator(js: JetStream, stream: Stream) -> None:

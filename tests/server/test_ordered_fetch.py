@@ -107,19 +107,6 @@ def test_what_came_for_an_interrupted_fetch_is_read_again(js: JetStream, stream:
     assert read_to(ordered, 9, [0]) == list(range(10))
 
 
-def test_an_interrupted_fetch_loses_no_message(js: JetStream, stream: Stream) -> None:
-    """After a Ctrl-C before any message arrived, later messages are returned."""
-    ordered = stream.ordered_consumer()
-    assert ordered.fetch(1, timeout=0.05) == []
-    info = ordered.cached_info
-    assert info is not None
-    consumer = stream.get_consumer(info.name)
-    with ctrl_c_when(lambda: consumer.info().num_waiting == 1):
-        ordered.fetch(20, timeout=20)
-    fill(js, stream, 10)
-    assert read_to(ordered, 9, []) == list(range(10))
-
-
 @by_opcodes
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="3.10 handles signals also after a return")
 @pytest.mark.parametrize("call", ["fetch", "next"])

@@ -171,16 +171,6 @@ def test_what_has_come_before_can_be_read():
         nc.close()
 
 
-def test_a_subject_that_the_server_quotes(guest):
-    """Characters that the server escapes with a backslash are unescaped."""
-    subject = 'private."a\\b".ä'
-    sub = guest.nc.subscribe(subject)
-    with soon(), pytest.raises(PermissionsError) as caught:
-        sub.next_msg(timeout=LONG)
-    assert caught.value.subject == subject
-    guest.told()
-
-
 @pytest.mark.parametrize("referenced", [True, False])
 def test_a_refused_subscription_does_not_come_back(strict, referenced):
     """A refused subscription is not restored, also if the program no longer refers to it."""
@@ -262,15 +252,6 @@ def test_an_inbox_that_is_not_permitted(deaf):
         deaf.told()
 
 
-@pytest.mark.usefixtures("admin")
-def test_another_inbox_prefix_may_be_permitted(strict):
-    """With a permitted ``inbox_prefix`` such a user gets replies."""
-    with jetstream_sync.connect(
-        strict.url, user="deaf", password="d", inbox_prefix="public.inbox"
-    ) as nc:
-        assert nc.request("public.echo", b"x", timeout=LONG).data == b"x"
-
-
 def test_permissions_of_the_next_login():
     """Requests work as soon as the server permits the inbox, without a new connection."""
     denied = (
@@ -308,29 +289,6 @@ def test_a_reply_that_is_not_permitted():
                 )
             for each in asked:
                 assert isinstance(each.exception(LONG), PermissionsError)
-        nc.close()
-
-
-def test_an_unknown_violation_text_is_reported():
-    """A violation text that cannot be parsed is reported, without other effects."""
-    texts = [
-        b'Permissions Violation for Publish to "a',
-        b'Permissions Violation for Subscription to "\\ud800\\Uffffffff\\"',
-        b'Permissions Violation for Subscription to "\\ud800\\Uffffffff\\xff"',
-        b"Permissions Violation for \xff\xfe",
-        b"Permissions Violation",
-    ]
-    reported: SimpleQueue[Exception] = SimpleQueue()
-    with Listener() as server, jetstream_sync.connect(server.url, error_cb=reported.put) as nc:
-        sub = nc.subscribe("a")
-        peer = server.take()
-        peer.line()
-        for text in texts:
-            peer.send(b"-ERR '%b'\r\n" % text)
-        peer.send(b"MSG a 1 2\r\nhi\r\n")
-        assert sub.next_msg(timeout=5).data == b"hi"
-        for _ in texts:
-            assert isinstance(reported.get(timeout=5), PermissionsError)
         nc.close()
 
 

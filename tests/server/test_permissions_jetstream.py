@@ -82,16 +82,6 @@ def test_fetching(strict, timeout):
         assert consumer.info().num_waiting == 0
 
 
-def test_a_fetch_does_not_end_another_one(strict):
-    """Two consumers of one connection are independent."""
-    with connected(strict, "idle") as (nc, _):
-        js = nc.jetstream()
-        consumers = [js.create_consumer("S", durable_name=name) for name in ("A", "B")]
-        for consumer, name in zip(consumers, "AB", strict=True):
-            with denied(f"$JS.API.CONSUMER.MSG.NEXT.S.{name}"):
-                consumer.fetch(1, timeout=LONG)
-
-
 def test_messages(strict):
     """An iterator ends with the error: another request would be refused, too."""
     with connected(strict, "idle") as (nc, _):

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pytest
 from fix_threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
-    APIError,
     Connection,
     ConnectionClosedError,
     Headers,
     InvalidOptionError,
-    InvalidResponseError,
     JetStream,
     MessageTTLDisabledError,
-    Msg,
     NoStreamResponseError,
-    ServerTooOldError,
     Stream,
     WrongLastMsgIDError,
     WrongLastSequenceError,
@@ -64,19 +59,6 @@ def test_a_message_of_a_known_id_is_not_stored_again(js: JetStream, stream: Stre
     assert again.seq == first.seq
     assert other.seq == 2
     assert stream.info().state.messages == 2
-
-
-def test_headers_of_the_caller_go_together_with_those_of_arguments(
-    js: JetStream, stream: Stream
-) -> None:
-    """A message id as an argument is added to the caller's headers, which are not changed."""
-    given = {"Trace": "abc"}
-    ack = js.publish(f"{stream.name}.a", b"", headers=given, msg_id="id-1", stream=stream.name)
-    stored = stream.get_msg(ack.seq)
-    assert stored.headers is not None
-    assert stored.headers["Trace"] == "abc"
-    assert stored.headers["Nats-Msg-Id"] == "id-1"
-    assert given == {"Trace": "abc"}
 
 
 # --- expectations -------------------------------------------------------------------------------
@@ -143,21 +125,6 @@ def test_a_sequence_can_be_expected_of_other_subjects(js: JetStream, stream: Str
     assert future.result(5).seq == 5
 
 
-@pytest.mark.server("<2.11")
-def test_an_old_server_does_not_get_expectations_of_other_subjects(
-    js: JetStream, stream: Stream
-) -> None:
-    """To a server that would check another subject the message is not sent."""
-    for publish in (js.publish, js.publish_async):
-        with pytest.raises(ServerTooOldError, match="2.11"):
-            publish(
-                f"{stream.name}.c",
-                expected_last_subject_sequence=0,
-                expected_last_subject=f"{stream.name}.a",
-            )
-    assert stream.info().state.messages == 0
-
-
 @pytest.mark.server(">=2.11")
 def test_msg_ttl_never_outlives_max_age(js: JetStream, stream_name: str) -> None:
     """With ``msg_ttl="never"`` a message outlives the stream's ``max_age``."""
@@ -194,40 +161,7 @@ def test_a_ttl_is_refused_if_the_stream_does_not_allow_it(js: JetStream, stream:
     assert stream.info().state.messages == 0
 
 
-@pytest.mark.parametrize(
-    ("argument", "value"),
-    [
-        ("expected_last_sequence", -1),
-        ("expected_last_sequence", True),
-        ("expected_last_sequence", 2**64),
-        ("expected_last_subject_sequence", 1.5),
-        ("msg_ttl", 0.5),
-        ("msg_ttl", "1s"),
-        ("msg_id", ""),
-        ("expected_last_msg_id", 5),
-    ],
-)
-def test_invalid_arguments_are_refused_by_the_client(
-    js: JetStream, stream: Stream, nc: Connection, argument: str, value: object
-) -> None:
-    """An invalid argument is named in an `InvalidOptionError`, and nothing is sent."""
-    sent = nc.stats["out_msgs"]
-    with pytest.raises(InvalidOptionError) as caught:
-        js.publish(f"{stream.name}.a", **{argument: value})  # type: ignore[arg-type]
-    assert caught.value.option == argument
-    assert nc.stats["out_msgs"] == sent
-
-
 # --- invalid messages ---------------------------------------------------------------------------
-
-
-def test_a_refusal_of_the_stream_is_a_typed_error(js: JetStream, stream_name: str) -> None:
-    """A message larger than the stream's ``max_msg_size`` is an `APIError` with its codes."""
-    js.create_stream(name=stream_name, subjects=[stream_name], storage="memory", max_msg_size=10)
-    with pytest.raises(APIError) as caught:
-        js.publish(stream_name, bytes(11))
-    assert (caught.value.code, caught.value.err_code) == (400, 10054)
-    assert "maximum" in caught.value.description
 
 
 # --- no responders ------------------------------------------------------------------------------
@@ -308,16 +242,6 @@ def test_a_stream_that_comes_during_the_retries_gets_the_message(
         assert published.result(5).seq == 1
     assert stream.info().state.messages == 1
     assert stream.get_msg(1).data == b"late"
-
-
-def test_a_reply_that_is_not_from_a_stream_is_no_ack(nc: Connection, stream_name: str) -> None:
-    """A reply from a responder that is not a stream gives an `InvalidResponseError`."""
-    for answer in (b"hello", b"[]", b'{"stream": "S"}', b'{"stream": "", "seq": 1}', b""):
-        subject = f"{stream_name}.{len(answer)}"
-        with nc.subscribe(subject, cb=partial(Msg.respond, payload=answer)):
-            nc.flush()
-            with pytest.raises(InvalidResponseError):
-                nc.jetstream().publish(subject)
 
 
 # --- faults -------------------------------------------------------------------------------------

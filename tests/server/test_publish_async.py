@@ -73,15 +73,6 @@ def test_a_future_has_the_ack(js: JetStream, stream: Stream) -> None:
     assert stream.get_msg(1000).data == b"999"
 
 
-def test_a_settled_future_is_done_for_good(js: JetStream, stream: Stream) -> None:
-    """A sent message cannot be cancelled; result and exception do not change."""
-    future = js.publish_async(f"{stream.name}.a")
-    assert future.cancel() is False
-    assert future.result(5) is future.result()
-    assert future.exception() is None
-    assert (future.done(), future.running(), future.cancelled()) == (True, False, False)
-
-
 def test_a_refusal_is_the_future_s_error(js: JetStream, stream: Stream) -> None:
     """A refused message has its typed error in the future; others are stored."""
     good = js.publish_async(f"{stream.name}.a", expected_last_sequence=0)
@@ -110,29 +101,6 @@ def test_an_invalid_message_is_an_error_at_once(
         js.publish_async(f"{stream.name}.a", bytes(nc.max_payload + 1))
     assert js.publish_async_pending == 0
     assert js.publish_async(f"{stream.name}.a").result(5).seq == 1
-
-
-def test_a_future_works_with_the_tools_for_futures(js: JetStream, stream: Stream) -> None:
-    """``concurrent.futures.wait`` and ``as_completed`` accept these futures, settled or not."""
-    early = js.publish_async(f"{stream.name}.a")
-    early.result(5)
-    futures: list[Future[PubAck]] = [early]
-    futures += [js.publish_async(f"{stream.name}.a") for _ in range(100)]
-    done, waiting = concurrent.futures.wait(futures, timeout=5)
-    assert (len(done), len(waiting)) == (101, 0)
-    futures = [js.publish_async(f"{stream.name}.a") for _ in range(100)]
-    seqs = {future.result().seq for future in concurrent.futures.as_completed(futures, timeout=5)}
-    assert seqs == set(range(102, 202))
-
-
-def test_a_wait_for_a_future_may_time_out(paused: JetStream) -> None:
-    """``result(timeout)`` raises when the message is not acknowledged in that time."""
-    future = paused.publish_async("s")
-    with between(0.1, 0.4), pytest.raises(TimeoutError):
-        future.result(0.1)
-    with pytest.raises(TimeoutError):
-        future.exception(0)
-    assert not future.done()
 
 
 def test_a_slow_callback_delays_no_other_future(js: JetStream, stream: Stream) -> None:
@@ -252,16 +220,6 @@ def test_a_full_window_blocks_and_room_frees(alone: JetStream, fresh_server: Nat
         fresh_server.resume()
         assert blocked.result(5).result(5).seq == 11
     assert [future.result(5).seq for future in futures] == list(range(1, 11))
-
-
-def test_a_window_that_stays_full_is_an_error(paused: JetStream) -> None:
-    """After its timeout at a full window a publish raises, and nothing is sent."""
-    paused._publisher._window = 10
-    for _ in range(10):
-        paused.publish_async("s")
-    with between(0.2, 0.6), pytest.raises(TooManyStalledMsgsError, match="10"):
-        paused.publish_async("s", timeout=0.2)
-    assert paused.publish_async_pending == 10
 
 
 def test_the_wait_at_a_full_window_has_its_own_limit(

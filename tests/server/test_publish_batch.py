@@ -22,7 +22,6 @@ from jetstream_sync import (
     JetStream,
     MaxPayloadError,
     NoStreamResponseError,
-    ServerTooOldError,
     Stream,
     WrongLastSequenceError,
 )
@@ -213,14 +212,6 @@ def test_no_acknowledgement_leaves_the_batch_uncertain(fresh_server: NatsServer)
             assert len(caught.value.batch_id) == 32
         finally:
             fresh_server.resume()
-
-
-@pytest.mark.server("<2.12")
-def test_an_old_server_is_refused_before_anything_is_sent(js: JetStream, stream: Stream) -> None:
-    """A server without atomic batches would store the messages one by one."""
-    with pytest.raises(ServerTooOldError):
-        js.publish_batch([(f"{stream.name}.a", b"")])
-    assert count(stream) == 0
 
 
 @atomic

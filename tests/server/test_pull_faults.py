@@ -147,28 +147,6 @@ def test_a_request_that_the_server_refuses_is_an_error(consumer: PullConsumer) -
 # --- links that break ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("restart", ["graceful", "crash"])
-def test_a_fetch_goes_on_after_a_restart(
-    alone: Connection,
-    durable: PullConsumer,
-    waiting: Future[list[JetStreamMsg]],
-    fresh_server: NatsServer,
-    restart: str,
-) -> None:
-    """A fetch with time left continues when its server shuts down or crashes, and returns."""
-    if restart == "graceful":
-        fresh_server.stop()
-    else:
-        fresh_server.kill()
-    fresh_server.start()
-    wait_until(lambda: alone.is_connected, 10)
-    js = alone.jetstream()
-    wait_until(lambda: durable.info().num_waiting == 1)
-    js.publish("s", b"0")
-    js.publish("s", b"1")
-    assert [msg.data for msg in waiting.result(5)] == [b"0", b"1"]
-
-
 def test_a_fetch_that_begins_without_a_link_asks_once(
     alone: Connection, durable: PullConsumer, fresh_server: NatsServer
 ) -> None:

@@ -7,7 +7,6 @@ import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -16,13 +15,10 @@ from fix_threads import between, wait_until
 import jetstream_sync
 from jetstream_sync import (
     AckPolicy,
-    BadSubjectError,
     BadSubscriptionError,
     Connection,
     ConnectionClosedError,
-    ConsumerConfig,
     ConsumerNotFoundError,
-    InvalidNameError,
     InvalidOptionError,
     JetStream,
     JetStreamMsg,
@@ -93,15 +89,6 @@ def test_a_durable_is_made_when_it_is_not_there(
     assert stream.consumer_names() == ["D"]
 
 
-def test_the_config_is_what_the_consumer_is_made_of(js: JetStream, subject: str) -> None:
-    """Its fields are those of the new consumer; several filters replace the subject."""
-    config = ConsumerConfig(ack_wait=7, max_deliver=3, filter_subjects=[f"{subject}.x", subject])
-    made = js.pull_subscribe("", stream=subject.partition(".")[0], config=config)
-    info = made.consumer_info().config
-    assert (info.ack_wait, info.max_deliver) == (timedelta(seconds=7), 3)
-    assert info.filter_subjects == [f"{subject}.x", subject]
-
-
 def test_binding_takes_a_consumer_as_it_is(js: JetStream, stream: Stream, subject: str) -> None:
     """Binding accepts any filter and limits of the consumer."""
     put(js, subject, 1)
@@ -137,27 +124,6 @@ def test_a_consumer_with_priority_groups_is_refused(js: JetStream, stream: Strea
         js.pull_subscribe_bind("G", stream.name)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ({"subject": "a b"}, BadSubjectError),
-        ({"subject": "x", "durable": "a.b"}, InvalidNameError),
-        ({"subject": "x", "stream": "a.b"}, InvalidNameError),
-        ({"subject": "", "durable": "D"}, jetstream_sync.InvalidArgumentError),
-        ({"subject": "x", "config": {"ack_wait": 3}}, InvalidOptionError),
-        ({"subject": "x", "config": ConsumerConfig(ack_policy="all")}, Exception),
-    ],
-)
-def test_arguments_are_checked_here(
-    nc: Connection, arguments: dict[str, Any], error: type[Exception]
-) -> None:
-    """Invalid arguments are refused before anything is sent."""
-    unserved = nc.jetstream(prefix="unserved.prefix", timeout=0.1)
-    with pytest.raises(error) as caught:
-        unserved.pull_subscribe(**arguments)
-    assert not isinstance(caught.value, (TimeoutError, jetstream_sync.APIError))
-
-
 # --- what a fetch returns ------------------------------------------------------------------------
 
 
@@ -190,34 +156,6 @@ def test_what_comes_meanwhile_is_returned(
         wait_until(lambda: sub.consumer_info().num_waiting == 1)
         put(js, subject, *range(batch))
         assert numbers_of(fetched.result(5)) == list(range(batch))
-
-
-@pytest.mark.parametrize("batch", [1, 5])
-def test_heartbeats_keep_a_fetch_alive(sub: PullSubscription, batch: int) -> None:
-    """A fetch that waits for many heartbeats ends at its timeout."""
-    with between(1.2, 1.6), pytest.raises(TimeoutError):
-        sub.fetch(batch, timeout=1.2, heartbeat=0.2)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "option"),
-    [
-        ({"batch": 0}, "batch"),
-        ({"batch": True}, "batch"),
-        ({"timeout": 0}, "timeout"),
-        ({"timeout": -1}, "timeout"),
-        ({"timeout": 1, "heartbeat": 0.6}, "heartbeat"),
-        ({"heartbeat": -1}, "heartbeat"),
-    ],
-)
-def test_options_of_a_fetch_are_checked(
-    sub: PullSubscription, nc: Connection, arguments: dict[str, Any], option: str
-) -> None:
-    """The error names the option, and nothing is left behind."""
-    with pytest.raises(InvalidOptionError) as caught:
-        sub.fetch(**arguments)
-    assert caught.value.option == option
-    assert subscriptions(nc) == []
 
 
 def test_a_deleted_consumer_ends_a_fetch(stream: Stream, sub: PullSubscription) -> None:
@@ -270,32 +208,16 @@ def test_threads_fetch_from_one_subscription(
 
 
 @pytest.mark.parametrize("how", ["unsubscribe", "drain", "with"])
-@pytest.mark.parametrize("durable", [None, "D"])
-def test_the_consumer_that_it_created_is_deleted(
-    js: JetStream, stream: Stream, subject: str, how: str, durable: str | None
-) -> None:
-    """The end of a subscription deletes the consumer that it created, also a durable one."""
-    sub = js.pull_subscribe(subject, durable)
-    assert len(stream.consumer_names()) == 1
-    end(sub, how)
-    assert stream.consumer_names() == []
-
-
-@pytest.mark.parametrize("how", ["unsubscribe", "drain", "with"])
-def test_deleting_the_consumer_can_be_disabled(
+def test_only_a_consumer_that_it_created_is_deleted(
     js: JetStream, stream: Stream, subject: str, how: str
 ) -> None:
-    """With ``delete_consumer=False`` the consumer is kept."""
+    """The end deletes a consumer that the subscription created, also a durable one, unless disabled."""
+    for durable in (None, "D"):
+        sub = js.pull_subscribe(subject, durable)
+        assert len(stream.consumer_names()) == 1
+        end(sub, how)
+        assert stream.consumer_names() == []
     end(js.pull_subscribe(subject, "D", delete_consumer=False), how)
-    assert stream.consumer_names() == ["D"]
-
-
-@pytest.mark.parametrize("how", ["unsubscribe", "drain", "with"])
-def test_an_existing_consumer_is_kept(
-    js: JetStream, stream: Stream, subject: str, how: str
-) -> None:
-    """An existing consumer is not deleted, whether bound to or found by name."""
-    stream.create_consumer(durable_name="D", filter_subject=subject)
     end(js.pull_subscribe(subject, "D"), how)
     end(js.pull_subscribe_bind("D", stream.name), how)
     assert stream.consumer_names() == ["D"]

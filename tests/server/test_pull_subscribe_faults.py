@@ -19,7 +19,7 @@ from jetstream_sync import (
     PullSubscription,
     TimeoutError,
 )
-from jetstream_sync.server import NatsCluster, NatsServer
+from jetstream_sync.server import NatsServer
 
 
 @pytest.fixture
@@ -46,25 +46,6 @@ def test_a_fetch_goes_on_over_a_broken_link(
         messages = fetched.result(5)
     assert [msg.data for msg in messages] == [b"%d" % number for number in range(batch)]
     assert {msg.metadata.num_delivered for msg in messages} == {1}
-
-
-@pytest.mark.parametrize("batch", [1, 3])
-def test_a_fetch_goes_on_over_a_restart(
-    alone: Connection, sub: PullSubscription, fresh_server: NatsServer, batch: int
-) -> None:
-    """After a kill and a restart of the server the request is repeated; the consumer is durable."""
-    js = alone.jetstream()
-    js.publish("s", b"0")
-    assert sub.fetch(1)[0].data == b"0"  # an inbox for single messages exists
-    with ThreadPoolExecutor(1) as pool:
-        fetched = pool.submit(sub.fetch, batch, 20)
-        wait_until(lambda: sub.consumer_info().num_waiting == 1)
-        fresh_server.kill()
-        fresh_server.start()
-        wait_until(lambda: alone.is_connected, 10)
-        for number in range(batch):
-            js.publish("s", b"%d" % number)
-        assert len(fetched.result(10)) == batch
 
 
 def test_links_that_broke_between_fetches_are_forgotten(
@@ -108,32 +89,6 @@ def test_a_silent_server_does_not_hold_it(
         other.jetstream().publish("s", b"0")
     (msg,) = sub.fetch(batch)
     assert msg.metadata.num_delivered == 1
-
-
-def test_another_leader_is_asked_again(cluster: NatsCluster) -> None:
-    """After a leader change in a cluster the fetch gets new messages."""
-    with jetstream_sync.connect(cluster.urls) as nc:
-        js = nc.jetstream()
-        js.create_stream(name="S", subjects=["s"], num_replicas=3)
-        sub = js.pull_subscribe("s", "D")
-
-        looking = nc.jetstream(timeout=0.5)
-
-        def leader() -> str | None:
-            try:
-                info = looking.get_consumer("S", "D").cached_info.cluster
-            except jetstream_sync.Error:
-                return None  # between two leaders there are no responders
-            return info.leader if info is not None else None
-
-        before = leader()
-        with ThreadPoolExecutor(1) as pool:
-            fetched = pool.submit(sub.fetch, 1, 30)
-            wait_until(lambda: sub.consumer_info().num_waiting == 1)
-            nc.request("$JS.API.CONSUMER.LEADER.STEPDOWN.S.D", timeout=5)
-            wait_until(lambda: leader() not in (None, "", before), 20)
-            js.publish("s", b"x")
-            assert fetched.result(10)[0].data == b"x"
 
 
 def test_a_user_without_consumer_info_may_pull() -> None:

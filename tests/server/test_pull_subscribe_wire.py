@@ -142,18 +142,6 @@ def test_a_batch_is_asked_for_without_waiting_and_then_with(stage: Stage) -> Non
     assert 0.99 < time.monotonic() - began < 1.5 + STALL
 
 
-def test_the_request_ends_a_tenth_of_a_second_before_the_fetch(stage: Stage) -> None:
-    """Of five seconds the second request gets 4.9, minus the duration of the first one."""
-    fetched = stage.fetch(2, timeout=5)
-    reply, _ = stage.server.request()
-    stage.server.status(reply, b"404 No Messages")
-    _, body = stage.server.request()
-    assert 4_800_000_000 < body["expires"] <= 4_900_000_000
-    for number in (1, 2):
-        stage.server.message(reply, number)
-    assert len(fetched.result(1)) == 2
-
-
 def test_a_full_batch_is_one_request(stage: Stage) -> None:
     """If the first request returns the whole batch, it is the only one."""
     fetched = stage.fetch(2, timeout=5)

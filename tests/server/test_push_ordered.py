@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -20,7 +20,6 @@ from jetstream_sync import (
     ConsumerConfig,
     ConsumerNotFoundError,
     DeliverPolicy,
-    InvalidOptionError,
     JetStream,
     NotJSMessageError,
     PushSubscription,
@@ -106,21 +105,6 @@ def test_it_reads_all_and_leaves_nothing(js: JetStream, stream: Stream) -> None:
     assert stream.consumer_names() == []
 
 
-def test_its_consumer_has_the_config_of_the_adr(js: JetStream, stream: Stream) -> None:
-    """No acks, one delivery, flow control, heartbeats of 5 seconds, one replica in memory."""
-    with js.subscribe(f"{stream.name}.>", ordered_consumer=True) as sub:
-        config = sub.consumer_info().config
-    assert config.durable_name is None
-    assert config.ack_policy == "none"
-    assert config.max_deliver == 1
-    assert config.flow_control
-    assert config.idle_heartbeat == timedelta(seconds=5)
-    assert config.mem_storage
-    assert config.num_replicas == 1
-    assert config.ack_wait == timedelta(hours=22)
-    assert config.deliver_subject == sub.subject
-
-
 NOON = datetime(2020, 1, 1, tzinfo=timezone.utc)
 
 
@@ -164,17 +148,13 @@ def test_it_starts_where_configured(
     sub.unsubscribe()
 
 
-def test_unsupported_options_are_refused(js: JetStream, stream: Stream) -> None:
-    """If an option is forbidden for ordered consumers, none is created."""
-    for wrong in ({"durable": "d"}, {"queue": "q"}, {"config": ConsumerConfig(max_deliver=3)}):
-        with pytest.raises(InvalidOptionError):
-            js.subscribe(f"{stream.name}.>", ordered_consumer=True, **wrong)  # type: ignore[arg-type]
+# --- losses -------------------------------------------------------------------------------------
+
+
+def test_a_stream_that_does_not_exist(js: JetStream) -> None:
+    """A consumer that cannot be created is an error of the call."""
     with pytest.raises(StreamNotFoundError):
         js.subscribe("x", stream="NOTHING", ordered_consumer=True)
-    assert stream.consumer_names() == []
-
-
-# --- losses -------------------------------------------------------------------------------------
 
 
 def test_a_gap_is_read_again(js: JetStream, stream: Stream) -> None:
@@ -415,36 +395,6 @@ def test_it_ends_while_a_consumer_is_made(
     with pytest.raises(BadSubscriptionError):
         sub.next_msg(0)
     wait_until(lambda: not [each for each in threading.enumerate() if "ordered" in each.name])
-
-
-@pytest.mark.parametrize("end", ["unsubscribe", "drain"])
-def test_its_callback_may_end_it(js: JetStream, stream: Stream, end: str) -> None:
-    """A callback that unsubscribes or drains does not wait for itself."""
-    fill(js, stream.name, 10)
-    got: list[int] = []
-    bound = threading.Event()
-
-    def work(msg: Any) -> None:
-        bound.wait(5)
-        got.append(int(msg.data))
-        if len(got) == 3:
-            getattr(sub, end)()
-
-    sub = read_ordered(js, stream, cb=work)
-    wait_until(lambda: sub.pending_msgs == 9)
-    bound.set()
-    wait_until(lambda: stream.consumer_names() == [])
-    wait_until(lambda: got == list(range(3 if end == "unsubscribe" else 10)))
-
-
-def test_draining_hands_out_what_came(js: JetStream, stream: Stream) -> None:
-    """After a drain received messages can be read; then reading ends."""
-    fill(js, stream.name, 10)
-    sub = read_ordered(js, stream)
-    wait_until(lambda: sub.pending_msgs == 10)
-    sub.drain()
-    assert [int(msg.data) for msg in sub] == list(range(10))
-    assert stream.consumer_names() == []
 
 
 def test_a_limit_holds_across_consumers(js: JetStream, nc: Connection, stream: Stream) -> None:

@@ -80,39 +80,6 @@ def test_reconnect_loses_nothing(server: NatsServer) -> None:
             sub.next_msg(0.1)
 
 
-def test_a_new_password_is_taken_at_the_next_link() -> None:
-    """If the server's password changed, a function that returns the new one is called."""
-    passwords = iter(["old", "new"])
-    config = "authorization {{ user: clerk, password: {} }}"
-    with NatsServer(jetstream=False, config=config.format("old")) as old:
-        nc = jetstream_sync.connect(
-            old.url, user="clerk", password=lambda: next(passwords), **QUICK
-        )
-        port = old.port
-        old.stop()
-        wait_until(lambda: nc.is_reconnecting)
-        with NatsServer(jetstream=False, config=config.format("new"), port=port):
-            wait_until(lambda: nc.is_connected)
-            nc.flush(5 * SCALE)
-            nc.close()
-
-
-def test_a_full_server_is_tried_again() -> None:
-    """A server without room for another connection is tried until it has."""
-    with NatsServer(jetstream=False, config="max_connections: 2") as small:
-        first = jetstream_sync.connect(small.url, **QUICK)
-        second = jetstream_sync.connect(small.url, **QUICK)
-        third = jetstream_sync.connect(
-            small.url, retry_on_failed_connect=True, error_cb=lambda _: None, **QUICK
-        )
-        assert third.is_reconnecting
-        first.close()
-        wait_until(lambda: third.is_connected)
-        third.flush(5 * SCALE)
-        for nc in (second, third):
-            nc.close()
-
-
 CONNECTING = """
 import socket, threading
 import jetstream_sync
@@ -196,18 +163,19 @@ def test_a_cluster_is_discovered_from_one_seed(three: NatsCluster) -> None:
     """
     lost: SimpleQueue[ConnectionEvent] = SimpleQueue()
     lame: SimpleQueue[ConnectionEvent] = SimpleQueue()
-    discovered: SimpleQueue[ConnectionEvent] = SimpleQueue()
     servers = {server.url: server for server in three.servers}
     seed = three.servers[0]
     nc = jetstream_sync.connect(
         seed.url,
         disconnected_cb=lost.put,
         lame_duck_mode_cb=lame.put,
-        discovered_server_cb=discovered.put,
         **QUICK,
     )
     sub = nc.subscribe("orders")
     wait_until(lambda: known(nc) == set(servers))
+    assert (nc.servers[0], set(nc.servers)) == (seed.url, set(servers))
+    assert set(nc.discovered_servers) == set(servers) - {seed.url}
+    assert [each.discovered for each in nc.server_pool] == [False, True, True]
 
     # Killed: another one is used.
     seed.kill()
@@ -245,24 +213,6 @@ def test_a_cluster_is_discovered_from_one_seed(three: NatsCluster) -> None:
     wait_until(lambda: nc.is_reconnecting)
     nc.close()
     assert nc.status is ConnectionStatus.CLOSED
-
-
-def test_a_new_server_is_discovered() -> None:
-    """A server that joins the cluster is reported with its URL to connected clients."""
-    discovered: SimpleQueue[ConnectionEvent] = SimpleQueue()
-    with NatsCluster() as cluster:
-        first, second, third = cluster.servers
-        third.stop()
-        first.stop()
-        first.start()  # the third server is unknown to it
-        with jetstream_sync.connect(first.url, discovered_server_cb=discovered.put) as nc:
-            wait_until(lambda: known(nc) == {first.url, second.url})
-            third.start()
-            event = discovered.get(timeout=10 * SCALE)
-            if event.servers == (second.url,):  # it may have been discovered just after connecting
-                event = discovered.get(timeout=10 * SCALE)
-            assert event.servers == (third.url,)
-            assert event.server == first.url
 
 
 # --- another pool -----------------------------------------------------------------------------
@@ -311,15 +261,3 @@ def test_an_invalid_pool_is_refused(server: NatsServer) -> None:
     nc.close()
     with pytest.raises(ConnectionClosedError):
         nc.set_server_pool(server.url)
-
-
-def test_the_pool_shows_discovered_servers() -> None:
-    """Discovered servers are in the pool, and are marked."""
-    with (
-        NatsCluster(3) as cluster,
-        jetstream_sync.connect(cluster.servers[0].url, **QUICK) as nc,
-    ):
-        wait_until(lambda: len(nc.servers) == 3)
-        assert nc.servers[0] == cluster.servers[0].url
-        assert sorted(nc.discovered_servers) == sorted(each.url for each in cluster.servers[1:])
-        assert [each.discovered for each in nc.server_pool] == [False, True, True]

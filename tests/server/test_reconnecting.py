@@ -23,7 +23,6 @@ from jetstream_sync import (
     ConnectionLostError,
     ConnectionStatus,
     NoServersError,
-    OutboundBufferLimitError,
     Subscription,
     TimeoutError,
 )
@@ -91,21 +90,6 @@ def nothing_more(sub: Subscription, sender: Connection) -> bool:
 # --- restored on a new link -------------------------------------------------------------------
 
 
-def test_subscriptions_come_back(
-    server: NatsServer, alone: Connection, witness: Connection
-) -> None:
-    """After a server restart every subscription, with or without a callback, continues."""
-    called: SimpleQueue[bytes] = SimpleQueue()
-    read_by_hand = alone.subscribe("orders.*")
-    alone.subscribe("orders.>", cb=lambda msg: called.put(msg.data))
-    restart(server, alone, witness)
-    witness.publish("orders.new", b"after")
-    assert read(read_by_hand, 1) == [b"after"]
-    assert called.get(timeout=5 * SCALE) == b"after"
-    assert nothing_more(read_by_hand, witness)
-    assert called.empty()
-
-
 def test_a_waiting_next_msg_survives_a_restart(
     server: NatsServer, alone: Connection, witness: Connection
 ) -> None:
@@ -161,47 +145,6 @@ def test_what_is_subscribed_and_ended_without_a_link(
 
 
 # --- the buffer while disconnected ------------------------------------------------------------
-
-
-def test_what_is_published_without_a_link_arrives_after(server: NatsServer) -> None:
-    """Messages published while disconnected arrive after the reconnect, in order, once."""
-    nc = jetstream_sync.connect(server.url, **QUICK)
-    sub = nc.subscribe("orders")
-    stop(server, nc)
-    for number in range(100):
-        nc.publish("orders", b"%d" % number, headers={"N": str(number)})
-    start(server, nc)
-    msgs = [sub.next_msg(timeout=5 * SCALE) for _ in range(100)]
-    assert [msg.data for msg in msgs] == [b"%d" % number for number in range(100)]
-    assert nothing_more(sub, nc)
-    nc.close()
-
-
-def test_what_is_kept_has_a_limit(server: NatsServer) -> None:
-    """While disconnected, a publish above pending_size is an error; buffered messages stay."""
-    nc = jetstream_sync.connect(server.url, pending_size=1000, **QUICK)
-    sub = nc.subscribe("orders")
-    stop(server, nc)
-    kept = 0
-    with pytest.raises(OutboundBufferLimitError) as caught:
-        for _ in range(100):
-            nc.publish("orders", b"x" * 100)
-            kept += 1
-    assert caught.value.pending_size == 1000
-    assert 5 <= kept <= 9  # 100 bytes each, and the protocol line
-    assert nc.stats["out_msgs"] == kept
-    start(server, nc)
-    assert read(sub, kept) == [b"x" * 100] * kept
-    nc.publish("orders", b"room again")
-    assert read(sub, 1) == [b"room again"]
-    nc.close()
-
-
-def test_a_request_without_a_link_keeps_its_timeout(server: NatsServer, alone: Connection) -> None:
-    """A request while disconnected ends with its timeout."""
-    stop(server, alone)
-    with within(2.0), pytest.raises(TimeoutError):
-        alone.request("service", timeout=0.2)
 
 
 # --- callbacks --------------------------------------------------------------------------------

@@ -133,15 +133,6 @@ def test_the_first_reply_may_take_longer_than_a_stall(
     sub.unsubscribe()
 
 
-def test_the_number_of_replies_ends_them(nc: Connection, other: Connection, subject: str) -> None:
-    """Of five replies to one request the first two are returned, without a wait."""
-    respond(other, subject, b"1", b"2", b"3", b"4", b"5")
-    with within(5.0):
-        replies = nc.request_many(subject, timeout=30.0, max_messages=2)
-        assert data(replies) == [b"1", b"2"]
-    assert replies.ended_by == "count"
-
-
 @pytest.mark.parametrize("sentinel", ["empty", lambda msg: msg.data == b""])
 def test_a_sentinel_ends_the_replies(
     nc: Connection, other: Connection, subject: str, sentinel: Any
@@ -243,23 +234,15 @@ def test_time_in_the_loop_body_is_not_a_stall(
     asked: list[Msg] = []
     sub = other.subscribe(subject, cb=asked.append)
     other.flush()
-    replies = nc.request_many(subject, timeout=60.0, stall=2.0, max_messages=2)
+    replies = nc.request_many(subject, timeout=60.0, stall=0.8, max_messages=2)
     (request,) = wait_until(lambda: asked)
     request.respond(b"1")
     assert next(replies).data == b"1"
-    time.sleep(2.2)
+    time.sleep(1.0)
     threading.Timer(0.2, request.respond, [b"2"]).start()
     assert data(replies) == [b"2"]
     assert replies.ended_by == "count"
     sub.unsubscribe()
-
-
-def test_ten_thousand_replies(nc: Connection, other: Connection, subject: str) -> None:
-    """None of many replies is lost, and they keep their order."""
-    numbers = [b"%d" % number for number in range(10_000)]
-    respond(other, subject, *numbers, b"")
-    replies = nc.request_many(subject, timeout=60.0, sentinel="empty")
-    assert data(replies) == numbers
 
 
 # --- what is left behind ------------------------------------------------------------------------
@@ -338,7 +321,7 @@ def test_a_request_that_cannot_be_sent_leaves_no_subscription(nc: Connection) ->
     [
         ({"fail_requests_on_disconnect": True}, 30.0, True),
         ({}, None, True),
-        ({}, 2.0, False),
+        ({}, 1.5, False),
     ],
 )
 def test_a_lost_connection(options: dict[str, Any], timeout: float | None, fails: bool) -> None:

@@ -12,7 +12,6 @@ from jetstream_sync import (
     BadSubjectError,
     InvalidOptionError,
     JetStream,
-    ServerTooOldError,
     Stream,
     StreamNotFoundError,
 )
@@ -114,14 +113,6 @@ def test_schedules_are_listed_and_cancelled(js: JetStream, jobs: Stream) -> None
         js.cancel_schedule("unknown.subject")
 
 
-@pytest.mark.server("<2.12")
-def test_an_older_server_would_not_cancel(js: JetStream, stream: Stream) -> None:
-    """The message is not sent."""
-    with pytest.raises(ServerTooOldError, match=r"2\.12"):
-        js.publish(f"{stream.name}.a", cancels=f"{stream.name}.plan")
-    assert stream.info().state.messages == 0
-
-
 @pytest.mark.server(">=2.14")
 def test_a_cron_of_five_fields_begins_each_minute(js: JetStream, jobs: Stream) -> None:
     """It is written as in a crontab; the server wants a field for seconds."""
@@ -130,26 +121,6 @@ def test_a_cron_of_five_fields_begins_each_minute(js: JetStream, jobs: Stream) -
     headers = jobs.get_msg(last_by_subject=plan).headers
     assert headers is not None
     assert headers["Nats-Schedule"] == "0 15 5 * * 1-5"
-
-
-@pytest.mark.server("<2.14")
-def test_an_older_server_is_not_asked(js: JetStream, stream: Stream) -> None:
-    """A server that would store a schedule as a plain message, or refuse its rule, gets none."""
-    with pytest.raises(ServerTooOldError, match=r"2\.14"):
-        js.schedule(f"{stream.name}.plan", target=f"{stream.name}.due", every=5)
-    with pytest.raises(ServerTooOldError, match=r"2\.14"):
-        js.schedule(f"{stream.name}.plan", target=f"{stream.name}.due", cron="@daily")
-    assert stream.info().state.messages == 0
-
-
-@pytest.mark.server("<2.12")
-def test_a_time_needs_2_12(js: JetStream, stream: Stream) -> None:
-    """A server before 2.12 has no schedules."""
-    with pytest.raises(ServerTooOldError, match=r"2\.12"):
-        js.schedule(
-            f"{stream.name}.plan", target=f"{stream.name}.due", at=datetime.now(timezone.utc)
-        )
-    assert stream.info().state.messages == 0
 
 
 @pytest.mark.server(">=2.12")

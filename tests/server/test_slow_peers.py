@@ -19,7 +19,6 @@ from jetstream_sync import (
     Connection,
     ConnectionClosedError,
     ConnectionEvent,
-    ConnectionLostError,
     OutboundBufferLimitError,
     StaleConnectionError,
 )
@@ -124,40 +123,6 @@ def test_close_does_not_wait_for_a_dead_server(server: NatsServer, *, full: bool
     if publisher is not None:
         publisher.join(5 * SCALE)
         assert not publisher.is_alive()
-
-
-def test_a_flush_ends_with_the_link(server: NatsServer) -> None:
-    """A flush without a timeout ends when the stale connection is detected."""
-    nc = jetstream_sync.connect(
-        server.url,
-        ping_interval=0.1,
-        max_outstanding_pings=1,
-        connect_timeout=0.2,
-        error_cb=lambda _: None,
-    )
-    server.pause()
-    with pytest.raises(ConnectionLostError):
-        nc.flush(timeout=None)
-    nc.close()
-
-
-def test_clients_of_a_hanging_server_move_to_another(server: NatsServer) -> None:
-    """Clients of a hanging server move to another one, with their unsent messages."""
-    with NatsServer(jetstream=False) as other:
-        nc = jetstream_sync.connect(
-            [server.url, other.url],
-            dont_randomize=True,
-            ping_interval=0.1,
-            max_outstanding_pings=2,
-            error_cb=lambda _: None,
-        )
-        sub = nc.subscribe("orders")
-        nc.flush(5 * SCALE)
-        server.pause()
-        wait_until(lambda: nc.connected_url == other.url)
-        nc.publish("orders", b"there")
-        assert sub.next_msg(timeout=5 * SCALE).data == b"there"
-        nc.close()
 
 
 # --- a server that sends and does not read ----------------------------------------------------

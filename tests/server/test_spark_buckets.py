@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -66,58 +65,6 @@ def test_a_bucket_that_does_not_exist(js: JetStream) -> None:
     """The error names the bucket."""
     with pytest.raises(BucketNotFoundError, match="nothing"):
         read_entries(js, "nothing")
-
-
-def test_no_key_is_left_out_while_all_keys_change(js: JetStream, kv: KeyValue) -> None:
-    """Values are replaced during the read; every key has one of its values."""
-    count = 5000
-    for number in range(count):
-        js.publish_async(f"$KV.{kv.bucket}.{number}", b"0")
-    js.publish_async_completed(30)
-    stop = threading.Event()
-
-    def change() -> None:
-        while not stop.is_set():
-            for number in range(0, count, 5):
-                js.publish_async(f"$KV.{kv.bucket}.{number}", b"1")
-                if stop.is_set():
-                    return
-
-    thread = threading.Thread(target=change)
-    thread.start()
-    try:
-        assert len(keys(js, kv)) == count
-    finally:
-        stop.set()
-        thread.join()
-        js.publish_async_completed(30)
-
-
-@pytest.mark.server(">=2.11")
-def test_a_small_bucket_is_read_at_one_point_in_time(js: JetStream, kv: KeyValue) -> None:
-    """Keys that are written in turns differ by one turn at the most, in the order of the writes."""
-    for number in range(100):
-        kv.put(f"{number:03}", b"0")
-    stop = threading.Event()
-
-    def change() -> None:
-        turn = 1
-        while not stop.is_set():
-            for number in range(100):
-                js.publish(f"$KV.{kv.bucket}.{number:03}", b"%d" % turn)
-            turn += 1
-
-    thread = threading.Thread(target=change)
-    thread.start()
-    try:
-        for _ in range(20):
-            turns = [int(value) for _, value in sorted(keys(js, kv).items())]
-            assert len(turns) == 100
-            assert turns == sorted(turns, reverse=True)
-            assert turns[0] - turns[-1] <= 1
-    finally:
-        stop.set()
-        thread.join()
 
 
 # --- writing ------------------------------------------------------------------------------------

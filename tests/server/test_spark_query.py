@@ -22,7 +22,6 @@ from jetstream_sync.spark.connections import connection
 from jetstream_sync.spark.options import ReadOptions
 from jetstream_sync.spark.planning.batch_read import plan_read
 from jetstream_sync.spark.planning.data_loss import DataLossError
-from jetstream_sync.spark.planning.offsets import OffsetError
 from jetstream_sync.spark.streaming.query import QueryPlanner
 
 if TYPE_CHECKING:
@@ -184,13 +183,6 @@ def test_a_trigger_asks_each_stream_once(js: JetStream, stream: Stream, planner:
     assert subjects == [f"$JS.API.STREAM.INFO.{stream.name}"]
 
 
-def test_offsets_of_other_versions_are_refused(stream: Stream, planner: Planner) -> None:
-    """An offset of another version is an error."""
-    query = planner.query(stream.name)
-    with pytest.raises(OffsetError):
-        query.latest({"v": 2, "streams": {}}, unlimited=True)
-
-
 def test_a_missing_stream_fails_at_the_start(planner: Planner) -> None:
     """A stream that does not exist fails the query at its start."""
     with pytest.raises(StreamNotFoundError):
@@ -212,17 +204,6 @@ def test_strict_reports_removals_by_a_limit_per_subject(
     strict = planner.query(stream_name, failOnDataLoss="strict")
     with pytest.raises(DataLossError):
         step(strict, offset)
-
-
-def test_a_connection_that_was_closed_is_replaced(
-    js: JetStream, stream: Stream, planner: Planner
-) -> None:
-    """A query continues after its connection was closed."""
-    fill(js, f"{stream.name}.a", 5)
-    query = planner.query(stream.name, startingOffsets="earliest")
-    offset = query.initial()
-    connection(planner._options[0].connection).close()
-    assert planned(query, offset, step(query, offset)) == [(1, 6)]
 
 
 def test_planning_timeout_ends_the_query(fresh_server: NatsServer) -> None:

@@ -24,7 +24,6 @@ from jetstream_sync import (
     MessageNotFoundError,
     Msg,
     ServerError,
-    ServerTooOldError,
     StorageType,
     Stream,
     StreamConfig,
@@ -86,17 +85,6 @@ def test_a_stream_is_created_with_its_config(
     assert (got.max_bytes, got.num_replicas) == (-1, 1)
 
 
-def test_fields_can_be_given_instead_of_a_config(js: JetStream, stream_name: str) -> None:
-    """`create_stream(name=...)` is `create_stream(StreamConfig(name=...))`."""
-    config = StreamConfig(name=stream_name, subjects=[stream_name], storage="memory", max_age=60)
-    by_record = js.create_stream(config).cached_info.config
-    js.delete_stream(stream_name)
-    by_fields = js.create_stream(
-        name=stream_name, subjects=[stream_name], storage="memory", max_age=60
-    )
-    assert by_fields.cached_info.config == by_record
-
-
 def test_an_info_is_the_same_however_it_was_had(js: JetStream, stream_name: str) -> None:
     """Creating, getting and listing return one config, without fields of the request."""
     made = js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
@@ -142,14 +130,6 @@ def test_a_pedantic_server_corrects_nothing(js: JetStream, stream_name: str) -> 
     with pytest.raises(BadRequestError, match="pedantic"):
         js.update_stream(config, pedantic=True)
     assert js.update_stream(config).cached_info.config.max_age == timedelta(seconds=20)
-
-
-@pytest.mark.server("<2.11")
-def test_an_old_server_is_not_pedantic(js: JetStream, stream_name: str) -> None:
-    """A server without `pedantic` is not asked."""
-    with pytest.raises(ServerTooOldError, match="pedantic"):
-        js.create_stream(name=stream_name, pedantic=True)
-    assert stream_name not in js.stream_names()
 
 
 def test_create_or_update_does_either(js: JetStream, stream_name: str) -> None:
@@ -234,14 +214,6 @@ def unanswered(nc: Connection) -> JetStream:
     return nc.jetstream(prefix="unanswered.API", timeout=0.2)
 
 
-def any_info() -> jetstream_sync.StreamInfo:
-    from jetstream_sync.codec import decode
-
-    state = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0, "consumer_count": 0}
-    fields = {"config": {"name": "S"}, "created": "2026-01-01T00:00:00Z", "state": state}
-    return decode(jetstream_sync.StreamInfo, fields)
-
-
 @pytest.mark.parametrize(
     ("config", "fields", "option"),
     [
@@ -267,12 +239,6 @@ def test_a_bad_config_is_refused_here(
         with pytest.raises(InvalidOptionError) as caught:
             call(config, **fields)
         assert caught.value.option == option
-
-
-def test_a_field_with_a_typing_mistake_is_explained(unanswered: JetStream) -> None:
-    """The error suggests the closest field."""
-    with pytest.raises(InvalidOptionError, match="did you mean max_msgs"):
-        unanswered.create_stream(name="S", max_mesgs=1)
 
 
 # --- listing ------------------------------------------------------------------------------------
@@ -458,6 +424,16 @@ def test_a_purge_up_to_a_later_sequence_moves_the_stream_there(
     assert js.publish(f"{stream.name}.a", b"x").seq == 100
 
 
+@pytest.mark.parametrize("answer", [b"", b"[]", b'{"success": true}', b'{"purged": "all"}'])
+def test_a_reply_to_a_purge_without_a_count_is_an_error(
+    nc: Connection, stream: Stream, answer: bytes
+) -> None:
+    """A reply that is not JSON of the API, or does not say how much was purged, is an error."""
+    nc.subscribe("odd.API.STREAM.PURGE.>", cb=lambda message: message.respond(answer))
+    with pytest.raises(InvalidResponseError):
+        Stream(nc.jetstream(prefix="odd.API")._api, stream.cached_info).purge()
+
+
 @pytest.mark.parametrize(
     ("arguments", "option"),
     [
@@ -479,29 +455,6 @@ def test_a_bad_purge_deletes_nothing(
         stream.purge(**arguments)
     assert caught.value.option == option
     assert stream.info().state.messages == len(SUBJECTS)
-
-
-def test_a_stream_that_denies_it_is_not_purged(js: JetStream, stream_name: str) -> None:
-    """The server's refusal is raised."""
-    stream = js.create_stream(
-        name=stream_name, subjects=[f"{stream_name}.>"], storage="memory", deny_purge=True
-    )
-    fill(js, stream, "a")
-    with within(1), pytest.raises(APIError):
-        stream.purge()
-    assert stream.info().state.messages == 1
-
-
-@pytest.mark.parametrize("answer", [{"success": True}, {"purged": "all"}])
-def test_a_purge_without_a_count_is_an_error(nc: Connection, answer: dict[str, Any]) -> None:
-    """A reply without a count is an error."""
-
-    def respond(message: Msg) -> None:
-        message.respond(json.dumps(answer).encode())
-
-    nc.subscribe("odd.API.STREAM.PURGE.S", cb=respond)
-    with pytest.raises(InvalidResponseError):
-        Stream(nc.jetstream(prefix="odd.API")._api, any_info()).purge()
 
 
 # --- deleting messages --------------------------------------------------------------------------

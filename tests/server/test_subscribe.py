@@ -18,9 +18,7 @@ from jetstream_sync import (
     ConnectionClosedError,
     ConsumerConfig,
     ConsumerNotFoundError,
-    DeliverPolicy,
     DuplicateSubscriptionError,
-    Error,
     InvalidOptionError,
     JetStream,
     JetStreamMsg,
@@ -94,46 +92,6 @@ def test_an_ephemeral_subscription_reads_and_goes(js: JetStream, stream: Stream)
     sub.unsubscribe()
     assert stream.consumer_names() == []
     assert not sub.is_valid
-
-
-def test_iterating_ends_with_the_subscription(js: JetStream, stream: Stream) -> None:
-    """An iteration yields messages, and ends with `unsubscribe` or `drain`."""
-    sub = js.subscribe(everything(stream))
-    got = []
-    for msg in sub:
-        got.append(int(msg.data))
-        if len(got) == 10:
-            sub.drain()
-    assert got == list(range(10))
-    with pytest.raises(BadSubscriptionError):
-        sub.next_msg(0)
-
-
-def test_options_shape_the_consumer(js: JetStream, stream: Stream) -> None:
-    """The arguments of nats-py reach the consumer."""
-    name = stream.cached_info.config.name
-    with js.subscribe(
-        everything(stream),
-        stream=name,
-        deliver_policy=DeliverPolicy.LAST,
-        headers_only=True,
-        inactive_threshold=77,
-        idle_heartbeat=3,
-        flow_control=True,
-        config=ConsumerConfig(description="mine", max_ack_pending=7),
-    ) as sub:
-        config = sub.consumer_info().config
-        assert config.deliver_policy == DeliverPolicy.LAST
-        assert config.headers_only
-        assert config.inactive_threshold is not None
-        assert config.inactive_threshold.total_seconds() == 77
-        assert config.flow_control
-        assert config.description == "mine"
-        assert config.max_ack_pending == 7
-        msg = sub.next_msg(5)
-        assert msg.data == b""
-        assert msg.headers == {"Nats-Msg-Size": "1"}
-        assert msg.metadata.stream_seq == 10
 
 
 # --- finding and creating -------------------------------------------------------------------------
@@ -384,6 +342,16 @@ def test_a_limit_counts_from_the_start(js: JetStream, stream: Stream, ordered: b
     assert stream.consumer_names() == []
 
 
+def test_a_limit_that_is_all_read_ends_it_at_once(js: JetStream, stream: Stream) -> None:
+    """If the limit was reached already, the call ends the subscription and deletes."""
+    sub = js.subscribe(everything(stream))
+    numbers(sub, 10)
+    sub.unsubscribe(10)
+    assert stream.consumer_names() == []
+    with pytest.raises(BadSubscriptionError):
+        sub.next_msg(0)
+
+
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_limit_that_is_reached_drops_the_surplus(
     js: JetStream, stream: Stream, ordered: bool
@@ -412,27 +380,3 @@ def test_unsubscribe_after_the_limit_drops_the_rest(
     assert (sub.pending_msgs, sub.pending_bytes) == (0, 0)
     assert stream.consumer_names() == []
     sub.unsubscribe()
-
-
-def test_a_limit_that_is_all_read_ends_it_at_once(js: JetStream, stream: Stream) -> None:
-    """If the limit was reached already, the call ends the subscription and deletes."""
-    sub = js.subscribe(everything(stream))
-    numbers(sub, 10)
-    sub.unsubscribe(10)
-    assert stream.consumer_names() == []
-    with pytest.raises(BadSubscriptionError):
-        sub.next_msg(0)
-
-
-def test_what_is_missing_at_the_end_is_no_error(js: JetStream, stream: Stream) -> None:
-    """Unsubscribing from a deleted consumer is not an error."""
-    sub = js.subscribe(everything(stream), durable="dur")
-    stream.delete_consumer("dur")
-    sub.unsubscribe()
-    errors: list[Error] = []
-    sub = js.subscribe(everything(stream), durable="dur")
-    js.delete_stream(stream.cached_info.config.name)
-    sub.drain()
-    for _ in sub:
-        pass
-    assert errors == []

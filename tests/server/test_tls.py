@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,6 @@ from fix_tls import Certificates
 
 import jetstream_sync
 from jetstream_sync import (
-    AuthorizationError,
     CertificateError,
     Connection,
     InvalidOptionError,
@@ -26,7 +24,6 @@ from jetstream_sync import (
 from jetstream_sync.address import ServerAddress
 from jetstream_sync.client.transport import open_transport
 from jetstream_sync.net.clock import Deadline
-from jetstream_sync.net.layer import ByteStream
 from jetstream_sync.options import ConnectionOptions, TLSOptions
 from jetstream_sync.server import NatsServer
 from jetstream_sync.server.runtime import reserve_port
@@ -142,75 +139,7 @@ def test_a_server_that_offers_tls(certificates: Certificates) -> None:
                 ) is encrypted
 
 
-def test_connect_says_that_tls_is_on(server: NatsServer, certificates: Certificates) -> None:
-    """The field tls_required of CONNECT is true over TLS and false without it; a wrapper sees it."""
-
-    class Watching:
-        def __init__(self, inner: ByteStream) -> None:
-            self.inner = inner
-            self.heard = b""
-            self.said = b""
-
-        def receive(self) -> bytes:
-            data = self.inner.receive()
-            self.heard += data
-            return data
-
-        def send(self, data: memoryview, sent: list[int]) -> None:
-            before = len(sent)
-            self.inner.send(data, sent)
-            self.said += bytes(data[: sum(sent[before:])])
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.inner, name)
-
-    wrapped: list[Watching] = []
-
-    def wrap(stream: ByteStream) -> ByteStream:
-        wrapped.append(Watching(stream))
-        return wrapped[-1]
-
-    address = ServerAddress.parse(server.url)
-    options = ConnectionOptions(servers=(address,), tls=certificates.trusted())
-    link = open_transport(address, options, lambda _: {"verbose": False}, Deadline(5 * SCALE), wrap)
-    link.stream.shutdown()
-    link.stream.close()
-    before, after = wrapped
-    assert link.stream is after
-    assert before.heard.startswith(b"INFO ")
-    assert before.heard.count(b"\r\n") == 1
-    assert before.said == b""
-    connect_line, ping = after.said.split(b"\r\n")[:2]
-    assert json.loads(connect_line.removeprefix(b"CONNECT ")) == {
-        "verbose": False,
-        "tls_required": True,
-    }
-    assert ping == b"PING"
-    assert b"PONG\r\n" in after.heard
-
-
 # --- the server's certificate -----------------------------------------------------------------
-
-
-def test_another_authority_is_not_trusted(server: NatsServer, certificates: Certificates) -> None:
-    """A server whose certificate was signed by another CA is refused, and the error says so."""
-    with refused(CertificateError, "127.0.0.1 is signed by an authority that is not trusted"):
-        connect(server.url, tls=TLSOptions(ca_file=certificates.path("other-ca")))
-
-
-@pytest.mark.parametrize(
-    ("certificate", "text"),
-    [("expired", "has expired"), ("elsewhere", "is for another address")],
-)
-def test_an_invalid_certificate_is_refused(
-    certificates: Certificates, certificate: str, text: str
-) -> None:
-    """An expired certificate, or one of another host, is refused."""
-    with (
-        NatsServer(config=certificates.server(certificate), jetstream=False) as server,
-        refused(CertificateError, text),
-    ):
-        connect(server.url, tls=certificates.trusted())
 
 
 def test_the_name_to_check_can_be_given(certificates: Certificates) -> None:
@@ -354,23 +283,6 @@ def test_a_client_that_is_not_trusted(
             connect(verifying.url, tls=context)
 
 
-def test_a_certificate_can_be_the_login(certificates: Certificates) -> None:
-    """With verify_and_map the user is taken from the certificate."""
-    users = 'authorization { users: [{ user: "client@example.com" }] }'
-    config = f"{certificates.verifying('verify_and_map: true')}\n{users}"
-    with NatsServer(config=config, jetstream=False) as server:
-        with connect(server.url, tls=certificates.trusted("client")) as nc:
-            assert echoes(nc)
-        with refused(AuthorizationError, "Authorization Violation"):
-            connect(server.url, tls=certificates.trusted("server"))
-
-
-def test_files_that_are_missing(server: NatsServer, certificates: Certificates) -> None:
-    """The error names the option."""
-    with refused(InvalidOptionError, "ca_file=.*nowhere.pem.*No such file"):
-        connect(server.url, tls=TLSOptions(ca_file=certificates.directory / "nowhere.pem"))
-
-
 # --- handshake first --------------------------------------------------------------------------
 
 
@@ -413,32 +325,3 @@ def test_nothing_may_come_between_info_and_tls(behind: bytes) -> None:
         with refused(ProtocolError, "more than INFO before TLS"):
             connect(listener.url)
         assert heard.get(timeout=5 * SCALE) == b""
-
-
-@pytest.mark.parametrize("when", ["hello", "info"])
-def test_a_server_that_hangs_up_in_the_handshake(when: str) -> None:
-    """The error says that the TLS handshake was in progress, and is not a timeout."""
-
-    def play(peer: ScriptedPeer) -> None:
-        peer.send(INFO)
-        if when == "hello":
-            peer.read(100)
-        peer.close()
-
-    with Listener(play) as listener, refused(SecureConnectionError, "the TLS handshake"):
-        connect(listener.url)
-
-
-def test_a_server_that_stops_answering_in_the_handshake() -> None:
-    """The TLS handshake has to end within connect_timeout."""
-
-    def play(peer: ScriptedPeer) -> None:
-        peer.send(INFO)
-        peer.rest()
-
-    with (
-        Listener(play) as listener,
-        within(QUICKLY),
-        pytest.raises(jetstream_sync.NoServersError, match="timed out|took too long"),
-    ):
-        jetstream_sync.connect(listener.url, connect_timeout=0.2)

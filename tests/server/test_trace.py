@@ -8,16 +8,14 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
-import trustme
 from fix_proxy import Listener
 from fix_threads import SCALE, wait_until
+from fix_tls import Certificates
 
 import jetstream_sync
 from jetstream_sync.errors import AuthorizationError
-from jetstream_sync.options import TLSOptions
 from jetstream_sync.server import NatsServer
 
 
@@ -44,25 +42,6 @@ def test_every_protocol_line_is_traced(nats_server: NatsServer) -> None:
     assert "> UNSUB 1" in lines
     pings = [line for line in lines if line in {"> PING", "< PONG"}]
     assert pings == ["> PING", "< PONG"] * (len(pings) // 2)
-
-
-def test_requests_and_replies_alternate(nats_server: NatsServer) -> None:
-    """The answer is traced after its request, though another thread receives it."""
-    lines: list[str] = []
-    with jetstream_sync.connect(nats_server.url, trace_cb=lines.append) as nc:
-        nc.subscribe("trace.q", cb=lambda msg: msg.respond(msg.data))
-        for number in range(200):
-            nc.request("trace.q", b"%d" % number, 5)
-    told = [line.partition(" | ") for line in lines if " | " in line]
-    assert [payload for _, _, payload in told] == [
-        str(number) for number in range(200) for _ in range(4)
-    ]
-    assert [head.split()[:2] for head, _, _ in told] == 200 * [
-        [">", "PUB"],
-        ["<", "MSG"],
-        [">", "PUB"],
-        ["<", "MSG"],
-    ]
 
 
 def test_the_callback_has_a_thread_of_its_own(nats_server: NatsServer) -> None:
@@ -138,19 +117,12 @@ def test_every_link_is_traced() -> None:
     assert len([line for line in lines if line == "> SUB a 1"]) == 2
 
 
-def test_plaintext_under_tls_is_traced(tmp_path: Path) -> None:
+def test_plaintext_under_tls_is_traced(certificates: Certificates) -> None:
     """The trace has the lines inside TLS: INFO once, then the login and the rest."""
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(
-        tmp_path / "server.pem"
-    )
     lines: list[str] = []
-    config = f'tls {{ cert_file: "{tmp_path}/server.pem", key_file: "{tmp_path}/server.pem" }}'
-    tls = TLSOptions(ca_file=tmp_path / "ca.pem")
     with (
-        NatsServer(config=config) as server,
-        jetstream_sync.connect(server.url, tls=tls, trace_cb=lines.append) as nc,
+        NatsServer(config=certificates.server()) as server,
+        jetstream_sync.connect(server.url, tls=certificates.trusted(), trace_cb=lines.append) as nc,
     ):
         nc.publish("a", b"inside")
     assert [line.split()[1] for line in lines[:4]] == ["INFO", "CONNECT", "PING", "PONG"]

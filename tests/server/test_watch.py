@@ -6,18 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fix_threads import SCALE, wait_until
+from fix_threads import SCALE
 
 from jetstream_sync import (
     DeliverPolicy,
     Error,
-    IteratorClosedError,
     JetStream,
     NotFoundError,
     Stream,
-    TimeoutError,
 )
-from jetstream_sync.jetstream.watch import Watch, WatchHandle
+from jetstream_sync.jetstream.watch import Watch
 from jetstream_sync.protocol.parser import Delivery
 
 
@@ -50,34 +48,6 @@ def put(js: JetStream, stream: Stream, **values: int) -> None:
         js.publish(f"{stream.name}.{name}", b"%d" % value)
 
 
-def test_initial_entries_then_changes(js: JetStream, store: Stream) -> None:
-    """The last message of each subject comes first, `initial()` ends, and the changes follow."""
-    put(js, store, a=1, b=2)
-    put(js, store, a=3)
-    with watch(js, store) as watching:
-        assert not watching.is_current
-        assert list(watching.initial()) == [("b", b"2"), ("a", b"3")]
-        assert watching.is_current
-        put(js, store, b=4)
-        assert watching.next(10 * SCALE) == ("b", b"4")
-        with pytest.raises(TimeoutError):
-            watching.next(0)
-    assert watching.closed
-    with pytest.raises(IteratorClosedError):
-        watching.next(1)
-    wait_until(lambda: store.consumer_names() == [])
-
-
-@pytest.mark.parametrize("pattern", [">", "nothing"])
-def test_current_at_once_without_messages(js: JetStream, store: Stream, pattern: str) -> None:
-    """A watch without messages to wait for is current when it is created."""
-    if pattern != ">":
-        put(js, store, a=1)
-    with watch(js, store, pattern) as watching:
-        assert watching.is_current
-        assert list(watching.initial()) == []
-
-
 def test_waiting_buffers_the_entries(js: JetStream, store: Stream) -> None:
     """`wait_current()` keeps what it receives for the next calls."""
     put(js, store, a=1, b=2, c=3)
@@ -85,20 +55,6 @@ def test_waiting_buffers_the_entries(js: JetStream, store: Stream) -> None:
         watching.wait_current(10 * SCALE)
         assert watching.next(0) == ("a", b"1")
         assert [key for key, _ in watching.initial()] == ["b", "c"]
-
-
-def test_messages_removed_before_their_delivery(js: JetStream, store: Stream) -> None:
-    """A watch becomes current although fewer messages arrive than the server counted."""
-    names = {f"k{number}": number for number in range(3000)}
-    for name in names:
-        js.publish_async(f"{store.name}.{name}", b"")
-    js.publish_async_completed(30 * SCALE)
-    with watch(js, store) as watching:
-        first = watching.next(10 * SCALE)
-        store.purge()
-        watching.wait_current(20 * SCALE)
-        assert first[0] == "k0"
-        assert len(list(watching.initial())) < len(names)
 
 
 @pytest.mark.parametrize("kept", [1, 5])
@@ -122,6 +78,20 @@ def test_replaced_before_delivery(
         js.publish_async_completed(30 * SCALE)
         found.update(key for key, _ in watching.initial(10 * SCALE))
     assert found.issuperset(names)
+
+
+def test_messages_removed_before_their_delivery(js: JetStream, store: Stream) -> None:
+    """A watch becomes current although fewer messages arrive than the server counted."""
+    names = {f"k{number}": number for number in range(3000)}
+    for name in names:
+        js.publish_async(f"{store.name}.{name}", b"")
+    js.publish_async_completed(30 * SCALE)
+    with watch(js, store) as watching:
+        first = watching.next(10 * SCALE)
+        store.purge()
+        watching.wait_current(20 * SCALE)
+        assert first[0] == "k0"
+        assert len(list(watching.initial())) < len(names)
 
 
 def test_lost_consumer_before_current(js: JetStream, store: Stream) -> None:
@@ -154,35 +124,3 @@ def test_lost_consumer_afterwards(js: JetStream, store: Stream) -> None:
         put(js, store, a=2)
         assert [watching.next(10 * SCALE) for _ in range(2)] == [("a", b"1"), ("a", b"2")]
         assert len(store.consumer_names()) == 1
-
-
-def test_deleted_stream(js: JetStream, store: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A watch of a deleted stream raises the owner's error."""
-    monkeypatch.setattr("jetstream_sync.jetstream.watch._HEARTBEAT_S", 0.5)
-    with watch(js, store) as watching:
-        js.delete_stream(store.name)
-        with pytest.raises(NotFoundError, match="gone"):
-            watching.next(10 * SCALE)
-
-
-def test_updates_only(js: JetStream, store: Stream) -> None:
-    """With ``updates_only`` a watch is current at once and skips what exists."""
-    put(js, store, a=1)
-    with watch(js, store, deliver_policy=DeliverPolicy.NEW) as watching:
-        assert watching.is_current
-        put(js, store, a=2)
-        assert watching.next(10 * SCALE) == ("a", b"2")
-
-
-def test_callbacks(js: JetStream, store: Stream) -> None:
-    """The callbacks run in order: the existing entries, once the end of them, the changes."""
-    put(js, store, a=1, b=2)
-    events: list[object] = []
-    handle = WatchHandle(js._api, watch(js, store), events.append, lambda: events.append("current"))
-    handle.wait_current(10 * SCALE)
-    put(js, store, a=3)
-    wait_until(lambda: len(events) == 4)
-    handle.stop()
-    handle.wait_closed(10 * SCALE)
-    assert events == [("a", b"1"), ("b", b"2"), "current", ("a", b"3")]
-    assert handle.error is None

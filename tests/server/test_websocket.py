@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from fix_proxy import Listener, ScriptedPeer
 from fix_threads import SCALE
 from fix_tls import Certificates
 
@@ -18,7 +16,6 @@ from jetstream_sync import (
     AuthorizationError,
     CertificateError,
     Connection,
-    InvalidOptionError,
     ProtocolError,
     SecureConnectionError,
     ServerRefusedError,
@@ -74,13 +71,6 @@ def test_everything_works_through_a_websocket(free_port: int) -> None:
         assert [future.result(5 * SCALE).seq for future in futures] == list(range(1, 501))
         got = stream.create_consumer().fetch(500, timeout=5 * SCALE)
         assert [msg.data for msg in got] == [b"%d" % number for number in range(500)]
-
-
-@pytest.mark.usefixtures("server")
-def test_any_path_is_accepted(free_port: int) -> None:
-    """The server ignores the path; a proxy in front may use it."""
-    with connect(f"ws://localhost:{free_port}/nats/here") as nc:
-        assert echoes(nc)
 
 
 def test_a_login_goes_with_connect(free_port: int) -> None:
@@ -150,38 +140,3 @@ def test_the_port_for_other_clients(nats_server: NatsServer) -> None:
     """The error says that the port does not speak HTTP."""
     with refused(ProtocolError, "a port of their own"):
         connect(nats_server.url.replace("nats://", "ws://"))
-
-
-@pytest.mark.parametrize("status", [b"404 Not Found", b"502 Bad Gateway", b"301 Moved"])
-def test_an_http_server_is_quoted(status: bytes) -> None:
-    """The error has the HTTP status, although the server keeps the connection open."""
-
-    def play(peer: ScriptedPeer) -> None:
-        while peer.line().strip():
-            pass
-        peer.send(b"HTTP/1.1 " + status + b"\r\nConnection: keep-alive\r\n\r\n<html>")
-        peer.rest()
-
-    with Listener(play) as listener, refused(ServerRefusedError, status.decode()):
-        connect(listener.url.replace("nats://", "ws://"))
-
-
-def test_a_server_that_never_answers() -> None:
-    """The WebSocket has to be open within connect_timeout."""
-    began = time.monotonic()
-    with (
-        Listener(lambda peer: peer.rest()) as listener,
-        pytest.raises(jetstream_sync.NoServersError, match="timed out|took too long"),
-    ):
-        jetstream_sync.connect(listener.url.replace("nats://", "ws://"), connect_timeout=0.2)
-    assert time.monotonic() - began < QUICKLY * SCALE
-
-
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the extra the error names the package to install."""
-    monkeypatch.setitem(sys.modules, "websockets.client", None)
-    with (
-        Listener(lambda peer: peer.rest()) as listener,
-        refused(InvalidOptionError, r"pip install 'jetstream-sync\[websocket\]'"),
-    ):
-        connect(listener.url.replace("nats://", "ws://"))

@@ -181,17 +181,6 @@ def test_a_bad_name_is_refused_by_every_method(bad, nc, stream):
         assert_all_refuse(OPTIONAL_CONSUMERS, bad, InvalidArgumentError, nc, stream)
 
 
-def test_refused_arguments_are_not_sent(nc):
-    """Bytes that contain a command are not written to the socket."""
-    evil = nc.subscribe("evil")
-    nc.flush()
-    for call in (nc.publish, nc.request, nc.jetstream().publish, nc.jetstream().publish_async):
-        with pytest.raises(BadSubjectError):
-            call(INJECTION.encode(), b"")
-    nc.flush()
-    assert evil.pending_msgs == 0
-
-
 # --- the length of a command --------------------------------------------------------------------
 
 

@@ -622,15 +622,6 @@ def test_a_fetch_that_times_out(nc: Connection, service: Service, pool: ThreadPo
 
 
 @pytest.mark.usefixtures("slow_ticks")
-def test_closing_during_a_fetch(nc: Connection, service: Service, pool: ThreadPoolExecutor) -> None:
-    """A close by another thread ends the fetch at once."""
-    fetched, _ = waiting_fetch(nc, service, pool, consumer_of(nc))
-    nc.close()
-    with pytest.raises(ConnectionClosedError):
-        fetched.result(0.5 * SCALE)
-
-
-@pytest.mark.usefixtures("slow_ticks")
 def test_the_connection_is_lost_during_a_fetch(
     nc: Connection, service: Service, pool: ThreadPoolExecutor
 ) -> None:
@@ -647,22 +638,6 @@ def test_the_connection_is_lost_during_a_fetch(
     assert numbers(fetched.result(10 * SCALE)) == [7]
     service.answers_pulls = True
     start_fetching_directly(nc, consumer)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-@pytest.mark.usefixtures("slow_ticks")
-def test_a_fork_during_a_fetch(nc: Connection, service: Service, pool: ThreadPoolExecutor) -> None:
-    """The child's fetches fail at once; the parent is not affected."""
-    consumer = consumer_of(nc)
-    fetched, inbox = waiting_fetch(nc, service, pool, consumer)
-
-    def check() -> None:
-        with pytest.raises(ForkedConnectionError):
-            consumer.fetch(1, timeout=5)
-
-    in_child(check)
-    service.send(service.message(inbox, 7))
-    assert numbers(fetched.result(10 * SCALE)) == [7]
 
 
 @by_opcodes

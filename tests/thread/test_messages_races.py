@@ -152,37 +152,6 @@ def pull(peer: Peer, number: int = 0) -> tuple[str, dict[str, int], int]:
 # --- requests -----------------------------------------------------------------------------------
 
 
-def test_requests_fill_the_buffer_and_no_more(consumer: PullConsumer, peer: Peer) -> None:
-    """The first request is for the whole buffer, the next ones for the taken messages."""
-    with consumer.messages(max_messages=10, threshold_messages=5) as messages:
-        reply, request, _ = pull(peer)
-        assert request["batch"] == 10
-        peer.deliver(reply, range(1, 11))
-        for _ in range(5):
-            messages.next(5)
-        assert len(peer.pulls) == 1
-        messages.next(5)
-        _, request, _ = pull(peer, 1)
-        assert request["batch"] == 6
-        assert request["expires"] == 30_000_000_000
-        assert request["idle_heartbeat"] == 15_000_000_000
-
-
-def test_what_a_request_left_is_asked_for_again(consumer: PullConsumer, peer: Peer) -> None:
-    """A status with the number of undelivered messages makes room for as many."""
-    with consumer.messages(max_messages=10) as messages:
-        reply, _, _ = pull(peer)
-        peer.deliver(reply, range(1, 4))
-        for _ in range(3):
-            messages.next(5)
-        peer.status(
-            reply, "408 Request Timeout\r\nNats-Pending-Messages: 7\r\nNats-Pending-Bytes: 0"
-        )
-        with pytest.raises(jetstream_sync.TimeoutError):
-            messages.next(0.1)
-        assert pull(peer, 1)[1]["batch"] == 10
-
-
 def test_a_refused_request_is_reported_once(
     consumer: PullConsumer, peer: Peer, errors: list[Exception]
 ) -> None:

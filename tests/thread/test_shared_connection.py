@@ -172,18 +172,6 @@ def test_a_callable_that_is_compared_by_value_and_not_hashable(listener: Listene
     assert shared_connection(listener.url, error_cb=Callback(1)) is not first
 
 
-def test_other_options_are_another_connection(listener: Listener) -> None:
-    """Each equal set of servers and options has its own."""
-    with Listener() as second:
-        connections = {
-            shared_connection(listener.url),
-            shared_connection(listener.url, name="a"),
-            shared_connection(second.url),
-        }
-        assert len(connections) == 3
-        assert (listener.clients, second.clients) == (2, 1)
-
-
 def test_a_misspelled_option_is_reported_as_by_connect() -> None:
     """Options are checked on every call."""
     for _ in range(2):
