@@ -65,7 +65,7 @@ class Handled:
         """Return a worker that records what it handles."""
         worker = Worker(server.url, name=member)
 
-        @worker.handler(stream=stream.name, group="group", member=member, concurrency=4, ack_wait=5)
+        @worker.handler(stream=stream.name, group="group", member=member, concurrency=4, ack_wait=3)
         def handle(ctx: Context) -> None:
             self.handle(member, ctx)
 
@@ -123,6 +123,7 @@ def test_the_partitions_of_a_killed_process_go_to_others(
 ) -> None:
     """A killed process is dropped from the group; one that stops leaves it."""
     monkeypatch.setattr(membership, "_ABSENT_S", 1.0)
+    monkeypatch.setattr("jetstream_sync.workers.run._SAMPLE_S", 0.2)
     handled, keys, rounds = Handled(), 100, 5
     code = PROGRAM.format(stream=stream.name)
     with (

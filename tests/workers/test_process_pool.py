@@ -78,7 +78,7 @@ def handle(data, ctx: Context):
         re.match("(a+)+$", 60 * "a" + "b")  # keeps the GIL
     elif data == "exit":
         os._exit(7)
-    time.sleep(5)
+    time.sleep(3.5)  # longer than the lease
 """
     publish(js, stream, "1", "2", "3", "crash", "loop", "lock")
     with WorkerProgram(code, nats_server.url, tmp_path) as worker:

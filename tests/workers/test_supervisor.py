@@ -271,7 +271,8 @@ link.close()
 @pytest.mark.timeout(110)  # a process must also start within the time of silence
 def test_a_silent_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process without heartbeats gets SIGKILL and is replaced; reports come from the new one."""
-    monkeypatch.setattr(supervisor_module, "_SILENCE_S", 4.0 * SCALE)
+    monkeypatch.setattr(supervisor_module, "_SILENCE_S", 3.0 * SCALE)
+    monkeypatch.setattr(supervisor_module, "_STACKS_S", 0.2)
     monkeypatch.chdir(tmp_path)
     reports, ended = [], []
     observer = SimpleNamespace(
