@@ -44,17 +44,6 @@ class ScriptedPeer:
     def send(self, data: bytes) -> None:
         self._socket.sendall(data)
 
-    def send_until_full(self, data: bytes) -> int:
-        """Send the same bytes repeatedly until the client's socket is full; return how often."""
-        self._socket.settimeout(0.5)
-        times = 0
-        with contextlib.suppress(TimeoutError):
-            while times < 100_000:
-                self._socket.sendall(data)
-                times += 1
-        self._socket.settimeout(10 * SCALE)
-        return times
-
     def line(self) -> bytes:
         """Read one line, ``b""`` at the end."""
         return self._input.readline()

@@ -87,8 +87,10 @@ def test_contradictions_are_refused(options: dict[str, str], named: str) -> None
     [
         ("stream", "a.b"),
         ("stream", "A,,B"),
+        ("stream", " "),
         ("subjects", "a..b"),
         ("startingOffsets", "newest"),
+        ("startingOffsets", "[1]"),
         ("startingOffsets", '{"ORDERS": 0}'),
         ("startingOffsets", '{"ORDERS": -3}'),
         ("startingOffsets", '{"ORDERS": "7"}'),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -107,6 +108,16 @@ def test_a_failure_is_a_retry_with_its_delay(worker: Worker) -> None:
     outcome = client.deliver("bill", {"total": 1})
     assert (outcome.kind, outcome.delay) == ("retry", 30.0)
     assert isinstance(outcome.error, Retry)
+    # A message of a handler with keys is retried in place, after the same delay.
+    in_place = replace(RETRY, in_place=True)
+    options: dict[str, Any] = {"stream": "ORDERS", "key": lambda msg: msg.subject}
+
+    @worker.handler(consumer="KEYS", retry=in_place, **options)
+    def keyed() -> None:
+        raise ValueError("not now")
+
+    outcome = client.deliver("keyed", attempt=2)
+    assert (outcome.kind, outcome.delay) == ("retry", 6.0)
 
 
 @pytest.mark.parametrize(
