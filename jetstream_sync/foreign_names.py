@@ -31,13 +31,8 @@ FOREIGN_NAMES: Final[Mapping[str, Mapping[str, str]]] = {
         "streams_info": "use list_streams()",
         "streams_info_iterator": "use list_streams()",
     },
-    "ObjectStore": {
-        "get": "use get_bytes(), get_file() or open()",
-        "get_info": "use info()",
-    },
-    "KeyValue": {
-        "watchall": "use watch()",
-    },
+    "ObjectStore": {"get": "use get_bytes(), get_file() or open()", "get_info": "use info()"},
+    "KeyValue": {"watchall": "use watch()"},
 }
 
 

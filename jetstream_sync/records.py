@@ -150,10 +150,7 @@ class _Signature:
                 default = inspect.Parameter.empty
             parameters.append(
                 inspect.Parameter(
-                    each.name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=default,
-                    annotation=each.type,
+                    each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=each.type
                 )
             )
         return inspect.Signature(parameters)

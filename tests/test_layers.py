@@ -63,7 +63,7 @@ ENTRY_POINTS: dict[str, set[str]] = {
 MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
     ("workers", "base"): {"differences"},
     # Scripts that do not use the client can start a server.
-    ("server", "base"): {"errors", "install"},
+    ("server", "base"): {"errors", "suggestions"},
     # Deadlines are passed down to every layer; sockets stay in `net`.
     ("jetstream", "net"): {"net.clock"},
     ("services", "net"): {"net.clock"},

@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import click
 
 from ..errors import Error
-from ..install import install_command
+from ..suggestions import install_command
 from .long_running import RECONNECT_OPTIONS, pause
 from .output import emit, emit_line, note
 from .render import write_rows

@@ -11,11 +11,7 @@ from ..errors import BadSubscriptionError, DrainTimeoutError, TimeoutError
 from ..foreign_names import ForeignNames
 from ..headers import HeadersLike
 from ..net.clock import Deadline, monotonic
-from ..options import (
-    DEFAULT_PENDING_BYTES_LIMIT,
-    DEFAULT_PENDING_MSGS_LIMIT,
-    check_callback,
-)
+from ..options import DEFAULT_PENDING_BYTES_LIMIT, DEFAULT_PENDING_MSGS_LIMIT, check_callback
 from ..protocol.session import ServerInfo
 from ..protocol.state import ConnectionStatus
 from ..subjects import check_queue, check_subject

@@ -82,11 +82,7 @@ class MessageEncoder:
         return b"PUB %b %d\r\n%b\r\n" % (known, size, payload), size
 
     def encode_command(
-        self,
-        subject: bytes,
-        payload: bytes,
-        reply: bytes = b"",
-        headers: HeadersLike | None = None,
+        self, subject: bytes, payload: bytes, reply: bytes = b"", headers: HeadersLike | None = None
     ) -> tuple[bytes, int]:
         """Return the command that publishes a message, and the size of its headers and payload."""
         if speedups.encode_command is not None:

@@ -18,16 +18,7 @@ from ..errors import (
 )
 from ..net.clock import Deadline
 from ..net.tcp import TCPStream
-from ..protocol.parser import (
-    Delivery,
-    ErrorLine,
-    Info,
-    Messages,
-    Operation,
-    Parser,
-    Ping,
-    Pong,
-)
+from ..protocol.parser import Delivery, ErrorLine, Info, Messages, Operation, Parser, Ping, Pong
 from ..protocol.session import ServerInfo, SubscriptionState, ends_connection, error_from_text
 from .direct_reads import DirectReads
 from .events import Events

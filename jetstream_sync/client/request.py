@@ -15,12 +15,7 @@ import itertools
 import threading
 from typing import Protocol
 
-from ..errors import (
-    ConnectionLostError,
-    Error,
-    NoRespondersError,
-    PermissionsError,
-)
+from ..errors import ConnectionLostError, Error, NoRespondersError, PermissionsError
 from ..headers import HeadersLike, parse_status
 from ..net.clock import FOREVER, Deadline
 from ..protocol.parser import Delivery

@@ -9,12 +9,7 @@ import itertools
 import logging
 import os
 
-from ..errors import (
-    BadSubjectError,
-    BadSubscriptionError,
-    ConnectionClosedError,
-    PermissionsError,
-)
+from ..errors import BadSubjectError, BadSubscriptionError, ConnectionClosedError, PermissionsError
 from ..protocol.session import Session, SubscriptionState, refuses_line
 from .direct_reads import DirectReads
 from .events import Events
@@ -157,10 +152,7 @@ class SubscriptionTable:
     ) -> None:
         """End the subscription of a receiver that raised, and report it; all others continue."""
         log.error(
-            "%s: the receiver of %r raised",
-            self._events.name,
-            subscription.subject,
-            exc_info=error,
+            "%s: the receiver of %r raised", self._events.name, subscription.subject, exc_info=error
         )
         ended = ConnectionClosedError(
             f"an internal error ended the subscription to {subscription.subject!r}"

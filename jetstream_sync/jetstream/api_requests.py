@@ -311,10 +311,7 @@ def _name_of(item: Any, items: str, route: str) -> str:
 
 
 def stream_info(
-    api: APIRequests,
-    name: str,
-    subjects_filter: str | None = None,
-    deleted_details: bool = False,
+    api: APIRequests, name: str, subjects_filter: str | None = None, deleted_details: bool = False
 ) -> StreamInfo:
     """Ask for a stream's config and state; see `Stream.info()`."""
     # The server sends at most 100,000 subjects at a time; they are put together here.

@@ -60,13 +60,7 @@ if TYPE_CHECKING:
     from ..api.config_fields import ConsumerConfigFields, StreamConfigFields
 
 
-class JetStream(
-    ForeignNames,
-    BatchAPI,
-    BucketAdmin,
-    PushSubscribeAPI,
-    PullSubscribeAPI,
-):
+class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubscribeAPI):
     """
     The JetStream API of one connection.
 

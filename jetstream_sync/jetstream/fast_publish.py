@@ -244,10 +244,7 @@ class FastPublisher:
         return seq
 
     def commit(
-        self,
-        subject: str | None = None,
-        payload: bytes = b"",
-        headers: HeadersLike | None = None,
+        self, subject: str | None = None, payload: bytes = b"", headers: HeadersLike | None = None
     ) -> PubAck:
         """
         End the publish, and wait until all messages are stored.

@@ -495,10 +495,7 @@ class KeyValue(ForeignNames):
         return self._compare_and_set(key, stored, b"", headers, last, ttl)
 
     def modify(
-        self,
-        key: str,
-        function: Callable[[KeyValueEntry | None], bytes | None],
-        attempts: int = 10,
+        self, key: str, function: Callable[[KeyValueEntry | None], bytes | None], attempts: int = 10
     ) -> int:
         """
         Replace the value of a key with the result of a function, and return its revision.
@@ -633,10 +630,7 @@ class KeyValue(ForeignNames):
     # --- watching -------------------------------------------------------------------------------
 
     def lock(
-        self,
-        key: str,
-        ttl: float | timedelta = 30.0,
-        timeout: float | timedelta | None = None,
+        self, key: str, ttl: float | timedelta = 30.0, timeout: float | timedelta | None = None
     ) -> Lock:
         """
         Return a lock that one client of the bucket holds at a time; it is not acquired yet.

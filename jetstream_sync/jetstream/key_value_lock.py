@@ -74,11 +74,7 @@ class Lock:
     """
 
     def __init__(
-        self,
-        kv: _Bucket,
-        key: str,
-        ttl: float | timedelta,
-        timeout: float | timedelta | None,
+        self, kv: _Bucket, key: str, ttl: float | timedelta, timeout: float | timedelta | None
     ) -> None:
         self._kv = kv
         self._key = key

@@ -154,11 +154,7 @@ class Leases(NoLeases):
     )
 
     def __init__(
-        self,
-        api: APIRequests,
-        stream: str,
-        consumer: Callable[[], str],
-        config: ConsumerConfig,
+        self, api: APIRequests, stream: str, consumer: Callable[[], str], config: ConsumerConfig
     ) -> None:
         self._api = api
         self._stream = stream

@@ -9,12 +9,7 @@ from ..api.reply import Metadata, metadata_of
 from ..client.message import Msg
 from ..codec import dumps
 from ..durations import duration, duration_to_ns
-from ..errors import (
-    InvalidOptionError,
-    MsgAlreadyAckdError,
-    NoRespondersError,
-    NotJSMessageError,
-)
+from ..errors import InvalidOptionError, MsgAlreadyAckdError, NoRespondersError, NotJSMessageError
 from ..net.clock import Deadline
 from ..protocol import commands
 

@@ -32,12 +32,7 @@ from .message import JetStreamMsg
 from .object_store_bucket import ObjectBucket
 from .object_store_writing import ProgressCallback
 from .ordered import OrderedPuller
-from .ordered_cursor import (
-    UNREAD_LIMIT_S,
-    OrderedCursor,
-    OrderedOptions,
-    pull_cursor,
-)
+from .ordered_cursor import UNREAD_LIMIT_S, OrderedCursor, OrderedOptions, pull_cursor
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

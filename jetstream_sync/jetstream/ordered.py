@@ -557,9 +557,7 @@ class OrderedConsumer:
         return PullRequester(self._api, self._stream, name, _CONFIG)
 
     def next(
-        self,
-        timeout: float | timedelta | None = 5.0,
-        heartbeat: float | timedelta | None = None,
+        self, timeout: float | timedelta | None = 5.0, heartbeat: float | timedelta | None = None
     ) -> JetStreamMsg:
         """
         Return the next message.

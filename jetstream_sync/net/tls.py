@@ -28,11 +28,7 @@ class TLSStream(Layer):
     # `name`: the host name that the server's certificate must contain.
 
     def __init__(
-        self,
-        inner: ByteStream,
-        context: ssl.SSLContext,
-        name: str,
-        make_lock: Callable[[], Lock],
+        self, inner: ByteStream, context: ssl.SSLContext, name: str, make_lock: Callable[[], Lock]
     ) -> None:
         super().__init__(inner, make_lock)
         self._incoming = ssl.MemoryBIO()

@@ -10,13 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ..address import ServerAddress
-from ..errors import (
-    ConnectionLostError,
-    InvalidOptionError,
-    ProtocolError,
-    ServerRefusedError,
-)
-from ..install import install_command
+from ..errors import ConnectionLostError, InvalidOptionError, ProtocolError, ServerRefusedError
+from ..suggestions import install_command
 from .clock import Deadline
 from .layer import ByteStream, Layer
 

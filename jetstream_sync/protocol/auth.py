@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ..install import install_command
+from ..suggestions import install_command
 
 
 class BadCredentialsError(Exception):
