@@ -109,13 +109,15 @@ def _check_name(kind: str, name: str, new: bool) -> str:
 
 
 def subject_matches(pattern: str, subject: str) -> bool:
-    """Return whether a subject without wildcards matches a pattern."""
+    """Return whether a subject, or every subject that a second pattern matches, matches a pattern."""
     wanted = pattern.split(".")
     tokens = subject.split(".")
     for position, expected in enumerate(wanted):
         if expected == ">":
             return len(tokens) > position
-        if position >= len(tokens) or expected not in ("*", tokens[position]):
+        if position >= len(tokens) or tokens[position] == ">":
+            return False
+        if expected not in ("*", tokens[position]):
             return False
     return len(wanted) == len(tokens)
 

@@ -238,19 +238,6 @@ def check_writable(key: str) -> str:
     return key
 
 
-def _covers(pattern: str, other: str) -> bool:
-    """Return whether all keys that match ``other`` match ``pattern``."""
-    wanted, tokens = pattern.split("."), other.split(".")
-    for position, expected in enumerate(wanted):
-        if expected == ">":
-            return len(tokens) > position
-        if position >= len(tokens) or tokens[position] == ">":
-            return False
-        if expected not in ("*", tokens[position]):
-            return False
-    return len(wanted) == len(tokens)
-
-
 def _common(one: str, other: str) -> str:
     """Return the smallest pattern that covers two others."""
     ones, others = one.split("."), other.split(".")
@@ -272,14 +259,14 @@ def merge_patterns(patterns: Iterable[str]) -> tuple[list[str], Callable[[str], 
     kept = [
         pattern
         for pattern in given
-        if not any(_covers(each, pattern) for each in given if each != pattern)
+        if not any(subject_matches(each, pattern) for each in given if each != pattern)
     ]
     merged = kept
     exact = True
     while pair := _overlapping(merged):
         exact = False
         common = _common(*pair)
-        merged = [each for each in merged if not _covers(common, each)]
+        merged = [each for each in merged if not subject_matches(common, each)]
         merged.append(common)
     if exact:
         return merged, None

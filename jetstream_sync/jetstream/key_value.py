@@ -28,7 +28,6 @@ from ..api.key_value import (
 from ..api.publish import LAST_SEQUENCE, publish_headers
 from ..api.routes import DEFAULT_PREFIX, Routes
 from ..errors import (
-    APIError,
     BucketNotFoundError,
     InvalidOptionError,
     KeyExistsError,
@@ -60,10 +59,6 @@ if TYPE_CHECKING:
 
     from .stream import Stream
 
-#: Error codes of an expected revision that the server cannot check yet, because an earlier write of the
-#: key is still being stored.
-_NOT_READY: Final = (10158, 10163)
-_NOT_READY_DELAY_S: Final = 0.02
 #: Rounds of `KeyValue.create` while the marker of a deleted key changes.
 _CREATE_ROUNDS: Final = 3
 #: Maximum delay of `KeyValue.modify` after a conflict, in seconds: the first time, and ever.
@@ -619,13 +614,7 @@ class KeyValue(ForeignNames):
         subject = self._subjects.write + stored
         options = {"expected_last_subject_sequence": last, "msg_ttl": ttl}
         sent = publish_headers(headers, options=options)
-        while True:
-            try:
-                return self._publisher.publish(subject, value, sent, deadline.left()).seq
-            except APIError as error:
-                if error.err_code not in _NOT_READY or deadline.expired():
-                    raise
-            self._api.core.wait_closed(_NOT_READY_DELAY_S)
+        return self._publisher.publish_expecting(subject, value, sent, deadline).seq
 
     # --- watching -------------------------------------------------------------------------------
 

@@ -50,10 +50,6 @@ log: logging.Logger = logging.getLogger("jetstream_sync.object_store")
 
 #: The server's error for every change of a sealed stream.
 _SEALED: Final = 10109
-#: The server's errors for an expected sequence that it cannot check yet: a retry succeeds.
-_NOT_READY: Final = frozenset({10158, 10163})
-#: Seconds before such a retry.
-_NOT_READY_DELAY_S: Final = 0.05
 #: Seconds without a reply after which a purge is repeated.
 _REPEAT_INTERVAL_S: Final = 2.0
 
@@ -118,22 +114,21 @@ class ObjectBucket:
         self, info: ObjectInfo, expected: int, timeout: float | None
     ) -> Future[PubAck]:
         """Publish an info that replaces the one with the sequence ``expected``; 0: there is none."""
-        headers = {ROLLUP: "sub", EXPECTED_LAST_SUBJECT_SEQ: str(expected)}
-        subject = info_subject(self.name, info.name)
+        subject, headers = self._info_message(info, expected)
         return self.publisher.publish_async(subject, encode_info(info), headers, timeout)
 
     def store_info(self, info: ObjectInfo, expected: int, deadline: Deadline) -> None:
         """Publish an info, and wait until it is stored."""
-        while True:
-            try:
-                with self.errors():
-                    future = self.publish_info(info, expected, deadline.left())
-                    self.check_ack(future.result())
-                return
-            except APIError as error:
-                if error.err_code not in _NOT_READY or deadline.expired():
-                    raise
-            self.api.core.wait_closed(_NOT_READY_DELAY_S)
+        subject, headers = self._info_message(info, expected)
+        with self.errors():
+            self.check_ack(
+                self.publisher.publish_expecting(subject, encode_info(info), headers, deadline)
+            )
+
+    def _info_message(self, info: ObjectInfo, expected: int) -> tuple[str, dict[str, str]]:
+        """Return the subject and headers of an info."""
+        headers = {ROLLUP: "sub", EXPECTED_LAST_SUBJECT_SEQ: str(expected)}
+        return info_subject(self.name, info.name), headers
 
     def check_ack(self, ack: PubAck) -> None:
         """Check that a message was stored in this bucket."""

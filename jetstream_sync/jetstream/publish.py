@@ -38,6 +38,7 @@ from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox, MessageReceiver
 from ..client.threads import Waiters, in_each_child, is_gevent, spawn
 from ..errors import (
+    APIError,
     BadSubscriptionError,
     ConnectionDrainingError,
     ConnectionLostError,
@@ -308,6 +309,10 @@ def _settle_in_child() -> None:
 in_each_child(_settle_in_child)
 
 
+#: Error codes of an expected sequence that the server cannot check yet, because an earlier message is still
+#: being stored, and seconds before a retry, which succeeds.
+_NOT_READY: Final = (10158, 10163)
+_NOT_READY_DELAY_S: Final = 0.02
 #: Maximum number of messages of `publish_async` that may await their acks.
 DEFAULT_WINDOW: Final = 4000
 #: Minimum time in seconds that must be left for a reply; with less, there is no further attempt.
@@ -392,6 +397,18 @@ class Publisher(MessageReceiver):
                 break
             return parse_pub_ack(answer[3])
         raise NoStreamResponseError(subject)
+
+    def publish_expecting(
+        self, subject: str, payload: bytes, headers: HeadersLike | None, deadline: Deadline
+    ) -> PubAck:
+        """Publish with an expected sequence; try again while the server cannot check it yet."""
+        while True:
+            try:
+                return self.publish(subject, payload, headers, deadline.left())
+            except APIError as error:
+                if error.err_code not in _NOT_READY or deadline.expired():
+                    raise
+            self._core.wait_closed(_NOT_READY_DELAY_S)
 
     # --- not waiting ----------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from ...durations import time_to_ns
 from ...errors import BadSubjectError, StreamNotFoundError
-from ...subjects import check_publish_subject, check_subject, subjects_overlap
+from ...subjects import check_publish_subject, check_subject, subject_matches, subjects_overlap
 from ..options import EARLIEST, ReadOptions
 from ..reading.ranges import SequenceRange
 from ..streams import StreamView
@@ -160,26 +160,13 @@ def _intersection(ones: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, 
     found: list[str] = []
     for one in ones:
         for other in others:
-            if _covers(one, other):
+            if subject_matches(one, other):
                 found.append(other)
-            elif _covers(other, one):
+            elif subject_matches(other, one):
                 found.append(one)
             elif subjects_overlap(one, other):
                 return None
     return tuple(dict.fromkeys(found))
-
-
-def _covers(pattern: str, other: str) -> bool:
-    """Return whether a pattern matches all subjects that another pattern matches."""
-    wanted, tokens = pattern.split("."), other.split(".")
-    for position, expected in enumerate(wanted):
-        if expected == ">":
-            return len(tokens) > position
-        if position >= len(tokens) or tokens[position] == ">":
-            return False
-        if expected not in {"*", tokens[position]}:
-            return False
-    return len(wanted) == len(tokens)
 
 
 #: Tolerance for different clocks of the leaders of a stream.
