@@ -19,7 +19,7 @@ from ..errors import (
 )
 from ..net import tcp
 from ..net.clock import Deadline
-from ..net.layer import ByteStream
+from ..net.layer import ByteStream, handshake_left
 from ..net.tcp import Address, numeric, resolve
 from ..options import ConnectionOptions
 from ..protocol.parser import Operation, Parser
@@ -236,7 +236,7 @@ class _Opening:
 
     def _receive(self, *, keep: bool) -> bytes:
         """Receive some bytes; ``keep`` them to check for data after INFO."""
-        self.stream.set_timeout(_left(self._deadline))
+        self.stream.set_timeout(handshake_left(self._deadline))
         data = self.stream.receive()
         if not data:
             raise ConnectionLostError("the server closed the connection during the handshake")
@@ -253,7 +253,7 @@ class _Opening:
             try:
                 self.stream.send(rest, sent)
             except BlockingIOError:
-                self.stream.wait_writable(_left(self._deadline) or 1.0)
+                self.stream.wait_writable(handshake_left(self._deadline) or 1.0)
             except OSError:
                 self._read_final_error()
                 raise
@@ -264,7 +264,7 @@ class _Opening:
         if self._secure:
             with contextlib.suppress(ConnectionError, TimeoutError):
                 self.stream.set_timeout(
-                    min(_left(self._deadline) or _FINAL_ERROR_WAIT_S, _FINAL_ERROR_WAIT_S)
+                    min(handshake_left(self._deadline) or _FINAL_ERROR_WAIT_S, _FINAL_ERROR_WAIT_S)
                 )
                 self.stream.receive()
 
@@ -274,13 +274,6 @@ def _downgrade(why: str) -> SecureConnectionError:
         f"this connection used TLS before, but {why}; the login would be sent unencrypted, "
         "which only tls_allow_downgrade=True permits"
     )
-
-
-def _left(deadline: Deadline) -> float | None:
-    left = deadline.left()
-    if left is not None and left <= 0:
-        raise TimeoutError("the handshake timed out")
-    return left
 
 
 def describe(error: BaseException) -> str:

@@ -13,7 +13,6 @@ from copy import copy
 from dataclasses import MISSING, dataclass
 from dataclasses import fields as fields_of
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Final, TypeVar
 
 from ..api.echo import Release, fields_left_out, fields_refused, release, server_release
@@ -204,7 +203,11 @@ class APIRequests:
     ) -> dict[str, Any]:
         try:
             return self.call(
-                route.encode(), payload, deadline, partial(_answer, route), repeat_after
+                route.encode(),
+                payload,
+                deadline,
+                lambda reply: read_answer(route, reply[3]),
+                repeat_after,
             )
         except NoRespondersError as error:
             raise JetStreamNotEnabledError(*_NOT_ENABLED.args) from error
@@ -270,9 +273,9 @@ class APIRequests:
                 return
 
 
-def _answer(route: str, delivery: Delivery) -> dict[str, Any]:
+def read_answer(route: str, payload: bytes) -> dict[str, Any]:
     """Return the decoded answer; raise the error that it has."""
-    answer = loads(delivery[3])
+    answer = loads(payload)
     if not isinstance(answer, dict):
         raise InvalidResponseError(f"{route} replied with something other than a JSON object")
     refusal = answer.get("error")

@@ -31,7 +31,7 @@ from .direct_get import leader_get
 from .message import JetStreamMsg
 from .object_store_bucket import ObjectBucket
 from .object_store_writing import ProgressCallback
-from .ordered import OrderedPuller
+from .ordered import HEARTBEAT_S, OrderedPuller
 from .ordered_cursor import UNREAD_LIMIT_S, OrderedCursor, OrderedOptions, pull_cursor
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 _BUFFERED_BYTES: Final = 8 * 1024 * 1024
 #: Bytes that `ObjectReader.peek` returns: more than most lines have, and little to copy for each line.
 _PEEKED_BYTES: Final = 1024
-#: Heartbeat of the pull requests in seconds.
-_HEARTBEAT_S: Final = 5.0
 #: Seconds without a chunk before the first look for the next one; the following waits double.
 _FIRST_CHECK_S: Final = 0.1
 _MAX_CHECK_S: Final = 1.0
@@ -137,7 +135,7 @@ class Download:
         bucket = self.bucket
         api = bucket.api
         buffered = max(_BUFFERED_BYTES, 2 * (api.core.max_payload + _HEADER_RESERVE))
-        pull = continuous_pull({"max_bytes": buffered, "heartbeat": _HEARTBEAT_S})
+        pull = continuous_pull({"max_bytes": buffered, "heartbeat": HEARTBEAT_S})
         options: OrderedOptions = {"filter_subjects": self._subject}
         cursor = pull_cursor(api, bucket.stream, options, OrderedCursor, UNREAD_LIMIT_S)
         puller = OrderedPuller(api, cursor, pull)

@@ -63,11 +63,11 @@ log: logging.Logger = logging.getLogger("jetstream_sync.ordered")
 #: no redelivery, and larger requests are faster.
 _DEFAULT_MAX_MESSAGES: Final = 4000
 #: Heartbeat of an ordered consumer's pulls in seconds; short, to detect a lost consumer soon.
-_HEARTBEAT_S: Final = 5.0
+HEARTBEAT_S: Final = 5.0
 #: Minimum timeout for creating a consumer in seconds, also if the fetch timeout is shorter.
 _MIN_CREATE_TIMEOUT_S: Final = 1.0
 #: Timeout of the request for the state of a silent consumer, in seconds.
-_CHECK_TIMEOUT_S: Final = 2.0
+CHECK_TIMEOUT_S: Final = 2.0
 #: Minimum expiry of a pull request, in nanoseconds; it must be above 0.
 _MIN_EXPIRES_NS: Final = 1_000_000
 #: The part of an ordered consumer's config that its pulls depend on.
@@ -218,7 +218,7 @@ class OrderedPuller:
         if consumer is None or messages is None:
             return None
         try:
-            limit = deadline.sooner(_CHECK_TIMEOUT_S)
+            limit = deadline.sooner(CHECK_TIMEOUT_S)
             state = consumer_info(self._api, self._cursor.stream, consumer.name, limit)
         except Error:
             return None  # the next pull finds out
@@ -515,7 +515,7 @@ class OrderedConsumer:
         # consumer.
         requester, self._requester = self._requester, None
         if requester is None or self._reconnects != self._api.core.reconnects:
-            requester = self._renewed(at_least(deadline, _MIN_CREATE_TIMEOUT_S))
+            requester = self._renewed(deadline_to_create(deadline))
             request = _fit_expiry(request, deadline)
         if self._api.single_replies:
             request = replace(request, batch=1, heartbeat_ns=0)
@@ -622,10 +622,11 @@ def _fetch_request(
     return fetch_request(batch, timeout, max_bytes, heartbeat)
 
 
-def at_least(deadline: Deadline, least: float) -> Deadline:
-    """Return the deadline, or one ``least`` seconds from now if that is later."""
+def deadline_to_create(deadline: Deadline) -> Deadline:
+    """Return the deadline for creating a consumer, which needs some time even if the caller has less."""
     left = deadline.left()
-    return deadline if left is None or left > least else Deadline(least)
+    enough = left is None or left > _MIN_CREATE_TIMEOUT_S
+    return deadline if enough else Deadline(_MIN_CREATE_TIMEOUT_S)
 
 
 def _fit_expiry(request: PullRequest, deadline: Deadline) -> PullRequest:
@@ -641,4 +642,4 @@ def _fit_expiry(request: PullRequest, deadline: Deadline) -> PullRequest:
 def _heartbeat(options: ContinuousOptions) -> float | timedelta:
     """Return the default heartbeat: 5 seconds, or half the expiry of a shorter request."""
     expires = options.get("expires", 30.0)
-    return min(_HEARTBEAT_S, seconds(expires, "expires") / 2)
+    return min(HEARTBEAT_S, seconds(expires, "expires") / 2)

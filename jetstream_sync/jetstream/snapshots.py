@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 from ..api.stream import SnapshotInfo, SnapshotRequest, StreamInfo, chunk_position
 from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox, MessageReceiver
-from ..codec import encode, loads
+from ..codec import encode
 from ..errors import (
-    APIError,
     BadSubscriptionError,
     ConnectionClosedError,
     ConnectionDrainingError,
@@ -48,7 +47,7 @@ from ..headers import parse_status
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
 from ..subjects import check_stream_name
-from .api_requests import APIRequests, info_of
+from .api_requests import APIRequests, info_of, read_answer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -377,15 +376,7 @@ class _RestoreSender:
         """Return the decoded reply; ``None`` for an empty one, which means success."""
         if not answer:
             return None
-        said = loads(answer)
-        if not isinstance(said, dict):
-            raise InvalidResponseError("the reply to a restore is not a JSON object")
-        refusal = said.get("error")
-        if isinstance(refusal, dict):
-            raise APIError.from_response(refusal)
-        if refusal is not None:
-            raise InvalidResponseError(f"a restore answered with error={refusal!r:.60}")
-        return said
+        return read_answer("a restore", answer)
 
 
 def _chunks(data: BinaryIO | Iterable[bytes], size: int) -> Iterator[bytes]:

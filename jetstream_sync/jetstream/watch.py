@@ -56,7 +56,13 @@ from .consume import ConsumeHandle, JetStreamCallback
 from .consumer import continuous_pull
 from .message import JetStreamMsg
 from .messages import MessagePuller, until_stopped
-from .ordered import OrderedPuller, OrderedRequester, at_least
+from .ordered import (
+    CHECK_TIMEOUT_S,
+    HEARTBEAT_S,
+    OrderedPuller,
+    OrderedRequester,
+    deadline_to_create,
+)
 from .ordered_cursor import (
     UNREAD_LIMIT_S,
     OrderedCursor,
@@ -74,16 +80,10 @@ log: logging.Logger = logging.getLogger("jetstream_sync.watch")
 
 #: Maximum number of received messages that were not taken yet.
 _MAX_BUFFERED: Final = 1000
-#: Heartbeat of the pull requests in seconds.
-_HEARTBEAT_S: Final = 5.0
-#: Minimum timeout for creating a consumer in seconds, also if the caller waits for less time.
-_MIN_CREATE_TIMEOUT_S: Final = 1.0
 #: Seconds without a message after which CONSUMER.INFO is requested, while the watch is not current:
 #: the first time and the maximum; the delay doubles each time.
 _FIRST_CHECK_S: Final = 0.25
 _MAX_CHECK_S: Final = 5.0
-#: Timeout of the request for the state of the stream, in seconds.
-_CHECK_TIMEOUT_S: Final = 2.0
 #: Maximum number of rounds in which replaced values are read before a watch is current.
 _MAX_CATCH_UPS: Final = 20
 #: Checks that find the same pending messages undelivered, after which the consumer is replaced, and the
@@ -173,7 +173,7 @@ class _WatchMessages(OrderedPuller):
         del deadline
         if ended is not None:
             self._last_seen = ended.last_seen
-        messages = super()._recreate(ended, at_least(self.deadline, _MIN_CREATE_TIMEOUT_S))
+        messages = super()._recreate(ended, deadline_to_create(self.deadline))
         before, self._last_seen = self._last_seen, monotonic()
         if before and self.marker_ttl is not None and self._last_seen - before >= self.marker_ttl:
             self.markers_lost = True
@@ -287,7 +287,7 @@ class _Initial:
             return True
         if not known:
             try:
-                self._target = self._cursor.last_seq(Deadline(_CHECK_TIMEOUT_S))
+                self._target = self._cursor.last_seq(Deadline(CHECK_TIMEOUT_S))
             except Error:
                 return False  # the connection is lost, or the check after a silence decides
         self._rounds += 1
@@ -308,7 +308,7 @@ class _Initial:
         if not cursor.replicated or position >= cursor.end:
             return False
         try:
-            self._target = cursor.last_match(Deadline(_CHECK_TIMEOUT_S))
+            self._target = cursor.last_match(Deadline(CHECK_TIMEOUT_S))
         except (PermissionsError, NoRespondersError):
             return False  # the user may not ask
         except Error:
@@ -444,7 +444,7 @@ class Watch(Generic[E]):
         self._cursor = cursor = pull_cursor(api, stream, options, _WatchCursor, UNREAD_LIMIT_S)
         policy = options.get("deliver_policy")
         cursor.from_scratch = policy == DeliverPolicy.LAST_PER_SUBJECT
-        self._messages = _WatchMessages(api, cursor, _pull(_MAX_BUFFERED, _HEARTBEAT_S))
+        self._messages = _WatchMessages(api, cursor, _pull(_MAX_BUFFERED, HEARTBEAT_S))
         # Reentrant: a Ctrl-C just after it was acquired must not lock out the main thread itself.
         self._lock = threading.RLock()
         # --- under _lock ---

@@ -144,13 +144,13 @@ class Layer(ABC):
             try:
                 self._send_coded()
             except BlockingIOError:
-                self._inner.wait_writable(_left(deadline) or 1.0)
+                self._inner.wait_writable(handshake_left(deadline) or 1.0)
             else:
                 return
 
     def _receive_by(self, deadline: Deadline) -> bytes:
         """Receive from the inner stream until the deadline."""
-        self._inner.set_timeout(_left(deadline))
+        self._inner.set_timeout(handshake_left(deadline))
         return self._inner.receive()
 
     # --- sending ------------------------------------------------------------------------------------
@@ -180,7 +180,8 @@ class Layer(ABC):
         return bool(flight)
 
 
-def _left(deadline: Deadline) -> float | None:
+def handshake_left(deadline: Deadline) -> float | None:
+    """Return the seconds that are left for a handshake; raise if there are none."""
     left = deadline.left()
     if left is not None and left <= 0:
         raise TimeoutError("the handshake timed out")

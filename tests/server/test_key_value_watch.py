@@ -189,7 +189,7 @@ def test_end_of_the_connection(kv: KeyValue, nats_server: NatsServer) -> None:
 
 def test_deleted_bucket(js: JetStream, kv: KeyValue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Iterations raise the error, and a handle has it."""
-    monkeypatch.setattr("jetstream_sync.jetstream.watch._HEARTBEAT_S", 0.5)
+    monkeypatch.setattr("jetstream_sync.jetstream.watch.HEARTBEAT_S", 0.5)
     watch = kv.watch()
     handle = kv.watch(cb=print)
     js.delete_key_value(kv.bucket)

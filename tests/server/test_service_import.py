@@ -133,7 +133,7 @@ def test_watch_without_initial_entries(
     shared: tuple[JetStream, JetStream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A watch of an empty bucket reports all changes, also while no reply was lost before."""
-    monkeypatch.setattr("jetstream_sync.jetstream.watch._HEARTBEAT_S", 0.5)
+    monkeypatch.setattr("jetstream_sync.jetstream.watch.HEARTBEAT_S", 0.5)
     own, other = shared
     kv = own.create_key_value(bucket="B", history=3, storage="memory")
     with other.key_value("B").watch() as watch:
