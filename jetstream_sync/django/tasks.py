@@ -14,7 +14,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.module_loading import import_string
 from django.utils.timezone import is_naive, make_aware
 
-from .. import BucketNotFoundError, InvalidArgumentError, KeyNotFoundError
+from .. import BucketNotFoundError, InvalidArgumentError, JetStreamMsg, KeyNotFoundError
 from ..workers import Reject, Worker
 from ..workers.resources import resources_of
 from ..workers.tasks import CANCELLED, FAILED, TaskQueue, check_token, new_record
@@ -172,7 +172,7 @@ class JetStreamBackend(BaseTaskBackend):
             def run_task(data: dict[str, Any]) -> None:
                 self._run(data)
 
-            options = {"decode": "json", **self._handler_options}
+            options = {"decode": "json", **self._handler_options, "on_given_up": self._given_up}
             worker.handler(
                 stream=self._tasks.stream,
                 consumer=f"{self._subject}-{'all' if queue == '*' else queue}",
@@ -203,6 +203,12 @@ class JetStreamBackend(BaseTaskBackend):
         except BaseException as error:
             if error not in failures:
                 raise  # the state of the task could not be read or stored
+
+    def _given_up(self, message: JetStreamMsg, reason: str) -> None:
+        """Record and report that a task has failed whose message is given up, as after kills of its workers."""
+        record = self._tasks.give_up(message, reason)
+        if record is not None:
+            self._report(record)
 
     def _report(self, record: Mapping[str, Any]) -> None:
         """Send Django's signal for a change; in a failure, Django logs the current exception."""

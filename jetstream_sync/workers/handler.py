@@ -211,6 +211,8 @@ class Handler:
     """The module that defines the handler."""
     process_setup: str = field(repr=False, default="")
     """``MODULE:FUNCTION``, called in a new process before the module is imported; empty: none."""
+    on_given_up: Callable[[JetStreamMsg, str], object] | None = field(repr=False, default=None)
+    """Called with a message and the reason before it is terminated; an error delays that. ``None``: none."""
     _arity: str = field(init=False, repr=False, default="both")
     _decode: Callable[[bytes], Any] = field(init=False, repr=False, default=bytes)
     of_payload: Callable[[bytes], object] | None = field(init=False, repr=False, default=None)
@@ -310,7 +312,7 @@ class Handler:
 
     def options(self) -> dict[str, str]:
         """Return the values of all options as text, by name."""
-        left_out = {"function", "stream", "consumer", "module", "process_setup"}
+        left_out = {"function", "stream", "consumer", "module", "process_setup", "on_given_up"}
         return {
             each.name: repr(getattr(self, each.name))
             for each in fields(self)

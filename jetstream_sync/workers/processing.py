@@ -381,26 +381,28 @@ class Processor:
         rejected: bool = False,
     ) -> None:
         """Store a dead letter, then end the deliveries of the message; retry if it cannot be stored."""
-        if self._dead_letters is None:
-            log.error("%s: %r is dropped: %s", self.handler.name, delivery, reason)
-        else:
-            try:
+        handler = self.handler
+        try:
+            if self._dead_letters is None:
+                log.error("%s: %r is dropped: %s", handler.name, delivery, reason)
+            else:
                 name = "" if error is None else type(error).__name__
                 self._dead_letters.write(delivery, self._message_id(delivery), reason, name)
-            except Exception as failure:  # noqa: BLE001 - also one of the function for the subject
-                retry = self.handler.retry
-                too_large = isinstance(failure, DeadLetterTooLargeError)
-                delay = retry.maximum if too_large else retry.delay(delivery.attempt)
-                self._observer.count("dead_letter_failures")
-                log.error(  # noqa: TRY400 - the text of the error says it all
-                    "%s: no dead letter was stored for %r, trying again in %g s: %s",
-                    self.handler.name,
-                    delivery,
-                    delay,
-                    f"{type(failure).__name__}: {one_line(failure)}",
-                )
-                if self._shared.settlements.nak(delivery, delay):
-                    self._observer.settled(delivery, "retry", error, delay)
-                return
+            if handler.on_given_up is not None:
+                handler.on_given_up(delivery.msg, reason)
+        except Exception as failure:  # noqa: BLE001 - also one of the function for the subject
+            too_large = isinstance(failure, DeadLetterTooLargeError)
+            delay = handler.retry.maximum if too_large else handler.retry.delay(delivery.attempt)
+            self._observer.count("dead_letter_failures")
+            log.error(  # noqa: TRY400 - the text of the error says it all
+                "%s: %r could not be given up, trying again in %g s: %s",
+                handler.name,
+                delivery,
+                delay,
+                f"{type(failure).__name__}: {one_line(failure)}",
+            )
+            if self._shared.settlements.nak(delivery, delay):
+                self._observer.settled(delivery, "retry", error, delay)
+            return
         if self._shared.settlements.term(delivery, reason):
             self._observer.settled(delivery, "rejected" if rejected else "dead", error)

@@ -41,7 +41,7 @@ from .retries import Reject
 from .tracing import publishing
 
 if TYPE_CHECKING:
-    from .. import Connection, KeyValue, KeyValueEntry
+    from .. import Connection, JetStreamMsg, KeyValue, KeyValueEntry
     from .handler import Handler
 
 READY, RUNNING, CANCELLED = "READY", "RUNNING", "CANCELLED"
@@ -233,6 +233,26 @@ class TaskQueue:
         deleted = stream.purge(f"{self._subject}.*.*.{task_id}")
         return deleted > 0 or self._results is not None
 
+    def give_up(self, message: JetStreamMsg, reason: str) -> Record | None:
+        """Record that a task has failed whose message is given up; return ``None`` if it has ended before."""
+        if self._results is None:
+            return None
+
+        def fail(record: Record) -> None:
+            record["errors"].append(
+                {
+                    "exception_class_path": f"{TaskError.__module__}.{TaskError.__name__}",
+                    "traceback": f"the message was given up: {reason}",
+                }
+            )
+            record["status"] = FAILED
+            record["finished_at"] = utc_now()
+
+        try:
+            return self._change(_task_id(message), None, fail)
+        except _EndedError:
+            return None
+
     def _change(
         self, task_id: str, sent: Record | None, change: Callable[[Record], object]
     ) -> Record:
@@ -302,6 +322,10 @@ class TaskQueue:
             self._bucket().put(record["id"], to_json(record))
 
 
+def _task_id(message: JetStreamMsg) -> str:
+    return message.subject.rpartition(".")[2]
+
+
 def _begin(record: Record) -> None:
     now = utc_now()
     record["status"] = RUNNING
@@ -337,8 +361,8 @@ class TaskResult:
         """
         The current status: ``READY``, ``RUNNING``, ``SUCCESSFUL``, ``FAILED`` or ``CANCELLED``.
 
-        A task that waits for its next attempt is ``READY``. One whose workers are killed in every attempt
-        stays ``RUNNING``; its message becomes a dead letter.
+        A task that waits for its next attempt is ``READY``, or ``RUNNING`` if its worker was killed. One
+        whose message becomes a dead letter is ``FAILED``.
 
         Raises:
             InvalidOptionError: the task has no ``results``.
@@ -517,10 +541,9 @@ class Task:
 
     def run(self, data: bytes, context: Context) -> None:
         """Run the function for a message."""
-        task_id = context.message.subject.rpartition(".")[2]
         try:
             sent = orjson.loads(data)
-            record = {**new_record(self.name, (), {}), "id": task_id, **sent}
+            record = {**new_record(self.name, (), {}), "id": _task_id(context.message), **sent}
             bound = self._arguments.bind(record, context)
         except (TypeError, ValueError) as error:
             raise Reject(f"the message is no call of the task: {error}") from error

@@ -306,7 +306,7 @@ class TestClient:
         writer = None
         if handler.dead_letters is not None:
             writer = DeadLetterWriter(cast("Any", dead_letters), handler.dead_letters, self._name)
-        processor = Processor(replace(handler, once=None), shared, writer)
+        processor = Processor(replace(handler, once=None, on_given_up=None), shared, writer)
         if handler.max_messages is not None:
             processor.process_batch(list(outcomes))
         else:

@@ -187,9 +187,8 @@ class Worker:
                 handler has the same consumer.
 
         """
-        caller = sys._getframe(1).f_globals["__name__"]  # noqa: SLF001 - as namedtuple() does
         name = consumer or options.get("group")
-        return self._decorator({**options, "stream": stream, "consumer": name}, caller)
+        return self._decorator({**options, "stream": stream, "consumer": name})
 
     def batch(
         self,
@@ -222,11 +221,8 @@ class Worker:
             InvalidOptionError: as `handler`.
 
         """
-        caller = sys._getframe(1).f_globals["__name__"]  # noqa: SLF001 - as namedtuple() does
         batches = {"max_messages": max_messages, "max_wait": max_wait}
-        return self._decorator(
-            {**options, **batches, "stream": stream, "consumer": consumer}, caller
-        )
+        return self._decorator({**options, **batches, "stream": stream, "consumer": consumer})
 
     def task(
         self,
@@ -275,10 +271,9 @@ class Worker:
                 run, function, ("__module__", "__name__", "__qualname__", "__doc__"), ()
             )
             del run.__wrapped__  # type: ignore[attr-defined]  # its parameters are those of a handler
-            where = {"stream": stream, "consumer": f"task-{token}"}
-            filters = {"filter_subject": tasks.filter_subject(token)}
-            decorator = self._decorator({**options, **where, **filters}, function.__module__)
-            task.handler = decorator(wrapped)
+            where: dict[str, Any] = {"stream": stream, "consumer": f"task-{token}"}
+            where |= {"filter_subject": tasks.filter_subject(token), "on_given_up": tasks.give_up}
+            task.handler = self._decorator({**options, **where})(wrapped)
             self.task_queues.append(tasks)
             return task
 
@@ -337,17 +332,15 @@ class Worker:
                     step.run()
         return steps
 
-    def _decorator(
-        self, options: dict[str, Any], module: str
-    ) -> Callable[[HandlerFunction], Handler]:
-        """Return a decorator that adds a handler with these options, defined in a module."""
+    def _decorator(self, options: dict[str, Any]) -> Callable[[HandlerFunction], Handler]:
+        """Return a decorator that adds a handler with these options, defined in the calling module."""
         limit = options.get("limit")
         if limit is not None and limit not in self.limits:
             rule = f"must be one of {sorted(self.limits)}: define it with limit() before"
             raise InvalidOptionError("limit", limit, rule)
         if options.get("dead_letters") is None:
             options["dead_letters"] = self.dead_letters
-        setup = self.process_setup
+        module, setup = _calling_module(), self.process_setup
 
         def decorate(function: HandlerFunction) -> Handler:
             handler = Handler(function=function, module=module, process_setup=setup, **options)
@@ -691,3 +684,12 @@ class Worker:
         finally:
             if quits is not None:
                 faulthandler.unregister(quits)
+
+
+def _calling_module() -> str:
+    """Return the name of the module outside of this package that calls it."""
+    frame = sys._getframe()  # noqa: SLF001 - as namedtuple() does
+    package = __name__.partition(".")[0]
+    while frame.f_back and f"{frame.f_globals['__name__']}.".startswith(f"{package}."):
+        frame = frame.f_back
+    return str(frame.f_globals["__name__"])

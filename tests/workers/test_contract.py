@@ -248,7 +248,8 @@ def test_an_error_without_a_text_is_one_of_the_handler(
 def test_type_checkers_know_the_options_that_a_handler_declares() -> None:
     """`Handler` declares each option; `HandlerOptions` has the same names, as `Worker.handler` takes them."""
     declared = [field.name for field in fields(Handler) if field.init]
-    own = {"function", "stream", "consumer", "max_messages", "max_wait", "module", "process_setup"}
+    own = {"function", "stream", "consumer", "max_messages", "max_wait"}
+    own |= {"module", "process_setup", "on_given_up"}
     assert [name for name in declared if name not in own] == list(HandlerOptions.__annotations__)
 
 

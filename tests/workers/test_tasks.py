@@ -239,6 +239,36 @@ def square(number: int, ctx: Context) -> list:
     assert pid != program.process.pid
 
 
+def test_a_task_that_is_given_up_has_failed(
+    worker: Worker, nats_server: NatsServer, js: JetStream, tmp_path: Path
+) -> None:
+    """So do a task that kills its process in each attempt, and one whose arguments do not fit any more."""
+    code = """
+worker = Worker(dead_letters="DEAD")
+
+@worker.task(results="RESULTS", pool="processes", retry=Backoff(first=0.1, attempts=2))
+def kill(number: int):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+@worker.task(results="RESULTS")
+def square():
+    pass
+"""
+    calls = [
+        worker.task(name=name, results="RESULTS")(square_elsewhere).delay(7)
+        for name in ("kill", "square")
+    ]
+    with WorkerProgram(code, nats_server.url, tmp_path) as program:
+        for call, reason in zip(calls, ("SIGKILL", "no call of the task"), strict=True):
+            with pytest.raises(TaskError, match="is failed") as caught:
+                call.get(20 * SCALE)
+            assert (call.status, reason in caught.value.traceback) == ("FAILED", True)
+        wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
+        assert js.get_stream("DEAD").info().state.messages == 2
+        program.signal(signal.SIGTERM)
+        assert program.ended() == 0
+
+
 def square_elsewhere(number: int) -> None:
     """Stand for the task of the other program: only its signature is used."""
 
