@@ -88,6 +88,9 @@ nitpick_ignore = [
     ("py:class", "jetstream_sync.spark.session.T"),
 ]
 
+# Literal blocks without a language are text, such as the list of options of `connect`.
+highlight_language = "none"
+
 html_theme = "furo"
 html_title = f"jetstream_sync {version}"
 html_static_path = ["_static"]

@@ -52,7 +52,9 @@ shop.add_endpoint("stock", lambda request: request.respond_json({"tea": 12}))
 print(nc.request("stock", timeout=2.0).data)
 
 # --- Service.add_endpoint
-shop.add_endpoint("price", lambda request: request.respond(b"4.50"), subject="shop.price", workers=4)
+shop.add_endpoint(
+    "price", lambda request: request.respond(b"4.50"), subject="shop.price", workers=4
+)
 print(nc.request("shop.price", timeout=2.0).data)
 
 # --- Service.add_group
