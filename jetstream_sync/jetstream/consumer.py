@@ -26,15 +26,13 @@ from .consume import ConsumeHandle, JetStreamCallback
 from .consumer_api import add_consumer, consumer_info, reset_consumer
 from .message import JetStreamMsg
 from .messages import MessageIterator, MessagePuller
-from .pull import Fetch, PullRequester
+from .pull import MAX_EXPIRES_NS, Fetch, PullRequester
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 #: Timeout of a fetch without waiting, in seconds.
 NO_WAIT_TIMEOUT_S = 5.0
-#: Expiry of one request of a fetch without a timeout, in nanoseconds.
-_MAX_EXPIRES_NS = 60_000_000_000
 
 
 class PriorityOptions(TypedDict, total=False):
@@ -383,7 +381,7 @@ def fetch_request(
     heartbeat: float | timedelta | None,
 ) -> PullRequest:
     """Return the request of a fetch; cached, because a program repeats the same fetch."""
-    expires_ns = _MAX_EXPIRES_NS if timeout is None else _ns(timeout, "timeout")
+    expires_ns = MAX_EXPIRES_NS if timeout is None else _ns(timeout, "timeout")
     return replace(
         no_wait_request(batch, max_bytes),
         no_wait=False,

@@ -26,7 +26,6 @@ from ..errors import (
     ConnectionLostError,
     ConsumerNotFoundError,
     Error,
-    InvalidOptionError,
     IteratorClosedError,
     NoHeartbeatError,
     PullError,
@@ -446,7 +445,7 @@ class OrderedConsumer:
             ConnectionClosedError: the connection is closed.
 
         """
-        request = _fetch_request(batch, timeout, max_bytes, heartbeat)
+        request = fetch_request(batch, timeout, max_bytes, heartbeat)
         return self._fetch(request, Deadline(timeout))
 
     def fetch_no_wait(
@@ -572,7 +571,7 @@ class OrderedConsumer:
             IteratorClosedError, ConnectionClosedError: as `fetch()`.
 
         """
-        request = _fetch_request(1, timeout, None, heartbeat)
+        request = fetch_request(1, timeout, None, heartbeat)
         messages = self._fetch(request, Deadline(timeout))
         if messages:
             return messages[0]
@@ -608,18 +607,6 @@ class OrderedConsumer:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {self._stream!r}>"
-
-
-def _fetch_request(
-    batch: int | None,
-    timeout: float | timedelta | None,
-    max_bytes: int | None,
-    heartbeat: float | timedelta | None,
-) -> PullRequest:
-    """Return the request of a fetch, which must have a timeout above 0."""
-    if timeout is not None and seconds(timeout) <= 0:
-        raise InvalidOptionError("timeout", timeout, "must be above 0")
-    return fetch_request(batch, timeout, max_bytes, heartbeat)
 
 
 def deadline_to_create(deadline: Deadline) -> Deadline:

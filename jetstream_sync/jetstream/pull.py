@@ -497,7 +497,7 @@ _SECOND: Final = 1_000_000_000
 #: Seconds that the client waits beyond the expiry of the request for the server's final status.
 _REPLY_MARGIN_S: Final = 1.0
 #: Expiry of one request if the caller waits without a limit.
-_MAX_EXPIRES_NS: Final = 60 * _SECOND
+MAX_EXPIRES_NS: Final = 60 * _SECOND
 
 
 class Fetch:
@@ -741,7 +741,7 @@ class Fetch:
 
     def _missing(self, left: float | None) -> PullRequest:
         """Return the request for the missing messages, which expires after ``left`` seconds."""
-        expires_ns = _MAX_EXPIRES_NS if left is None else int(left * _SECOND)
+        expires_ns = MAX_EXPIRES_NS if left is None else int(left * _SECOND)
         return replace(
             self._request,
             batch=self._request.batch - len(self._messages),

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from ..api.consumer import ConsumerConfig
 from ..api.pull import PullRequest, PullStatus, PullStatusKind
 from ..api.subscribing import SubscribeRequest
 from ..client.mailbox import copy_exception, first_items
-from ..durations import duration, duration_to_ns
 from ..errors import BadSubscriptionError, Error
 from ..net.clock import Deadline
 from ..subjects import check_consumer_name, check_stream_name, check_subject
 from .api_requests import APIRequests
+from .consumer import fetch_request
 from .consumer_api import ConsumerAccessors, release_consumer
 from .heartbeat import pull_heartbeat_timeout
 from .message import JetStreamMsg
@@ -27,13 +27,10 @@ from .subscribe import ResolvedConsumer, resolve_pull_consumer
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_SECOND: Final = 1_000_000_000
 #: Seconds by which a request expires before the client's timeout (ADR-13), so that its status arrives.
 _MARGIN: Final = 0.1
 #: The same for short timeouts, as a fraction of the remaining time.
 _MARGIN_PART: Final = 0.1
-#: Expiry of one request if the caller waits without a limit.
-_MAX_EXPIRES_NS: Final = 60 * _SECOND
 
 
 class PullSubscription(ConsumerAccessors):
@@ -148,10 +145,11 @@ class PullSubscription(ConsumerAccessors):
             b'order 2'
 
         """
-        requests = _requests(batch, timeout, heartbeat)
+        now, later = _requests(batch, timeout, heartbeat)
         if self._ended is not None:
             raise copy_exception(self._ended)
-        messages = _TwoRequests(self, requests).run()
+        expires = None if timeout is None else later.expires_ns / 1e9
+        messages = _TwoRequests(self, now, later, expires).run()
         if not messages:
             raise self._api.core.timed_out(f"no message from consumer {self._consumer!r} in time")
         return messages
@@ -249,42 +247,29 @@ class PullSubscription(ConsumerAccessors):
 # --- one fetch ------------------------------------------------------------------------------------
 
 
-class _Requests(NamedTuple):
-    """The two requests of a fetch."""
-
-    now: PullRequest
-    """Asks for the available messages."""
-    later: PullRequest
-    """Waits for new messages."""
-    seconds: float | None
-    """How long the client waits for both."""
-
-
 @lru_cache(maxsize=64, typed=True)
 def _requests(
     batch: int, timeout: float | timedelta | None, heartbeat: float | timedelta | None
-) -> _Requests:
-    """Return the requests of a fetch; programs fetch the same over and over, so they are kept."""
-    timeout_ns = (
-        _MAX_EXPIRES_NS if timeout is None else duration_to_ns(duration(timeout, "timeout"))
-    )
-    later = PullRequest(
-        batch=batch,
-        expires_ns=timeout_ns,
-        heartbeat_ns=0 if heartbeat is None else duration_to_ns(duration(heartbeat, "heartbeat")),
-    )
-    now = replace(later, no_wait=True, expires_ns=0, heartbeat_ns=0)
-    return _Requests(now, later, None if timeout is None else timeout_ns / _SECOND)
+) -> tuple[PullRequest, PullRequest]:
+    """Return the requests of a fetch: for the available messages, and for new ones; cached as those."""
+    later = fetch_request(batch, timeout, None, 0 if heartbeat is None else heartbeat)
+    return replace(later, no_wait=True, expires_ns=0, heartbeat_ns=0), later
 
 
 class _TwoRequests(Fetch):
     """A fetch that asks for what is there, and waits only if that is nothing."""
 
-    def __init__(self, subscription: PullSubscription, requests: _Requests) -> None:
-        super().__init__(subscription._requester, requests.now, requests.seconds)  # noqa: SLF001 - one module
+    def __init__(
+        self,
+        subscription: PullSubscription,
+        now: PullRequest,
+        later: PullRequest,
+        expires: float | None,
+    ) -> None:
+        super().__init__(subscription._requester, now, expires)  # noqa: SLF001 - one module
         self._subscription = subscription
-        self._is_small = requests.now.batch == 1  # ADR-13: a batch has an inbox of its own
-        self._later = requests.later
+        self._is_small = now.batch == 1  # ADR-13: a batch has an inbox of its own
+        self._later = later
         # The server says in time that the time is up.
         self._patience = self._end
         self._retries = True

@@ -103,8 +103,8 @@ def test_no_timeout_waits_beyond_one_request(
     js: JetStream, stream: Stream, consumer: PullConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With ``timeout=None`` requests are repeated until the batch is complete."""
-    monkeypatch.setattr("jetstream_sync.jetstream.pull._MAX_EXPIRES_NS", 100_000_000)
-    monkeypatch.setattr("jetstream_sync.jetstream.consumer._MAX_EXPIRES_NS", 100_000_000)
+    monkeypatch.setattr("jetstream_sync.jetstream.pull.MAX_EXPIRES_NS", 100_000_000)
+    monkeypatch.setattr("jetstream_sync.jetstream.consumer.MAX_EXPIRES_NS", 100_000_000)
     jetstream_sync.jetstream.consumer.fetch_request.cache_clear()
     sent = js._api.core.engine.writer.out_msgs
     with ThreadPoolExecutor(1) as pool:
