@@ -27,7 +27,6 @@ import click
 
 from .. import (
     JetStream,
-    Placement,
     RestoreNameInUseError,
     SnapshotBrokenError,
     SnapshotInfo,
@@ -46,9 +45,9 @@ from .output import count, counted, emit, note, say, size, to_json
 from .prompts import Asker
 from .render import show_progress
 from .settings import Settings, command
-from .status import CommandError, ExitStatus, exit_status, one_line
+from .status import CommandError, ExitStatus, exit_status, file_errors, one_line
 from .stream_config import write_info
-from .values import FILE, SIZE, TAG, FilePath, option
+from .values import FILE, SIZE, FilePath, option
 
 _INFO: Final = "backup.json"
 _DATA: Final = "stream.tar.s2"
@@ -86,10 +85,8 @@ def check_target(directory: Path, *, force: bool) -> None:
         return
     if not directory.is_dir():
         raise _error(directory, "not a directory")
-    try:
+    with file_errors(directory):
         held = {each.name for each in directory.iterdir() if _PARTIAL not in each.name}
-    except OSError as error:
-        raise _error(directory, error.strerror or error) from error
     if held and not (force and held <= {_INFO, _DATA, _SUMS}):
         hint = (
             "use --force to replace an older backup" if _INFO in held else "it contains other files"
@@ -124,14 +121,11 @@ def back_up(
         return replace(backup, directory=directory)
 
     try:
-        return failover(save)
+        with file_errors(directory, ExitStatus.FAILED):
+            return failover(save)
     except (ConnectionClosedError, TimeoutError, SnapshotBrokenError) as error:
         text = f"the backup of {stream.name} failed: {one_line(error)}; the incomplete data was deleted"
         raise CommandError(text, exit_status(error)) from error
-    except OSError as error:
-        if isinstance(error, Error):
-            raise  # a connection error is an OSError as well
-        raise CommandError(f"{directory}: {error.strerror or error}", ExitStatus.FAILED) from error
 
 
 @contextlib.contextmanager
@@ -293,8 +287,6 @@ def backup(
     "--config FILE", "Restore with this config; its name must match the backup.", FILE, to="file"
 )
 @option("--replicas", "Number of replicas.", int)
-@option("--cluster NAME", "Cluster to place the stream in.")
-@option("--tag TAG", "Tag that its servers must have; repeatable.", TAG, to="tags", multiple=True)
 @option("--overwrite", "Delete an existing stream with this name first.")
 @option("-f, --force, -y, --yes", "With --overwrite: do not ask for confirmation.")
 @_progress
@@ -303,8 +295,6 @@ def restore(
     directory: Path,
     file: str | None,
     replicas: int | None,
-    cluster: str | None,
-    tags: tuple[str, ...],
     overwrite: bool,
     force: bool,
     progress: bool,
@@ -324,8 +314,6 @@ def restore(
                 f"{file}: the name {config.name} differs from the stream in the backup, "
                 f"{saved.info.config.name}: a restore cannot rename a stream"
             )
-    if cluster or tags:
-        config = replace(config, placement=Placement(cluster=cluster, tags=list(tags) or None))
     if replicas is not None:
         config = replace(config, num_replicas=replicas)
     # After a lost connection, deleting a partial stream needs a new connection.

@@ -298,8 +298,6 @@ def _kv_get(_nc: Connection, js: JetStream, workload: Workload, meter: Meter) ->
 _PROGRESS_INTERVAL_S: Final = 0.1
 #: Time for the clients to stop by themselves before their connections are closed.
 _STOP_TIMEOUT_S: Final = 2.0
-#: Maximum time until every client thread is ready to start.
-_READY_TIMEOUT_S: Final = 30.0
 
 
 @contextlib.contextmanager
@@ -333,22 +331,18 @@ def _prepared(settings: Settings, kind: BenchKind, workload: Workload) -> Iterat
 class Outcome:
     """The result of all clients."""
 
-    #: Number of messages of each client.
-    messages: Sequence[int]
+    clients: int
+    #: Number of messages of all clients together.
+    messages: int
     #: From the start of the first client to the end of the last one.
     seconds: float
     #: Latencies in nanoseconds.
     samples: list[int]
 
     @property
-    def total(self) -> int:
-        """Number of messages of all clients together."""
-        return sum(self.messages)
-
-    @property
     def rate(self) -> float:
         """Messages per second of all clients together."""
-        return self.total / self.seconds if self.seconds else 0.0
+        return self.messages / self.seconds if self.seconds else 0.0
 
 
 class Interrupted(KeyboardInterrupt):
@@ -368,24 +362,21 @@ class _Client:
         nc: Connection,
         kind: BenchKind,
         workload: Workload,
-        gate: threading.Barrier,
     ) -> None:
         self.meter = Meter()
         self.nc = nc
         self.failure: Exception | None = None
         # Not Thread.join(timeout): before CPython 3.13 a Ctrl-C in it marks a running thread as stopped.
         self.ended = threading.Event()
-        self._gate = gate
         self._run = kind.start(nc, settings.jetstream_on(nc), workload, self.meter)
         self.thread = threading.Thread(target=self._work, name="jsm-bench", daemon=True)
 
     def _work(self) -> None:
         meter = self.meter
         try:
-            self._gate.wait()
             meter.started = time.monotonic()
             self._run()
-        except (Error, CommandError, threading.BrokenBarrierError) as error:
+        except (Error, CommandError) as error:
             self.failure = error
         finally:
             meter.ended = time.monotonic()
@@ -400,28 +391,20 @@ def run_clients(
 ) -> Outcome:
     """Run all clients at the same time, each with its workload."""
     with ExitStack() as connections:
-        # The clients are connected at this point; only the start of their threads takes time.
-        gate = threading.Barrier(len(workloads) + 1, timeout=_READY_TIMEOUT_S)
+        # All clients are connected before the first one starts.
         clients = [
-            _Client(
-                settings, connections.enter_context(settings.connection()), kind, workload, gate
-            )
+            _Client(settings, connections.enter_context(settings.connection()), kind, workload)
             for workload in workloads
         ]
         try:
             for client in clients:
                 client.thread.start()
-            gate.wait()
             _watch(clients, show)
         except KeyboardInterrupt:
-            _stop(clients, gate)
+            _stop(clients)
             raise Interrupted(_outcome(clients)) from None
-        except threading.BrokenBarrierError:
-            _stop(clients, gate)
-            late = f"the clients were not ready within {_READY_TIMEOUT_S:g} s"
-            raise CommandError(late, ExitStatus.TIMED_OUT) from None
         except BaseException:
-            _stop(clients, gate)
+            _stop(clients)
             raise
         return _outcome(clients)
 
@@ -438,14 +421,14 @@ def _watch(clients: Sequence[_Client], show: Callable[[int], Any]) -> None:
                 raise client.failure
 
 
-def _stop(clients: Sequence[_Client], gate: threading.Barrier) -> None:
-    gate.abort()
+def _stop(clients: Sequence[_Client]) -> None:
     for client in clients:
         client.meter.stopped = True
     deadline = time.monotonic() + _STOP_TIMEOUT_S
-    for client in clients:
+    started = [client for client in clients if client.thread.ident is not None]
+    for client in started:
         client.ended.wait(max(0.0, deadline - time.monotonic()))
-    for client in clients:
+    for client in started:
         client.nc.close()
         client.ended.wait(_STOP_TIMEOUT_S)
 
@@ -455,7 +438,8 @@ def _outcome(clients: Sequence[_Client]) -> Outcome:
     started = min((meter.started for meter in meters if meter.started), default=0.0)
     ended = max(meter.ended for meter in meters)
     return Outcome(
-        messages=[meter.done for meter in meters],
+        clients=len(clients),
+        messages=sum(meter.done for meter in meters),
         seconds=max(0.0, ended - started) if started else 0.0,
         samples=[sample for meter in meters for sample in meter.samples],
     )
@@ -562,7 +546,7 @@ def _command(kind: BenchKind, text: str, *more: Callable[[Any], Any]) -> click.C
 def _summary(outcome: Outcome, bytes_each: int) -> str:
     """Return one line with the number of messages and the rates."""
     return (
-        f"{count_text(outcome.total)} messages of {size(bytes_each)} in {outcome.seconds:.2f} s: "
+        f"{count_text(outcome.messages)} messages of {size(bytes_each)} in {outcome.seconds:.2f} s: "
         f"{outcome.rate:,.0f} msgs/s, {size(int(outcome.rate * bytes_each))}/s"
     )
 
@@ -571,13 +555,12 @@ def _document(kind: BenchKind, outcome: Outcome, workload: Workload) -> dict[str
     return {
         "kind": kind.path,
         "title": kind.title,
-        "clients": len(outcome.messages),
-        "messages": outcome.total,
+        "clients": outcome.clients,
+        "messages": outcome.messages,
         "size_bytes": workload.size,
         "seconds": outcome.seconds,
         "messages_per_second": outcome.rate,
         "bytes_per_second": outcome.rate * workload.size,
-        "messages_per_client": list(outcome.messages),
         "latency": {"of": kind.latency, **_latency(outcome.samples)},
     }
 
@@ -604,18 +587,13 @@ def _micros(nanoseconds: float | None) -> str | None:
 
 _LATENCY: Final = (
     Field("Samples", "samples"),
-    *(
-        Field(title, f"{name}_ns", _micros)
-        for title, name in (
-            ("Minimum", "min"),
-            ("Average", "avg"),
-            ("P50", "p50"),
-            ("P90", "p90"),
-            ("P99", "p99"),
-            ("P99.9", "p999"),
-            ("Maximum", "max"),
-        )
-    ),
+    Field("Minimum", "min_ns", _micros),
+    Field("Average", "avg_ns", _micros),
+    Field("P50", "p50_ns", _micros),
+    Field("P90", "p90_ns", _micros),
+    Field("P99", "p99_ns", _micros),
+    Field("P99.9", "p999_ns", _micros),
+    Field("Maximum", "max_ns", _micros),
 )
 
 

@@ -19,7 +19,7 @@ from ..net.clock import Deadline
 from .env import single_line, visible
 from .fields import changed, config_options, display_fields, take_fields
 from .long_running import reconnect_options, wait_interruptibly
-from .output import announce, emit, emit_line, emit_names, emit_text, size
+from .output import announce, emit, emit_item, emit_names, emit_text, size
 from .prompts import Asker
 from .render import Block, Field, show_rows, write_blocks
 from .settings import Settings, common_options
@@ -195,7 +195,7 @@ class BucketKind(Generic[_B]):
         line: Callable[[Any], str],
     ) -> None:
         """Show the changes of a watch until Ctrl-C, or the first ``number`` of them."""
-        out, shown = settings.env.stdout, 0
+        shown = 0
         with (
             self.connected(settings, bucket, **reconnect_options(settings)) as store,
             watch(store) as watcher,
@@ -203,11 +203,7 @@ class BucketKind(Generic[_B]):
             announce(settings, f"Watching {bucket}")
             while shown != number:
                 entry = wait_interruptibly(lambda left: watcher.next(timeout=left), Deadline(None))
-                if settings.json:
-                    emit_line(settings, document(entry))
-                else:
-                    out.write(f"{line(entry)}\n")
-                    out.flush()
+                emit_item(settings, document(entry), line(entry))
                 shown += 1
 
     # --- commands -------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from .fields import ConfigField, changed, config_fields, is_record, option_type,
 from .output import emit, say, to_json
 from .prompts import Asker
 from .settings import Settings
-from .status import CommandError, ExitStatus
+from .status import CommandError, ExitStatus, file_errors
 from .values import (
     FILE,
     Decorator,
@@ -49,13 +49,9 @@ def difference_documents(found: Sequence[Difference]) -> list[dict[str, Any]]:
 
 def read_text(settings: Settings, path: str) -> str:
     """Return the text of a file; ``-`` is standard input."""
-    try:
+    with file_errors(path):
         data = settings.env.stdin.read() if path == "-" else Path(path).read_bytes()
         return data.decode()
-    except OSError as error:
-        raise CommandError(f"{path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise CommandError(f"{path}: the file is not UTF-8 text") from error
 
 
 def read_documents(settings: Settings, path: str) -> list[Any]:
@@ -174,10 +170,8 @@ def write_config(settings: Settings, config: Record, path: str) -> None:
     if path == "-":
         settings.env.stdout.write(text)
         return
-    try:
+    with file_errors(path, ExitStatus.FAILED):
         Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise CommandError(f"{path}: {error.strerror or error}", ExitStatus.FAILED) from error
     say(settings, f"Wrote the config to {path}")
 
 

@@ -15,7 +15,7 @@ from .long_running import reconnect_options
 from .names import consumer_arguments, find_consumer, find_pull, title
 from .output import announce, note, when
 from .output import count as with_separators
-from .reading import NowSource, PullSource, PushSource, Reading, Settle, Source
+from .reading import NowSource, PullSource, PushSource, Reading, Settle, Source, check_received
 from .settings import Settings, command
 from .status import CommandError, ExitStatus, one_line
 from .values import FROM_1, TIMEOUT, Parsed, option, parse_duration, with_options
@@ -110,7 +110,7 @@ def next(  # noqa: A001 - the command's name
 def _writer(
     settings: Settings, *, raw: bool, layout: str | None, single: bool = False
 ) -> MessageWriter:
-    def text(msg: JetStreamMsg, body: bytes) -> str:
+    def text(msg: JetStreamMsg) -> str:
         about = msg.metadata
         where = " / ".join(
             (
@@ -127,7 +127,7 @@ def _writer(
             f"--- received on {readable(msg.subject)}",
             f"    {where}",
             *([*headers, ""] if headers else []),
-            readable(body),
+            readable(msg.data),
         ]
         return "\n".join(lines) + "\n"
 
@@ -226,16 +226,8 @@ def sub(
         )
         subject = info.config.deliver_subject
         announce(settings, f"Listening to {title(info)}{f' on {subject}' if subject else ''}")
-        try:
-            reading.run(count, wait, each=True)
-        except KeyboardInterrupt:
-            reading.write_summary()
-            raise
-    if reading.shown != count and (count is not None or not reading.shown):
-        asked = "" if count is None else f" of {with_separators(count)}"
-        raise CommandError(
-            f"received {with_separators(reading.shown)}{asked} messages", ExitStatus.TIMED_OUT
-        )
+        reading.run(count, wait, each=True)
+    check_received(reading.shown, count)
 
 
 def _source_of(js: JetStream, info: ConsumerInfo, count: int | None, group: str | None) -> Source:

@@ -190,7 +190,6 @@ find_options: Final = with_options(
     option("--pull", "Pull consumers."),
     option("--push", "Push consumers."),
     option("--bound", "Consumers with a bound subscription or waiting pulls."),
-    option("--waiting N", "Consumers with at most N pulls.", FROM_0),
     option(
         "--ack-pending N",
         "Consumers with at most N messages that were delivered and not acknowledged.",
@@ -198,8 +197,6 @@ find_options: Final = with_options(
     ),
     option("--pending N", "Consumers with at most N messages to deliver.", FROM_0),
     option("--idle", "Consumers without deliveries for this time.", DURATION),
-    option("--created", "Consumers that are older than this.", DURATION),
-    option("--replicas N", "Consumers with at most N replicas.", FROM_1),
     option("--leader SERVER", "Consumers with this leader."),
     option("--pinned", "Consumers that have a pinned client in each group."),
     option(
@@ -264,14 +261,9 @@ _CONDITIONS: Final[dict[str, Callable[[JetStream, ConsumerInfo, Any], bool | Non
     "pull": lambda _, info, __: not info.config.deliver_subject,
     "push": lambda _, info, __: bool(info.config.deliver_subject),
     "bound": lambda _, info, __: _is_bound(info),
-    "waiting": lambda _, info, most: info.num_waiting <= most,
     "ack_pending": lambda _, info, most: info.num_ack_pending <= most,
     "pending": lambda _, info, most: info.num_pending <= most,
     "idle": lambda _, info, since: _is_idle(info, since),
-    "created": lambda _, info, before: info.created < before,
-    "replicas": lambda _, info, most: (
-        1 + len((info.cluster and info.cluster.replicas) or ()) <= most
-    ),
     "leader": lambda _, info, name: info.cluster is not None and info.cluster.leader == name,
     "pinned": lambda _, info, __: _is_pinned(info),
     "stuck": lambda _, info, __: _is_stuck(info),

@@ -70,7 +70,6 @@ _FILES: Final = ("creds", "nkey", "cert", "key", "ca")
 @option("--description TEXT", "Describe its purpose.")
 @option("--jwt TEXT", "Log in with this user JWT.")
 @option("--seed TEXT", "Sign with this nkey seed.")
-@option("--event-prefix SUBJECT", "Use this prefix for JetStream events.")
 @option("--select", "Select the context.")
 def add(
     settings: Settings,
@@ -79,7 +78,6 @@ def add(
     description: str | None,
     jwt: str | None,
     seed: str | None,
-    event_prefix: str | None,
     select: bool,
 ) -> None:
     """
@@ -106,7 +104,6 @@ def add(
         "description": description,
         "user_jwt": jwt,
         "user_seed": seed,
-        "jetstream_event_prefix": event_prefix,
     }
     fields.update({key: value for key, value in own_fields.items() if value is not None})
     store.save(name, fields)

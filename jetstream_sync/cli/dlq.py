@@ -22,7 +22,7 @@ from .names import (
     names_of,
     title,
 )
-from .output import count, document, emit, emit_text, note, say, size
+from .output import count, document, emit, emit_text, note, size
 from .prompts import Asker
 from .render import Block, Field, bad, show_rows, write_blocks
 from .settings import Settings, command
@@ -82,7 +82,6 @@ def ls(settings: Settings, *, stream: str | None, consumer: str | None, gone: bo
         stores = sorted({*letters.advisory_streams(), *letters.copy_streams()})
         if not stores:
             _show_unknown(settings, estimates)
-            _offer(settings, letters)
             return
         found = [(each, letters.get_msg(each)) for each in letters.find(stream, consumer)]
         if consumer is not None and not infos and not found:
@@ -92,7 +91,6 @@ def ls(settings: Settings, *, stream: str | None, consumer: str | None, gone: bo
     result = {
         "stored_in": stores,
         "messages": [_letter_document(letter, msg) for letter, msg in present],
-        "consumers": [_estimate_document(each) for each in estimates],
     }
     heading = f"Dead letters of {stream}" if stream is not None else "Dead letters"
     columns = _CONSUMER if stream is not None else _STREAM_AND_CONSUMER, *_LIST
@@ -154,6 +152,15 @@ def _warn_of_more(
 def _show_unknown(settings: Settings, estimates: Sequence[DeadLetterEstimate]) -> None:
     """Show estimates when no stream stores the advisories."""
     note(settings, f"dead letters cannot be listed: no stream stores the advisories; {_SETUP}")
+    documents = [
+        {
+            "stream": each.info.stream_name,
+            "consumer": each.info.name,
+            "at_least": each.lower_bound,
+            "at_most": each.upper_bound,
+        }
+        for each in estimates
+    ]
     show_rows(
         settings,
         estimates,
@@ -164,24 +171,9 @@ def _show_unknown(settings: Settings, estimates: Sequence[DeadLetterEstimate]) -
             "stored_in": [],
             # Not an empty list, which would mean that there are no dead letters.
             "messages": None,
-            "consumers": [_estimate_document(each) for each in estimates],
+            "consumers": documents,
         },
     )
-
-
-def _estimate_document(estimate: DeadLetterEstimate) -> dict[str, Any]:
-    info = estimate.info
-    return {
-        "stream": info.stream_name,
-        "consumer": info.name,
-        "max_deliver": info.config.max_deliver,
-        "at_least": estimate.lower_bound,
-        "at_most": estimate.upper_bound,
-        "num_redelivered": info.num_redelivered,
-        "num_ack_pending": info.num_ack_pending,
-        "ack_floor_stream_seq": info.ack_floor.stream_seq,
-        "delivered_stream_seq": info.delivered.stream_seq,
-    }
 
 
 def _how_many(estimate: DeadLetterEstimate) -> str:
@@ -191,27 +183,10 @@ def _how_many(estimate: DeadLetterEstimate) -> str:
     return count(most) if least == most else f"{count(least)} to {count(most)}"
 
 
-def _sequences(estimate: DeadLetterEstimate) -> str:
-    """Return the range of stream sequences of the dead letters."""
-    info = estimate.info
-    return f"{count(info.ack_floor.stream_seq + 1)} to {count(info.delivered.stream_seq)}"
-
-
 _ESTIMATES: Final = (
     Field("Consumer", lambda each: title(each.info)),
-    Field("Max Deliver", lambda each: each.info.config.max_deliver or 0, drop=1),
     Field("Dead Letters", _how_many, right=True),
-    Field("Ack Pending", "info.num_ack_pending", drop=2),
-    Field("Sequences", _sequences, right=True, drop=3),
 )
-
-
-def _offer(settings: Settings, letters: DeadLetters) -> None:
-    """Offer to create the stream for the advisories, if prompts are possible."""
-    question = f"Store the advisories from now on in stream {_STORE}, for 30 days?"
-    if Asker(settings).agrees(question):
-        letters.store_advisories(_STORE)
-        say(settings, f"Stream {_STORE} was created")
 
 
 # --- show -----------------------------------------------------------------------------------------

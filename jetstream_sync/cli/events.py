@@ -21,10 +21,10 @@ from .env import readable
 from .long_running import reconnect_options, wait_interruptibly
 from .names import complete_stream, consumer_arguments, find_consumer, title
 from .output import announce, emit_line, note, when
-from .reading import CoreSource, Source, Start, stream_source
+from .reading import CoreSource, Source, Start, check_received, stream_source
 from .render import Block, Field, write_blocks
 from .settings import Settings, command
-from .status import CommandError, ExitStatus
+from .status import CommandError
 from .values import ANY_CASE_PATTERN, FROM_1, TIME, TIMEOUT, option
 
 if TYPE_CHECKING:
@@ -32,12 +32,6 @@ if TYPE_CHECKING:
 
 _ADVISORIES: Final = "$JS.EVENT.ADVISORY.>"
 _METRICS: Final = "$JS.EVENT.METRIC.>"
-#: Client events of the server; only users of the system account may subscribe.
-_SYSTEM: Final = (
-    "$SYS.ACCOUNT.*.CONNECT",
-    "$SYS.ACCOUNT.*.DISCONNECT",
-    "$SYS.SERVER.*.CLIENT.AUTH.ERR",
-)
 _TYPE: Final = re.compile(r"io\.nats\.(?:jetstream|server)\.(advisory|metric)\.v\d+\.(\w+)")
 #: Fields that are in the title of an event, or omitted.
 _HEAD: Final = frozenset({"type", "id", "timestamp", "schema"})
@@ -50,8 +44,6 @@ _DURATIONS: Final = frozenset({"ack_time", "rtt", "nats_rtt"})
 @command()
 @option("--js-metric", "Show metrics, such as acknowledgement samples.")
 @option("--js-advisory", "Show advisories, such as API calls and failures.")
-@option("--srv-advisory", "Show client connects and disconnects (system account).")
-@option("-a, --all", "Show all events.", to="every")
 @option("--subjects SUBJECT", "Also show events on this subject.", multiple=True)
 @option(
     "--stream STREAM",
@@ -73,7 +65,8 @@ def events(
     short: bool,
     count: int | None,
     wait: float | None,
-    **kinds: bool,
+    js_metric: bool,
+    js_advisory: bool,
 ) -> None:
     """
     Show JetStream advisories and metrics until Ctrl-C.
@@ -85,13 +78,15 @@ def events(
       jsm events --js-advisory --short
       jsm events --filter max_deliver -j
     """  # noqa: D301 - click requires the character, not the escape
-    if stream is not None and (subjects or any(kinds.values())):
+    if stream is not None and (subjects or js_metric or js_advisory):
         raise click.UsageError(
             "--stream excludes the options that select subjects: it reads the events of the stream"
         )
     if since is not None and stream is None:
         raise click.UsageError("--since needs --stream, a stream with past events")
-    chosen = _subjects(subjects, **kinds)
+    kinds = {_ADVISORIES: js_advisory, _METRICS: js_metric}
+    usual = not (subjects or any(kinds.values()))
+    chosen = [*map(check_subject, subjects), *(each for each in kinds if usual or kinds[each])]
 
     def show(event: dict[str, Any]) -> bool:
         if matches is not None and not matches.search(json.dumps(event, ensure_ascii=False)):
@@ -114,26 +109,6 @@ def events(
             names = f"[{stream}]"
         announce(settings, f"Listening on {names}")
         _listen(settings, source, show, "event", count, wait)
-
-
-def _subjects(
-    subjects: tuple[str, ...],
-    *,
-    js_metric: bool,
-    js_advisory: bool,
-    srv_advisory: bool,
-    every: bool,
-) -> list[str]:
-    """Return the subjects to subscribe to."""
-    usual = every or not (js_metric or js_advisory or srv_advisory or subjects)
-    found = [check_subject(subject) for subject in subjects]
-    if usual or js_advisory:
-        found.append(_ADVISORIES)
-    if usual or js_metric:
-        found.append(_METRICS)
-    if srv_advisory or every:
-        found += _SYSTEM
-    return found
 
 
 def _listen(
@@ -161,9 +136,7 @@ def _listen(
                 note(settings, f"warning: {about}: not an event")
             else:
                 seen += show(event)
-    if seen != count and (count is not None or not seen):
-        asked = "" if count is None else f" of {count:,}"
-        raise CommandError(f"received {seen:,}{asked} {noun}s", ExitStatus.TIMED_OUT)
+    check_received(seen, count, noun)
 
 
 def _read(msg: Msg) -> dict[str, Any] | None:

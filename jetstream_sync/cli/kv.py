@@ -59,19 +59,17 @@ bucket_argument: Decorator = KV.argument()
 key_argument: Decorator = click.argument("key", shell_complete=complete_key)
 
 
-def entry_document(entry: KeyValueEntry, *, meta_only: bool = False) -> dict[str, Any]:
-    """Return the JSON document of an entry, with ``meta_only`` of one that was read without its value."""
-    document: dict[str, Any] = {
+def entry_document(entry: KeyValueEntry) -> dict[str, Any]:
+    """Return the JSON document of an entry."""
+    return {
         "bucket": entry.bucket,
         "key": visible(entry.key),
         "revision": entry.revision,
         "operation": operation_text(entry),
         "created": time_to_text(time_from_ns(entry.created_ns)),
         **header_fields(entry.headers),
+        **body_fields(entry.value),
     }
-    if not meta_only:
-        document.update(body_fields(entry.value))
-    return document
 
 
 def operation_text(entry: KeyValueEntry) -> str:
@@ -131,37 +129,36 @@ def info(settings: Settings, bucket: str | None) -> None:
 @command()
 @KV.argument(required=False)
 @option("-n, --names", "Show only the names of the buckets.")
-@option("-v, --verbose", "Show the revision and time of each key.")
-@option("--display-value", "Show the value of each key; implies --verbose.")
-def ls(
-    settings: Settings, bucket: str | None, names: bool, verbose: bool, display_value: bool
-) -> None:
+@option("-v, --verbose", "Show the revision, the time and the value of each key.")
+def ls(settings: Settings, bucket: str | None, names: bool, verbose: bool) -> None:
     """List the buckets, or the keys of BUCKET."""
-    verbose = verbose or display_value
     if bucket is None:
         if verbose:
-            raise click.UsageError("--verbose and --display-value need a BUCKET")
+            raise click.UsageError("--verbose needs a BUCKET")
         KV.show_all(settings, names=names)
         return
     with KV.connected(settings, bucket) as store:
         if not verbose:
             _list_keys(settings, store, ())
             return
-        with store.watch(ignore_deletes=True, meta_only=not display_value) as watch:
+        with store.watch(ignore_deletes=True) as watch:
             found = sorted(watch.initial(), key=lambda entry: entry.key)
     show_rows(
         settings,
         found,
-        [
-            Field("Key", lambda entry: readable(entry.key)),
-            Field("Created", "created"),
-            Field("Revision", "revision"),
-            *([Field("Value", _shortened)] if display_value else []),
-        ],
+        _KEYS,
         title=f"Keys of {bucket}",
         none=f"No keys in bucket {bucket}",
-        document=[entry_document(each, meta_only=not display_value) for each in found],
+        document=[entry_document(each) for each in found],
     )
+
+
+_KEYS: Final = (
+    Field("Key", lambda entry: readable(entry.key)),
+    Field("Created", "created", drop=1),
+    Field("Revision", "revision"),
+    Field("Value", _shortened),
+)
 
 
 def _list_keys(settings: Settings, store: KeyValue, patterns: Sequence[str]) -> None:

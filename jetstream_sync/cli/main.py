@@ -38,20 +38,10 @@ def _print_version(context: click.Context, _parameter: click.Parameter, asked: b
         return
     python = platform.python_version()
     if settings.json:
-        said = {"version": __version__, "python": python, "server": _server(settings)}
-        settings.env.stdout.write(to_json(said))
+        settings.env.stdout.write(to_json({"version": __version__, "python": python}))
     else:
         settings.env.stdout.write(f"jsm {__version__} (Python {python})\n")
     context.exit()
-
-
-def _server(settings: Settings) -> dict[str, str] | None:
-    """Return the URL and version of the server; ``None`` when it cannot be reached."""
-    try:
-        with settings.connection() as nc:
-            return {"url": nc.connected_url or "", "version": nc.server_info.version}
-    except (Error, CommandError):
-        return None
 
 
 _STREAM_CLUSTER: Final = {

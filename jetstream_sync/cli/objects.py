@@ -28,7 +28,7 @@ from .output import count, counted, emit_names, emit_text, note, size, when
 from .prompts import Asker
 from .render import Block, Field, show_blocks, show_progress, show_rows
 from .settings import Settings, command
-from .status import CommandError
+from .status import CommandError, file_errors
 from .values import DURATION, FILE, FROM_1, Decorator, force_option, names_option, option
 from .view import write_bytes
 
@@ -294,10 +294,8 @@ def _source(settings: Settings, path: str | None) -> Iterator[BinaryIO]:
             note(settings, "reading the object from standard input; end it with Ctrl-D")
         yield stdin
         return
-    try:
+    with file_errors(single_line(path)):
         file = Path(path).open("rb")  # noqa: SIM115 - closed below
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
     with file:
         yield file
 
@@ -411,11 +409,6 @@ def _stdout_writer(settings: Settings) -> Callable[[bytes], object]:
     # A character may be split between two parts.
     decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
     return lambda data: out.write(readable(decoder.decode(data)))
-
-
-def _unreadable(path: str, error: Exception) -> CommandError:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return CommandError(f"{single_line(path)}: {reason}")
 
 
 # --- changes ------------------------------------------------------------------------------------

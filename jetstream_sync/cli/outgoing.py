@@ -20,7 +20,7 @@ from ..suggestions import closest_match
 from .env import Environment
 from .long_running import password_once, read_interruptibly
 from .settings import Settings
-from .status import CommandError
+from .status import CommandError, file_errors
 from .values import Decorator, option, with_options
 
 if TYPE_CHECKING:
@@ -126,8 +126,6 @@ def outgoing(
     data = body_of(env, body, buffered=buffered)
     if templates:
         message(0, data)
-    elif has_templates(subject, data, *(value for _, value in headers)):
-        env.stderr.write("jsm: the message contains templates; fill them in with --templates\n")
     return (message(number, data) for number in range(1, count + 1))
 
 
@@ -141,24 +139,19 @@ def body_of(
     if env.stdin.isatty():
         env.stderr.write(f"Reading the {noun} from standard input; end it with Ctrl-D\n")
         env.stderr.flush()
-    try:
+    with file_errors("standard input"):
         return b"".join(read_interruptibly(env.stdin, buffered=buffered))
-    except OSError as error:
-        raise _unreadable(error) from error
 
 
 def _lines(env: Environment) -> Iterator[bytes]:
-    try:
-        # readline() instead of iteration, which may wait until a buffer is full.
-        while line := env.stdin.readline():
-            yield line.rstrip(b"\n").removesuffix(b"\r")
-    except OSError as error:
-        raise _unreadable(error) from error
+    # readline() instead of iteration, which may wait until a buffer is full.
+    while line := _read_line(env):
+        yield line.rstrip(b"\n").removesuffix(b"\r")
 
 
-def _unreadable(error: OSError) -> CommandError:
-    why = error.strerror or str(error)
-    return CommandError(f"cannot read standard input: {why}")
+def _read_line(env: Environment) -> bytes:
+    with file_errors("standard input"):
+        return env.stdin.readline()
 
 
 _BRACES: Final = re.compile(rb"\{\{(.*?)\}\}", re.DOTALL)
@@ -208,15 +201,6 @@ def fill(text: bytes, values: Values) -> bytes:
 def fill_text(text: str, values: Values) -> str:
     """Return a text with the names in braces filled in; see `fill`."""
     return fill(text.encode("utf-8", "surrogateescape"), values).decode("utf-8", "surrogateescape")
-
-
-def has_templates(*texts: bytes | str) -> bool:
-    """Return whether any of the texts contains a known name in braces."""
-    raw = [
-        each.encode("utf-8", "surrogateescape") if isinstance(each, str) else each for each in texts
-    ]
-    words = (_words(found) for each in raw for found in _BRACES.finditer(each))
-    return any(call and call[0] in _NAMES for call in words)
 
 
 def _words(found: re.Match[bytes]) -> list[str]:

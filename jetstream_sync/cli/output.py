@@ -59,6 +59,15 @@ def emit_line(settings: Settings, result: object) -> None:
     out.flush()
 
 
+def emit_item(settings: Settings, result: object, text: str) -> None:
+    """Write one of many results and flush: with ``--json`` as `emit_line` does, else a text."""
+    if settings.json:
+        emit_line(settings, result)
+    else:
+        settings.env.stdout.write(f"{text}\n")
+        settings.env.stdout.flush()
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Record):
         return document(value)

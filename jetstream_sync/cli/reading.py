@@ -46,7 +46,7 @@ from .long_running import wait_interruptibly
 from .names import find_stream
 from .output import counted, say
 from .settings import Settings
-from .status import CommandError
+from .status import CommandError, ExitStatus
 
 #: Timeout for messages in flight when reading ends, in seconds.
 _DRAIN_TIMEOUT_S = 1.0
@@ -359,6 +359,13 @@ class Settle:
         )
 
 
+def check_received(number: int, wanted: int | None, noun: str = "message") -> None:
+    """Raise an error if fewer messages than wanted were received, or none."""
+    if number != wanted and (wanted is not None or not number):
+        asked = "" if wanted is None else f" of {wanted:,}"
+        raise CommandError(f"received {number:,}{asked} {noun}s", ExitStatus.TIMED_OUT)
+
+
 class View(Protocol):
     """The output of messages."""
 
@@ -392,9 +399,20 @@ class Reading:
     _current: Msg | None = field(default=None, init=False)
 
     def run(self, count: int | None, wait: float | None, *, each: bool) -> None:
-        """Read until the source ends, the count is reached or the timeout has passed."""
+        """
+        Read until the source ends, the count is reached or the timeout has passed.
+
+        `each`: whether the timeout is that of each message; then Ctrl-C writes a summary to ``stderr``.
+        """
         try:
             self._read(count, wait, each=each)
+        except KeyboardInterrupt:
+            if each:
+                self.settings.env.stderr.write(
+                    f"\nReceived {counted(self.shown, 'message')}, {counted(self.size, 'byte')} "
+                    f"in {monotonic() - self._started:.1f} s\n"
+                )
+            raise
         finally:
             # Also after Ctrl-C, a broken pipe, or a lost connection. In the last case the server
             # redelivers the messages without a nak.
@@ -402,13 +420,6 @@ class Reading:
                 self._nak_unshown()
         if self.flush is not None:
             self.flush()
-
-    def write_summary(self) -> None:
-        """Write the number of messages to ``stderr``, after Ctrl-C."""
-        self.settings.env.stderr.write(
-            f"\nReceived {counted(self.shown, 'message')}, {counted(self.size, 'byte')} "
-            f"in {monotonic() - self._started:.1f} s\n"
-        )
 
     def _read(self, count: int | None, wait: float | None, *, each: bool) -> None:
         deadline = Deadline(wait)

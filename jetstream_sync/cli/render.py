@@ -90,6 +90,16 @@ class Field:
             record = record.get(name) if isinstance(record, Mapping) else getattr(record, name)
         return record
 
+    def is_right(self, values: Sequence[Any]) -> bool:
+        """Return whether a column with these values is aligned to the right."""
+        if self.right is not None:
+            return self.right
+        bare = (value.value if isinstance(value, Mark) else value for value in values)
+        numbers = [
+            isinstance(value, (int, float, timedelta)) for value in bare if value is not None
+        ]
+        return bool(numbers) and all(numbers)
+
     def display(self, value: Any) -> Any:
         """Return what is shown of a value."""
         if self.if_set and not value:
@@ -192,15 +202,8 @@ class _Column:
 
 def _column(settings: Settings, field: Field, rows: Sequence[Any], *, short: bool) -> _Column:
     values = [field.of(row) for row in rows]
-    bare = [value.value if isinstance(value, Mark) else value for value in values]
-    right = field.right
-    if right is None:
-        numbers = [
-            isinstance(value, (int, float, timedelta)) for value in bare if value is not None
-        ]
-        right = bool(numbers) and all(numbers)
     cells = [_text(settings, field.display(value), short=short) for value in values]
-    return _Column(field.title, cells, right, field.drop)
+    return _Column(field.title, cells, field.is_right(values), field.drop)
 
 
 def _write_columns(env: Environment, title: str, columns: list[_Column]) -> None:

@@ -12,7 +12,7 @@ from ..errors import NoRespondersError, TimeoutError
 from ..net.clock import Deadline, monotonic
 from .env import readable
 from .outgoing import Message, PermissionWatch, message_options, outgoing
-from .output import emit_line, say
+from .output import emit_item, say
 from .settings import Settings, command
 from .status import CommandError, ExitStatus
 from .values import FROM_0, FROM_1, TIMEOUT, option
@@ -65,9 +65,9 @@ def req(
     several = replies != 1 or options["count"] > 1 or options["send_on"] == "newline"
     started = monotonic()
 
-    def text(msg: Msg, answer: bytes) -> str:
+    def text(msg: Msg) -> str:
         took = (monotonic() - started) * 1000
-        shown = f"'{readable(answer)}'"
+        shown = f"'{readable(msg.data)}'"
         if msg.status is not None:
             shown = f"status {msg.status.code} {readable(msg.status.description)}"
         line = f"Received [{readable(msg.subject)}] : {shown} in {took:.2f} ms\n"
@@ -166,11 +166,9 @@ def reply(
             say(settings, f"Listening on [{readable(subject)}]")
             settings.env.stdout.flush()
         for msg in itertools.islice(requests, count):
-            if settings.json:
-                emit_line(settings, {"subject": msg.subject, "size": len(msg.data)})
-            else:
-                say(settings, f"Received [{readable(msg.subject)}] : '{readable(msg.data)}'")
-                settings.env.stdout.flush()
+            document = {"subject": msg.subject, "size": len(msg.data)}
+            text = f"Received [{readable(msg.subject)}] : '{readable(msg.data)}'"
+            emit_item(settings, document, text)
             if msg.reply and echo:
                 msg.respond(msg.data, msg.headers)
             elif msg.reply and body is not None:

@@ -24,7 +24,7 @@ from ..errors import InvalidResponseError, NoRespondersError, ServerUnavailableE
 from ..net.clock import monotonic
 from .env import single_line
 from .long_running import failover_options, password_once
-from .output import counted, document, emit_line, limit, size
+from .output import announce, counted, document, emit_line, limit, size
 from .render import (
     Block,
     Field,
@@ -39,7 +39,7 @@ from .render import (
     write_reports,
 )
 from .settings import Settings, command
-from .status import CommandError, ExitStatus, one_line
+from .status import CommandError, ExitStatus, file_errors, one_line
 from .values import FROM_1, Decorator, FilePath, option, with_options
 
 if TYPE_CHECKING:
@@ -90,10 +90,8 @@ def run(
     """
     from ..server import NatsCluster, NatsServer  # noqa: PLC0415 - only here
 
-    try:
+    with file_errors(config):
         text = config.read_text("utf-8") if config else ""
-    except UnicodeDecodeError as error:
-        raise CommandError(f"{config}: the file is not UTF-8 text") from error
     if cluster is not None and store_dir is not None:
         raise click.UsageError("--cluster excludes --store-dir")
     try:
@@ -141,8 +139,7 @@ def _watch(settings: Settings, servers: Sequence[NatsServer], kept: Path | None 
     else:
         write_blocks(settings, Block("", _RUNNING, result))
         settings.env.stdout.flush()
-        settings.env.stderr.write("Running; press Ctrl-C to stop\n")
-        settings.env.stderr.flush()
+        announce(settings, "Running; press Ctrl-C to stop")
     never_set = threading.Event()
     try:
         while all(each.is_running for each in servers):
@@ -524,31 +521,11 @@ def _meta(row: Row) -> Row:
     return row["data"].get("meta_cluster") or {}
 
 
-def _of_account(rows: list[Row]) -> list[Row]:
-    """Replace the numbers of each server by those of the account that was asked for."""
-    found = []
-    for row in rows:
-        for account in row["data"].get("account_details") or ():
-            states = [stream["state"] for stream in account.get("stream_detail") or ()]
-            numbers = {
-                "streams": len(states),
-                "consumers": sum(state["consumer_count"] for state in states),
-                "messages": sum(state["messages"] for state in states),
-                "bytes": sum(state["bytes"] for state in states),
-            }
-            found.append({**row, "data": {**row["data"], **account, **numbers}})
-    return found
-
-
 @command()
-@option("--account NAME", "Show only what this account uses.")
 @_server_options(_JETSTREAM, "cluster")
-def jetstream(settings: Settings, *, account: str | None, **options: Any) -> None:
+def jetstream(settings: Settings, **options: Any) -> None:
     """Compare the use of JetStream on the servers; ``*`` marks the meta leader."""
-    title = f"JetStream of account {account}" if account else "JetStream"
-    body = {"account": account, "accounts": bool(account), "streams": bool(account)}
-    rows = _of_account if account else list
-    _report(settings, options, f"{_PING}.JSZ", _JETSTREAM, title, body, rows)
+    _report(settings, options, f"{_PING}.JSZ", _JETSTREAM, "JetStream", {})
 
 
 _TRAFFIC: Final = (
@@ -709,14 +686,12 @@ _HEALTH: Final = (
 
 
 @command()
-@option("-J, --js-enabled", "Check that JetStream is enabled.")
-@option("-S, --server-only", "Do not check streams and consumers.")
 @option("--account NAME", "Check only this account.")
 @option("--stream STREAM", "Check only this stream; needs --account.")
 @option("--consumer CONSUMER", "Check only this consumer; needs --stream.")
 @_server_options(_HEALTH)
-def health(settings: Settings, *, js_enabled: bool, server_only: bool, **options: Any) -> None:
+def health(settings: Settings, **options: Any) -> None:
     """Show whether the servers, their streams and their consumers are healthy."""
-    body = {"js-enabled-only": js_enabled, "js-server-only": server_only, "details": True}
-    body |= {name: options.pop(name) for name in ("account", "stream", "consumer")}
+    body = {name: options.pop(name) for name in ("account", "stream", "consumer")}
+    body["details"] = True
     _report(settings, options, f"{_PING}.HEALTHZ", _HEALTH, "Health", body)

@@ -10,7 +10,7 @@ import click
 from ..errors import InvalidResponseError, NoRespondersError
 from ..net.clock import monotonic
 from .env import single_line, visible
-from .output import emit_line, emit_text
+from .output import emit_item, emit_text
 from .render import Block, Field, bad, show_blocks, show_rows
 from .settings import Settings, command
 from .status import CommandError, ExitStatus
@@ -114,10 +114,8 @@ def ping(settings: Settings, *, name: str | None) -> None:
                 except (ValueError, KeyError, TypeError) as error:
                     raise InvalidResponseError(f"invalid reply to {subject}: {error}") from error
                 count += 1
-                if settings.json:
-                    emit_line(settings, {**fields, "rtt_ms": round(took, 3)})
-                else:
-                    settings.env.stdout.write(f"{single_line(shown)} in {took:.2f} ms\n")
+                text = f"{single_line(shown)} in {took:.2f} ms"
+                emit_item(settings, {**fields, "rtt_ms": round(took, 3)}, text)
         except NoRespondersError:
             pass
     if not count:

@@ -25,7 +25,7 @@ from ..errors import InvalidOptionError, SubscriptionError
 from .context_store import Contexts, complete_context
 from .env import Environment, SafeText, unescaped
 from .prompts import Asker
-from .status import CommandError, one_line
+from .status import CommandError, file_errors, one_line
 from .values import TIMEOUT
 
 if TYPE_CHECKING:
@@ -422,10 +422,8 @@ def read_password(settings: Settings) -> str | None:
     if len(ways) > 1:
         raise CommandError("--password, --password-file and --password-stdin exclude each other")
     if path := given.get("password_file"):
-        try:
+        with file_errors(path):
             return _file(path).read_text("utf-8").rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise CommandError(f"{path}: {error}") from error
     if given.get("password_stdin"):
         return settings.env.stdin.readline().decode("utf-8", "replace").rstrip("\r\n")
     return given.get("password")

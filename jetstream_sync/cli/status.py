@@ -7,10 +7,11 @@ its meaning.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import errno
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import click
@@ -178,6 +179,19 @@ def document_of(error: BaseException) -> dict[str, object]:
     if hint := hint_of(error):
         fields["hint"] = hint
     return {"error": fields}
+
+
+@contextlib.contextmanager
+def file_errors(path: object, status: ExitStatus = ExitStatus.USAGE) -> Iterator[None]:
+    """Raise an error of a file as a `CommandError` that names it; errors of connections are not changed."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{path}: the file is not UTF-8 text", status) from error
+    except OSError as error:
+        if isinstance(error, Error):
+            raise
+        raise CommandError(f"{path}: {error.strerror or error}", status) from error
 
 
 # --- unknown names --------------------------------------------------------------------------------

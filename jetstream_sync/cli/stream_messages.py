@@ -29,7 +29,7 @@ from .prompts import Asker
 from .settings import Settings, command
 from .status import CommandError, ExitStatus
 from .values import FROM_1, PATTERN, TIME, Parsed, force_option, option, with_options
-from .view import FORMAT_HELP, MessageWriter, Translator, header_lines
+from .view import FORMAT_HELP, MessageWriter, header_lines
 
 _ALL_SUBJECTS: Final = ">"
 #: Limits of one batch; it ends with the message that reaches one of them.
@@ -160,20 +160,16 @@ _FOLLOW_INTERVAL_S = 0.2
 _write_options = with_options(
     option("-r, --raw", "Write only the payload, unchanged."),
     option("-f, --format TEXT", FORMAT_HELP, to="layout"),
-    option("--translate COMMAND", "Pipe each payload through this command."),
 )
 
 
-def _writer(
-    settings: Settings, *, translate: str | None, single: bool = False, **options: Any
-) -> MessageWriter:
-    def text(msg: StoredMsg, body: bytes) -> str:
+def _writer(settings: Settings, *, single: bool = False, **options: Any) -> MessageWriter:
+    def text(msg: StoredMsg) -> str:
         head = f"[{msg.seq}] Subject: {readable(msg.subject)} Received: {when(settings, msg.time)}"
         headers = [f"  {each}" for each in header_lines(msg.headers)]
-        return "\n".join([head, *headers, "", readable(body), ""]) + "\n"
+        return "\n".join([head, *headers, "", readable(msg.data), ""]) + "\n"
 
-    translator = None if translate is None else Translator(translate).translate
-    return MessageWriter(settings, text, translate=translator, single=single, **options)
+    return MessageWriter(settings, text, single=single, **options)
 
 
 def _parse_header(text: str) -> tuple[str, re.Pattern[str]]:

@@ -34,7 +34,6 @@ from .values import (
     DURATION,
     FROM_0,
     FROM_1,
-    PATTERN,
     STREAM_NAME,
     force_option,
     names_option,
@@ -108,12 +107,7 @@ find_options: Final = with_options(
     option("--messages N", "Streams with at most N messages.", FROM_0),
     option("--replicas N", "Streams with at most N replicas.", FROM_1),
     option("--subject SUBJECT", "Streams that store this subject."),
-    option("--sourced", "Streams that have sources."),
-    option("--mirrored", "Streams that are mirrors."),
-    option("--sealed", "Streams that are sealed."),
     option("--leader SERVER", "Streams with this leader."),
-    option("--cluster REGEX", "Streams in a cluster with a matching name.", PATTERN),
-    option("--server-name REGEX", "Streams on a server with a matching name.", PATTERN),
     option("--invert", "Invert each of these conditions."),
 )
 
@@ -181,13 +175,6 @@ def _idle(js: JetStream, info: StreamInfo, since: datetime) -> bool:
     return not any(moment is not None and moment > since for moment in moments)
 
 
-def _server_names(info: StreamInfo) -> list[str]:
-    if info.cluster is None:
-        return []
-    leader = [info.cluster.leader] if info.cluster.leader else []
-    return leader + [peer.name for peer in info.cluster.replicas or ()]
-
-
 #: Whether a stream meets the condition of an option with some value.
 _CONDITIONS: Final[dict[str, Callable[[JetStream, StreamInfo, Any], bool]]] = {
     "empty": lambda _, info, __: not info.state.messages,
@@ -197,14 +184,7 @@ _CONDITIONS: Final[dict[str, Callable[[JetStream, StreamInfo, Any], bool]]] = {
     "messages": lambda _, info, most: info.state.messages <= most,
     "replicas": lambda _, info, most: (info.config.num_replicas or 1) <= most,
     "subject": lambda _, info, names: info.config.name in names,
-    "sourced": lambda _, info, __: bool(info.config.sources),
-    "mirrored": lambda _, info, __: info.config.mirror is not None,
-    "sealed": lambda _, info, __: bool(info.config.sealed),
     "leader": lambda _, info, name: info.cluster is not None and info.cluster.leader == name,
-    "cluster": lambda _, info, pattern: bool(
-        info.cluster and info.cluster.name and pattern.search(info.cluster.name)
-    ),
-    "server_name": lambda _, info, pattern: any(map(pattern.search, _server_names(info))),
 }
 
 
@@ -278,7 +258,6 @@ _REPLICATION: Final = (
 @report_options(_REPORT, "bytes")
 @_all_option
 @option("--subject SUBJECT", "Include only streams that store this subject.")
-@option("--cluster NAME", "Include only streams in this cluster.")
 def report(
     settings: Settings,
     *,
@@ -286,18 +265,13 @@ def report(
     reverse: bool,
     everything: bool,
     subject: str | None,
-    cluster: str | None,
     watch: timedelta | None,
 ) -> None:
     """Compare the streams of the account in a table."""
     with settings.jetstream(**failover_options(settings)) as js:
 
         def take() -> list[StreamInfo]:
-            found = [
-                info
-                for info in _infos(js, subject, everything=everything)
-                if cluster is None or (info.cluster is not None and info.cluster.name == cluster)
-            ]
+            found = _infos(js, subject, everything=everything)
             return in_order(found, _REPORT, sort, reverse=reverse)
 
         write_reports(

@@ -11,11 +11,19 @@ from ..subjects import check_stream_name, check_subject
 from .long_running import reconnect_options
 from .names import complete_stream
 from .output import announce
-from .reading import CoreSource, MatchingSource, Reading, Settle, Source, Start, stream_source
+from .reading import (
+    CoreSource,
+    MatchingSource,
+    Reading,
+    Settle,
+    Source,
+    Start,
+    check_received,
+    stream_source,
+)
 from .settings import Settings, command
-from .status import CommandError, ExitStatus
-from .values import FILE, FROM_1, TIME, TIMEOUT, option
-from .view import SubjectReport, SubWriter, ViewOptions
+from .values import FROM_1, TIME, TIMEOUT, option
+from .view import SubWriter, ViewOptions
 
 #: The option and the start policy for each parameter that selects one.
 _STARTS: Final = {
@@ -69,10 +77,7 @@ def _start(
 @option("-r, --raw", "Show only the bodies.")
 @option("--headers-only", "Show headers without bodies.")
 @option("--subjects-only", "Show only the subjects.")
-@option("--dump DIR", "Write each message to a file in DIR; '-': to stdout, NUL-separated.", FILE)
-@option("--translate COMMAND", "Pass each body through COMMAND.")
 @option("--match-replies", "Show each request with its reply.")
-@option("--report-subjects", "Show message counts by subject at the end.")
 def sub(
     settings: Settings,
     *,
@@ -87,7 +92,6 @@ def sub(
     ignored: tuple[str, ...],
     headers_only: bool,
     match_replies: bool,
-    report_subjects: bool,
     **options: Any,
 ) -> None:
     """
@@ -118,9 +122,8 @@ def sub(
         raise click.UsageError("--queue is for core NATS: to share a stream, use --durable")
     if to_end and start is None:
         raise click.UsageError("-T is for streams: a core NATS subscription has no end")
-    if match_replies and (start is not None or queue or report_subjects):
-        raise click.UsageError("--match-replies excludes streams, --queue and --report-subjects")
-    report = SubjectReport(settings) if report_subjects else None
+    if match_replies and (start is not None or queue):
+        raise click.UsageError("--match-replies excludes streams and --queue")
     writer = SubWriter(settings, ViewOptions(headers_only=headers_only, **options))
     acks = ack if ack is not None else durable is not None
     with settings.connection(**reconnect_options(settings)) as nc:
@@ -140,22 +143,11 @@ def sub(
         announce(settings, f"Listening on {' '.join(names)}")
         reading = Reading(
             settings=settings,
-            view=report or writer,
+            view=writer,
             source=source,
             settle=Settle(word="ack" if acks else "", wanted=acks or durable is not None),
             ignored=ignored,
         )
-        try:
-            reading.run(count, wait, each=True)
-        except KeyboardInterrupt:
-            if report is not None:
-                report.close()
-            reading.write_summary()
-            raise
-    if report is not None:
-        report.close()
-    if reading.timed_out and (count is not None or not reading.shown):
-        text = f"no message arrived within {wait:g} s"
-        if reading.shown:
-            text = f"received {reading.shown:,} of {count:,} messages, then none for {wait:g} s"
-        raise CommandError(text, ExitStatus.TIMED_OUT)
+        reading.run(count, wait, each=True)
+    if reading.timed_out:
+        check_received(reading.shown, count)

@@ -8,15 +8,14 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
-from ..errors import Error
 from ..suggestions import install_command
-from .long_running import RECONNECT_OPTIONS, pause
-from .output import emit, emit_line, note
+from .long_running import RECONNECT_OPTIONS, failover_options, pause
+from .output import emit
 from .render import write_rows
 from .settings import Settings, command
-from .status import CommandError, ExitStatus, one_line
-from .top_data import CONSUMERS, STREAMS, VIEWS, Collector, Frame, View
-from .values import FROM_1, PAUSE, option
+from .status import CommandError, ExitStatus
+from .top_data import CONSUMERS, STREAMS, VIEWS, Collector
+from .values import PAUSE, option
 
 T = TypeVar("T")
 
@@ -26,7 +25,6 @@ _SORTS: Final = {column.title.lower(): number for number, column in enumerate(CO
 @command()
 @option("--interval TIME", "Time between refreshes.", PAUSE, default="1s")
 @option("--once", "Show one table with the rates of one interval, and exit.")
-@option("--count N", "Exit after N tables.", FROM_1)
 @option("--filter TEXT", "Show only rows whose names contain TEXT.", to="text", default="")
 @option("--sort", "Column to sort the consumers by.", click.Choice(sorted(_SORTS)), default="lag")
 @option(
@@ -54,7 +52,7 @@ def top(settings: Settings, **options: Any) -> None:
     Monitor streams, consumers, workers, dead letters, buckets, Spark queries and servers.
 
     On a terminal, this is an application with keys and mouse, for which the extra 'top' must be installed;
-    '?' shows the keys. Elsewhere, writes a table per interval, or with --json one JSON document per line.
+    '?' shows the keys. Elsewhere, and with --json or --once, writes one table with the rates of an interval.
 
     With --web, serves the application to one browser on this machine. Nothing can be changed there
     without --allow-changes.
@@ -70,8 +68,8 @@ def top(settings: Settings, **options: Any) -> None:
     )
     if in_browser:
         _live(settings, **options)
-    elif not draws or settings.json or options["once"] or options["count"] is not None:
-        _tables(settings, **options)
+    elif not draws or settings.json or options["once"]:
+        _once(settings, **options)
     else:
         _with_extra(lambda: _live(settings, **options))
 
@@ -140,79 +138,40 @@ def _live(
         )
 
 
-# --- a sequence of tables -----------------------------------------------------------------------
+# --- one table ----------------------------------------------------------------------------------
 
 
-def _tables(
+def _once(
     settings: Settings,
     *,
     interval: timedelta,
-    once: bool,
-    count: int | None,
     text: str,
     sort: str,
     view: str,
     progress: str | None,
     **_: object,
 ) -> None:
-    views = (STREAMS, CONSUMERS) if view == "both" else (VIEWS[view],)
-    shown, reported = 0, ""
-    with settings.connection(**RECONNECT_OPTIONS) as nc:
+    with settings.connection(**failover_options(settings)) as nc:
         collector = Collector(nc, settings.jetstream_on(nc), progress)
         collector.collect(view)
-        while shown != (1 if once else count):
-            pause(interval.total_seconds())
-            try:
-                frame = collector.collect(view)
-                if view in frame.errors:
-                    raise frame.errors[view]
-            except Error as error:
-                if once or not nc.is_reconnecting:
-                    raise
-                # Report an error once; the next table shows that the connection is back.
-                if reported != one_line(error):
-                    reported = one_line(error)
-                    note(settings, f"{reported}; trying again")
-                continue
-            reported = ""
-            shown += 1
-            _table(settings, frame, views, text, _SORTS[sort], once=once)
-
-
-def _table(
-    settings: Settings,
-    frame: Frame,
-    views: tuple[View, ...],
-    text: str,
-    consumer_sort: int,
-    *,
-    once: bool,
-) -> None:
-    out = settings.env.stdout
-    rows = {
-        view.name: [
-            row.fields
-            for row in view.sorted(
-                frame.rows[view.name], consumer_sort if view is CONSUMERS else view.sort, text
-            )
-        ]
-        for view in views
-    }
+        pause(interval.total_seconds())
+        frame = collector.collect(view)
+    if view in frame.errors:
+        raise frame.errors[view]
+    views = (STREAMS, CONSUMERS) if view == "both" else (VIEWS[view],)
+    rows: dict[str, list[Any]] = {}
+    for each in views:
+        found = each.sorted(
+            frame.rows[each.name], _SORTS[sort] if each is CONSUMERS else each.sort, text
+        )
+        rows[each.name] = [row.fields for row in found]
 
     def human() -> None:
+        out = settings.env.stdout
         out.write(f"{frame.totals()}\n")
-        for view in views:
-            found = rows[view.name]
+        for each in views:
             out.write("\n")
-            title = f"{view.title} ({len(found):,})"
-            write_rows(settings, found, view.columns, title=title, none=view.none)
+            title = f"{each.title} ({len(rows[each.name]):,})"
+            write_rows(settings, rows[each.name], each.columns, title=title, none=each.none)
 
-    document = {"seconds": frame.seconds, **rows}
-    if once:
-        emit(settings, document, human)
-    elif settings.json:
-        emit_line(settings, document)
-    else:
-        human()
-        out.write("\n")
-        out.flush()
+    emit(settings, {"seconds": frame.seconds, **rows}, human)

@@ -156,23 +156,25 @@ class ViewTable(DataTable[Text]):
         cells = []
         for column in self.view.columns:
             text = cell(self._settings, column, row.fields)
-            text.justify = "right" if self._is_right(column) else "left"
+            text.justify = (
+                "right"
+                if column.is_right([column.of(row.fields) for row in self.shown[:1]])
+                else "left"
+            )
             cells.append(text)
         if self.view.graph:
             cells.append(Text(sparkline(row.history, _GRAPH_WIDTH)))
         return cells
 
-    def _is_right(self, column: Field) -> bool:
-        """Return whether a column is aligned to the right, as numbers are."""
-        if column.right is not None:
-            return column.right
-        return any(isinstance(column.of(row.fields), (int, float)) for row in self.shown[:1])
-
     def _show_order(self) -> None:
         arrow = "▼" if self._is_down() else "▲"
         for number, column in enumerate(self.view.columns):
             mark = arrow if number == self.sort_column else " "
-            justify: Any = "right" if self._is_right(column) else "left"
+            justify: Any = (
+                "right"
+                if column.is_right([column.of(row.fields) for row in self.shown[:1]])
+                else "left"
+            )
             label = Text(f"{column.title} {mark}", justify=justify)
             self.ordered_columns[number].label = label
 

@@ -148,12 +148,6 @@ def _parse_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
         raise ValueError(f"invalid regular expression {text!r}: {error}") from None
 
 
-def _parse_tag(text: str) -> str:
-    if not text:
-        raise ValueError("the tag is empty")
-    return text
-
-
 class Parsed(ParamType):
     """A parameter type that parses a text with a function."""
 
@@ -228,8 +222,6 @@ FROM_1: Final = click.IntRange(1)
 SIZE: Final = Parsed("size", parse_size)
 #: Bytes, as an ``int``; -1 means no limit.
 LIMITED_SIZE: Final = Parsed("size", parse_limited_size)
-#: A tag of servers, as a ``str``.
-TAG: Final = Parsed("tag", _parse_tag)
 #: A number, as an ``int``; -1 means no limit.
 LIMIT: Final = Parsed("number", parse_limit)
 #: A ``timedelta``.

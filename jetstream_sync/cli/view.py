@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
-import shlex
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from .. import Headers, JetStreamMsg, Metadata, Msg, StoredMsg
 from ..api.reply import metadata_of
 from ..durations import time_from_ns, time_to_text
 from ..errors import NotJSMessageError
-from .env import Environment, readable, readable_json, unescaped, visible
-from .output import counted, emit_line, note, to_json
-from .render import Field, show_rows
+from .env import Environment, readable, visible
+from .output import emit_line, to_json
 from .settings import Settings
-from .status import CommandError, ExitStatus
+from .status import CommandError
 
 FORMAT_HELP = "Format each message, for example '{stream_seq} {subject} {text}\\n'."
 
@@ -43,9 +39,7 @@ def _formatted(layout: str, document: dict[str, Any]) -> str:
         raise CommandError(f"--format: {error}; the fields are {', '.join(fields)}") from error
 
 
-def message_document(
-    msg: Msg | StoredMsg, *, acked: bool = False, body: bytes | None = None
-) -> dict[str, Any]:
+def message_document(msg: Msg | StoredMsg, *, acked: bool = False) -> dict[str, Any]:
     """Return the JSON document of a message, the same for all commands."""
     document: dict[str, Any] = {"subject": visible(msg.subject)}
     end: dict[str, Any] = {}
@@ -71,8 +65,7 @@ def message_document(
                 "code": msg.status.code,
                 "description": visible(msg.status.description),
             }
-    body = msg.data if body is None else body
-    return {**document, **header_fields(msg.headers), **body_fields(body), **end}
+    return {**document, **header_fields(msg.headers), **body_fields(msg.data), **end}
 
 
 def _about(msg: Msg) -> Metadata | None:
@@ -123,54 +116,17 @@ def write_bytes(env: Environment, data: bytes) -> None:
     env.stdout.flush()
 
 
-#: Timeout of the command for one body, in seconds.
-_TIMEOUT_S = 30.0
-
-
-class Translator:
-    """Runs a command for each body, without a shell; ``{{Subject}}`` in it is the subject of the message."""
-
-    def __init__(self, command: str) -> None:
-        try:
-            self._command = shlex.split(command)
-        except ValueError as error:
-            raise CommandError(f"--translate: {error}") from error
-        if not self._command:
-            raise CommandError("--translate: the command is empty")
-
-    def translate(self, subject: str, body: bytes) -> bytes:
-        """Return the output of the command for a body."""
-        import subprocess  # noqa: PLC0415 - for this option only
-
-        words = [word.replace("{{Subject}}", subject) for word in self._command]
-        try:
-            done = subprocess.run(
-                words, input=body, capture_output=True, timeout=_TIMEOUT_S, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            said = error.strerror if isinstance(error, OSError) else str(error)
-            raise CommandError(f"--translate {words[0]}: {said}", ExitStatus.FAILED) from error
-        if done.returncode:
-            line = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
-            said = f": {line}" if line else ""
-            raise CommandError(
-                f"--translate {words[0]}: exit status {done.returncode}{said}", ExitStatus.FAILED
-            )
-        return done.stdout
-
-
 class MessageWriter:
     """Write messages, one at a time, in the output format of a command."""
 
     def __init__(
         self,
         settings: Settings,
-        text: Callable[[Any, bytes], str],
+        text: Callable[[Any], str],
         *,
         raw: bool = False,
         layout: str | None = None,
         single: bool = False,
-        translate: Callable[[str, bytes], bytes] | None = None,
     ) -> None:
         if raw and layout is not None:
             raise CommandError("--raw and --format exclude each other")
@@ -182,7 +138,6 @@ class MessageWriter:
         self._raw = raw
         self._layout = layout
         self._single = single
-        self._translate = translate
 
     @property
     def is_text(self) -> bool:
@@ -197,28 +152,23 @@ class MessageWriter:
     def write(self, msg: Msg | StoredMsg, *, acked: bool = False) -> None:
         """Write a message and flush the output."""
         self.number += 1
-        self.put(msg, self.body(msg), acked=acked)
+        self._put(msg, acked=acked)
         # The reader of a pipe may wait for the message.
         self._env.stdout.flush()
 
-    def body(self, msg: Msg | StoredMsg) -> bytes:
-        """Return the body to show."""
-        return msg.data if self._translate is None else self._translate(msg.subject, msg.data)
-
-    def document(self, msg: Msg | StoredMsg, body: bytes, *, acked: bool) -> dict[str, Any]:
+    def document(self, msg: Msg | StoredMsg, *, acked: bool) -> dict[str, Any]:
         """Return the JSON document of a message."""
-        return message_document(msg, acked=acked, body=body)
+        return message_document(msg, acked=acked)
 
-    def put(self, msg: Msg | StoredMsg, body: bytes, *, acked: bool) -> None:
-        """Write a message with the body to show."""
+    def _put(self, msg: Msg | StoredMsg, *, acked: bool) -> None:
         out = self._env.stdout
         if self._raw:
-            write_bytes(self._env, body + b"\n")
+            write_bytes(self._env, msg.data + b"\n")
             return
         if self.is_text:
-            out.write(self._text(msg, body))
+            out.write(self._text(msg))
             return
-        document = self.document(msg, body, acked=acked)
+        document = self.document(msg, acked=acked)
         if self._layout is not None:
             out.write(_formatted(self._layout, document))
         elif self._single:
@@ -235,8 +185,6 @@ class ViewOptions:
     raw: bool = False
     headers_only: bool = False
     subjects_only: bool = False
-    dump: str | None = None
-    translate: str | None = None
 
 
 class SubWriter(MessageWriter):
@@ -245,33 +193,17 @@ class SubWriter(MessageWriter):
     shows_settling = False
 
     def __init__(self, settings: Settings, options: ViewOptions) -> None:
-        translate = None if options.translate is None else Translator(options.translate).translate
-        super().__init__(settings, self._line, raw=options.raw, translate=translate)
+        super().__init__(settings, self._line, raw=options.raw)
         self._options = options
         #: Returns the reply to the message that is written.
         self.reply_of: Callable[[], Msg | None] = lambda: None
-        self._folder = Path(options.dump) if options.dump not in (None, "-") else None
-        if self._folder is not None:
-            try:
-                self._folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise _unwritable(self._folder, error) from error
 
-    def body(self, msg: Msg | StoredMsg) -> bytes:
-        """Return the body to show."""
-        try:
-            return super().body(msg)
-        except CommandError as error:
-            # A body that the command rejects must not stop the following messages.
-            note(self._settings, f"warning: {error}")
-            return msg.data
-
-    def document(self, msg: Msg | StoredMsg, body: bytes, *, acked: bool) -> dict[str, Any]:
+    def document(self, msg: Msg | StoredMsg, *, acked: bool) -> dict[str, Any]:
         """Return the JSON document of a message."""
         options = self._options
         if options.subjects_only:
             return {"subject": visible(msg.subject)}
-        document = super().document(msg, body, acked=acked)
+        document = super().document(msg, acked=acked)
         if options.headers_only:
             document.pop("data", None)
             document.pop("text", None)
@@ -281,14 +213,7 @@ class SubWriter(MessageWriter):
             document["received"] = datetime.now(timezone.utc).isoformat()
         return document
 
-    def put(self, msg: Msg | StoredMsg, body: bytes, *, acked: bool) -> None:
-        """Write a message with the body to show."""
-        if self._options.dump is None:
-            super().put(msg, body, acked=acked)
-        else:
-            self._dump(self.document(msg, body, acked=acked))
-
-    def _line(self, msg: Msg, body: bytes) -> str:
+    def _line(self, msg: Msg) -> str:
         options = self._options
         if options.subjects_only:
             return f"{readable(msg.subject)}\n"
@@ -301,56 +226,10 @@ class SubWriter(MessageWriter):
         elif msg.reply and not msg.reply.startswith("$JS.ACK."):
             line += f" reply: {readable(msg.reply)}"
         if not options.headers_only:
-            line += f": '{readable(body)}'"
+            line += f": '{readable(msg.data)}'"
         lines = [line, *(f"  {each}" for each in header_lines(msg.headers))]
         if (reply := self.reply_of()) is not None:
             text = "" if options.headers_only else f": '{readable(reply.data)}'"
             lines.append(f"[#{self.number}] Matched reply on [{readable(reply.subject)}]{text}")
             lines += [f"  {each}" for each in header_lines(reply.headers)]
         return "".join(f"{each}\n" for each in lines)
-
-    def _dump(self, document: dict[str, Any]) -> None:
-        if self._folder is None:
-            text = readable_json(json.dumps(document, ensure_ascii=False))
-            unescaped(self._env.stdout).write(f"{text}\0")
-            return
-        path = self._folder / f"{self.number}.json"
-        try:
-            path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", "utf-8")
-        except OSError as error:
-            raise _unwritable(path, error) from error
-
-
-class SubjectReport:
-    """Counts messages by subject and shows the counts at the end, the busiest subject first."""
-
-    shows_settling = False
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._rows: dict[str, dict[str, Any]] = {}
-
-    def write(self, msg: Msg, *, acked: bool) -> None:
-        """Count a message."""
-        del acked
-        subject = visible(msg.subject)
-        row = self._rows.setdefault(subject, {"subject": subject, "messages": 0, "bytes": 0})
-        row["messages"] += 1
-        row["bytes"] += len(msg.data)
-
-    def close(self) -> None:
-        """Show the subjects."""
-        rows = sorted(self._rows.values(), key=lambda row: (-row["messages"], row["subject"]))
-        title = counted(len(rows), "subject")
-        show_rows(self._settings, rows, _SUBJECTS, title=title, none="No messages")
-
-
-_SUBJECTS: Final = (
-    Field("Subject", "subject"),
-    Field("Messages", "messages"),
-    Field("Bytes", "bytes", drop=1),
-)
-
-
-def _unwritable(path: Path, error: OSError) -> CommandError:
-    return CommandError(f"cannot write {path}: {error.strerror or error}", ExitStatus.FAILED)

@@ -29,8 +29,7 @@ def test_each_kind_reports_consistent_numbers(
     assert result.err == ""
     passes = clients if kind == "js ordered" else 1
     assert (document["kind"], document["messages"]) == (kind, 700 * passes)
-    assert (document["clients"], len(document["messages_per_client"])) == (clients, clients)
-    assert document["messages"] == sum(document["messages_per_client"])
+    assert document["clients"] == clients
     rate = document["messages"] / document["seconds"]
     assert document["messages_per_second"] == pytest.approx(rate)
     assert document["bytes_per_second"] == pytest.approx(rate * document["size_bytes"])

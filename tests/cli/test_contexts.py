@@ -71,7 +71,7 @@ def test_a_context_is_a_file_as_adr_21_has_it(home: Home) -> None:
     home(
         *("add", "prod", "--description", "the real one", "--user", "me", "--password", "geheim"),
         *("-s", "nats://a:4222", "-s", "nats://b:4222", "--js-domain", "hub", "--tlsca", "ca.pem"),
-        *("--tlsfirst", "--event-prefix", "$EVENTS"),
+        "--tlsfirst",
     ).ok()
     fields = home.fields("prod")
     assert set(ADR_21) <= set(fields)
@@ -82,7 +82,6 @@ def test_a_context_is_a_file_as_adr_21_has_it(home: Home) -> None:
         "password": "geheim",
         "ca": str(Path("ca.pem").absolute()),
         "jetstream_domain": "hub",
-        "jetstream_event_prefix": "$EVENTS",
         "tls_first": True,
     }
 

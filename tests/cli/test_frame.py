@@ -172,14 +172,6 @@ def test_version() -> None:
     assert f"Python {sys.version.split()[0]}" in result.out
 
 
-def test_version_as_json(jsm: Jsm, raw: RawClient) -> None:
-    """With -j it says also which server is there, or that there is none."""
-    said = jsm("--version", "-j").ok().json
-    assert said["server"]["version"] == raw.info["version"]
-    said = run_jsm("-j", "--version", NATS_URL="nats://127.0.0.1:1").ok().json
-    assert (said["python"], said["server"]) == (sys.version.split()[0], None)
-
-
 def test_servers_of_the_nearest_level_win(monkeypatch: pytest.MonkeyPatch) -> None:
     """--server may stand before or after the command, be repeated, or be a list."""
     seen: list[list[str]] = []

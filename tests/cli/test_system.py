@@ -81,10 +81,10 @@ def test_info_of_a_server(system: Callable[..., Result]) -> None:
 
 
 def test_report_of_jetstream(system: Callable[..., Result]) -> None:
-    """Each server has its numbers, or those of an account; one is the meta leader."""
+    """Each server has its numbers; one is the meta leader."""
     shown = system("server", "report", "jetstream").ok().out
     assert shown.count("*") == 1
-    words = ("server", "report", "js", "--account", "APP", "-j")
+    words = ("server", "report", "js", "-j")
 
     def is_replicated() -> bool:
         found = system(*words).ok().json

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from jetstream_sync.cli.outgoing import Values, fill, fill_text, has_templates
+from jetstream_sync.cli.outgoing import Values, fill, fill_text
 from jetstream_sync.cli.status import CommandError
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
@@ -68,9 +68,3 @@ def test_what_makes_no_sense_is_refused(text: str, said: str) -> None:
         fill_text(text, VALUES)
     assert said in str(caught.value)
     assert caught.value.status == 2
-
-
-def test_templates_are_found_where_known_names_stand() -> None:
-    """A hint is given for names that would be filled in, and for no other braces."""
-    assert has_templates("x", b"a {{ Count }}")
-    assert not has_templates("{{ jinja }}", b"{{}}", "{Count}")

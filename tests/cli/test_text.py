@@ -60,9 +60,8 @@ def test_a_stream_that_can_not_be_named_hides_no_others(hostile: Jsm) -> None:
     """A stream with an invalid name does not break commands that list all streams."""
     for command in (("consumer", "ls", "-n"), ("consumer", "ls"), ("consumer", "report")):
         found = hostile(*command, "-j").ok().json
-        assert (
-            ("A" in found) if "-n" in command else any(each["stream_name"] == "A" for each in found)
-        )
+        names = found if "-n" in command else [each["stream_name"] for each in found]
+        assert any(name.split()[0] == "A" for name in names)
 
 
 def test_a_body_does_not_turn_its_line_around(jsm: Jsm, raw: RawClient) -> None:

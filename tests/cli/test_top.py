@@ -186,35 +186,6 @@ def test_once_as_text(jsm: Jsm) -> None:
     assert "ORDERS > NEW" not in jsm("top", "--once", "--view", "streams", "--interval", "50ms").out
 
 
-@pytest.mark.usefixtures("orders")
-def test_json_lines_until_count_or_ctrl_c(jsm: Jsm) -> None:
-    """With -j and without --once the output is one document per line, until --count or Ctrl-C."""
-    assert len(jsm("top", "-j", "--count", "2", "--interval", "50ms").ok().lines) == 2
-    child = jsm.spawn("top", "-j", "--interval", "50ms")
-    assert child.stdout is not None
-    assert json.loads(child.stdout.readline())["streams"][0]["name"] == "ORDERS"
-    child.send_signal(signal.SIGINT)
-    child.communicate(timeout=20)
-    assert child.returncode == 130
-
-
-def test_tables_continue_after_a_server_restart(fresh_server: NatsServer) -> None:
-    """An outage is reported on stderr, and the tables continue after the server restart."""
-    child = Jsm(fresh_server).spawn("top", "-j", "--interval", "100ms", "--timeout", "300ms")
-    assert child.stdout is not None
-    assert child.stderr is not None
-    child.stdout.readline()
-    fresh_server.kill()
-    assert b"trying again" in child.stderr.readline()
-    fresh_server.restart()
-    while child.stdout.readline():
-        if fresh_server.is_running:
-            break
-    child.send_signal(signal.SIGINT)
-    child.communicate(timeout=20)
-    assert child.returncode == 130
-
-
 @pytest.fixture
 def shop(js: JetStream, stream: Stream, nats_server: NatsServer) -> Iterator[RunningWorker]:
     """A worker that runs one message, and has given up another one."""

@@ -102,7 +102,7 @@ def test_replies_in_json(jsm: Jsm, nc: Connection) -> None:
     assert b'"text":"ok"' in out
 
 
-@pytest.mark.parametrize("other", [("--queue", "q"), ("--stream", "S"), ("--report-subjects",)])
+@pytest.mark.parametrize("other", [("--queue", "q"), ("--stream", "S")])
 def test_matching_is_for_plain_subscriptions(jsm: Jsm, other: tuple[str, ...]) -> None:
     """What excludes it is wrong usage."""
     assert jsm("sub", "s", "--match-replies", *other).status == 2

@@ -171,7 +171,6 @@ def test_a_local_time_after_the_year_9999() -> None:
         "stream backup A",
         "stream restore old --tag",
         "apply --file",
-        "sub orders --dump",
         "server run --config",
     ],
 )
