@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from .connections import ConnectionSettings, connection
-from .java import JavaNotFoundError
 from .options import ReadOptions, WriteOptions
 from .progress import QueryProgress, StreamProgress
 from .reading.ranges import (
@@ -36,7 +35,6 @@ __all__ = [
     "WORK_DDL",
     "ConnectionSettings",
     "DirectGetRefusedError",
-    "JavaNotFoundError",
     "JetStreamDataSource",
     "ProgressListener",
     "QueryProgress",

@@ -78,7 +78,7 @@ def publish_partition(
     task_id = _write_task_id(parsed, partition)
     layout, parts = _columns(rows, columns)
     if layout is None:
-        return Written.nothing(task_id.partition)
+        return Written(partition=task_id.partition)
     js = parsed.connection.jetstream(connection(parsed.connection))
     target = check_target(js, parsed, layout)
     return WritePlan(options=parsed, layout=layout, target=target).write(task_id, parts)

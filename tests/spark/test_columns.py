@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pyarrow as pa
 import pytest
+from fix_spark import spark_environment
 from fix_spark_streams import fill
 from hypothesis import given
 from hypothesis import strategies as st
@@ -130,6 +132,17 @@ def test_columns_of_arrow_are_written_as_their_values(
     assert _encoded(arrow_columns(layout, batch), batch.num_rows) == _encoded(
         values, batch.num_rows
     )
+
+
+def test_imports_need_no_java(tmp_path: Path) -> None:
+    """The package and its Spark part can be imported without Java and PySpark."""
+    code = (
+        "import sys; sys.modules['pyspark'] = sys.modules['pyarrow'] = None\n"
+        "import jetstream_sync.spark, jetstream_sync.server\n"
+        "from jetstream_sync.spark import ReadOptions\n"
+    )
+    variables = spark_environment() | {"PATH": str(tmp_path), "JAVA_HOME": ""}
+    subprocess.run([sys.executable, "-c", code], env=variables, check=True, timeout=20)
 
 
 def test_reading_does_not_import_pandas() -> None:

@@ -84,14 +84,14 @@ def test_exactly_once_on_two_clusters(delivery: str, read_mode: str, in_batches:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3500)
 def test_twenty_driver_kills_on_two_clusters() -> None:
     """Transactions stay exact when the driver is killed 20 times, sometimes with a lost commit."""
     need_java()
     kinds = ("driver", "driver, commit lost")
     outcome = run(
         NEW_SEED,
-        1200,
+        3000,
         delivery="transaction",
         master="standalone",
         kinds=kinds,

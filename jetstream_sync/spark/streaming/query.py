@@ -33,48 +33,6 @@ from ..reading.ranges import SequenceRange
 from ..streams import StreamView
 from .commit import CommitHandler
 
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """The messages of a stream that are in no batch yet."""
-
-    messages: int = 0
-    oldest_ns: int = 0
-    """When the oldest of them was stored; 0 if there is none."""
-
-
-class ProgressReport:
-    """The backlog of a query; Spark shows it as ``sources[].latestOffset`` in query progress."""
-
-    def __init__(self) -> None:
-        self._streams: dict[str, dict[str, Any]] = {}
-
-    def update(self, views: Mapping[str, StreamView], backlogs: Mapping[str, Backlog]) -> None:
-        """Store the result of a trigger: the streams, and what the next batch leaves in them."""
-        self._streams = {}
-        for key, view in sorted(views.items()):
-            left = backlogs.get(key, Backlog())
-            self._streams[key] = {
-                "bytes": view.bytes,
-                "first": view.first_seq,
-                "lag_seconds": round(max(0, view.at_ns - left.oldest_ns) / 1e9, 3)
-                if left.oldest_ns
-                else 0,
-                "last": view.end_seq - 1,
-                "messages": view.messages,
-                "pending": left.messages,
-                "pending_bytes": round(left.messages * view.message_bytes),
-            }
-
-    def report(self) -> dict[str, Any] | None:
-        """
-        Return first and last sequence, messages, bytes and the backlog of each stream.
-
-        Messages of the planned or running batch do not count as pending. ``None`` before the first trigger.
-        """
-        return {"streams": self._streams} if self._streams else None
-
-
 log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
 #: How often the state is read, at this interval in seconds, before a lost stream end is believed.
@@ -120,7 +78,9 @@ class QueryPlanner:
         self._turn = 0
         self._stored_report: dict[str, Any] | None = None
         self._store_at = 0.0
-        self.progress: ProgressReport = ProgressReport()
+        #: First and last sequence, messages, bytes and backlog of each stream, as Spark shows them in
+        #: ``sources[].latestOffset``; ``None`` before the first trigger.
+        self.progress: dict[str, Any] | None = None
 
     # --- called by Spark ------------------------------------------------------------------------
 
@@ -155,8 +115,7 @@ class QueryPlanner:
             self._turn += 1
             batches = self._batches(offset, parts, shares)
             end = Offset(batches, name).to_json()
-        left = {key: self._backlog(each, shares[key], batches[key]) for key, each in parts.items()}
-        self.progress.update(self._views, left)
+        self._report_progress(parts, shares, batches)
         self._store_progress(name)
         return end
 
@@ -335,17 +294,36 @@ class QueryPlanner:
         rows = counts.matching(start.next_seq, end_seq)
         return _StreamPart(view, start, end_seq, counts, rows)
 
-    def _backlog(self, part: _StreamPart, rows: int, batch: StreamOffset) -> Backlog:
-        """Return what a batch of some rows leaves in a stream, also beyond the end of AvailableNow."""
-        view = part.view
-        beyond = part.counts.matching(max(part.end_seq, part.start.next_seq), view.end_seq)
-        left = part.rows - rows + beyond
-        oldest = self._access.stored_at(view.name, batch.next_seq) if left else None
-        return Backlog(left, 0 if oldest is None else oldest[1])
+    def _report_progress(
+        self,
+        parts: Mapping[str, _StreamPart],
+        shares: Mapping[str, int],
+        batches: Mapping[str, StreamOffset],
+    ) -> None:
+        """Set `progress`; messages of the next batch do not count as pending."""
+        streams: dict[str, Any] = {}
+        for key, part in sorted(parts.items()):
+            view = part.view
+            # With AvailableNow there are more messages beyond the end of the query.
+            beyond = part.counts.matching(max(part.end_seq, part.start.next_seq), view.end_seq)
+            left, lag = part.rows - shares[key] + beyond, 0.0
+            oldest = self._access.stored_at(view.name, batches[key].next_seq) if left else None
+            if oldest is not None:
+                lag = round(max(0, view.at_ns - oldest[1]) / 1e9, 3)
+            streams[key] = {
+                "bytes": view.bytes,
+                "first": view.first_seq,
+                "lag_seconds": lag,
+                "last": view.end_seq - 1,
+                "messages": view.messages,
+                "pending": left,
+                "pending_bytes": round(left * view.message_bytes),
+            }
+        self.progress = {"streams": streams} if streams else None
 
     def _store_progress(self, query: str) -> None:
         """Put the progress into the bucket of the options, under the name of the query."""
-        bucket, report = self.options.progress_bucket, self.progress.report()
+        bucket, report = self.options.progress_bucket, self.progress
         is_new = report != self._stored_report or monotonic() >= self._store_at
         if bucket is None or not is_new:
             return

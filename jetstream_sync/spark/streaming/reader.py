@@ -89,8 +89,8 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._planned.latest(start, unlimited=isinstance(limit, ReadAllAvailable))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - PySpark's name
-        """Return the state of the streams and the backlog; see `ProgressReport.report`."""
-        return self._planned.progress.report()
+        """Return the state of the streams and the backlog; see `QueryPlanner.progress`."""
+        return self._planned.progress
 
     @one_line_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:

@@ -237,6 +237,8 @@ class RowEncoder:
             raise BadSubjectError(subject, f"it has more than {_MAX_SUBJECT_BYTES} bytes")
         self._subjects: set[bytes] = set()
         self._names: dict[str, bytes] = {}
+        #: The size of all payloads so far.
+        self.data_bytes: int = 0
         #: The header lines of every row.
         self.common: bytes = b"%b: %b\r\n" % (EXPECTED_STREAM.encode(), stream.encode())
 
@@ -254,6 +256,7 @@ class RowEncoder:
         header_lines = self._header_lines(values, start, end, first, subjects)
         given = values.get("msg_id", ())[start:end]
         ids = BytesColumn.of(self._id(each, first + i, subjects[i]) for i, each in enumerate(given))
+        self.data_bytes += data.total_bytes
         return EncodedRows(
             range(first, first + len(data)),
             subjects,

@@ -178,27 +178,20 @@ class Written:
     partition: int
     """The partition number."""
 
-    rows: int
+    rows: int = 0
     """The number of rows, all of which are stored."""
 
-    duplicates: int
+    duplicates: int = 0
     """How many of them were stored before, by an earlier attempt or by a resend in this one."""
 
-    bytes: int
+    bytes: int = 0
     """The size of their payloads, in bytes."""
 
-    first_seq: int | None
+    first_seq: int | None = None
     """The lowest sequence of a row; ``None``: there are no rows, or it is unknown."""
 
-    last_seq: int | None
+    last_seq: int | None = None
     """The highest sequence of a row; ``None`` as for `first_seq`."""
-
-    @classmethod
-    def nothing(cls, partition: int) -> Written:
-        """Return the result for an empty partition."""
-        return cls(
-            partition=partition, rows=0, duplicates=0, bytes=0, first_seq=None, last_seq=None
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,8 +223,7 @@ class WritePlan:
         else:
             prefix = self.target.key_prefix
             encoder = BucketRowEncoder(task_id.partition, options.stream, prefix)
-        size = _Size()
-        rows = self._rows(encoder, columns, size)
+        rows = self._rows(encoder, columns)
         if options.delivery == "transaction":
             stats = self._in_transactions(connected, encoder, task_id, rows)
         else:
@@ -240,14 +232,12 @@ class WritePlan:
             partition=task_id.partition,
             rows=stats.rows,
             duplicates=stats.duplicates,
-            bytes=size.bytes,
+            bytes=encoder.data_bytes,
             first_seq=stats.first_seq,
             last_seq=stats.last_seq,
         )
 
-    def _rows(
-        self, encoder: RowEncoder, columns: Iterable[RowColumns], size: _Size
-    ) -> Iterator[EncodedRows]:
+    def _rows(self, encoder: RowEncoder, columns: Iterable[RowColumns]) -> Iterator[EncodedRows]:
         """Yield encoded rows in chunks that are sent together."""
         in_batches = self.options.delivery == "transaction"
         most = BATCH_ROWS if in_batches else min(CHUNK_ROWS, self.options.max_pending)
@@ -258,9 +248,7 @@ class WritePlan:
             average = group.data_size() // group.count + 1
             parts = -(-group.count // max(1, min(most, CHUNK_BYTES // average)))
             for start, end in pairwise(group.count * part // parts for part in range(parts + 1)):
-                rows = encoder.rows(group, start, end, first + start)
-                size.bytes += rows.data.total_bytes
-                yield rows
+                yield encoder.rows(group, start, end, first + start)
             first += group.count
 
     # --- delivery modes -------------------------------------------------------------------------
@@ -354,9 +342,3 @@ class WritePlan:
             task_id,
             roll_up=self.target.allows_rollup,
         )
-
-
-class _Size:
-    """The total size of the payloads, in bytes."""
-
-    bytes = 0
