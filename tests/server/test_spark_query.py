@@ -174,7 +174,6 @@ def test_a_trigger_asks_each_stream_once(js: JetStream, stream: Stream, planner:
         fill(js, f"{stream.name}.a", 5)
         end = step(query, offset)
         query.partitions(offset, end)
-        query.progress.report()
         query.commit(offset)
         nc.flush()
         subjects = []
