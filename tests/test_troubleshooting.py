@@ -52,7 +52,7 @@ def test_texts_of_connecting(nats_server: NatsServer) -> None:
     assert on_the_page(
         text_of(lambda: jetstream_sync.connect(url.replace("nats:", "tls:"))).partition(": ")[2]
     )
-    assert "does not speak HTTP here" in text_of(
+    assert "does not speak HTTP on this port" in text_of(
         lambda: jetstream_sync.connect(url.replace("nats:", "ws:"))
     )
     assert on_the_page(text_of(lambda: jetstream_sync.connect(url, conect_timeout=1)))  # type: ignore[call-arg]

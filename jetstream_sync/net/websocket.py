@@ -45,7 +45,7 @@ class WebSocketStream(Layer):
             from websockets.exceptions import InvalidURI  # noqa: PLC0415
             from websockets.uri import parse_uri  # noqa: PLC0415
         except ImportError as error:
-            needed = f"a WebSocket needs more: {install_command('websocket')}"
+            needed = f"a WebSocket requires the websockets package: {install_command('websocket')}"
             raise InvalidOptionError("servers", address.url, needed) from error
         try:
             uri = parse_uri(address.url)
@@ -124,7 +124,7 @@ class WebSocketStream(Layer):
 def _check_head(head: bytes) -> None:
     """Raise if the bytes cannot be the start of an HTTP response."""
     if head[:5] != b"HTTP/"[: len(head)]:
-        reason = "the server does not speak HTTP here; it takes WebSockets on a port of their own"
+        reason = "the server does not speak HTTP on this port; use its port for WebSockets"
         raise ProtocolError(reason, head[:_MAX_EXCERPT_BYTES])
     if len(head) > _MAX_HEAD_BYTES and b"\r\n\r\n" not in head:
         raise ProtocolError("the HTTP response has no end", head[:_MAX_EXCERPT_BYTES])
@@ -133,7 +133,9 @@ def _check_head(head: bytes) -> None:
 def _check_status(head: bytes) -> None:
     status, _, reason = head.partition(b"\r\n")[0].partition(b" ")[2].partition(b" ")
     if not status.isdigit():
-        raise ProtocolError("the server does not speak HTTP here", head[:_MAX_EXCERPT_BYTES])
+        raise ProtocolError(
+            "the server does not speak HTTP on this port", head[:_MAX_EXCERPT_BYTES]
+        )
     if int(status) != 101:
         words = f"{status.decode()} {reason.decode(errors='replace')}".strip()
         raise ServerRefusedError(f"the server refused the WebSocket with HTTP {words}")
