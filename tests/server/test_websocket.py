@@ -138,5 +138,5 @@ def test_a_client_certificate_over_wss(free_port: int, certificates: Certificate
 
 def test_the_port_for_other_clients(nats_server: NatsServer) -> None:
     """The error says that the port does not speak HTTP."""
-    with refused(ProtocolError, "a port of their own"):
+    with refused(ProtocolError, "does not speak HTTP on this port"):
         connect(nats_server.url.replace("nats://", "ws://"))
