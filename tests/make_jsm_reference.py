@@ -231,9 +231,10 @@ def _escaped(text: str) -> str:
 
 
 if __name__ == "__main__":
+    made = pages()
     for old in PAGE.with_suffix("").glob("*.rst"):
         old.unlink()
     PAGE.with_suffix("").mkdir(exist_ok=True)
-    for path, text in pages().items():
+    for path, text in made.items():
         path.write_text(text, "utf-8")
     sys.stdout.write(f"{PAGE}: {len(nodes())} commands\n")

@@ -127,7 +127,7 @@ class Handler:
     messages take, between as many as there are threads and 500, or the size of a batch; 0: a message is
     requested when a thread is free."""
     retry: Backoff = None  # type: ignore[assignment]  # replaced in __post_init__
-    """Attempts and delays; ``None``: those of ``Backoff()``, or with ``key`` those of
+    """Attempts and delays; ``None``: those of ``Backoff()``, or with ``key`` or ``group`` those of
     ``Backoff(first=0.5, maximum=10.0, attempts=8, in_place=True)``."""
     timeout: float = 600.0
     """Seconds after which the lease of a message is not renewed any more."""
