@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,10 +11,10 @@ from pathlib import Path
 from fix_apps import Program
 from fix_threads import SCALE, wait_until
 
-from jetstream_sync import ConsumerNotFoundError, Stream
+from jetstream_sync import ConsumerNotFoundError, JetStream, Stream
 from jetstream_sync.workers import Worker
 
-__all__ = ["RunningWorker", "WorkerProgram", "is_settled", "running"]
+__all__ = ["RunningWorker", "WorkerProgram", "exists", "is_settled", "publish_numbers", "running"]
 
 _HEAD = """
 import logging, os, signal, sys, threading, time
@@ -106,6 +107,21 @@ class WorkerProgram(Program):
         """Wait until this number of lines is recorded, and return them."""
         wait_until(lambda: len(self.runs) >= count, limit)
         return self.runs
+
+
+def publish_numbers(js: JetStream, stream: Stream, count: int, first: int = 0) -> None:
+    """Publish messages to a stream, each with its number."""
+    for number in range(first, first + count):
+        js.publish(f"{stream.name}.a", b"%d" % number)
+
+
+def exists(pid: int) -> bool:
+    """Return whether there is a process with an id."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def is_settled(stream: Stream, consumer: str) -> bool:

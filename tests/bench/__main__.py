@@ -44,9 +44,8 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -152,17 +151,21 @@ class LeftOutError(Exception):
     """A client cannot take part; the message says why."""
 
 
-class CellError(Exception):
-    """A client failed; the message is the end of its standard error."""
-
-
 # --- the clients ----------------------------------------------------------------------------------
 
 
-def _python(library: str, module: str) -> list[str]:
-    if find_spec(library) is None:
-        raise LeftOutError(f"the package {library!r} is not installed")
-    return [sys.executable, "-m", f"tests.bench.{module}"]
+def _commands(clients: Sequence[str], directory: Path) -> dict[str, list[str]]:
+    """Return the commands that start the clients; the C client is left out where it cannot be built."""
+    commands = {
+        "ours": [sys.executable, "-m", "tests.bench.ours"],
+        "nats-py": [sys.executable, "-m", "tests.bench.nats_py"],
+    }
+    if "c" in clients:
+        try:
+            commands["c"] = _compiled(directory)
+        except LeftOutError as error:
+            print(f"c is left out: {error}.\n")
+    return {client: commands[client] for client in clients if client in commands}
 
 
 def _compiled(directory: Path) -> list[str]:
@@ -199,9 +202,9 @@ def _run_cell(command: list[str], job: Job) -> dict[str, Any]:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise CellError(f"not done after {_CELL_LIMIT_S:.0f} s") from error
+        raise NotDoneError(f"not done after {_CELL_LIMIT_S:.0f} s") from error
     if done.returncode != 0:
-        raise CellError(done.stderr.strip()[-2000:] or f"exit status {done.returncode}")
+        raise NotDoneError(done.stderr.strip()[-2000:] or f"exit status {done.returncode}")
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 
@@ -229,7 +232,7 @@ class _Comparison:
             for client in list(turn):
                 try:
                     rate = self._measure(name, client, commands[client])
-                except (CellError, NotDoneError) as error:
+                except NotDoneError as error:
                     turn.remove(client)
                     self.rates.pop((name, client), None)
                     self.failures.append(f"FAILED {name} {client}: {error}")
@@ -309,20 +312,8 @@ def _progress(line: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the comparison and return the exit status."""
     options = _parser().parse_args(arguments)
-    commands: dict[str, list[str]] = {}
-    left_out: list[str] = []
     with tempfile.TemporaryDirectory() as directory, NatsServer() as server:
-        makers: dict[str, Callable[[], list[str]]] = {
-            "ours": lambda: _python("jetstream_sync", "ours"),
-            "nats-py": lambda: _python("nats", "nats_py"),
-            "c": lambda: _compiled(Path(directory)),
-        }
-        for client in options.clients:
-            try:
-                commands[client] = makers[client]()
-            except LeftOutError as error:
-                left_out.append(f"{client} is left out: {error}.")
-                _progress(left_out[-1])
+        commands = _commands(options.clients, Path(directory))
         with RawClient(server.port, timeout=60.0) as raw:
             comparison = _Comparison(server, raw, options)
             for name in options.rows:
@@ -332,7 +323,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(", ".join([machine, f"Python {platform.python_version()}", *versions]))
     print(f"{_MESSAGE_BYTES}-byte messages, memory stream, {options.rounds} rounds\n")
     print(comparison.table())
-    print(*left_out, *comparison.failures, sep="\n")
+    print(*comparison.failures, sep="\n")
     return 1 if comparison.failures else 0
 
 

@@ -10,17 +10,12 @@ from pathlib import Path
 
 import pytest
 from fix_threads import SCALE, wait_until
-from fix_worker import WorkerProgram, is_settled, running
+from fix_worker import WorkerProgram, is_settled, publish_numbers, running
 
 from jetstream_sync import ConsumerConfig, JetStream, RetentionPolicy, Stream
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Worker
 from jetstream_sync.workers.metrics import HandlerSnapshot
-
-
-def publish(js: JetStream, stream: Stream, count: int) -> None:
-    for number in range(count):
-        js.publish(f"{stream.name}.a", b"%d" % number)
 
 
 def test_restarts_use_up_no_attempts(
@@ -37,7 +32,7 @@ def handle(data):
     record(data.decode())
     time.sleep({0.02 * SCALE})
 """
-    publish(js, stream, 60)
+    publish_numbers(js, stream, 60)
     for _ in range(3):
         with WorkerProgram(code, nats_server.url, tmp_path) as program:
             program.wait_runs(len(program.runs) + 1)
@@ -63,7 +58,7 @@ def test_a_stop_handles_the_buffer_for_a_third_of_its_time(
         began.set()
         time.sleep(0.2 * SCALE)
 
-    publish(js, stream, 50)
+    publish_numbers(js, stream, 50)
     with running(worker) as run:
         assert began.wait(10 * SCALE)
         wait_until(lambda: stream.consumer_info("C").num_ack_pending == 50)
@@ -99,7 +94,7 @@ def handle(data):
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(0.5)
 """
-    publish(js, stream, 8)
+    publish_numbers(js, stream, 8)
     with WorkerProgram(code, nats_server.url, tmp_path, ["--processes", "1"]):
         wait_until(lambda: stream.info().state.messages == 0, 90)
     dead = js.get_stream("DEAD")
@@ -128,7 +123,7 @@ def test_a_deleted_consumer_continues_behind_its_ack_floor(
     def handle(data: bytes) -> None:
         runs.append(data)
 
-    publish(js, stream, 20)
+    publish_numbers(js, stream, 20)
     with running(worker) as run:
         wait_until(lambda: is_settled(stream, "C") and len(runs) == 20, 10)
         wait_until(lambda: known_ack_floor(worker) == 20, 10)
@@ -157,7 +152,7 @@ def test_a_new_handler_starts_where_it_says(
     def handle(data: bytes) -> None:
         runs.append(data)
 
-    publish(js, stream, 3)
+    publish_numbers(js, stream, 3)
     told = {"all": "receives 3 stored", "new": "receives no stored", 3: "receives at most 3 stored"}
     assert any(told[deliver] in line for line in worker.check().warnings)
     with running(worker):
@@ -180,7 +175,7 @@ def test_failures_of_all_messages_pause_the_handler(
             raise OSError("no database")
         runs.append(data)
 
-    publish(js, stream, 50)
+    publish_numbers(js, stream, 50)
     with running(worker) as run:
         wait_until(lambda: "the last 10 messages failed" in caplog.text, 10)
         time.sleep(0.3)
@@ -206,7 +201,7 @@ def handle(data):
         open("stuck", "w").close()
         time.sleep(600)
 """
-    publish(js, stream, 2)
+    publish_numbers(js, stream, 2)
     with WorkerProgram(code, nats_server.url, tmp_path, ["--processes", "1"]) as program:
         runs = program.wait_runs(3, 40)
     assert len({line.split()[0] for line in runs}) == 2
@@ -232,14 +227,14 @@ def test_a_pause_ends_beside_a_handler_that_never_returns(
         else:
             runs.append(data)
 
-    publish(js, stream, 60)
+    publish_numbers(js, stream, 60)
     with running(worker):
         wait_until(lambda: "the last 10 messages failed" in caplog.text, 10)
         wait_until(lambda: numbers(worker)["paused"] > 0, 10)
         # Until only the message that hangs is held: no other one can end the pause.
         wait_until(lambda: held(worker) == (1, 0), 10)
         broken.clear()
-        publish(js, stream, 10)
+        publish_numbers(js, stream, 10)
         try:
             wait_until(lambda: len(runs) >= 9, 20)
         finally:
@@ -282,7 +277,7 @@ def test_a_message_that_hangs_alone_holds_up_no_others(
             runs.append(data)
 
     deliver_twice(js, stream, b"hangs", 0.0)
-    publish(js, stream, 20)
+    publish_numbers(js, stream, 20)
     with running(worker):
         try:
             wait_until(lambda: len(runs) == 20, 15)
@@ -311,7 +306,7 @@ def test_a_long_run_does_not_keep_others_waiting_after_a_message_that_ran_alone(
         try:
             assert began.wait(10 * SCALE)
             wait_until(lambda: runs == [b"third"], 15)
-            publish(js, stream, 5)
+            publish_numbers(js, stream, 5)
             wait_until(lambda: len(runs) == 6, 10)
         finally:
             release.set()
@@ -330,7 +325,7 @@ def test_a_deleted_consumer_of_new_messages_skips_none(
         if len(runs) == 1:
             raise OSError("no database")
 
-    publish(js, stream, stored)
+    publish_numbers(js, stream, stored)
     with running(worker):
         wait_until(lambda: is_settled(stream, "C"), 10)
         js.publish(f"{stream.name}.a", b"new")
@@ -356,7 +351,7 @@ def test_a_deleted_consumer_of_an_interest_stream_repeats_nothing(
 
     with running(worker):
         wait_until(lambda: is_settled(stream, "C"), 10)
-        publish(js, stream, 20)
+        publish_numbers(js, stream, 20)
         wait_until(lambda: is_settled(stream, "C") and len(runs) == 20, 10)
         wait_until(lambda: known_ack_floor(worker) == 20, 10)
         stream.delete_consumer("C")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fix_apps import Program
 from fix_threads import wait_until, within
-from fix_worker import WorkerProgram, is_settled
+from fix_worker import WorkerProgram, exists, is_settled
 
 from jetstream_sync import InvalidOptionError, JetStream, Stream
 from jetstream_sync.server import NatsServer
@@ -32,14 +32,6 @@ def dead_letter(js: JetStream, payload: bytes) -> dict[str, str]:
         if msg.data == payload and msg.headers is not None:
             return dict(msg.headers)
     raise AssertionError(f"no dead letter {payload!r}")
-
-
-def exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def is_running(pid: int) -> bool:

@@ -10,17 +10,12 @@ from pathlib import Path
 import pytest
 from fix_faults import FaultProxy
 from fix_threads import wait_until, within
-from fix_worker import WorkerProgram, is_settled
+from fix_worker import WorkerProgram, is_settled, publish_numbers
 
 from jetstream_sync import JetStream, Stream
 from jetstream_sync.server import NatsServer
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX signals")
-
-
-def publish(js: JetStream, stream: Stream, count: int) -> None:
-    for number in range(count):
-        js.publish(f"{stream.name}.a", b"%d" % number)
 
 
 def test_sigterm_finishes_running_handlers_and_returns_the_others(
@@ -38,7 +33,7 @@ def handle(data):
             time.sleep(0.01)
     record(f"{{os.getpid()}} ends {{data}}")
 """
-    publish(js, stream, 4)
+    publish_numbers(js, stream, 4)
     with WorkerProgram(code, nats_server.url, tmp_path) as first:
         first.wait_runs(2)
         wait_until(lambda: stream.consumer_info("C").num_ack_pending == 4)  # 2 run, 2 wait
@@ -74,7 +69,7 @@ def handle(ctx: Context):
     if ctx.attempt == 1:
         time.sleep(300)
 """
-    publish(js, stream, 1)
+    publish_numbers(js, stream, 1)
     with WorkerProgram(code, nats_server.url, tmp_path) as first:
         first.wait_runs(1)
         first.signal(signal.SIGINT)
@@ -109,7 +104,7 @@ def handle(ctx: Context):
     os.kill(os.getpid(), signal.SIGKILL)
 """
     with WorkerProgram(code, nats_server.url, tmp_path) as worker:
-        publish(
+        publish_numbers(
             js, stream, 1
         )  # not before: the worker would be killed before it says that it is ready
         assert worker.ended() == -signal.SIGKILL
@@ -143,7 +138,7 @@ def handle(ctx: Context):
         time.sleep(0.01)
     record("done")
 """
-    publish(js, stream, 1)
+    publish_numbers(js, stream, 1)
     with WorkerProgram(code, nats_server.url, tmp_path) as first:
         first.wait_runs(1)
         first.signal(signal.SIGSTOP)
@@ -184,7 +179,7 @@ def handle(data, ctx: Context):
     if data == b"1":
         raise RuntimeError("after the cut")
 """
-    publish(js, stream, 2)
+    publish_numbers(js, stream, 2)
     with (
         FaultProxy(nats_server.port) as proxy,
         WorkerProgram(code, proxy.url, tmp_path) as worker,

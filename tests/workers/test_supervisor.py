@@ -21,7 +21,7 @@ from urllib.request import urlopen
 import pytest
 from fix_apps import Program
 from fix_threads import SCALE, wait_until, within
-from fix_worker import WorkerProgram, is_settled
+from fix_worker import WorkerProgram, exists, is_settled, publish_numbers
 
 import jetstream_sync
 from jetstream_sync import JetStream, Stream
@@ -46,11 +46,6 @@ def code_of(stream: Stream, body: str = "pass", version: str = "old") -> str:
     return CODE.format(stream=stream.name, body=body, version=version)
 
 
-def publish(js: JetStream, stream: Stream, first: int, last: int) -> None:
-    for number in range(first, last):
-        js.publish(f"{stream.name}.a", b"%d" % number)
-
-
 def pids(runs: list[str]) -> set[int]:
     return {int(line.split()[1]) for line in runs}
 
@@ -69,14 +64,6 @@ def connections(server: NatsServer) -> Counter[str]:
         return Counter(each.get("name", "") for each in json.load(answer)["connections"])
 
 
-def exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def test_processes_are_replaced_without_a_loss(monitored: NatsServer, tmp_path: Path) -> None:
     """
     Each process has a connection, the supervisor none; SIGHUP brings new code, and no message twice.
@@ -91,14 +78,14 @@ def test_processes_are_replaced_without_a_loss(monitored: NatsServer, tmp_path: 
         with WorkerProgram(code, monitored.url, tmp_path, ["--processes", "3"]) as program:
             wait_until(lambda: program.output.count("is ready") == 3, 20)
             assert connections(monitored) == {"test": 1, "shop": 3}
-            publishing = threading.Thread(target=publish, args=(js, stream, 0, 300))
+            publishing = threading.Thread(target=publish_numbers, args=(js, stream, 300))
             publishing.start()
             program.wait_runs(10)
             program.write(code_of(stream, f"{slow}  # a longer line", version="new"))
             program.signal(signal.SIGHUP)
             wait_until(lambda: program.output.count("was replaced") == 3, 30)
             publishing.join()
-            publish(js, stream, 300, 310)
+            publish_numbers(js, stream, 10, 300)
             runs = program.wait_runs(310)
             assert Counter(line.split()[2] for line in runs) == Counter(map(str, range(310)))
             assert all(line.startswith("new") for line in runs[300:])
@@ -116,7 +103,7 @@ def test_a_killed_supervisor_ends_its_processes_after_their_handlers(
 ) -> None:
     """A handler that runs when the supervisor is killed finishes, and its message is acknowledged."""
     wait = "while not os.path.exists('finish'): time.sleep(0.01)"
-    publish(js, stream, 0, 1)
+    publish_numbers(js, stream, 1)
     with WorkerProgram(
         code_of(stream, wait), nats_server.url, tmp_path, ["--processes", "1"]
     ) as program:
@@ -137,7 +124,7 @@ def test_a_signal_to_all_processes_stops_each_once(
     """Ctrl-C, which also the worker processes get, lets handlers finish; a second one does not."""
     wait = "while not os.path.exists('finish'): time.sleep(0.01)"
     for again in (False, True):
-        publish(js, stream, 0, 1)
+        publish_numbers(js, stream, 1)
         with WorkerProgram(
             code_of(stream, wait), nats_server.url, tmp_path, ["--processes", "2"]
         ) as program:
@@ -176,10 +163,10 @@ def test_a_process_is_replaced_at_its_limits(
     options = ["--max-messages", "10"]
     with WorkerProgram(code_of(stream, body), nats_server.url, tmp_path, options) as program:
         for count in (10, 20, 30):
-            publish(js, stream, count - 10, count)
+            publish_numbers(js, stream, 10, count - 10)
             program.wait_runs(count)
             wait_until(lambda: program.output.count("was replaced") * 10 == len(program.runs), 20)
-        publish(js, stream, 30, 31)
+        publish_numbers(js, stream, 1, 30)
         wait_until(lambda: program.output.count("was replaced") == 4, 20)
         assert "MemoryError in a handler" in program.output
         runs = program.wait_runs(32)
@@ -198,7 +185,7 @@ def test_a_changed_source_file_reloads(
         program.wait_for("cannot replace the old process", 20)
         program.write(code_of(stream, "pass  # longer", version="new"))
         program.wait_for("was replaced", 20)
-        publish(js, stream, 0, 1)
+        publish_numbers(js, stream, 1)
         (line,) = program.wait_runs(1)
         assert line.startswith("new")
 
@@ -235,7 +222,7 @@ def test_the_first_process_of_a_container_stops(
         f"import subprocess, time\nfrom jetstream_sync.workers import Worker\nrecord = print\nimport os\n"
         f"{code_of(stream, body)}"
     )
-    publish(js, stream, 0, 1)
+    publish_numbers(js, stream, 1)
     command = ["-c", AS_FIRST_PROCESS, "-m", "jetstream_sync.workers", "app:worker", *options]
     with Program(command, nats_server.url, tmp_path) as program:
         program.wait_for("old ")

@@ -7,14 +7,13 @@ It is efficient code: it fetches whole batches, and publishes many messages conc
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import nats
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, Header
 
-__all__ = ["publisher", "reader"]
+__all__ = ["publish", "read"]
 
 _FETCHED = 1_000
 _PUBLISHED = 500
@@ -23,36 +22,10 @@ _PUBLISHED = 500
 Row = tuple[str, bytearray, int]
 
 
-def reader(
-    url: str, stream: str, first: Callable[[int], range]
-) -> Callable[[int, Iterable[Any]], Iterator[Row]]:
-    """
-    Return a function for `mapPartitionsWithIndex`.
-
-    Args:
-        url: the URL of the server.
-        stream: the stream to read.
-        first: maps a partition number to the sequences to read.
-
-    """
-    return functools.partial(_read, url, stream, first)
-
-
-def publisher(url: str, job: str) -> Callable[[Iterable[Any]], None]:
-    """
-    Return a function for `foreachPartition` of rows with ``subject`` and ``data``.
-
-    Args:
-        url: the URL of the server.
-        job: the prefix of the message ids.
-
-    """
-    return functools.partial(_publish, url, job)
-
-
-def _read(
+def read(
     url: str, stream: str, wanted: Callable[[int], range], partition: int, _: Iterable[Any]
 ) -> Iterator[Row]:
+    """Read the sequences of a partition; for `mapPartitionsWithIndex`."""
     # asyncio.run returns at the end, so nothing can be yielded in between.
     return iter(asyncio.run(_read_all(url, stream, wanted(partition))))
 
@@ -80,7 +53,8 @@ async def _read_all(url: str, stream: str, wanted: range) -> list[Row]:
         await nc.close()
 
 
-def _publish(url: str, job: str, rows: Iterable[Any]) -> None:
+def publish(url: str, job: str, rows: Iterable[Any]) -> None:
+    """Publish rows with ``subject`` and ``data``, with message ids that begin with the name of the job."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

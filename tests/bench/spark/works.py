@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -11,7 +12,7 @@ from pyspark.sql import functions as sf
 
 from jetstream_sync.spark.task_helpers import publish_partition
 
-from .plain import publisher, reader
+from . import plain
 
 #: Tasks of a job: one for each core of the machine that the targets are for.
 TASKS: Final = 2
@@ -74,7 +75,7 @@ def _plain(ground: Ground) -> DataFrame:
         return range(partition * per_task + 1, (partition + 1) * per_task + 1)
 
     partitions = ground.spark.sparkContext.parallelize(range(TASKS), TASKS)
-    rows = partitions.mapPartitionsWithIndex(reader(ground.url, ground.filled, wanted))
+    rows = partitions.mapPartitionsWithIndex(partial(plain.read, ground.url, ground.filled, wanted))
     return ground.spark.createDataFrame(rows, "subject string, data binary, sequence long")
 
 
@@ -118,7 +119,7 @@ def _write_partitions(ground: Ground) -> None:
 
 
 def _write_plain(ground: Ground) -> None:
-    _made_rows(ground).foreachPartition(publisher(ground.url, "job"))
+    _made_rows(ground).foreachPartition(partial(plain.publish, ground.url, "job"))
 
 
 def _pipe(ground: Ground) -> None:
