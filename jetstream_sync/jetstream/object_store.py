@@ -99,8 +99,9 @@ class ObjectStore(ForeignNames):
         Store an object, and replace the one with the same name.
 
         Afterwards the object can be read, and the chunks of the replaced one are purged. If the call
-        raises, also at a Ctrl-C, the earlier object stays, and what was sent is purged. When several
-        clients put one name at a time, the last one to complete wins.
+        raises, also at a Ctrl-C, the earlier object stays, and what was sent is purged; `purge_orphans()`
+        takes what could not be. If several clients put the same name concurrently, the last one to
+        complete wins.
 
         Args:
             meta: the name; or an `ObjectMeta`, which also has description, headers, metadata and chunk
