@@ -7,32 +7,33 @@ Exceptions raised by jetstream_sync: every one that the package raises deliberat
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Mapping
-from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+# Under private names: type checkers export all others of this module from the package.
+import builtins as _builtins
+import inspect as _inspect
+import typing as _t
+from collections.abc import Mapping as _Mapping
 
-from .permission_errors import parse_permissions_violation
+from .permission_errors import parse_permissions_violation as _parse_permissions_violation
 
-if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform
+if _t.TYPE_CHECKING:
+    from typing_extensions import dataclass_transform as _dataclass_transform
 else:
-    from .records import dataclass_transform
+    from .records import dataclass_transform as _dataclass_transform
 
-_POSITIONAL: Final = Parameter.POSITIONAL_OR_KEYWORD
+_POSITIONAL: _t.Final = _inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 class Error(Exception):
     """Base class of every exception that this package raises deliberately."""
 
     #: The text of an error with fields.
-    _template: ClassVar[str] = ""
+    _template: _t.ClassVar[str] = ""
 
 
-_E = TypeVar("_E", bound=Error)
+_E = _t.TypeVar("_E", bound=Error)
 
 
-@dataclass_transform(eq_default=False)
+@_dataclass_transform(eq_default=False)
 def _with_fields(cls: type[_E]) -> type[_E]:
     """
     Give an error class a constructor for its annotated fields, and the text of its ``_template``.
@@ -41,10 +42,13 @@ def _with_fields(cls: type[_E]) -> type[_E]:
     """
     own = {name: text for name, text in cls.__annotations__.items() if "ClassVar" not in text}
     fields: dict[str, str] = {**getattr(cls, "_fields", {}), **own}
-    signature = Signature(
+    signature = _inspect.Signature(
         [
-            Parameter(
-                name, _POSITIONAL, default=getattr(cls, name, Parameter.empty), annotation=text
+            _inspect.Parameter(
+                name,
+                _POSITIONAL,
+                default=getattr(cls, name, _inspect.Parameter.empty),
+                annotation=text,
             )
             for name, text in {"self": "object", **fields}.items()
         ]
@@ -73,7 +77,7 @@ def _with_fields(cls: type[_E]) -> type[_E]:
 # --- invalid arguments -----------------------------------------------------------------------
 
 #: Maximum number of characters of a value in an error text; the attribute holds the whole value.
-_EXCERPT: Final = 200
+_EXCERPT: _t.Final = 200
 
 
 def _short(text: str) -> str:
@@ -148,7 +152,7 @@ class MaxPayloadError(InvalidArgumentError):
     )
 
 
-class TimeoutError(Error, builtins.TimeoutError):  # noqa: A001 - also a subclass of the built-in
+class TimeoutError(Error, _builtins.TimeoutError):  # noqa: A001 - also a subclass of the built-in
     """The timeout of a call expired."""
 
 
@@ -159,7 +163,7 @@ class DrainTimeoutError(TimeoutError):
 # --- the connection ---------------------------------------------------------------------------
 
 
-class ConnectionClosedError(Error, builtins.ConnectionError):
+class ConnectionClosedError(Error, _builtins.ConnectionError):
     """The connection is closed; ``__cause__``, if set, is the reason."""
 
 
@@ -212,7 +216,7 @@ class ForkedConnectionError(ConnectionClosedError):
 
 
 @_with_fields
-class NoServersError(Error, builtins.ConnectionError):
+class NoServersError(Error, _builtins.ConnectionError):
     """None of the servers could be reached."""
 
     attempts: tuple[tuple[str, str], ...] = ()
@@ -274,7 +278,7 @@ class PermissionsError(SubscriptionError):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.operation, self.subject, self.queue = parse_permissions_violation(text)
+        self.operation, self.subject, self.queue = _parse_permissions_violation(text)
 
 
 @_with_fields
@@ -321,14 +325,14 @@ class APIError(JetStreamError):
     description: str
     _template = "{description} (code {code}, err_code {err_code})"
     #: The class for each known ``err_code`` (nats-server's ``errors.json``).
-    by_err_code: ClassVar[dict[int, type[APIError]]] = {}
+    by_err_code: _t.ClassVar[dict[int, type[APIError]]] = {}
     #: The class for each HTTP-like ``code``, for error codes without a class of their own.
-    by_code: ClassVar[dict[int, type[APIError]]] = {}
+    by_code: _t.ClassVar[dict[int, type[APIError]]] = {}
     #: How the description begins, for a class whose ``err_code`` has several meanings.
-    description_prefix: ClassVar[str] = ""
+    description_prefix: _t.ClassVar[str] = ""
 
     def __init_subclass__(
-        cls, *, err_codes: tuple[int, ...] = (), code: int | None = None, **kwargs: Any
+        cls, *, err_codes: tuple[int, ...] = (), code: int | None = None, **kwargs: _t.Any
     ) -> None:
         super().__init_subclass__(**kwargs)
         for err_code in err_codes:
@@ -337,7 +341,7 @@ class APIError(JetStreamError):
             cls.by_code[code] = cls
 
     @classmethod
-    def from_response(cls, error: Mapping[str, Any]) -> APIError:
+    def from_response(cls, error: _Mapping[str, _t.Any]) -> APIError:
         """
         Return the most specific exception for the ``error`` object of a JetStream reply.
 
@@ -458,7 +462,7 @@ class KeyNotFoundError(NotFoundError, KeyError):
         self, bucket: str, key: str, revision: int | None = None, marker: int | None = None
     ) -> None:
         super().__init__(404, 10037, "no message found")
-        self.args: tuple[Any, ...] = (bucket, key, revision, marker)
+        self.args: tuple[_t.Any, ...] = (bucket, key, revision, marker)
         self.bucket = bucket
         self.key = key
         self.revision = revision
@@ -721,7 +725,7 @@ class ObjectNotFoundError(NotFoundError):
 
     def __init__(self, bucket: str, name: str) -> None:
         super().__init__(404, 10037, f"object {name!r} does not exist in bucket {bucket!r}")
-        self.args: tuple[Any, ...] = (bucket, name)
+        self.args: tuple[_t.Any, ...] = (bucket, name)
         self.bucket = bucket
         self.name = name
 
@@ -838,7 +842,7 @@ class ConfigMismatchError(SubscribeError):
 
     def __init__(self, option: str, asked: object, found: object) -> None:
         super().__init__(asked, found)
-        self.args: tuple[Any, ...] = (option, asked, found)
+        self.args: tuple[_t.Any, ...] = (option, asked, found)
         self.option = option
 
     def __str__(self) -> str:
@@ -876,7 +880,7 @@ class ConsumerSequenceMismatchError(JetStreamError):
 
 
 # Type checkers export every class of a module without a list.
-if not TYPE_CHECKING:
+if not _t.TYPE_CHECKING:
     __all__ = [
         name
         for name, value in globals().items()
