@@ -5,6 +5,7 @@ Rules:
 
 1. Counters belong to a thread, and are added up when they are read. The messages that a thread has handled
    within some milliseconds are counted together, or when the counters are read: no lock is taken for a message.
+   All durations of a message are counted when its handler has ended.
 2. A hook runs on the thread of its event: a handler thread, or the thread that called `Worker.run`.
    Hooks for lost leases run on the latter, because a slow hook must not delay the renewal of leases.
 3. A hook that raises is logged once with its traceback. It changes nothing for the message.
