@@ -15,7 +15,10 @@ from jetstream_sync.durations import time_to_ns
 from jetstream_sync.errors import InvalidOptionError
 from jetstream_sync.spark import ReadOptions, WriteOptions
 from jetstream_sync.spark.kafka import KAFKA_OPTIONS, KafkaOption
+from jetstream_sync.spark.option_values import option_names
 from jetstream_sync.spark.options import EARLIEST, LATEST, READ_OPTIONS, exposed_secrets
+
+SINK_OPTIONS = set(option_names(WriteOptions)) - set(READ_OPTIONS)
 
 
 def read(**options: str) -> ReadOptions:
@@ -44,6 +47,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
     assert error.option == "startingOffset"
     assert "startingOffsets" in str(error)
     assert "hunter2" not in str(refusal(read, pasword="hunter2"))
+    assert refusal(write, subjects="orders.a").option == "subjects"  # of a source
     assert "password" in str(refusal(read, pasword="hunter2"))
 
 
@@ -75,11 +79,21 @@ def test_options_added_by_spark_are_ignored() -> None:
         ({"stream": "A,B", "consumer": "lag"}, "consumer"),
         ({"stream": "A,B", "startingOffsets": '{"A": 1}'}, "startingOffsets"),
         ({"startingOffsets": '{"OTHER": 1}'}, "startingOffsets"),
+        ({"delivery": "exactly-once"}, "delivery"),
+        ({"delivery": "transaction"}, "markerSubject"),
+        ({"markerSubject": "m"}, "markerSubject"),
+        ({"delivery": "at-least-once", "ids": "content"}, "ids"),
+        ({"delivery": "at-least-once", "expectedRecovery": "1m"}, "expectedRecovery"),
+        ({"subject": "orders.*"}, "subject"),
+        ({"maxPending": "0"}, "maxPending"),
+        ({"overwriteMode": "truncate"}, "overwriteMode"),
+        ({"onShortWindow": "ignore"}, "onShortWindow"),
     ],
 )
 def test_contradictions_are_refused(options: dict[str, str], named: str) -> None:
-    """Options that exclude or require each other are refused by name."""
-    assert refusal(read, **options).option == named
+    """Options that exclude or require each other, of a source or a sink, are refused by name."""
+    call = write if options.keys() & SINK_OPTIONS else read
+    assert refusal(call, **options).option == named
 
 
 @pytest.mark.parametrize(
@@ -233,26 +247,6 @@ def test_timestamps() -> None:
     assert read(endingTimestamp=str(millis)).ending_timestamp == at + timedelta(milliseconds=7)
     exact = read(startingTimestamp="1970-01-01T00:00:01.000000001Z").starting_timestamp
     assert time_to_ns(exact) == 1_000_000_001
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"delivery": "exactly-once"}, "delivery"),
-        ({"delivery": "transaction"}, "markerSubject"),
-        ({"markerSubject": "m"}, "markerSubject"),
-        ({"delivery": "at-least-once", "ids": "content"}, "ids"),
-        ({"delivery": "at-least-once", "expectedRecovery": "1m"}, "expectedRecovery"),
-        ({"subject": "orders.*"}, "subject"),
-        ({"maxPending": "0"}, "maxPending"),
-        ({"overwriteMode": "truncate"}, "overwriteMode"),
-        ({"onShortWindow": "ignore"}, "onShortWindow"),
-        ({"subjects": "orders.a"}, "subjects"),
-    ],
-)
-def test_invalid_sink_options(options: dict[str, str], named: str) -> None:
-    """Options of a sink are checked like those of a source."""
-    assert refusal(write, **options).option == named
 
 
 def test_the_default_servers(monkeypatch: pytest.MonkeyPatch) -> None:
