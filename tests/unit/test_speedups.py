@@ -222,6 +222,11 @@ def test_nothing_is_leaked() -> None:
                     function(column.offsets, column.data)
                     with pytest.raises(ValueError):
                         function(column.offsets, b"")
+            rows = BytesColumn.of([b"a", b"b"]).parts
+            for limit in (100, 1):
+                speedups.join_commands(rows, rows, rows, rows, b"", b"r", 1, limit)
+            speedups.are_subjects(*rows)
+            speedups.add_digests(bytearray(48), speedups.row_digests(b"", rows, rows, rows), 12)
             for mixed in ((), ([],)):
                 packed = read(MESSAGE * 3, 100, Messages, {7})[0][0].deliveries
                 speedups.run_column((packed, *mixed), 3)
@@ -352,9 +357,40 @@ def test_other_blocks_are_not_split(block: bytes) -> None:
 
 
 @needs_extension
-@pytest.mark.parametrize("function", ["split_headers", "split_direct"])
+@pytest.mark.parametrize("function", ["split_headers", "split_direct", "are_subjects"])
 @pytest.mark.parametrize("offsets", [[], [0, 9], [-1, 0], [0, 2, 1, 3]])
 def test_offsets_outside_of_the_data_are_refused(function: str, offsets: list[int]) -> None:
     """Each text is within the data."""
     with pytest.raises(ValueError, match="offsets"):
         getattr(speedups, function)(array("i", offsets), b"abc")
+
+
+@needs_extension
+def test_columns_of_rows_have_equal_lengths() -> None:
+    """Columns of different lengths are refused, except for empty ids and header lines."""
+    one, two, none = (BytesColumn.of([b"a"] * count).parts for count in (1, 2, 0))
+    assert speedups.join_commands is not None
+    assert speedups.row_digests is not None
+    assert speedups.join_commands(two, none, none, two, b"", b"r", 0, 9) is not None
+    for columns in ((two, none, none, one), (two, one, none, two), (one, none, two, one)):
+        with pytest.raises(ValueError, match="lengths"):
+            speedups.join_commands(*columns, b"", b"r", 0, 9)
+        with pytest.raises(ValueError):
+            speedups.row_digests(b"", columns[0], columns[2], (array("i", [0, 9]), b"a"))
+
+
+@needs_extension
+def test_a_table_of_digests() -> None:
+    """A digest is found again, also in a larger table; a full table and wrong sizes are errors."""
+    add = speedups.add_digests
+    assert add is not None
+    table, digests = bytearray(4 * 12), b"".join(b"%012d" % number for number in (1, 2, 3, 1, 4))
+    assert add(table, digests, 12) == bytes([0, 0, 0, 1, 0])
+    larger = bytearray(8 * 12)
+    add(larger, table, 12)
+    assert add(larger, b"-" + digests[:12] + b"-" + b"5" * 12, 13) == bytes([1, 0])
+    with pytest.raises(ValueError, match="full"):
+        add(table, b"5" * 12, 12)
+    for size, stride in ((3 * 12, 12), (0, 12), (4 * 12 + 1, 12), (4 * 12, 11), (4 * 12, 13)):
+        with pytest.raises(ValueError, match="sizes"):
+            add(bytearray(size), b"5" * 12, stride)
