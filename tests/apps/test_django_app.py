@@ -281,7 +281,8 @@ def test_metrics_of_the_outbox(
     failed = Outbox.objects.using(database).get(subject="nowhere.b")
     failed.note_failure("no", delay=None)
     worker = new_worker()
-    worker.handler(stream=stream.name, consumer="C")(print_nothing)
+    handler = worker.handler(stream=stream.name, consumer="C")(print_nothing)
+    assert handler.module == __name__  # a process of a handler imports it
 
     def gauges() -> dict[str, float]:
         text = metrics_text([worker.snapshot()])
