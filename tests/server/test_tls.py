@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from queue import SimpleQueue
 from typing import Any
 
@@ -175,19 +175,26 @@ QUICK: dict[str, Any] = {"reconnect_time_wait": 0.01, "max_reconnect_attempts": 
 @contextmanager
 def tls_and_plain(certificates: Certificates) -> Iterator[tuple[NatsServer, NatsServer]]:
     """Run two servers of one cluster; the first one requires TLS, the second one has none."""
-    (port, holder), (other, other_holder) = reserve_port(), reserve_port()
-    routes = f'routes: ["nats://127.0.0.1:{port}", "nats://127.0.0.1:{other}"]'
-    configs = [
-        f'{more}\n{LOGIN}\ncluster {{name: "mixed", listen: "127.0.0.1:{own}", {routes}}}'
-        for own, more in ((port, certificates.server()), (other, ""))
-    ]
-    for each in (holder, other_holder):
-        if each is not None:
-            each.close()
-    with (
-        NatsServer(config=configs[0], jetstream=False, name="secure") as secure,
-        NatsServer(config=configs[1], jetstream=False, name="plain") as plain,
-    ):
+    with ExitStack() as stack:
+        # The ports stay reserved: no client gets the one of a stopped server as its own.
+        ports = [reserve_port() for _ in range(2)]
+        for _, holder in ports:
+            if holder is not None:
+                stack.enter_context(holder)
+        routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port, _ in ports)
+        secure, plain = (
+            stack.enter_context(
+                NatsServer(
+                    config=f"{more}\n{LOGIN}\n"
+                    f'cluster {{name: "mixed", listen: "127.0.0.1:{port}", routes: [{routes}]}}',
+                    jetstream=False,
+                    name=name,
+                )
+            )
+            for (port, _), name, more in zip(
+                ports, ("secure", "plain"), (certificates.server(), ""), strict=True
+            )
+        )
         yield secure, plain
 
 
