@@ -462,6 +462,18 @@ def test_purge_deletes_keeps_new_values(kv: KeyValue, monkeypatch: pytest.Monkey
 # --- concurrent writers -------------------------------------------------------------------------
 
 
+def test_modify(kv: KeyValue) -> None:
+    """The function gets the entry or None, and returns the value or None."""
+    assert kv.modify("a", lambda entry: b"1" if entry is None else b"") == 1
+    assert kv.modify("a", lambda entry: entry and entry.value + b"2") == 2
+    assert kv["a"] == b"12"
+    assert kv.modify("a", lambda _: None) == 3
+    assert kv.modify("a", lambda _: None) == 3
+    assert kv.modify("b", lambda _: None) == 0
+    assert kv.modify("a", lambda entry: b"4" if entry is None else b"") == 4
+    assert kv["a"] == b"4"
+
+
 def test_modify_gives_up(kv: KeyValue) -> None:
     """When every attempt has a conflict, the last one is raised; so is an error of the function."""
     calls = 0

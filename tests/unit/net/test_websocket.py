@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from typing import Any
 
@@ -13,6 +14,7 @@ from websockets.frames import Frame, Opcode
 from jetstream_sync.address import ServerAddress
 from jetstream_sync.errors import (
     ConnectionLostError,
+    InvalidOptionError,
     ProtocolError,
     ServerRefusedError,
 )
@@ -222,3 +224,10 @@ def test_close_is_answered_with_close() -> None:
     stream.shutdown()
     wire.deliver()
     assert peer.ended
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the extra the error names the package to install."""
+    monkeypatch.setitem(sys.modules, "websockets.client", None)
+    with pytest.raises(InvalidOptionError, match=r"pip install 'jetstream-sync\[websocket\]'"):
+        stream_on(Wire(Scripted(b"")))
