@@ -300,6 +300,8 @@ def _name(
 def _ask_for_rest(ask: Asker, fields: dict[str, Any]) -> None:
     """Prompt for values that were not given, in the order of the tool of 2020."""
     declared = {each.name: each for each in config_fields(ConsumerConfig)}
+    if ask.interactive and fields.get("ack_policy") == "none":
+        fields.setdefault("max_deliver", -1)  # no message is delivered again
     for name, (default, push_only) in _PROMPTED.items() if ask.interactive else ():
         if name in fields or (push_only and fields["deliver_subject"] is None):
             continue

@@ -62,6 +62,11 @@ def test_flags_replace_prompts(terminal: Any, orders: Orders) -> None:
     assert shown.wait() == 0
     assert questions(shown.text) == []
     assert orders.config("A")["opt_start_seq"] == 5
+    shown = terminal(
+        "con", "add", "ORDERS", "B", "--pull", "--deliver", "all", "--filter", "", "--ack", "none"
+    )
+    assert shown.wait() == 0
+    assert questions(shown.text) == [], "without acknowledgements there are no redeliveries"
 
 
 def test_the_answer_pull_is_not_a_subject(terminal: Any, orders: Orders) -> None:
