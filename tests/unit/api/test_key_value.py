@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jetstream_sync import (
@@ -285,7 +285,8 @@ def test_path_keys_are_unique(paths: list[str]) -> None:
         paths[0].startswith("/") == paths[1].startswith("/")
     )
     stored = [codec.encode(path) for path in paths]
-    assume(all(map(_is_key, stored)))
+    if not all(map(_is_key, stored)):
+        return
     assert (stored[0] == stored[1]) == same
     for path, form in zip(paths, stored, strict=True):
         assert codec.decode(form) in {path, path.removesuffix("/"), "/"}
