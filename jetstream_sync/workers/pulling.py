@@ -4,7 +4,8 @@ Pulling: the thread that receives the messages of one handler, and the requests 
 Rules:
 
 1. Only messages that fit are requested, one request at a time: at most ``concurrency + prefetch`` are held,
-   or some more after a request that seemed lost was repeated. A thread that makes room requests them; the
+   or some more after a request that seemed lost was repeated. Without ``prefetch``, up to `_MAX_AHEAD`
+   messages of busy keys are held beside them. A thread that makes room requests them; the
    thread that pulls only receives. With ``max_bytes`` that thread also requests, because how many fit
    depends on what it has received.
 2. An exclusive handler has the pin of its consumer (ADR-42). A message with another pin follows messages
@@ -252,6 +253,9 @@ class Puller:
         if len(held.ready) > self.window.low:
             return 0
         room = self.window.slots + self.window.ahead - held.count
+        if self.window.adapts:
+            # Otherwise the messages of one key that takes long would keep those of all others away.
+            room += min(held.count - len(held.running) - len(held.ready), _MAX_AHEAD)
         breaker = self._breaker
         if breaker.is_open:
             # Beside handlers that run for long, or never return, some messages are tried.

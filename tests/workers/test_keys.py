@@ -224,3 +224,30 @@ def test_other_pulls_are_noticed(
         assert "other processes" not in caplog.text
         with running(keyed):
             wait_until(lambda: "other processes pull from consumer" in caplog.text)
+
+
+def test_a_busy_key_does_not_keep_other_keys_away(
+    js: JetStream, stream: Stream, nats_server: NatsServer
+) -> None:
+    """While a message of a key is retried in place, more messages of that key than fit do not stop others."""
+    worker = Worker(nats_server.url, drain_timeout=1.0)
+    handled = []
+    slow = Backoff(first=60.0, maximum=60.0, jitter=0.0, attempts=2)
+
+    @worker.handler(
+        stream=stream.name,
+        consumer="C",
+        key=lambda msg: msg.headers["Key"],
+        concurrency=2,
+        retry=slow,
+        decode=int,
+    )
+    def handle(number: int, ctx: Context) -> None:
+        if ctx.message.headers["Key"] == "bad":
+            raise OSError("not now")
+        handled.append(number)
+
+    publish_keys(js, stream, ["bad"] * 100 + ["good"] * 10)
+    with running(worker):
+        wait_until(lambda: len(handled) == 10)
+    assert handled == list(range(100, 110))
