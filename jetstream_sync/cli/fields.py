@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
-from .. import StorageType, StreamSource
+from .. import StreamSource
 from ..codec import Record, decode, loads
 from ..durations import duration_text
 from ..errors import Error
@@ -209,8 +209,6 @@ def _parse_pair(text: str) -> tuple[str, str]:
 
 #: The origin of a mirror or source.
 SOURCE: Final = _record_type(StreamSource)
-#: The storage of a stream or bucket.
-STORAGE: Final = _enum_type(StorageType, "storage")
 
 
 def parse_list(text: str) -> list[str]:

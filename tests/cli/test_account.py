@@ -88,15 +88,6 @@ def saved_size(result: Result, place: int, messages: int) -> dict[str, int]:
 
 
 @pytest.mark.usefixtures("two_streams")
-def test_older_backups_are_kept_unless_told(jsm: Jsm, tmp_path: Path) -> None:
-    """Existing backups are replaced only with --force."""
-    target = str(tmp_path)
-    jsm("account", "backup", target).ok()
-    assert jsm("account", "backup", target).status == 2
-    jsm("account", "backup", target, "--force").ok()
-
-
-@pytest.mark.usefixtures("two_streams")
 def test_streams_that_exist_are_left_alone(jsm: Jsm, raw: RawClient, tmp_path: Path) -> None:
     """Existing streams are listed at the end; the others are restored, and the exit status is 1."""
     target = str(tmp_path)

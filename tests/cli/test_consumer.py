@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
 import pytest
 from fix_jsm import Jsm
@@ -239,23 +237,6 @@ def test_an_existing_consumer_is_changed_only_with_update(jsm: Jsm, orders: Orde
     jsm("consumer", "add", "ORDERS", "P", "--target", "one", "--update").ok()
     jsm("consumer", "add", "ORDERS", "P", "--target", "two", "--update").ok()
     assert orders.config("P")["deliver_subject"] == "two"
-
-
-def test_the_printed_config_can_be_read(jsm: Jsm, orders: Orders, tmp_path: Path) -> None:
-    """The output of --output and info -j is accepted by --config; options override it."""
-    path = tmp_path / "config.json"
-    jsm("con", "add", "ORDERS", "A", "--pull", "--max-deliver", "5", "--output", str(path)).ok()
-    assert not orders.names()
-    jsm("con", "add", "ORDERS", "--config", str(path), "--wait", "9s").ok()
-    assert orders.config("A")["max_deliver"] == 5
-    assert orders.config("A")["ack_wait"] == 9_000_000_000
-    info = jsm("con", "info", "ORDERS", "A", "-j").ok().out
-    jsm("con", "add", "ORDERS", "B", "--config", "-", stdin=info.encode()).ok()
-    assert orders.config("B")["max_deliver"] == 5
-    path.write_text(json.dumps({"max_deliver": "many"}))
-    result = jsm("con", "add", "ORDERS", "C", "--config", str(path))
-    assert result.status == 2
-    assert "max_deliver" in result.err
 
 
 # --- ls, info, state ------------------------------------------------------------------------------

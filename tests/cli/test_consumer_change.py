@@ -32,18 +32,6 @@ def test_an_option_changes_one_field(jsm: Jsm, orders: Orders) -> None:
     assert "Consumer ORDERS > A was changed" in result.out
 
 
-def test_a_dry_run_changes_nothing(jsm: Jsm, orders: Orders) -> None:
-    """It prints the differences, and with --exit-code the status tells whether there are any."""
-    orders.make("A", max_deliver=7)
-    command = ["con", "edit", "ORDERS", "A", "--max-deliver"]
-    assert "max_deliver: 7 -> 8" in jsm(*command, "8", "--dry-run").ok().out
-    found = jsm(*command, "8", "--dry-run", "-j").ok().json
-    assert found["differences"] == [{"field": "max_deliver", "before": 7, "after": 8}]
-    assert jsm(*command, "8", "--dry-run", "--exit-code").status == 1
-    assert jsm(*command, "7", "--dry-run", "--exit-code").ok().out == "No differences\n"
-    assert orders.config("A")["max_deliver"] == 7
-
-
 def test_a_file_replaces_the_config(jsm: Jsm, orders: Orders, tmp_path: Path) -> None:
     """Fields that the file does not contain get their defaults; its consumer name is ignored."""
     orders.make("A", max_deliver=7, description="old", filter_subject="ORDERS.a")

@@ -271,18 +271,6 @@ def test_pushed_messages_are_acknowledged(jsm: Jsm, orders: Orders) -> None:
         assert (pending(orders, name), floor(orders, name)) == (0, 2)
 
 
-def test_silence_ends_it_with_a_timeout(jsm: Jsm, dispatch: Orders) -> None:
-    """Without --count the received messages are enough; with it, too few have their own status."""
-    result = jsm("con", "sub", "ORDERS", "DISPATCH", "--wait", "300ms").ok()
-    assert result.out.count("--- received on") == 3
-    result = jsm("con", "sub", "ORDERS", "DISPATCH", "--wait", "300ms")
-    assert result.status == 4
-    dispatch.publish("one more")
-    result = jsm("con", "sub", "ORDERS", "DISPATCH", "--wait", "300ms", "--count", "2")
-    assert result.status == 4
-    assert "received 1 of 2 messages" in result.err
-
-
 def test_a_second_reader_is_refused(jsm: Jsm, orders: Orders) -> None:
     """The error names the command that subscribes to the delivery subject."""
     orders.make("A", deliver_subject="out")

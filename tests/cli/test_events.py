@@ -56,18 +56,6 @@ def test_what_is_done_with_a_stream_is_an_advisory(jsm: Jsm, raw: RawClient) -> 
     assert made["id"] != gone["id"]
 
 
-def test_events_are_chosen_by_what_they_say(jsm: Jsm, raw: RawClient) -> None:
-    """--filter matches the JSON text, and data that is not an event is skipped with a warning."""
-    child = started(jsm, "-j", "--filter", "Größe", "--count", "1")
-    events = [ACK, {**ACK, "id": "Größe"}]
-    for body in (b"[" * 100_000, *(json.dumps(event).encode() for event in events)):
-        raw.send(b"PUB $JS.EVENT.METRIC.X %d\r\n%s\r\n" % (len(body), body))
-    out, err = child.communicate(timeout=20)
-    assert child.returncode == 0, err
-    assert json.loads(out)["id"] == "Größe"
-    assert b"not an event" in err
-
-
 def test_samples_of_acknowledgements_are_metrics(jsm: Jsm, raw: RawClient) -> None:
     """An acknowledgement of a sampled consumer is a metric."""
     raw.api("STREAM.CREATE.EV", name="EV", subjects=["ev"], storage="memory")

@@ -61,18 +61,6 @@ def test_add_creates_the_stream_of_adr_8(jsm: Jsm, raw: RawClient) -> None:
     assert made["stream_info"]["config"]["name"] == "KV_CONFIG"
 
 
-def test_republish_and_placement_flags(jsm: Jsm, raw: RawClient) -> None:
-    """The republish flags of the nats command set the republish of the stream."""
-    flags = "--republish-source $KV.R.> --republish-destination changes.> --republish-headers"
-    jsm("kv", "add", "R", "--storage", "memory", *flags.split()).ok()
-    assert stream(raw, "R")["config"]["republish"] == {
-        "src": "$KV.R.>",
-        "dest": "changes.>",
-        "headers_only": True,
-    }
-    assert jsm("kv", "add", "S", "--republish-headers").status == 2
-
-
 def test_a_mirror_and_a_source(jsm: Jsm, raw: RawClient, config: str) -> None:
     """A mirror and an aggregate of a bucket have its keys."""
     jsm("kv", "add", "COPY", "--mirror", config, "--storage", "memory").ok()
@@ -460,21 +448,3 @@ def test_values_that_do_not_fit(jsm: Jsm) -> None:
 
 
 # --- prompts and completion ---------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("config")
-def test_completion(jsm: Jsm, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shell completes buckets, and the keys of the bucket before."""
-
-    def complete(line: str) -> list[str]:
-        words = line.split(" ")
-        monkeypatch.setenv("COMP_WORDS", line)
-        monkeypatch.setenv("COMP_CWORD", str(len(words) - (words[-1] != "")))
-        out = jsm(_JSM_COMPLETE="bash_complete").out
-        return [each.partition(",")[2] for each in out.splitlines() if each]
-
-    assert complete("jsm kv get C") == ["CONFIG"]
-    assert complete("jsm kv get CONFIG n") == ["name"]
-    assert complete("jsm kv get CONFIG db.") == ["db.url"]
-    assert complete("jsm kv get NONE n") == []
-    assert complete("jsm kv del CONFIG name d") == ["db.url"]

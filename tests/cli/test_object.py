@@ -110,16 +110,6 @@ def test_buckets_are_listed(jsm: Jsm, raw: RawClient, files: str) -> None:
     assert "Last Update" in jsm("object", "ls").ok().out
 
 
-def test_info_of_a_bucket(jsm: Jsm, files: str, terminal: Any) -> None:
-    """``info`` and its aliases show the bucket."""
-    assert "Sealed" not in jsm("object", "info", files).ok().out
-    assert jsm("object", "status", files, "-j").ok().json["bytes"] > len(DATA)
-    child = terminal("object", "info")
-    child.answer("Select a bucket", "")
-    child.expect("Information for object store bucket FILES")
-    assert child.wait() == 0
-
-
 def test_a_sealed_bucket(jsm: Jsm, files: str) -> None:
     """A sealed bucket can be read but not changed; sealing needs confirmation."""
     assert jsm("object", "seal", files).status == 2
@@ -369,16 +359,8 @@ def test_watch(jsm: Jsm, files: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "put NONE data.bin",
-        "get NONE data.bin -O x",
-        "ls NONE",
-        "info NONE",
         "info FILES none",
         "get FILES none -O x",
-        "del NONE data.bin -f",
-        "seal NONE -f",
-        "watch NONE",
-        "link NONE a b",
         "link FILES a b --to-bucket NONE",
     ],
 )
@@ -394,16 +376,12 @@ def test_what_does_not_exist(jsm: Jsm, words: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "add A.B",
-        "add",
-        "add A --ttl x",
         "put FILES",
         "put FILES none.bin",
         "put FILES .",
         "put FILES --name \udcff",
         "info FILES \udcff",
         "get FILES",
-        "watch FILES --count 0",
         "link FILES x y --to-bucket A.B",
     ],
 )
@@ -413,18 +391,3 @@ def test_wrong_usage(jsm: Jsm, files: str, words: str) -> None:
     assert (result.status, result.out) == (2, ""), result
     assert result.err.splitlines()[-1].startswith("jsm: ")
     assert jsm("object", "ls", files, "-n").ok().out == "data.bin\n"
-
-
-def test_completion(jsm: Jsm, files: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shell completes buckets, and the objects of the bucket before."""
-
-    def complete(line: str) -> list[str]:
-        words = line.split(" ")
-        monkeypatch.setenv("COMP_WORDS", line)
-        monkeypatch.setenv("COMP_CWORD", str(len(words) - (words[-1] != "")))
-        out = jsm(_JSM_COMPLETE="bash_complete").out
-        return [each.partition(",")[2] for each in out.splitlines() if each]
-
-    assert complete("jsm object get F") == [files]
-    assert complete(f"jsm object get {files} d") == ["data.bin"]
-    assert complete("jsm obj info NONE d") == []
