@@ -162,4 +162,13 @@ def parse_servers(servers: str | Iterable[str]) -> tuple[ServerAddress, ...]:
     urls = servers.split(",") if isinstance(servers, str) else list(servers)
     if not urls:
         raise InvalidOptionError("servers", servers, "at least one server is required")
-    return tuple(ServerAddress.parse(url.strip() if isinstance(url, str) else url) for url in urls)
+    try:
+        return tuple(
+            ServerAddress.parse(url.strip() if isinstance(url, str) else url) for url in urls
+        )
+    except InvalidOptionError as caught:
+        # Any piece may be part of a login that has a comma.
+        if not (isinstance(servers, str) and len(urls) > 1 and "@" in servers):
+            raise
+        reason = caught.reason
+    raise InvalidOptionError("servers", "...", f"{reason}; a comma of a login is written as %2C")
