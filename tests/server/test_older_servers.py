@@ -475,7 +475,7 @@ def test_a_new_feature_leaves_nothing_behind(
     js: JetStream, needs: str, call: Callable[[JetStream], object]
 ) -> None:
     """A feature that the server does not have is refused by version, and nothing is created."""
-    stream = js.create_stream(name="OLD", subjects=["old.>"], storage="memory")
+    stream = js.create_stream(name="OLD", subjects=["old.>"], storage="memory", allow_direct=True)
     stream.create_consumer(durable_name="c")
     kv = js.create_key_value(bucket=GROUPS, storage="memory")
     kv.put("OLD.made", OLD_GROUP)
