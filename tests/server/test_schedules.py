@@ -10,11 +10,13 @@ from fix_threads import wait_until
 from jetstream_sync import (
     BadRequestError,
     BadSubjectError,
+    Connection,
     InvalidOptionError,
     JetStream,
     Stream,
     StreamNotFoundError,
 )
+from jetstream_sync.server import NatsServer
 
 
 @pytest.fixture
@@ -43,6 +45,25 @@ def test_a_message_is_published_at_its_time(js: JetStream, jobs: Stream) -> None
     assert msg.headers is not None
     assert msg.headers["A"] == "1"
     assert "Nats-Msg-Id" not in msg.headers
+
+
+@pytest.mark.server(">=2.12")
+def test_a_schedule_survives_a_restart(alone: Connection, fresh_server: NatsServer) -> None:
+    """A message whose time comes while the server is down is published once after its restart."""
+    js = alone.jetstream()
+    stream = js.create_stream(name="JOBS", subjects=["JOBS.>"], allow_msg_schedules=True)
+    at = datetime.now(timezone.utc) + timedelta(seconds=1)
+    js.schedule("JOBS.plan", b"x", target="JOBS.due", at=at)
+    fresh_server.stop()
+    wait_until(lambda: datetime.now(timezone.utc) > at)
+    fresh_server.start()
+    wait_until(lambda: alone.is_connected)
+    wait_until(lambda: subjects(stream) == {"JOBS.due": 1})
+    assert stream.get_msg(last_by_subject="JOBS.due").time >= at
+    # Another schedule, which is published after it, shows that the first one does not come again.
+    js.schedule("JOBS.plan", b"y", target="JOBS.due", at=datetime.now(timezone.utc))
+    wait_until(lambda: subjects(stream).get("JOBS.due", 0) > 1)
+    assert subjects(stream) == {"JOBS.due": 2}
 
 
 @pytest.mark.server(">=2.14")
