@@ -148,7 +148,7 @@ class _Check:
         about = f"Nagios compatible status code for {self.suite}"
         status = _Metric("status_code", self.status, None, None, "", about)
         lines = []
-        for metric in sorted([*self.metrics, status]):
+        for metric in sorted([*self.metrics, status], key=lambda metric: metric.name):
             name = f"{_NAMESPACE}_{self.suite}_{metric.name}"
             labels = f'item="{item}"'
             if metric is status:
