@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -35,11 +36,21 @@ def processor_seconds_of(pid: int | None) -> float | None:
 
 def tree_seconds(processes: Iterable[int]) -> float:
     """Return the processor seconds of processes and their living descendants so far."""
-    parents = {}
+    return sum(program_seconds(processes).values())
+
+
+def program_seconds(processes: Iterable[int]) -> Counter[str]:
+    """Return the processor seconds of processes and their living descendants so far, by program."""
+    parents, names = {}, {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+            name, _, fields = path.read_text().partition("(")[2].rpartition(")")
+            parents[int(path.parent.name)] = int(fields.split()[1])
+            names[int(path.parent.name)] = name
     found = set(processes)
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
-    return sum(processor_seconds_of(pid) or 0.0 for pid in found)
+    seconds: Counter[str] = Counter()
+    for pid in found:
+        seconds[names.get(pid, "")] += processor_seconds_of(pid) or 0.0
+    return seconds

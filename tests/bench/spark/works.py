@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from itertools import chain
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -13,9 +14,6 @@ from pyspark.sql import functions as sf
 from jetstream_sync.spark.task_helpers import publish_partition
 
 from . import plain
-
-#: Tasks of a job: one for each core of the machine that the targets are for.
-TASKS: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +29,10 @@ class Ground:
     rows: int
     #: Bytes of a message.
     size: int = 128
+    #: Headers of a message, and of a written row.
+    headers: int = 0
+    #: Partitions of a job.
+    tasks: int = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +47,7 @@ class Work:
     writes: bool = False
     #: The share of the rows for this workload, so that a slow one does not take minutes.
     share: float = 1.0
-    #: The target rate, in rows per second.
-    aim: int | None = None
-    #: The workload whose rate this one has to reach.
+    #: The workload that it is compared with.
     peer: str = ""
 
 
@@ -57,8 +57,8 @@ def _source_rows(ground: Ground, columns: str = "", **options: str) -> DataFrame
         servers=ground.url,
         stream=ground.filled,
         endingOffsets=f'{{"{ground.filled}": {ground.rows + 1}}}',
-        maxRecordsPerPartition=str(-(-ground.rows // TASKS)),
-        minPartitions=str(TASKS),
+        maxRecordsPerPartition=str(-(-ground.rows // ground.tasks)),
+        minPartitions=str(ground.tasks),
         **options,
     )
     return (loading.schema(columns) if columns else loading).load()
@@ -69,12 +69,12 @@ def _got_directly(ground: Ground) -> DataFrame:
 
 
 def _plain(ground: Ground) -> DataFrame:
-    per_task = ground.rows // TASKS
+    per_task = ground.rows // ground.tasks
 
     def wanted(partition: int) -> range:
         return range(partition * per_task + 1, (partition + 1) * per_task + 1)
 
-    partitions = ground.spark.sparkContext.parallelize(range(TASKS), TASKS)
+    partitions = ground.spark.sparkContext.parallelize(range(ground.tasks), ground.tasks)
     rows = partitions.mapPartitionsWithIndex(partial(plain.read, ground.url, ground.filled, wanted))
     return ground.spark.createDataFrame(rows, "subject string, data binary, sequence long")
 
@@ -90,9 +90,14 @@ def _reading(title: str, frame: Callable[[Ground], DataFrame], **more: Any) -> W
 
 def _made_rows(ground: Ground) -> DataFrame:
     """Return rows that are not read from a source."""
-    numbers = ground.spark.range(0, ground.rows, 1, TASKS)
+    numbers = ground.spark.range(0, ground.rows, 1, ground.tasks)
     data = sf.lpad(sf.col("id").cast("string"), ground.size, "0").cast("binary").alias("data")
-    return numbers.select(_subject(ground, "id"), data)
+    columns = [_subject(ground, "id"), data]
+    if ground.headers:
+        values = sf.array(sf.col("id").cast("string"))
+        pairs = [(sf.lit(f"Header-{each}"), values) for each in range(ground.headers)]
+        columns.append(sf.create_map(*chain.from_iterable(pairs)).alias("headers"))
+    return numbers.select(*columns)
 
 
 def _subject(ground: Ground, column: str) -> Any:
@@ -100,13 +105,18 @@ def _subject(ground: Ground, column: str) -> Any:
     return sf.concat(sf.lit(f"{ground.empty}."), number).alias("subject")
 
 
-def _save(rows: DataFrame, ground: Ground) -> None:
+def _save(rows: DataFrame, ground: Ground, **options: str) -> None:
     saving = rows.write.format("jetstream").mode("append")
-    saving.options(servers=ground.url, stream=ground.empty).save()
+    saving.options(servers=ground.url, stream=ground.empty, **options).save()
 
 
 def _write(ground: Ground) -> None:
     _save(_made_rows(ground), ground)
+
+
+def _write_transactions(ground: Ground) -> None:
+    marker = f"{ground.empty}.marker"
+    _save(_made_rows(ground), ground, delivery="transaction", markerSubject=marker)
 
 
 def _write_partitions(ground: Ground) -> None:
@@ -124,16 +134,19 @@ def _write_plain(ground: Ground) -> None:
 
 def _pipe(ground: Ground) -> None:
     # The schema selects the columns, since Spark does not pass them to a Python source.
-    rows = _source_rows(ground, "data binary, sequence long")
-    _save(rows.select(_subject(ground, "sequence"), "data"), ground)
+    headers = ", headers map<string,array<string>>" if ground.headers else ""
+    rows = _source_rows(ground, f"data binary, sequence long{headers}")
+    others = [column for column in rows.columns if column != "sequence"]
+    _save(rows.select(_subject(ground, "sequence"), *others), ground)
 
 
 WORKS: Mapping[str, Work] = {
-    "read": _reading("read", _source_rows, aim=350_000, peer="read-nats-py"),
+    "read": _reading("read", _source_rows, peer="read-nats-py"),
     "read-direct": _reading("read, direct get", _got_directly),
     "read-nats-py": _reading("read, nats-py in each partition", _plain, share=0.1),
-    "write": Work(
-        title="write, with ids", run=_write, writes=True, aim=150_000, peer="write-nats-py"
+    "write": Work(title="write, window", run=_write, writes=True, peer="write-nats-py"),
+    "write-transaction": Work(
+        title="write, transaction", run=_write_transactions, writes=True, peer="write"
     ),
     "write-partition": Work(
         title="write, publish_partition", run=_write_partitions, writes=True, share=0.5
@@ -141,5 +154,5 @@ WORKS: Mapping[str, Work] = {
     "write-nats-py": Work(
         title="write, nats-py in each partition", run=_write_plain, writes=True, share=0.1
     ),
-    "pipe": Work(title="JetStream to Spark to JetStream", run=_pipe, writes=True, aim=150_000),
+    "pipe": Work(title="JetStream to Spark to JetStream", run=_pipe, writes=True),
 }
