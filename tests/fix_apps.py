@@ -112,6 +112,11 @@ class Program:
             sys.stdout.write(self.output)
             raise
 
+    def stop(self) -> None:
+        """End it with SIGTERM; its status must be 0."""
+        self.signal(signal.SIGTERM)
+        assert self.ended() == 0
+
     def __enter__(self) -> Self:
         return self
 

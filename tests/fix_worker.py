@@ -12,9 +12,21 @@ from fix_apps import Program
 from fix_threads import SCALE, wait_until
 
 from jetstream_sync import ConsumerNotFoundError, JetStream, Stream
-from jetstream_sync.workers import Worker
+from jetstream_sync.workers import Backoff, Worker
 
-__all__ = ["RunningWorker", "WorkerProgram", "exists", "is_settled", "publish_numbers", "running"]
+__all__ = [
+    "FAST",
+    "RunningWorker",
+    "WorkerProgram",
+    "dead_letters",
+    "exists",
+    "is_settled",
+    "publish_numbers",
+    "running",
+]
+
+#: Three attempts, one right after the other.
+FAST = Backoff(first=0.1, factor=1.0, jitter=0.0, attempts=3)
 
 _HEAD = """
 import logging, os, signal, sys, threading, time
@@ -124,7 +136,12 @@ def exists(pid: int) -> bool:
     return True
 
 
-def is_settled(stream: Stream, consumer: str) -> bool:
+def dead_letters(js: JetStream) -> int:
+    """Return the number of messages in the stream DEAD, which may not exist yet."""
+    return js.get_stream("DEAD").info().state.messages if "DEAD" in js.stream_names() else 0
+
+
+def is_settled(stream: Stream, consumer: str = "C") -> bool:
     """Return whether a consumer has delivered everything and nothing waits for an acknowledgement."""
     try:
         info = stream.consumer_info(consumer)

@@ -7,12 +7,10 @@ import time
 
 import pytest
 from fix_threads import wait_until
-from fix_worker import is_settled, running
+from fix_worker import FAST, dead_letters, is_settled, running
 
 from jetstream_sync import InvalidOptionError, JetStream, Stream
 from jetstream_sync.workers import Backoff, BatchError, Context, Reject, Retry, Worker
-
-FAST = Backoff(first=0.1, factor=1.0, maximum=0.1, jitter=0.0, attempts=3)
 
 
 def publish(js: JetStream, stream: Stream, *bodies: str) -> None:
@@ -33,7 +31,7 @@ def test_a_batch_is_full_or_as_old_as_permitted(
 
     publish(js, stream, *"abcdefghi")
     with running(worker):
-        wait_until(lambda: len(batches) == 3 and is_settled(stream, "C"))
+        wait_until(lambda: len(batches) == 3 and is_settled(stream))
     assert [size for size, _ in batches] == [4, 4, 1]
     assert batches[2][1] - batches[1][1] >= 0.4
     assert stream.consumer_info("C").delivered.consumer_seq == 9
@@ -70,10 +68,7 @@ def test_some_messages_of_a_batch_fail(js: JetStream, stream: Stream, worker: Wo
 
     publish(js, stream, '"good"', '"reject"', '"retry"', '"error"', "{")
     with running(worker):
-        wait_until(
-            lambda: "DEAD" in js.stream_names() and js.get_stream("DEAD").info().state.messages == 4
-        )
-        wait_until(lambda: is_settled(stream, "C"))
+        wait_until(lambda: dead_letters(js) == 4 and is_settled(stream))
     assert sorted(runs) == sorted(["good", "reject", *3 * ["retry"], *3 * ["error"]])
     letters = [js.get_stream("DEAD").get_msg(seq=seq).headers for seq in range(1, 5)]
     assert {each["Dead-Sequence"]: each["Dead-Error"] for each in letters if each} == {
@@ -103,7 +98,7 @@ def test_an_error_fails_the_whole_batch(
 
     publish(js, stream, "a", "b", "c")
     with running(worker):
-        wait_until(lambda: is_settled(stream, "C") and sum(map(len, attempts)) == 6)
+        wait_until(lambda: is_settled(stream) and sum(map(len, attempts)) == 6)
     assert attempts[0] == [1, 1, 1]
     assert [each for batch in attempts[1:] for each in batch] == [2, 2, 2]
     assert caplog.text.count("Traceback") == (0 if isinstance(error, BatchError) else 1)
@@ -123,7 +118,7 @@ def test_the_messages_of_a_batch_keep_their_leases(
 
     publish(js, stream, "a", "b", "c", "d")
     with running(worker):
-        wait_until(lambda: is_settled(stream, "C"), 15)
+        wait_until(lambda: is_settled(stream), 15)
     assert sizes == [2, 2]
     assert stream.consumer_info("C").delivered.consumer_seq == 4
 

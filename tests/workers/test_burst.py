@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from pathlib import Path
 
-import pytest
-from fix_jsm import Jsm
 from fix_threads import wait_until
 
-from jetstream_sync import JetStream, Stream, connect
-from jetstream_sync.server import NatsServer
+from jetstream_sync import JetStream, Stream
 from jetstream_sync.workers import Backoff, Context, Worker
 
 FAST = Backoff(first=0.3, factor=1.0, jitter=0.0, attempts=3)
 
 
 def test_a_burst_ends_when_everything_is_handled(
-    js: JetStream, stream: Stream, nats_server: NatsServer
+    js: JetStream, stream: Stream, worker: Worker
 ) -> None:
     """Retries, and what handlers publish for other consumers, are handled before the worker ends."""
     done: list[str] = []
-    worker = Worker(nats_server.url)
 
     # The consumer that is read first gets its messages last.
     @worker.handler(stream=stream.name, consumer="LAST", filter_subject=f"{stream.name}.last")
@@ -53,11 +48,8 @@ def test_a_burst_ends_when_everything_is_handled(
     assert len(stream.consumer_names()) == 3
 
 
-def test_a_burst_waits_for_other_workers(
-    js: JetStream, stream: Stream, nats_server: NatsServer
-) -> None:
+def test_a_burst_waits_for_other_workers(js: JetStream, stream: Stream, worker: Worker) -> None:
     """A message that another worker holds is not handled yet; the burst can be stopped meanwhile."""
-    worker = Worker(nats_server.url)
     consumer = stream.create_consumer(durable_name="C")
     worker.handler(stream=stream.name, consumer="C")(print)
     js.publish(f"{stream.name}.a")
@@ -71,21 +63,3 @@ def test_a_burst_waits_for_other_workers(
     held.ack()
     wait_until(lambda: statuses == [0])
     thread.join()
-
-
-def test_the_command_has_an_option_for_it(
-    jsm: Jsm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``jsm worker run --burst`` handles what there is, and ends with status 0."""
-    (tmp_path / "burst_app.py").write_text(
-        "from jetstream_sync.workers import Worker\n"
-        "worker = Worker()\n"
-        "worker.handler(stream='S', consumer='C')(print)\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("NATS_URL", jsm.server.url)
-    with connect(jsm.server.url) as nc:
-        stream = nc.jetstream().create_stream(name="S", subjects=["s"])
-        nc.jetstream().publish("s")
-        jsm("worker", "run", "burst_app:worker", "--burst").ok()
-        assert stream.consumer_info("C").ack_floor.stream_seq == 1

@@ -10,37 +10,39 @@ from pathlib import Path
 import pytest
 from fix_faults import FaultProxy, Toward
 from fix_threads import wait_until
-from fix_worker import WorkerProgram, is_settled, running
+from fix_worker import FAST, WorkerProgram, dead_letters, is_settled, running
 
 from jetstream_sync import Connection, JetStream, Stream
 from jetstream_sync.server import NatsServer
-from jetstream_sync.workers import Backoff, Context, Handler, LeaseLostError, Reply, Worker
+from jetstream_sync.workers import Context, Handler, Reply, Worker
 from jetstream_sync.workers.handler import HandlerOptions
-
-FAST = Backoff(first=0.1, factor=1.0, maximum=0.1, jitter=0.0, attempts=3)
-
 
 # --- acknowledgements -----------------------------------------------------------------------------
 
 
-def test_a_message_can_be_acknowledged_before_its_handler(
-    js: JetStream, stream: Stream, worker: Worker, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("ack", ["before", "after"])
+def test_an_error_after_the_acknowledgement_is_only_logged(
+    js: JetStream, stream: Stream, worker: Worker, caplog: pytest.LogCaptureFixture, ack: str
 ) -> None:
-    """The server has the acknowledgement when the handler begins, and an error is only logged."""
+    """The message is settled by ``ack="before"`` when its handler begins, or by `Context.ack` in it."""
     pending = []
 
-    @worker.handler(stream=stream.name, consumer="C", ack="before", retry=FAST)
+    @worker.handler(stream=stream.name, consumer="C", ack=ack, retry=FAST)
     def handle(ctx: Context) -> None:
+        if ack == "after":
+            ctx.ack()
+            ctx.ack()
+            wait_until(lambda: stream.consumer_info("C").num_ack_pending == 0)
         pending.append((stream.consumer_info("C").num_ack_pending, ctx.attempt, ctx.lease_lost))
         raise RuntimeError("after the acknowledgement")
 
     js.publish(f"{stream.name}.a", b"x")
     with running(worker):
         wait_until(lambda: "was settled, then failed" in caplog.text)
-        wait_until(lambda: is_settled(stream, "C"))
+        wait_until(lambda: is_settled(stream))
     assert pending == [(0, 1, False)]
     assert stream.consumer_info("C").delivered.consumer_seq == 1
-    assert js.get_stream("DEAD").cached_info.state.messages == 0
+    assert dead_letters(js) == 0
 
 
 @pytest.mark.parametrize("confirm", [True, False])
@@ -64,7 +66,7 @@ def test_an_ack_does_not_wait_for_the_next_handler(
         wait_until(lambda: "C" in stream.consumer_names())
         wait_until(lambda: stream.consumer_info("C").ack_floor.stream_seq == 2)
         release.release()
-        wait_until(lambda: is_settled(stream, "C"))  # before the last handler ends
+        wait_until(lambda: is_settled(stream))  # before the last handler ends
         release.release()
     assert stream.consumer_info("C").num_redelivered == 0
 
@@ -87,50 +89,8 @@ def test_a_handler_does_not_run_before_the_acknowledgement_is_confirmed(
         with running(worker):
             wait_until(lambda: "its acknowledgement was not confirmed" in caplog.text)
             assert attempts == []
-            wait_until(lambda: is_settled(stream, "C"), 10)
+            wait_until(lambda: is_settled(stream), 10)
     assert attempts == [2]
-
-
-def test_a_handler_can_acknowledge_early(
-    js: JetStream, stream: Stream, worker: Worker, caplog: pytest.LogCaptureFixture
-) -> None:
-    """After `Context.ack` the message is settled; a later error is only logged."""
-    runs = []
-
-    @worker.handler(stream=stream.name, consumer="C", retry=FAST)
-    def handle(ctx: Context) -> None:
-        runs.append(ctx.attempt)
-        ctx.ack()
-        ctx.ack()
-        wait_until(lambda: stream.consumer_info("C").num_ack_pending == 0)
-        raise RuntimeError("too late")
-
-    js.publish(f"{stream.name}.a", b"x")
-    with running(worker):
-        wait_until(lambda: "was settled, then failed" in caplog.text)
-    assert runs == [1]
-    assert stream.consumer_info("C").delivered.consumer_seq == 1
-
-
-def test_an_early_acknowledgement_needs_the_lease(
-    js: JetStream, stream: Stream, worker: Worker
-) -> None:
-    """After the lease is lost, `Context.ack` raises: another worker may be handling the message."""
-    errors = []
-
-    @worker.handler(stream=stream.name, consumer="C", ack_wait=3, timeout=0.1, concurrency=2)
-    def handle(ctx: Context) -> None:
-        if ctx.attempt > 1:
-            return
-        wait_until(lambda: ctx.lease_lost, 10)
-        try:
-            ctx.ack()
-        except LeaseLostError as error:
-            errors.append(error)
-
-    js.publish(f"{stream.name}.a", b"x")
-    with running(worker):
-        wait_until(lambda: len(errors) == 1, 10)
 
 
 # --- replies --------------------------------------------------------------------------------------
@@ -150,7 +110,7 @@ def test_a_reply_is_sent_to_the_publisher(
     js.publish(f"{stream.name}.a", b"asked", headers={"Reply-To": inbox})
     with running(worker):
         answer = answers.next_msg(5)
-        wait_until(lambda: is_settled(stream, "C"))
+        wait_until(lambda: is_settled(stream))
     assert answer.data == b"ASKED"
     assert answer.headers["Kind"] == "upper"
 
@@ -169,7 +129,7 @@ def test_a_reply_is_not_sent_to_every_subject(
     js.publish(f"{stream.name}.a", b"x", headers=headers)
     with running(worker):
         wait_until(lambda: "no reply was sent" in caplog.text)
-        wait_until(lambda: is_settled(stream, "C"))
+        wait_until(lambda: is_settled(stream))
     assert stream.name in js.stream_names()
     assert stream.consumer_info("C").delivered.consumer_seq == 1
 
@@ -214,14 +174,13 @@ def raise_unprintable(*_: object) -> str:
 
 
 def test_an_error_without_a_text_is_one_of_the_handler(
-    js: JetStream, stream: Stream, nats_server: NatsServer
+    js: JetStream, stream: Stream, worker: Worker
 ) -> None:
     """In the handler and the decoder it makes a dead letter; in the function for its subject a retry."""
 
     def handle(_data: bytes) -> None:
         raise UnprintableError
 
-    worker = Worker(nats_server.url, dead_letters="DEAD")
     once = replace(FAST, attempts=1)
     subjects = [f"{stream.name}.{name}" for name in ("handler", "decoder", "target")]
     for subject, options in zip(
@@ -270,7 +229,7 @@ def test_any_exception_is_a_failed_attempt(
 
     js.publish(f"{stream.name}.a", b"x")
     with running(worker) as run:
-        wait_until(lambda: len(attempts) == 3 and is_settled(stream, "C"))
+        wait_until(lambda: len(attempts) == 3 and is_settled(stream))
         assert run.stop() == 0
     assert attempts == [1, 2, 3]
 
@@ -287,5 +246,5 @@ def test_a_memory_error_ends_the_worker(js: JetStream, stream: Stream, worker: W
     with running(worker) as run:
         assert run.ended() == 1
     with running(worker) as run:
-        wait_until(lambda: is_settled(stream, "C"), 10)
+        wait_until(lambda: is_settled(stream), 10)
     assert stream.consumer_info("C").delivered.consumer_seq == 2

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 from fix_threads import wait_until
-from fix_worker import is_settled, running
+from fix_worker import FAST, is_settled, running
 
 from jetstream_sync import JetStream, JetStreamMsg, RetentionPolicy, Stream
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Reject, Worker
-
-FAST = Backoff(first=0.1, factor=1.0, maximum=0.1, jitter=0.0, attempts=3)
 
 
 def test_a_function_chooses_the_subject_of_a_dead_letter(
@@ -34,7 +32,7 @@ def test_a_function_chooses_the_subject_of_a_dead_letter(
     assert worker.check().status == 0
     with running(worker):
         wait_until(lambda: js.get_stream("POISON").cached_info.state.messages == 1)
-        wait_until(lambda: is_settled(stream, "C"))
+        wait_until(lambda: is_settled(stream))
     dead = js.get_stream("POISON").get_msg(seq=1)
     assert (dead.subject, dead.data, reasons) == ("poison.a", b"x", ["no"])
     assert dead.headers["Dead-Subject"] == f"{stream.name}.a"
@@ -70,7 +68,7 @@ def test_a_subject_that_stores_nothing_loses_nothing(
         )
         js.create_stream(name="POISON", subjects=["poison.>"])
         subject[0] = "poison.a"
-        wait_until(lambda: is_settled(stream, "C"))
+        wait_until(lambda: is_settled(stream))
     assert js.get_stream("POISON").cached_info.state.messages == 1
 
 
@@ -79,7 +77,7 @@ def test_a_subject_that_stores_nothing_loses_nothing(
 def test_a_message_without_room_for_the_headers(
     js: JetStream,
     stream_name: str,
-    nats_server: NatsServer,
+    worker: Worker,
     caplog: pytest.LogCaptureFixture,
     kept: bool,
     limit: str,
@@ -92,7 +90,6 @@ def test_a_message_without_room_for_the_headers(
     if limit == "max_msg_size":
         most = 64 * 1024
         js.update_stream(name="DEAD", subjects=["dead.>"], max_msg_size=most)
-    worker = Worker(nats_server.url, dead_letters="DEAD")
     runs = []
     retry = Backoff(first=0.1, factor=1.0, maximum=500.0, jitter=0.0, attempts=1)
 
@@ -106,7 +103,7 @@ def test_a_message_without_room_for_the_headers(
     with running(worker):
         wait_until(lambda: len(runs) == 2)
         if kept:
-            wait_until(lambda: is_settled(stream, "C"))
+            wait_until(lambda: is_settled(stream))
         else:
             wait_until(lambda: "trying again in 500 s" in caplog.text)
             assert stream.consumer_info("C").num_ack_pending == 1

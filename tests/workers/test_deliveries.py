@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 import time
 from pathlib import Path
@@ -36,10 +35,9 @@ def handle(data):
     for _ in range(3):
         with WorkerProgram(code, nats_server.url, tmp_path) as program:
             program.wait_runs(len(program.runs) + 1)
-            program.signal(signal.SIGTERM)
-            assert program.ended() == 0
+            program.stop()
     with WorkerProgram(code, nats_server.url, tmp_path) as program:
-        wait_until(lambda: is_settled(stream, "C"), 20)
+        wait_until(lambda: is_settled(stream), 20)
         runs = program.runs
     assert sorted(runs, key=int) == [str(number) for number in range(60)]
     assert js.get_stream("DEAD").info().state.messages == 0
@@ -119,13 +117,11 @@ def test_a_deleted_consumer_continues_behind_its_ack_floor(
     monkeypatch.setattr("jetstream_sync.workers.run._REFRESH_S", 0.1)
     runs: list[bytes] = []
 
-    @worker.handler(stream=stream.name, consumer="C")
-    def handle(data: bytes) -> None:
-        runs.append(data)
+    worker.handler(stream=stream.name, consumer="C")(runs.append)
 
     publish_numbers(js, stream, 20)
     with running(worker) as run:
-        wait_until(lambda: is_settled(stream, "C") and len(runs) == 20, 10)
+        wait_until(lambda: is_settled(stream) and len(runs) == 20, 10)
         wait_until(lambda: known_ack_floor(worker) == 20, 10)
         stream.delete_consumer("C")
         js.publish(f"{stream.name}.a", b"new")
@@ -148,15 +144,13 @@ def test_a_new_handler_starts_where_it_says(
     """`deliver` is where the new consumer starts; `check` says how many stored messages it receives."""
     runs: list[bytes] = []
 
-    @worker.handler(stream=stream.name, consumer="C", deliver=deliver)
-    def handle(data: bytes) -> None:
-        runs.append(data)
+    worker.handler(stream=stream.name, consumer="C", deliver=deliver)(runs.append)
 
     publish_numbers(js, stream, 3)
     told = {"all": "receives 3 stored", "new": "receives no stored", 3: "receives at most 3 stored"}
     assert any(told[deliver] in line for line in worker.check().warnings)
     with running(worker):
-        wait_until(lambda: is_settled(stream, "C"), 10)
+        wait_until(lambda: is_settled(stream), 10)
         js.publish(f"{stream.name}.a", b"new")
         wait_until(lambda: runs == [*expected, b"new"], 10)
 
@@ -327,7 +321,7 @@ def test_a_deleted_consumer_of_new_messages_skips_none(
 
     publish_numbers(js, stream, stored)
     with running(worker):
-        wait_until(lambda: is_settled(stream, "C"), 10)
+        wait_until(lambda: is_settled(stream), 10)
         js.publish(f"{stream.name}.a", b"new")
         wait_until(lambda: runs == [b"new"], 10)
         stream.delete_consumer("C")
@@ -345,14 +339,12 @@ def test_a_deleted_consumer_of_an_interest_stream_repeats_nothing(
     stream.create_consumer(ConsumerConfig(durable_name="OTHER"))
     runs: list[bytes] = []
 
-    @worker.handler(stream=stream.name, consumer="C")
-    def handle(data: bytes) -> None:
-        runs.append(data)
+    worker.handler(stream=stream.name, consumer="C")(runs.append)
 
     with running(worker):
-        wait_until(lambda: is_settled(stream, "C"), 10)
+        wait_until(lambda: is_settled(stream), 10)
         publish_numbers(js, stream, 20)
-        wait_until(lambda: is_settled(stream, "C") and len(runs) == 20, 10)
+        wait_until(lambda: is_settled(stream) and len(runs) == 20, 10)
         wait_until(lambda: known_ack_floor(worker) == 20, 10)
         stream.delete_consumer("C")
         js.publish(f"{stream.name}.a", b"new")

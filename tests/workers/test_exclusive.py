@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
 from datetime import timedelta
 
 import pytest
 from fix_threads import wait_until
 from fix_worker import is_settled, running
 
-from jetstream_sync import InvalidOptionError, JetStream, Stream, SubjectTransform
+from jetstream_sync import InvalidOptionError, JetStream, Stream
 from jetstream_sync.server import NatsServer
-from jetstream_sync.workers import Context, Worker
+from jetstream_sync.workers import Worker
 
 pinned = pytest.mark.server(">=2.11")
 
@@ -58,13 +57,13 @@ def test_one_process_at_a_time_is_pinned(
             wait_until(lambda: stream.consumer_info("C").num_waiting == 2)
             for number in range(1, 20):
                 js.publish(f"{stream.name}.a", b"%d" % number)
-            wait_until(lambda: is_settled(stream, "C"))
+            wait_until(lambda: is_settled(stream))
             assert [int(data) for data in seen[0]] == list(range(20))
             assert run.stop() == 0
             js.publish(f"{stream.name}.a", b"20")
             # Long before the timeout of the pin.
             wait_until(lambda: seen[1] == [b"20"], 6)
-            wait_until(lambda: is_settled(stream, "C"))
+            wait_until(lambda: is_settled(stream))
     assert seen[1] == [b"20"]
     assert stream.consumer_info("C").num_redelivered == 0
     assert "other processes" not in caplog.text
@@ -97,18 +96,17 @@ def test_a_lost_pin_returns_the_waiting_messages(
             assert seen[0] == [b"0"]
             assert sorted(seen[1]) == [b"%d" % number for number in range(1, 6)]
             released[0].set()
-            wait_until(lambda: is_settled(stream, "C"))
+            wait_until(lambda: is_settled(stream))
     assert "another process has taken over" in caplog.text
 
 
 @pinned
-def test_the_policy_of_the_consumer_has_to_fit(stream: Stream, nats_server: NatsServer) -> None:
+def test_the_policy_of_the_consumer_has_to_fit(stream: Stream, worker: Worker) -> None:
     """An exclusive handler refuses a consumer of another policy, and a plain one a pinned consumer."""
     stream.create_consumer(durable_name="O", priority_groups=["mine"], priority_policy="overflow")
     stream.create_consumer(
         durable_name="P", priority_groups=["mine"], priority_policy="pinned_client"
     )
-    worker = Worker(nats_server.url)
     worker.handler(stream=stream.name, consumer="O", exclusive=True)(print)
     worker.handler(stream=stream.name, consumer="P")(print)
     result = worker.check()
@@ -119,61 +117,14 @@ def test_the_policy_of_the_consumer_has_to_fit(stream: Stream, nats_server: Nats
 
 @pytest.mark.server("<2.11")
 def test_an_older_server_is_refused(
-    stream: Stream, nats_server: NatsServer, caplog: pytest.LogCaptureFixture
+    stream: Stream, worker: Worker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A server without pinned clients ends the worker, before a message is handled."""
-    worker = Worker(nats_server.url)
     worker.handler(stream=stream.name, consumer="C", exclusive=True)(print)
     with running(worker) as run:
         assert run.ended() == 2
     assert "2.11" in caplog.text
     assert "C" not in stream.consumer_names()
-
-
-@pinned
-def test_partitions_are_shared_among_processes(js: JetStream, nats_server: NatsServer) -> None:
-    """Each key belongs to one partition, and each partition to one worker at a time."""
-    count = 4
-    stream = js.create_stream(
-        name="ACCOUNTS",
-        subjects=["ACCOUNTS.*"],
-        subject_transform=SubjectTransform(
-            src="ACCOUNTS.*", dest=f"ACCOUNTS.{{{{partition({count},1)}}}}.{{{{wildcard(1)}}}}"
-        ),
-    )
-    seen: list[tuple[str, str, int]] = []  # subject, worker and payload
-    workers = []
-    for name, numbers in (("first", (0, 1)), ("second", (2, 3, 0))):
-        worker = Worker(nats_server.url, name=name)
-
-        def post(data: bytes, ctx: Context, name: str = name) -> None:
-            seen.append((ctx.message.subject, name, int(data)))
-
-        for number in numbers:
-            worker.handler(
-                stream="ACCOUNTS",
-                consumer=f"POST-{number}",
-                filter_subject=f"ACCOUNTS.{number}.*",
-                key=lambda msg: msg.subject,
-                concurrency=4,
-                prefetch=20,
-                exclusive=True,
-            )(post)
-        workers.append(worker)
-    with running(workers[0]), running(workers[1]):
-        for number in range(200):
-            js.publish(f"ACCOUNTS.k{number % 20}", b"%d" % number)
-        wait_until(lambda: len(seen) == 200)
-        wait_until(lambda: all(is_settled(stream, f"POST-{number}") for number in range(count)))
-    by_subject = defaultdict(list)
-    for subject, name, number in seen:
-        by_subject[subject].append((name, number))
-    assert len(by_subject) == 20
-    for found in by_subject.values():
-        assert len({name for name, _ in found}) == 1
-        assert [number for _, number in found] == sorted(number for _, number in found)
-    assert {name for _, name, _ in seen} == {"first", "second"}
-    js.delete_stream("ACCOUNTS")
 
 
 def test_several_processes_need_an_exclusive_consumer() -> None:

@@ -161,7 +161,7 @@ def reject(js: JetStream, server: NatsServer, stream: Stream, data: bytes) -> No
 
     js.publish(f"{stream.name}.a", data, headers={"A": "1"})
     with running(worker):
-        wait_until(lambda: "C" in stream.consumer_names() and is_settled(stream, "C"))
+        wait_until(lambda: "C" in stream.consumer_names() and is_settled(stream))
 
 
 def test_a_copy_replaces_the_advisory(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 
 import pytest
@@ -34,7 +33,7 @@ def test_hooks_are_called_for_the_life_of_the_worker(
     with running(worker) as run:
         for what in ("good", "twice", "bad"):
             js.publish(f"{stream.name}.a", what.encode())
-        wait_until(lambda: is_settled(stream, "C") and len(events) >= 12)
+        wait_until(lambda: is_settled(stream) and len(events) >= 12)
         assert run.stop() == 0
     assert all(each.worker == "hooked" for each in events)
     kinds = [each.kind for each in events]
@@ -76,12 +75,11 @@ def test_hooks_are_called_for_the_life_of_the_worker(
 def test_a_hook_that_raises_changes_nothing(
     js: JetStream,
     stream: Stream,
-    nats_server: NatsServer,
+    worker: Worker,
     caplog: pytest.LogCaptureFixture,
     error: BaseException,
 ) -> None:
     """Its error is logged once with a traceback; messages are settled, and later hooks are called."""
-    worker = Worker(nats_server.url, dead_letters="DEAD")
     calls: Counter[str] = Counter()
 
     def fail(_event: WorkerEvent) -> None:
@@ -101,7 +99,7 @@ def test_a_hook_that_raises_changes_nothing(
     with running(worker) as run:
         for what in ("good", "bad", "good"):
             js.publish(f"{stream.name}.a", what.encode())
-        wait_until(lambda: is_settled(stream, "C") and calls["dead_letter"] == 1)
+        wait_until(lambda: is_settled(stream) and calls["dead_letter"] == 1)
         assert run.stop() == 0
     assert Counter(runs) == {"good": 2, "bad": 2}
     assert stream.consumer_info("C").delivered.consumer_seq == 4
@@ -113,30 +111,3 @@ def test_a_hook_that_raises_changes_nothing(
     }
     logged = [each for each in caplog.records if each.getMessage().startswith("hook ")]
     assert len([each for each in logged if each.levelname == "ERROR" and each.exc_info]) == 1
-
-
-def test_a_lost_lease_calls_its_hook(
-    js: JetStream, stream: Stream, nats_server: NatsServer
-) -> None:
-    """The hook runs in the thread of run(): a slow one does not delay the renewal of leases."""
-    worker = Worker(nats_server.url)
-    lost: list[tuple[str, int]] = []
-    attempts = []
-    release = threading.Event()
-
-    @worker.on("lease_lost")
-    def on_lost(event: WorkerEvent) -> None:
-        lost.append((threading.current_thread().name, event.message.metadata.num_delivered))
-
-    @worker.handler(stream=stream.name, consumer="C", ack_wait=3, timeout=0.2, concurrency=2)
-    def hang_once() -> None:
-        attempts.append(1)
-        if len(attempts) == 1:
-            release.wait(30)
-
-    js.publish(f"{stream.name}.a", b"x")
-    with running(worker) as run:
-        wait_until(lambda: len(attempts) == 2 and is_settled(stream, "C"), 15)
-        release.set()
-        assert run.stop() == 0
-    assert lost == [("worker-main", 1)]

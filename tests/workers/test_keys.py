@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 
 import pytest
 from fix_threads import wait_until
-from fix_worker import is_settled, running
+from fix_worker import dead_letters, is_settled, running
 
 from jetstream_sync import JetStream, JetStreamMsg, Stream
 from jetstream_sync.server import NatsServer
@@ -31,10 +31,9 @@ def publish_keys(js: JetStream, stream: Stream, keys: list[str]) -> None:
 
 
 def test_messages_of_one_key_are_handled_one_after_the_other(
-    js: JetStream, stream: Stream, nats_server: NatsServer
+    js: JetStream, stream: Stream, worker: Worker
 ) -> None:
     """No two of a key overlap, also across retries; each starts in order, and other keys run meanwhile."""
-    worker = Worker(nats_server.url)
     lock = threading.Lock()
     clock = itertools.count()
     # For each key: the number of the message, and the order of its first start and its end.
@@ -73,7 +72,7 @@ def test_messages_of_one_key_are_handled_one_after_the_other(
     with running(worker):
         wait_until(lambda: sum(map(len, spans.values())) == count, 30)
         wall = time.monotonic() - start
-        wait_until(lambda: is_settled(stream, "C"))
+        wait_until(lambda: is_settled(stream))
     assert redelivered == []
     assert stream.consumer_info("C").delivered.consumer_seq == count
     for found in spans.values():
@@ -84,11 +83,8 @@ def test_messages_of_one_key_are_handled_one_after_the_other(
     assert wall < sum(durations) / 4 + 0.1 * (len(durations) - count)
 
 
-def test_a_busy_key_does_not_stop_other_keys(
-    js: JetStream, stream: Stream, nats_server: NatsServer
-) -> None:
+def test_a_busy_key_does_not_stop_other_keys(js: JetStream, stream: Stream, worker: Worker) -> None:
     """Messages of a busy key occupy no thread, and their leases are renewed while they wait."""
-    worker = Worker(nats_server.url)
     release = threading.Event()
     seen: list[int] = []
 
@@ -115,7 +111,7 @@ def test_a_busy_key_does_not_stop_other_keys(
         time.sleep(4)  # longer than the lease
         release.set()
         wait_until(lambda: len(seen) == len(keys))
-        wait_until(lambda: is_settled(stream, "C"))
+        wait_until(lambda: is_settled(stream))
     assert seen[len(others) :] == list(range(6))
     info = stream.consumer_info("C")
     assert (info.num_redelivered, info.delivered.consumer_seq) == (0, len(keys))
@@ -129,35 +125,28 @@ def test_a_busy_key_does_not_stop_other_keys(
 def test_a_key_function_that_fails(
     js: JetStream,
     stream: Stream,
-    nats_server: NatsServer,
+    worker: Worker,
     key: Callable[[JetStreamMsg], Hashable],
     error: str,
     good: list[bytes],
 ) -> None:
     """It counts as a failed attempt of its message, and the worker continues."""
-    worker = Worker(nats_server.url, dead_letters="DEAD")
     seen = []
 
-    @worker.handler(stream=stream.name, consumer="C", key=key, retry=QUICK)
-    def handle(data: bytes) -> None:
-        seen.append(data)
+    worker.handler(stream=stream.name, consumer="C", key=key, retry=QUICK)(seen.append)
 
     js.publish(f"{stream.name}.a", b"bad", headers={"No-Key": "k"})
     js.publish(f"{stream.name}.a", b"good", headers={"Key": "k"})
     with running(worker):
-        wait_until(lambda: "DEAD" in js.stream_names())
-        dead = js.get_stream("DEAD")
-        wait_until(lambda: dead.info().state.messages == 2 - len(good))
-        wait_until(lambda: is_settled(stream, "C"))
+        wait_until(lambda: dead_letters(js) == 2 - len(good) and is_settled(stream))
     assert seen == good
-    letter = dead.get_msg(seq=1)
+    letter = js.get_stream("DEAD").get_msg(seq=1)
     assert letter.headers["Dead-Attempts"] == "4"
     assert letter.headers["Dead-Error"] == error
 
 
-def test_retries_in_place(js: JetStream, stream: Stream, nats_server: NatsServer) -> None:
+def test_retries_in_place(js: JetStream, stream: Stream, worker: Worker) -> None:
     """The handler runs again in its slot: one delivery, growing attempts, then a dead letter."""
-    worker = Worker(nats_server.url, dead_letters="DEAD")
     attempts = []
 
     @worker.handler(
@@ -175,18 +164,15 @@ def test_retries_in_place(js: JetStream, stream: Stream, nats_server: NatsServer
     js.publish(f"{stream.name}.a", b"good")
     with running(worker):
         wait_until(lambda: len(attempts) == 4)
-        wait_until(lambda: is_settled(stream, "C"))
+        wait_until(lambda: is_settled(stream))
     assert attempts == [(b"bad", 1), (b"bad", 2), (b"bad", 3), (b"good", 1)]
     assert stream.consumer_info("C").delivered.consumer_seq == 2
     headers = js.get_stream("DEAD").get_msg(seq=1).headers
     assert headers["Dead-Attempts"] == "3"
 
 
-def test_a_stop_interrupts_a_retry_in_place(
-    js: JetStream, stream: Stream, nats_server: NatsServer
-) -> None:
+def test_a_stop_interrupts_a_retry_in_place(js: JetStream, stream: Stream, worker: Worker) -> None:
     """The message is returned at once, and the worker ends cleanly."""
-    worker = Worker(nats_server.url)
     failed = threading.Event()
 
     @worker.handler(

@@ -9,15 +9,11 @@ from fix_threads import wait_until
 from fix_worker import is_settled, running
 
 from jetstream_sync import JetStream, Stream
-from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Worker
 
 
-def test_a_limit_holds_for_several_handlers(
-    js: JetStream, stream: Stream, nats_server: NatsServer
-) -> None:
+def test_a_limit_holds_for_several_handlers(js: JetStream, stream: Stream, worker: Worker) -> None:
     """Handlers with one limit never run more messages at a time, and one without it is not affected."""
-    worker = Worker(nats_server.url)
     worker.limit("smtp", 2)
     lock = threading.Lock()
     running_now = 0
@@ -52,10 +48,9 @@ def test_a_limit_holds_for_several_handlers(
 
 
 def test_a_wait_for_a_limit_keeps_the_lease_and_ends_at_a_stop(
-    js: JetStream, stream: Stream, nats_server: NatsServer
+    js: JetStream, stream: Stream, worker: Worker
 ) -> None:
     """Longer than its lease a message waits without a redelivery; a stop returns it."""
-    worker = Worker(nats_server.url)
     worker.limit("smtp", 1)
     release, begun = threading.Event(), threading.Event()
 
@@ -80,12 +75,11 @@ def test_a_wait_for_a_limit_keeps_the_lease_and_ends_at_a_stop(
         msg.ack()
         release.set()
         assert run.ended() == 0
-    wait_until(lambda: is_settled(stream, "C"))
+    wait_until(lambda: is_settled(stream))
 
 
-def test_a_rate_spaces_the_starts(js: JetStream, stream: Stream, nats_server: NatsServer) -> None:
+def test_a_rate_spaces_the_starts(js: JetStream, stream: Stream, worker: Worker) -> None:
     """Starts of all threads together, and of retries, are never closer than the rate; a stop ends waits."""
-    worker = Worker(nats_server.url)
     starts = []
 
     @worker.handler(
@@ -109,7 +103,7 @@ def test_a_rate_spaces_the_starts(js: JetStream, stream: Stream, nats_server: Na
     began = time.monotonic()
     with running(worker) as run:
         wait_until(lambda: len(starts) == 11)
-        wait_until(lambda: is_settled(stream, "C"))
+        wait_until(lambda: is_settled(stream))
         wait_until(lambda: stream.consumer_info("SLOW").ack_floor.consumer_seq == 1)
         assert run.stop() == 0
     # Eleven starts have ten gaps, and no start comes before its time.
@@ -117,11 +111,8 @@ def test_a_rate_spaces_the_starts(js: JetStream, stream: Stream, nats_server: Na
     assert stream.consumer_info("SLOW").num_ack_pending > 0  # returned, and not handled
 
 
-def test_max_bytes_bounds_what_is_held(
-    js: JetStream, stream: Stream, nats_server: NatsServer
-) -> None:
+def test_max_bytes_bounds_what_is_held(js: JetStream, stream: Stream, worker: Worker) -> None:
     """The held messages fit into max_bytes; a larger one is handled, and only while it is alone."""
-    worker = Worker(nats_server.url)
     gate = threading.Semaphore(0)
     lock = threading.Lock()
     running_now: list[int] = []
@@ -150,7 +141,7 @@ def test_max_bytes_bounds_what_is_held(
         for released in range(len(sizes)):
             wait_until(lambda released=released: running_now and settled() == released)
             gate.release()
-        wait_until(lambda: is_settled(stream, "C"))
+        wait_until(lambda: is_settled(stream))
     # Three fit with their subjects. The one that was released may be settled and not confirmed yet.
     assert max(held) <= 4
     assert len(together) == len(sizes)

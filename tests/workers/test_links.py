@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from fix_faults import FaultProxy, Toward
 from fix_threads import SCALE, wait_until
-from fix_worker import WorkerProgram, is_settled, running
+from fix_worker import WorkerProgram, dead_letters, is_settled, running
 
 import jetstream_sync
 from jetstream_sync import Error, JetStream, Stream
@@ -27,7 +27,6 @@ from jetstream_sync.workers.leases import (
     LeaseTimes,
     lease_clock,
 )
-from jetstream_sync.workers.metrics import Snapshot
 
 RECONNECT = {"reconnect_time_wait": 0.05, "max_reconnect_attempts": -1}
 
@@ -56,13 +55,12 @@ def test_a_settlement_that_is_cut_is_sent_again(
             proxy.cut_after(0, Toward.SERVER, after=answer.encode())
             js.publish(f"{stream.name}.a", b"x")
             wait_until(lambda: proxy.cuts == 1)
-            wait_until(lambda: is_settled(stream, "C"), 20)
+            wait_until(lambda: is_settled(stream), 20)
             assert run.stop() == 0
     runs = 2 if answer == "-NAK" else 1
     assert attempts == list(range(1, runs + 1))
     assert stream.consumer_info("C").delivered.consumer_seq == runs
-    dead = js.get_stream("DEAD").cached_info.state.messages
-    assert dead == (1 if answer == "+TERM" else 0)
+    assert dead_letters(js) == (1 if answer == "+TERM" else 0)
 
 
 def test_a_nak_is_not_repeated_after_its_delay(
@@ -106,7 +104,7 @@ def test_a_nak_is_not_repeated_after_its_delay(
                 time.sleep(1)  # several ticks, in which it would repeat the nak
                 assert run.stop() == 0
                 release.set()
-                wait_until(lambda: is_settled(stream, "C"))
+                wait_until(lambda: is_settled(stream))
     assert second_attempts == [(b"x", 2)]
     assert stream.consumer_info("C").delivered.consumer_seq == 3
 
@@ -132,12 +130,12 @@ def handle():
             wait_until(lambda: proxy.cuts == 1)
             first.signal(signal.SIGKILL)
             first.ended()
-        assert js.get_stream("DEAD").cached_info.state.messages == 1
+        assert dead_letters(js) == 1
         assert stream.consumer_info("C").num_ack_pending == 1
         with WorkerProgram(code, nats_server.url, tmp_path) as second:
-            wait_until(lambda: is_settled(stream, "C"), 15)
+            wait_until(lambda: is_settled(stream), 15)
             assert second.runs == ["run", "run"]
-    assert js.get_stream("DEAD").cached_info.state.messages == 1
+    assert dead_letters(js) == 1
 
 
 def test_the_server_restarts_under_load(fresh_server: NatsServer) -> None:
@@ -153,9 +151,6 @@ def test_the_server_restarts_under_load(fresh_server: NatsServer) -> None:
     def handle(data: bytes) -> None:
         runs[data] += 1
 
-    def health() -> Snapshot:
-        return worker.snapshot()
-
     with jetstream_sync.connect(fresh_server.url, **RECONNECT) as nc:  # type: ignore[arg-type]
         js = nc.jetstream()
         stream = js.create_stream(name="LOAD", subjects=["load"])
@@ -165,13 +160,15 @@ def test_the_server_restarts_under_load(fresh_server: NatsServer) -> None:
                 if number in {100, 300, 500, 700, 900}:
                     wait_until(lambda number=number: len(runs) > number // 2)
                     fresh_server.stop()
-                    wait_until(lambda: "the server is not connected" in health()["not_ready"])
-                    assert health()["not_live"] == []
+                    wait_until(
+                        lambda: "the server is not connected" in worker.snapshot()["not_ready"]
+                    )
+                    assert worker.snapshot()["not_live"] == []
                     fresh_server.start()
                 js.publish("load", b"%d" % number, msg_id=f"{number}", timeout=20)
             wait_until(lambda: len(runs) == count, 20)
-            wait_until(lambda: is_settled(stream, "C"), 20)
-            assert (health()["not_live"], health()["not_ready"]) == ([], [])
+            wait_until(lambda: is_settled(stream), 20)
+            assert (worker.snapshot()["not_live"], worker.snapshot()["not_ready"]) == ([], [])
             assert run.stop() == 0
     # A message is handled twice only if its ack was lost with the server.
     assert sum(runs.values()) <= count + 100
@@ -187,19 +184,12 @@ def test_the_worker_waits_for_its_server_at_the_start(fresh_server: NatsServer) 
     seen = []
     workers = [Worker(url, connection=RECONNECT) for _ in range(2)]
     for worker in workers:
-        worker.handler(stream="ORDERS", consumer="C")(seen_by(seen))
+        worker.handler(stream="ORDERS", consumer="C")(seen.append)
     with running(workers[0]) as run:
         assert run.stop() == 0
     with running(workers[1]):
         fresh_server.restart()
         wait_until(lambda: seen == [b"x"], 20)
-
-
-def seen_by(seen: list[bytes]):
-    def handle(data: bytes) -> None:
-        seen.append(data)
-
-    return handle
 
 
 def test_a_worker_without_jetstream_or_permission_ends(caplog: pytest.LogCaptureFixture) -> None:
@@ -217,6 +207,7 @@ authorization { users: [
         for wrong, text in (
             ({"user": "few", "password": "p"}, "CONSUMER.CREATE"),
             ({"user": "none", "password": "p"}, "Authorization Violation"),
+            ({"user": "none", "retry_on_failed_connect": False}, "Authorization Violation"),
         ):
             worker = Worker(server.url, connection={**RECONNECT, **wrong})
             worker.handler(stream="ORDERS", consumer="C")(print)
@@ -257,29 +248,26 @@ authorization {{ users: [
         few = {"user": "few", "password": "p"}
         worker = Worker(server.url, connection={**RECONNECT, **few})
         seen: list[bytes] = []
-        worker.handler(stream="ORDERS", consumer="C")(seen_by(seen))
-
-        def state() -> Snapshot:
-            return worker.snapshot()
+        worker.handler(stream="ORDERS", consumer="C")(seen.append)
 
         with running(worker) as run:
             js.publish("orders", b"before")
             wait_until(lambda: seen == [b"before"])
-            wait_until(lambda: state()["not_ready"] == [])
+            wait_until(lambda: worker.snapshot()["not_ready"] == [])
             reload('"$JS.API.CONSUMER.MSG.NEXT.>"')
             wait_until(lambda: "Reloaded server configuration" in server.log())
             for number in range(2):  # the open request receives them, and the next one is refused
                 publish_until_stored(js, "orders", number)
-            wait_until(lambda: "cannot pull" in "".join(state()["not_ready"]), 20)
+            wait_until(lambda: "cannot pull" in "".join(worker.snapshot()["not_ready"]), 20)
             end = time.monotonic() + 2
             while time.monotonic() < end:  # also while it tries again
-                assert "cannot pull" in "".join(state()["not_ready"])
-                assert state()["not_live"] == []
+                assert "cannot pull" in "".join(worker.snapshot()["not_ready"])
+                assert worker.snapshot()["not_live"] == []
                 time.sleep(0.02)
             publish_until_stored(js, "orders", 2)
             reload('"none"')
             wait_until(lambda: seen == [b"before", b"0", b"1", b"2"], 40)
-            wait_until(lambda: state()["not_ready"] == [])
+            wait_until(lambda: worker.snapshot()["not_ready"] == [])
             assert run.stop() == 0
         errors = [each for each in caplog.records if "cannot pull" in each.getMessage()]
         assert [each.levelname for each in errors] == ["ERROR"]
@@ -308,9 +296,8 @@ def test_the_leader_of_the_consumer_moves_under_load(cluster: NatsCluster) -> No
                         nc.request(f"$JS.API.{what}", timeout=5 * SCALE)
                 publish_until_stored(js, "load", number)
             wait_until(lambda: len(runs) == count, 40)
-            wait_until(lambda: is_settled(stream, "C"), 40)
-            snapshot = worker.snapshot()
-            assert snapshot["not_live"] == []
+            wait_until(lambda: is_settled(stream), 40)
+            assert worker.snapshot()["not_live"] == []
             assert run.stop() == 0
     assert sum(runs.values()) <= count + 60
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,7 +65,7 @@ def test_every_record_in_a_handler_names_the_message(
     headers = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
     seq = js.publish(f"{stream.name}.a", b"secret payload", headers=headers).seq
     with running(worker) as run:
-        wait_until(lambda: is_settled(stream, "C"))
+        wait_until(lambda: is_settled(stream))
         assert run.stop() == 0
     found = lines(output)
     context = {"handler": "handle", "stream": stream.name, "consumer": "C", "trace_id": TRACE}
@@ -89,12 +88,11 @@ def test_every_record_in_a_handler_names_the_message(
 
 
 def test_outcomes_are_logged_on_request(
-    js: JetStream, stream: Stream, nats_server: NatsServer, output: io.StringIO
+    js: JetStream, stream: Stream, worker: Worker, output: io.StringIO
 ) -> None:
     """There is one record for each message if the level of its logger is set, and none otherwise."""
     level = outcome_log.logger.level
     outcome_log.setLevel(logging.WARNING)  # another test may have changed it
-    worker = Worker(nats_server.url)
     worker.handler(stream=stream.name, consumer="C")(bytes)
     settled: list[WorkerEvent] = []
     worker.on("success")(settled.append)
@@ -116,7 +114,7 @@ def test_outcomes_are_logged_on_request(
 def test_a_log_handler_that_raises_changes_nothing(
     js: JetStream,
     stream: Stream,
-    nats_server: NatsServer,
+    worker: Worker,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -127,7 +125,6 @@ def test_a_log_handler_that_raises_changes_nothing(
         def emit(self, _record: logging.LogRecord) -> None:
             raise RuntimeError("the log server is away")
 
-    worker = Worker(nats_server.url, dead_letters="DEAD")
     runs = []
 
     @worker.handler(stream=stream.name, consumer="C", retry=FAST)
@@ -141,7 +138,7 @@ def test_a_log_handler_that_raises_changes_nothing(
     try:
         js.publish(f"{stream.name}.a", b"1")
         with running(worker) as run:
-            wait_until(lambda: "DEAD" in js.stream_names() and is_settled(stream, "C"))
+            wait_until(lambda: "DEAD" in js.stream_names() and is_settled(stream))
             assert run.stop() == 0
     finally:
         logger.removeHandler(broken)
@@ -166,8 +163,7 @@ def test_the_command_logs_as_json(
         for _ in range(3):
             js.publish(f"{stream.name}.a", b"x")
         wait_until(lambda: program.output.count(": ack") == 3)
-        program.signal(signal.SIGTERM)
-        assert program.ended() == 0
+        program.stop()
         records = [json.loads(line) for line in program.output.splitlines()]
     outcomes = [each for each in records if each["logger"].endswith("outcomes")]
     assert [(each["handler"], each["consumer"]) for each in outcomes] == 3 * [("bytes", "C")]

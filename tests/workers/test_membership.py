@@ -135,8 +135,7 @@ def test_the_partitions_of_a_killed_process_go_to_others(
         killed.wait_runs(50)
         killed.signal(signal.SIGKILL)
         with running(handled.worker(nats_server, stream, "survivor")):
-            stopped.signal(signal.SIGTERM)
-            assert stopped.ended() == 0
+            stopped.stop()
             wait_until(
                 lambda: js.get_stream(group.consumer_stream_name).info().state.messages == 0, 60
             )
@@ -154,12 +153,11 @@ def test_the_partitions_of_a_killed_process_go_to_others(
 
 
 def test_ids_and_dead_letters_name_the_group(
-    js: JetStream, stream: Stream, group: ElasticConsumerGroup, nats_server: NatsServer
+    js: JetStream, stream: Stream, group: ElasticConsumerGroup, worker: Worker
 ) -> None:
     """The id of a message and its dead letter do not depend on the member that has received it."""
     ids: list[str] = []
     letters, stored_in = DeadLetters(js), group.consumer_stream_name
-    worker = Worker(nats_server.url, dead_letters="DEAD")
 
     @worker.handler(stream=stream.name, group="group", reject_on=(ValueError,))
     def handle(ctx: Context) -> None:

@@ -79,6 +79,13 @@ def endpoint() -> Monitored:
     return Monitored()
 
 
+@pytest.fixture
+def worker(nats_server: NatsServer, endpoint: Monitored, monkeypatch: pytest.MonkeyPatch) -> Worker:
+    """A worker with that endpoint, which often asks the server for its consumers."""
+    monkeypatch.setattr(run_module, "_SAMPLE_S", 0.1)
+    return Worker(nats_server.url, dead_letters="DEAD", http=endpoint.address)
+
+
 def test_health_follows_the_server_and_the_life_of_the_worker(
     js: JetStream, stream: Stream, nats_server: NatsServer, endpoint: Monitored
 ) -> None:
@@ -114,10 +121,9 @@ def test_health_follows_the_server_and_the_life_of_the_worker(
 
 
 def test_a_worker_with_no_free_thread_is_not_alive(
-    js: JetStream, stream: Stream, nats_server: NatsServer, endpoint: Monitored
+    js: JetStream, stream: Stream, worker: Worker, endpoint: Monitored
 ) -> None:
     """When all threads of a handler exceed the timeout, /livez fails; one thread less is fine."""
-    worker = Worker(nats_server.url, http=endpoint.address)
     release = threading.Event()
 
     @worker.handler(stream=stream.name, consumer="C", concurrency=2, timeout=0.1)
@@ -148,12 +154,11 @@ def worker_counts(endpoint: Monitored, handler: str) -> dict[str, int]:
 def test_a_worker_whose_leases_are_not_renewed_is_not_alive(
     js: JetStream,
     stream: Stream,
-    nats_server: NatsServer,
+    worker: Worker,
     endpoint: Monitored,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """When the thread that renews leases has ended, /livez says so, and the worker stops."""
-    worker = Worker(nats_server.url, http=endpoint.address)
     release, broken = threading.Event(), threading.Event()
     tick = LeaseKeeper.tick
 
@@ -181,14 +186,11 @@ def test_a_worker_whose_leases_are_not_renewed_is_not_alive(
 
 def test_a_changed_consumer_is_reported(
     stream: Stream,
-    nats_server: NatsServer,
+    worker: Worker,
     endpoint: Monitored,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """An operator changes what the handler needs: not ready, an error, a metric, until it is undone."""
-    monkeypatch.setattr(run_module, "_SAMPLE_S", 0.1)
-    worker = Worker(nats_server.url, http=endpoint.address)
     subject = f"{stream.name}.a"
     worker.handler(stream=stream.name, consumer="C", filter_subject=subject)(print)
     changed: list[dict[str, Any]] = [
@@ -217,15 +219,12 @@ def test_a_changed_consumer_is_reported(
 @pytest.mark.server(">=2.11")
 def test_a_paused_consumer_is_reported(
     stream: Stream,
-    nats_server: NatsServer,
+    worker: Worker,
     endpoint: Monitored,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The worker is not ready until the consumer is resumed; the error is logged once."""
     until = datetime.now(timezone.utc) + timedelta(hours=1)
-    monkeypatch.setattr(run_module, "_SAMPLE_S", 0.1)
-    worker = Worker(nats_server.url, http=endpoint.address)
     worker.handler(stream=stream.name, consumer="C")(print)
     stream.create_consumer(durable_name="C")
     stream.pause_consumer("C", until)
@@ -245,13 +244,10 @@ def test_a_paused_consumer_is_reported(
 def test_the_metrics_count_what_was_handled(
     js: JetStream,
     stream: Stream,
-    nats_server: NatsServer,
+    worker: Worker,
     endpoint: Monitored,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each message has one outcome; the text is valid, and a registry of the user has the same."""
-    monkeypatch.setattr(run_module, "_SAMPLE_S", 0.1)
-    worker = Worker(nats_server.url, dead_letters="DEAD", http=endpoint.address)
 
     @worker.handler(stream=stream.name, consumer="C", retry=FAST, decode="text")
     def handle(what: str, ctx: Context) -> None:
@@ -268,9 +264,7 @@ def test_the_metrics_count_what_was_handled(
     registry.register(WorkerCollector(worker))
     assert samples(generate_latest(registry).decode()) == {}
     with running(worker):
-        wait_until(
-            lambda: is_settled(stream, "C") and endpoint.metrics().get("messages_total ack") == 5
-        )
+        wait_until(lambda: is_settled(stream) and endpoint.metrics().get("messages_total ack") == 5)
         wait_until(lambda: endpoint.metrics().get("consumer_pending") == 0)
         found = endpoint.metrics()
         assert found.keys() == samples(generate_latest(registry).decode()).keys()
@@ -287,10 +281,9 @@ def test_the_metrics_count_what_was_handled(
 
 
 def test_one_late_batch_leaves_the_other_threads_alive(
-    js: JetStream, stream: Stream, nats_server: NatsServer
+    js: JetStream, stream: Stream, worker: Worker
 ) -> None:
     """A batch that exceeds its timeout occupies one thread, however many messages it has."""
-    worker = Worker(nats_server.url)
     release = threading.Event()
 
     @worker.batch(
@@ -317,11 +310,10 @@ def counted(worker: Worker) -> Counter[str]:
 
 
 def test_good_messages_pass_those_that_wait_for_their_retry(
-    js: JetStream, stream: Stream, nats_server: NatsServer, endpoint: Monitored
+    js: JetStream, stream: Stream, worker: Worker, endpoint: Monitored
 ) -> None:
     """Fifty failed messages wait for their retry, as a metric tells, and fifty good ones are handled."""
     stream.create_consumer(durable_name="C", max_ack_pending=64, max_deliver=-1)
-    worker = Worker(nats_server.url, http=endpoint.address)
     good = []
 
     @worker.handler(stream=stream.name, consumer="C", retry=Backoff(first=30), decode="text")
@@ -339,15 +331,12 @@ def test_good_messages_pass_those_that_wait_for_their_retry(
 
 
 def test_garbage_and_slow_clients_disturb_nothing(
-    js: JetStream, stream: Stream, nats_server: NatsServer, endpoint: Monitored
+    js: JetStream, stream: Stream, worker: Worker, endpoint: Monitored
 ) -> None:
     """Clients that send nothing, or no HTTP, delay no health check and stop no worker."""
-    worker = Worker(nats_server.url, http=endpoint.address)
     seen = []
 
-    @worker.handler(stream=stream.name, consumer="C")
-    def handle(data: bytes) -> None:
-        seen.append(data)
+    worker.handler(stream=stream.name, consumer="C")(seen.append)
 
     with running(worker) as run:
         wait_until(lambda: endpoint.status("/readyz") == 200)
@@ -395,14 +384,13 @@ def test_a_port_that_is_in_use_keeps_the_worker_from_starting(
 
 def test_systemd_is_told_about_the_worker(
     stream: Stream,
-    nats_server: NatsServer,
+    worker: Worker,
     systemd: socket.socket,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The worker reports when it is ready and when it stops, and resets the watchdog in between."""
     monkeypatch.setenv("WATCHDOG_USEC", "1000000")
     monkeypatch.delenv("WATCHDOG_PID", raising=False)
-    worker = Worker(nats_server.url)
     worker.handler(stream=stream.name, consumer="C")(print)
     states = []
     with running(worker) as run:
@@ -454,5 +442,4 @@ def handle(data):
         assert len(json.loads(endpoint.get("/livez?verbose")[1])["processes"]) == 3
         (tmp_path / "finish").touch()
         wait_until(lambda: endpoint.status("/livez") == 200)
-        program.signal(signal.SIGTERM)
-        assert program.ended() == 0
+        program.stop()

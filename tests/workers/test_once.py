@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 from fix_faults import FaultProxy, Toward
 from fix_threads import wait_until
-from fix_worker import WorkerProgram, is_settled, running
+from fix_worker import FAST, WorkerProgram, is_settled, running
 
 from jetstream_sync import BucketNotFoundError, InvalidOptionError, JetStream, Stream
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff, Context, Worker
 
-FAST = Backoff(first=0.1, factor=1.0, maximum=0.1, jitter=0.0, attempts=3)
 POSIX = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX signals")
 
 
@@ -26,12 +25,9 @@ def states(js: JetStream) -> list[bytes]:
     return [entry.value for entry in bucket.get_many(bucket.keys()).values()]
 
 
-def test_a_handled_message_is_recorded(
-    js: JetStream, stream: Stream, nats_server: NatsServer
-) -> None:
+def test_a_handled_message_is_recorded(js: JetStream, stream: Stream, worker: Worker) -> None:
     """A failed run is no effect: the next one has no doubt. The bucket says what has succeeded."""
     runs = []
-    worker = Worker(nats_server.url)
 
     @worker.handler(stream=stream.name, consumer="C", retry=FAST, once="ONCE")
     def handle(ctx: Context) -> None:
@@ -42,7 +38,7 @@ def test_a_handled_message_is_recorded(
     js.publish(f"{stream.name}.a", b"x")
     assert "bucket 'ONCE' does not exist" in "".join(worker.check().warnings)
     with running(worker):
-        wait_until(lambda: is_settled(stream, "C"))
+        wait_until(lambda: is_settled(stream))
     assert runs == [(attempt, False, [b"running"]) for attempt in (1, 2, 3)]
     assert states(js) == [b"done"]
     assert js.key_value("ONCE").status().ttl is not None
@@ -70,7 +66,7 @@ def handle(ctx: Context):
             assert first.ended() == -signal.SIGKILL
     assert stream.consumer_info("C").num_ack_pending == 1
     with WorkerProgram(code, nats_server.url, tmp_path) as second:
-        wait_until(lambda: is_settled(stream, "C"), 10)
+        wait_until(lambda: is_settled(stream), 10)
         assert second.runs == ["1 False"]
         second.wait_for("is done already")
     assert stream.consumer_info("C").delivered.consumer_seq == 2
@@ -99,19 +95,18 @@ def handle(ctx: Context):
         js.publish(f"{stream.name}.a", b"x")
         assert first.ended() == -signal.SIGKILL
     with WorkerProgram(code, nats_server.url, tmp_path) as second:
-        wait_until(lambda: is_settled(stream, "C"), 10)
+        wait_until(lambda: is_settled(stream), 10)
         assert second.runs == ["1 False", "2 True", "3 True"]
     assert states(js) == [b"done"]
 
 
 def test_a_handler_that_lost_its_lease_is_not_run_a_second_time(
-    js: JetStream, stream: Stream, nats_server: NatsServer
+    js: JetStream, stream: Stream, worker: Worker
 ) -> None:
     """While the handler still runs in this process, a redelivered message waits."""
     release = threading.Event()
     runs = []
     retry = Backoff(first=0.1, factor=1.0, jitter=0.0, attempts=100)
-    worker = Worker(nats_server.url)
 
     @worker.handler(
         stream=stream.name,
@@ -136,7 +131,7 @@ def test_a_handler_that_lost_its_lease_is_not_run_a_second_time(
             10,
         )
         release.set()
-        wait_until(lambda: is_settled(stream, "C"))
+        wait_until(lambda: is_settled(stream))
     assert runs == [1]
 
 
@@ -161,7 +156,7 @@ def test_a_bucket_that_is_away_fails_the_attempt(
         wait_until(lambda: stream.consumer_info("C").delivered.consumer_seq > 1)
         assert runs == []
         js.create_key_value(bucket="ONCE")
-        wait_until(lambda: is_settled(stream, "C"))
+        wait_until(lambda: is_settled(stream))
     assert runs == [False]
     strict = Worker(nats_server.url, ensure="none")
     strict.handler(stream=stream.name, consumer="C", once="NONE")(print)

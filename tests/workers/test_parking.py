@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fix_threads import wait_until
-from fix_worker import is_settled, running
+from fix_worker import dead_letters, is_settled, running
 
 from jetstream_sync import InvalidOptionError, JetStream, RetentionPolicy, Stream
 from jetstream_sync.server import NatsServer
@@ -25,13 +25,10 @@ def tasks(js: JetStream) -> Stream:
 
 
 @pytest.mark.server(">=2.12")
-def test_a_long_delay_is_spent_in_the_stream(
-    js: JetStream, tasks: Stream, nats_server: NatsServer
-) -> None:
+def test_a_long_delay_is_spent_in_the_stream(js: JetStream, tasks: Stream, worker: Worker) -> None:
     """Other messages go on with a single place; attempts, id and headers continue."""
     runs: list[tuple[bytes, int, str, str]] = []
     tasks.create_consumer(durable_name="C", filter_subject="tasks.>", max_ack_pending=1)
-    worker = Worker(nats_server.url, dead_letters="DEAD")
 
     @worker.handler(
         stream="TASKS", consumer="C", filter_subject="tasks.>", retry=SLOW, park_after=1
@@ -56,11 +53,8 @@ def test_a_long_delay_is_spent_in_the_stream(
             (b"short", 1),
             (b"short", 2),
         ]
-        assert "DEAD" not in js.stream_names() or not js.get_stream("DEAD").info().state.messages
-        wait_until(
-            lambda: "DEAD" in js.stream_names() and js.get_stream("DEAD").info().state.messages == 1
-        )
-        wait_until(lambda: is_settled(tasks, "C"))
+        assert dead_letters(js) == 0
+        wait_until(lambda: dead_letters(js) == 1 and is_settled(tasks))
     bad = [run for run in runs if run[0] == b"bad"]
     assert [attempt for _, attempt, _, _ in bad] == [1, 2, 3]
     assert len({(name, tenant) for _, _, name, tenant in bad}) == 1
@@ -73,11 +67,10 @@ def test_a_long_delay_is_spent_in_the_stream(
 
 @pytest.mark.server(">=2.12")
 def test_a_message_that_cannot_be_parked_waits_in_the_consumer(
-    js: JetStream, tasks: Stream, nats_server: NatsServer, caplog: pytest.LogCaptureFixture
+    js: JetStream, tasks: Stream, worker: Worker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If the stream refuses the schedule, the message is delivered again after its delay."""
     attempts: list[int] = []
-    worker = Worker(nats_server.url)
 
     @worker.handler(
         stream="TASKS", consumer="C", filter_subject="tasks.>", retry=SLOW, park_after=1
@@ -95,7 +88,7 @@ def test_a_message_that_cannot_be_parked_waits_in_the_consumer(
 
     js.publish("tasks.a")
     with running(worker):
-        wait_until(lambda: len(attempts) == 2 and is_settled(tasks, "C"), 10)
+        wait_until(lambda: len(attempts) == 2 and is_settled(tasks), 10)
     assert attempts == [1, 2]
     assert "is not parked" in caplog.text
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from pathlib import Path
 
 import pytest
 from fix_apps import Program
 from fix_threads import wait_until, within
-from fix_worker import WorkerProgram, exists, is_settled
+from fix_worker import WorkerProgram, dead_letters, exists, is_settled
 
 from jetstream_sync import InvalidOptionError, JetStream, Stream
 from jetstream_sync.server import NatsServer
@@ -56,8 +55,8 @@ import faulthandler, re
 worker = Worker(dead_letters="DEAD")
 
 @worker.handler(
-    stream={stream.name!r}, consumer="C", filter_subject="{stream.name}.in", concurrency=6,
-    pool="processes", ack_wait=3, decode="text", retry=Backoff(first=0.1, attempts=1),
+    stream={stream.name!r}, consumer="C", concurrency=6, pool="processes", ack_wait=3, decode="text",
+    retry=Backoff(first=0.1, attempts=1),
 )
 def handle(data, ctx: Context):
     record(f"{{os.getpid()}} {{data}} {{ctx.attempt}}")
@@ -76,13 +75,11 @@ def handle(data, ctx: Context):
     with WorkerProgram(code, nats_server.url, tmp_path) as worker:
         worker.wait_runs(6)
         with within(5):
-            wait_until(lambda: "DEAD" in js.stream_names())
-            wait_until(lambda: js.get_stream("DEAD").info().state.messages == 3)
+            wait_until(lambda: dead_letters(js) == 3)
         publish(js, stream, "exit")
-        wait_until(lambda: is_settled(stream, "C"), 20)
+        wait_until(lambda: is_settled(stream), 20)
         pids = [int(line.split()[0]) for line in worker.runs]
-        worker.signal(signal.SIGTERM)
-        assert worker.ended() == 0
+        worker.stop()
         assert not any(exists(pid) for pid in pids)
         assert worker.output.count("(most recent call first)") >= 2  # where the two hang
         assert sorted(line.split()[1] for line in worker.runs) == sorted(
@@ -95,34 +92,6 @@ def handle(data, ctx: Context):
     assert dead_letter(js, b"exit")["Dead-Reason"].endswith("ended with exit status 7")
     for payload in (b"loop", b"lock"):
         assert dead_letter(js, payload)["Dead-Error"] == "HandlerTimeoutError"
-
-
-def test_a_message_that_kills_its_process_becomes_a_dead_letter(
-    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
-) -> None:
-    """Each attempt ends with its process; after the last one there is one dead letter."""
-    code = f"""
-worker = Worker(dead_letters="DEAD")
-
-@worker.handler(
-    stream={stream.name!r}, consumer="C", filter_subject="{stream.name}.in", ack_wait=60,
-    pool="processes", retry=Backoff(first=0.1, factor=1, attempts=3),
-)
-def handle(ctx: Context):
-    record(f"{{os.getpid()}} {{ctx.attempt}}")
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    publish(js, stream, "1")
-    with WorkerProgram(code, nats_server.url, tmp_path) as worker:
-        worker.wait_runs(3)
-        wait_until(lambda: is_settled(stream, "C"))
-        pids, attempts = zip(*(line.split() for line in worker.runs), strict=True)
-    assert len(set(pids)) == 3
-    assert attempts == ("1", "2", "3")
-    assert js.get_stream("DEAD").info().state.messages == 1
-    letter = dead_letter(js, b"1")
-    assert (letter["Dead-Attempts"], letter["Dead-Error"]) == ("3", "WorkerCrashedError")
-    assert letter["Dead-Reason"].endswith("signal SIGKILL")
 
 
 def test_a_context_works_in_a_process(
@@ -176,7 +145,7 @@ def handle(data, ctx):
     with WorkerProgram(code, nats_server.url, tmp_path) as worker:
         worker.wait_for("forwarded")
         wait_until(lambda: worker.runs and worker.runs[-1] == "after" and len(worker.runs) > 20)
-        wait_until(lambda: is_settled(stream, "C"))
+        wait_until(lambda: is_settled(stream))
         runs = worker.runs
         assert "INFO forwarded" in worker.output
         assert "in handle\n" in worker.output  # the traceback of the process
@@ -215,9 +184,8 @@ class Unpicklable(Refused):
 worker = Worker(dead_letters="DEAD")
 
 @worker.handler(
-    stream={stream.name!r}, consumer="C", filter_subject="{stream.name}.in", pool="processes",
+    stream={stream.name!r}, consumer="C", pool="processes", decode="json",
     retry=Backoff(first=0.1, factor=1, attempts=2), reject_on=[Refused], retry_on=[OSError],
-    decode="json",
 )
 def handle(name, ctx):
     record(f"{{name}} {{ctx.attempt}}")
@@ -233,8 +201,7 @@ def handle(name, ctx):
     names = ("refused", "unpicklable", "local", "reject", "retry", "value", "exit", "bad")
     publish(js, stream, *(f'"{name}"' if name != "bad" else "{" for name in names))
     with WorkerProgram(code, nats_server.url, tmp_path) as worker:
-        wait_until(lambda: "DEAD" in js.stream_names())
-        wait_until(lambda: js.get_stream("DEAD").info().state.messages == 8, 20)
+        wait_until(lambda: dead_letters(js) == 8, 20)
         assert sorted(worker.runs) == sorted(
             [f"{name} 1" for name in names if name != "bad"] + ["local 2", "retry 2"]
         )
@@ -258,10 +225,7 @@ def test_ctrl_c_lets_handlers_in_processes_finish(
     code = f"""
 worker = Worker(drain_timeout=60)
 
-@worker.handler(
-    stream={stream.name!r}, consumer="C", filter_subject="{stream.name}.in", pool="processes",
-    ack_wait=60,
-)
+@worker.handler(stream={stream.name!r}, consumer="C", pool="processes", ack_wait=60)
 def handle():
     record(os.getpid())
     while not os.path.exists("finish"):
@@ -274,7 +238,7 @@ def handle():
         worker.wait_for("is stopping")
         (tmp_path / "finish").touch()
         assert worker.ended() == 0
-    assert is_settled(stream, "C")
+    assert is_settled(stream)
     (tmp_path / "finish").unlink()
     publish(js, stream, "2")
     with WorkerProgram(code, nats_server.url, tmp_path) as worker:
@@ -295,10 +259,7 @@ def test_processes_end_with_their_worker(
 import re
 worker = Worker()
 
-@worker.handler(
-    stream={stream.name!r}, consumer="C", filter_subject="{stream.name}.in", pool="processes",
-    concurrency=3,
-)
+@worker.handler(stream={stream.name!r}, consumer="C", pool="processes", concurrency=3)
 def handle(data):
     record(os.getpid())
     if data == b"lock":
@@ -371,9 +332,7 @@ class ProjectWorker(Worker):
 
 worker = ProjectWorker()
 
-@worker.handler(
-    stream={stream.name!r}, consumer="C", filter_subject="{stream.name}.in", pool="processes"
-)
+@worker.handler(stream={stream.name!r}, consumer="C", pool="processes")
 def handle():
     record(ready_at_import)
 """
@@ -403,8 +362,7 @@ if __name__ == "__main__":
 """)
     with Program(["app.py"], nats_server.url, tmp_path) as program:
         program.wait_for("importing")
-        program.signal(signal.SIGTERM)
-        assert program.ended() == 0
+        program.stop()
         assert "is stopping" in program.output
         assert "is ready" not in program.output
 
@@ -427,7 +385,6 @@ def handle(data):
     publish(js, stream, "1")
     with WorkerProgram(code, nats_server.url, tmp_path) as worker:
         assert worker.wait_runs(1) == ["1"]
-        wait_until(lambda: is_settled(stream, "C"))
-        worker.signal(signal.SIGTERM)
-        assert worker.ended() == 0
+        wait_until(lambda: is_settled(stream))
+        worker.stop()
         assert "ended with signal SIGKILL, another one is started" in worker.output

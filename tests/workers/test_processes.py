@@ -46,9 +46,8 @@ def handle(data):
             assert first.process.poll() is None
             (tmp_path / "finish").touch()
             assert first.ended() == 0
-            wait_until(lambda: is_settled(stream, "C"))
-            second.signal(signal.SIGTERM)
-            assert second.ended() == 0
+            wait_until(lambda: is_settled(stream))
+            second.stop()
             runs = second.runs
     assert sorted(line.split()[2] for line in runs if "ends" in line) == ["0", "1", "2", "3"]
     assert len(runs) == 8
@@ -80,7 +79,7 @@ def handle(ctx: Context):
             assert first.ended() == 1
     with WorkerProgram(code, nats_server.url, tmp_path) as second:
         assert second.wait_runs(2, 10) == ["attempt 1", "attempt 2"]
-        wait_until(lambda: is_settled(stream, "C"))
+        wait_until(lambda: is_settled(stream))
 
 
 def test_a_message_that_kills_its_worker_becomes_a_dead_letter(
@@ -148,10 +147,9 @@ def handle(ctx: Context):
             first.signal(signal.SIGCONT)
             first.wait_for("failed after its lease was lost")
             # A nak or in_progress of the first worker would change this delivery.
-            first.signal(signal.SIGTERM)
-            assert first.ended() == 0
+            first.stop()
             (tmp_path / "finish").touch()
-            wait_until(lambda: is_settled(stream, "C"))
+            wait_until(lambda: is_settled(stream))
             assert second.runs == ["begin 1", "begin 2", "lost", "done"]
     assert stream.consumer_info("C").delivered.consumer_seq == 2
 
@@ -190,12 +188,11 @@ def handle(data, ctx: Context):
         wait_until(lambda: worker.output.count("is lost") == 2, 20)
         proxy.accept()
         worker.wait_runs(4, 15)
-        wait_until(lambda: is_settled(stream, "C"))
+        wait_until(lambda: is_settled(stream))
         (tmp_path / "back").touch()
         worker.wait_runs(6)
         worker.wait_for("failed after its lease was lost")
-        worker.signal(signal.SIGTERM)
-        assert worker.ended() == 0
+        worker.stop()
         assert worker.runs == 2 * ["1 begin"] + 2 * ["2 begin"] + 2 * ["lost: True"]
     # What was sent to the reply subjects of the first deliveries, "...<delivered>.<stream seq>...".
     sent = [line for line in trace.read_text().splitlines() if line.startswith(">")]

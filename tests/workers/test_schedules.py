@@ -33,9 +33,7 @@ def make_worker(server: NatsServer, done: list[bytes], name: str = "shop", **opt
     """Return a worker that records the payloads of its jobs."""
     worker = Worker(server.url, name=name, **options)
 
-    @worker.handler(stream="JOBS", consumer=f"C-{name}", filter_subject="jobs.>")
-    def handle(data: bytes) -> None:
-        done.append(data)
+    worker.handler(stream="JOBS", consumer=f"C-{name}", filter_subject="jobs.>")(done.append)
 
     return worker
 

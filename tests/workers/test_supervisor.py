@@ -65,11 +65,7 @@ def connections(server: NatsServer) -> Counter[str]:
 
 
 def test_processes_are_replaced_without_a_loss(monitored: NatsServer, tmp_path: Path) -> None:
-    """
-    Each process has a connection, the supervisor none; SIGHUP brings new code, and no message twice.
-
-    When the supervisor is killed, the processes finish their handlers and end.
-    """
+    """Each process has a connection, the supervisor none; SIGHUP brings new code, and no message twice."""
     slow = "time.sleep(0.02)"
     with jetstream_sync.connect(monitored.url, name="test") as nc:
         js = nc.jetstream()
@@ -90,12 +86,9 @@ def test_processes_are_replaced_without_a_loss(monitored: NatsServer, tmp_path: 
             assert Counter(line.split()[2] for line in runs) == Counter(map(str, range(310)))
             assert all(line.startswith("new") for line in runs[300:])
             assert connections(monitored) == {"test": 1, "shop": 3}
-            wait_until(lambda: is_settled(stream, "C"))
-
+            wait_until(lambda: is_settled(stream))
             program.process.kill()
             wait_until(lambda: connections(monitored) == {"test": 1}, 20)
-            wait_until(lambda: not any(exists(pid) for pid in pids(runs)), 20)
-            assert program.output.count("has stopped with status 0") == 6
 
 
 def test_a_killed_supervisor_ends_its_processes_after_their_handlers(
@@ -114,7 +107,7 @@ def test_a_killed_supervisor_ends_its_processes_after_their_handlers(
         assert exists(child)
         (tmp_path / "finish").touch()
         wait_until(lambda: "has stopped with status 0" in program.output)
-        wait_until(lambda: is_settled(stream, "C"))
+        wait_until(lambda: is_settled(stream))
     assert stream.consumer_info("C").delivered.consumer_seq == 1
 
 
@@ -140,7 +133,7 @@ def test_a_signal_to_all_processes_stops_each_once(
                 (tmp_path / "finish").touch()
                 assert program.ended() == 0
                 (tmp_path / "finish").unlink()
-                assert is_settled(stream, "C")
+                assert is_settled(stream)
     assert stream.consumer_info("C").num_ack_pending + stream.consumer_info("C").num_pending == 1
 
 
@@ -171,7 +164,7 @@ def test_a_process_is_replaced_at_its_limits(
         assert "MemoryError in a handler" in program.output
         runs = program.wait_runs(32)
         assert len(pids(runs)) >= 4  # the fifth one may have been too late for a message
-        wait_until(lambda: is_settled(stream, "C"))
+        wait_until(lambda: is_settled(stream))
     assert Counter(line.split()[2] for line in runs) == Counter([*map(str, range(31)), "30"])
 
 
@@ -226,7 +219,7 @@ def test_the_first_process_of_a_container_stops(
     command = ["-c", AS_FIRST_PROCESS, "-m", "jetstream_sync.workers", "app:worker", *options]
     with Program(command, nats_server.url, tmp_path) as program:
         program.wait_for("old ")
-        wait_until(lambda: is_settled(stream, "C"))
+        wait_until(lambda: is_settled(stream))
         (first,) = children(program.process.pid)
         if options:
             wait_until(lambda: len(children(first)) == 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -233,8 +232,7 @@ def square(number: int, ctx: Context) -> list:
     call = square.delay(7)
     with WorkerProgram(code, nats_server.url, tmp_path) as program:
         number, pid, attempt = call.get(20 * SCALE)
-        program.signal(signal.SIGTERM)
-        assert program.ended() == 0
+        program.stop()
     assert (number, attempt) == (49, 1)
     assert pid != program.process.pid
 
@@ -265,8 +263,7 @@ def square():
             assert (call.status, reason in caught.value.traceback) == ("FAILED", True)
         wait_until(lambda: js.get_stream("TASKS").info().state.messages == 0)
         assert js.get_stream("DEAD").info().state.messages == 2
-        program.signal(signal.SIGTERM)
-        assert program.ended() == 0
+        program.stop()
 
 
 def square_elsewhere(number: int) -> None:

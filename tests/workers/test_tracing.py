@@ -70,10 +70,9 @@ def ids(context: trace.SpanContext | None) -> tuple[int, int]:
 
 
 def test_a_trace_spans_workers_and_dead_letters(
-    js: JetStream, stream: Stream, nats_server: NatsServer, spans: InMemorySpanExporter, jsm: Jsm
+    js: JetStream, stream: Stream, worker: Worker, spans: InMemorySpanExporter, jsm: Jsm
 ) -> None:
     """From the producer through two workers and a requeued dead letter, each span refers to the one before."""
-    worker = Worker(nats_server.url, dead_letters="DEAD")
     heal = []
 
     @worker.handler(stream=stream.name, consumer="A", filter_subject=f"{stream.name}.in")
@@ -179,7 +178,7 @@ def test_the_span_of_a_batch_refers_to_all_publishers(
     propagate.inject(headers, trace.set_span_in_context(trace.NonRecordingSpan(second)))
     js.publish(f"{stream.name}.a", b"of the same span", headers=headers)
     with running(worker):
-        wait_until(lambda: is_settled(stream, "C"))
+        wait_until(lambda: is_settled(stream))
     (span,) = named(spans, "process C")
     assert span.attributes["messaging.batch.message_count"] == 4
     links = [ids(link.context) for link in span.links]
@@ -194,12 +193,11 @@ def test_the_span_of_a_batch_refers_to_all_publishers(
 def test_a_tracer_that_raises_changes_nothing(
     js: JetStream,
     stream: Stream,
-    nats_server: NatsServer,
+    worker: Worker,
     spans: InMemorySpanExporter,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its first error is logged; messages are handled, and what handlers publish is stored."""
-    worker = Worker(nats_server.url)
 
     @worker.handler(stream=stream.name, consumer="C", filter_subject=f"{stream.name}.in")
     def handle(ctx: Context) -> None:
@@ -209,7 +207,7 @@ def test_a_tracer_that_raises_changes_nothing(
     for payload in (b"first", b"second", b"third"):
         js.publish(f"{stream.name}.in", payload)
     with running(worker):
-        wait_until(lambda: stream.info().state.messages == 6 and is_settled(stream, "C"))
+        wait_until(lambda: stream.info().state.messages == 6 and is_settled(stream))
     assert stream.consumer_info("C").delivered.consumer_seq == 3
     errors = [each for each in caplog.records if each.getMessage() == "tracing failed"]
     assert len([each for each in errors if each.levelname == "ERROR"]) == 1

@@ -145,22 +145,29 @@ def test_a_message_that_is_given_up_has_a_dead_letter(
     assert letter.headers["Dead-Reason"].startswith(reason)
 
 
-def test_middleware_runs_and_may_fail(worker: Worker) -> None:
+def test_middleware_runs_and_may_fail() -> None:
     """Middleware runs around the handler, outermost first, and its error counts as the handler's."""
-    calls = []
+    calls: list[object] = []
 
     def outer(call: Callable[[], object], ctx: Context) -> object:
-        calls.append(ctx.message.subject)
+        calls.append(f"outer {ctx.attempt}")
+        try:
+            return call()
+        finally:
+            calls.append("outer ends")
+
+    def inner(call: Callable[[], object], ctx: Context) -> object:
+        if ctx.attempt == 1:
+            raise OSError("no database")
         return call()
 
-    def inner(_: Callable[[], object], ctx: Context) -> object:
-        calls.append(ctx.message.data.decode())
-        raise OSError("no database")
-
-    worker.middleware = (outer, inner)
-    outcome = worker.test_client().deliver("bill", "{}")
-    assert calls == ["ORDERS.x", "{}"]
+    worker = Worker(middleware=[outer, inner])
+    worker.handler(stream="S", consumer="C", retry=RETRY)(calls.append)
+    client = worker.test_client()
+    outcome = client.deliver(worker.handlers[0], "handled")
     assert (outcome.kind, str(outcome.error)) == ("retry", "no database")
+    assert client.deliver(worker.handlers[0], "handled", attempt=2).kind == "ack"
+    assert calls == ["outer 1", "outer ends", "outer 2", b"handled", "outer ends"]
 
 
 @pytest.mark.parametrize(
