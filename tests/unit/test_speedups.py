@@ -157,18 +157,6 @@ def test_a_cycle_through_an_object_is_collected(fields, arguments) -> None:
 
 
 @needs_extension
-def test_complete_messages_are_read() -> None:
-    """The messages come in runs, with the bytes that they take."""
-    data = MESSAGE + MESSAGE.replace(b" 7 ", b" 8 ") + MESSAGE[:-1]
-    deliveries = [(b"a.subject", b"a.reply", b"", b"payload"), (b"a.subject", b"", b"ab", b"c")]
-    runs, end, size = speedups.read_messages(data, 100, Messages, set())
-    assert runs[:2] == [Messages(7, deliveries), Messages(8, deliveries)]
-    assert runs[2:] == [Messages(7, deliveries[:1])]
-    assert end == 2 * len(MESSAGE) + MESSAGE.index(b"HMSG")
-    assert size == 2 * (7 + 3) + 7
-
-
-@needs_extension
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given, settings
@@ -172,27 +171,6 @@ def test_priority_groups_are_in_every_request():
 
 
 # --- the account, by example --------------------------------------------------------------------------
-
-
-def test_the_first_request_fills_the_buffer():
-    """The first request asks for a full buffer; the next one follows below the threshold."""
-    pull = ContinuousPull.of(max_messages=10)
-    ledger = PullLedger(pull)
-    assert ledger.next_request() == pull.request
-    assert ledger.next_request() is None
-    assert ledger.pending_messages == 10
-
-
-def test_a_limit_in_bytes():
-    """Bytes are counted as the server counts them; a request asks for the free space."""
-    pull = ContinuousPull.of(max_bytes=100)
-    ledger = PullLedger(pull)
-    assert ledger.next_request().max_bytes == 100
-    assert not ledger.message(50)
-    assert ledger.next_request() is None
-    assert ledger.message(1)
-    assert ledger.next_request() == replace(pull.request, max_bytes=51)
-    assert ledger.pending_bytes == 100
 
 
 def test_on_demand_only_the_allowed_messages_are_asked_for():

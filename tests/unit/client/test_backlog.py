@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -19,41 +18,10 @@ def batch(*sizes):
     return [(b"subject", b"reply", b"h" * (n // 3), b"p" * (n - n // 3)) for n in sizes]
 
 
-@pytest.mark.parametrize(("waiting", "admitted"), [(0, 3), (1, 3), (2, 3), (3, 2), (4, 1), (5, 0)])
-def test_the_limit_of_messages_is_exact(waiting, admitted):
-    """Messages are admitted while there is room, and counted."""
-    backlog = PendingLimits(5, 0)
-    assert backlog.admit(batch(*[1] * waiting), 0) == waiting
-    assert backlog.admit(batch(1, 1, 1), waiting) == admitted
-    assert backlog.pending_bytes == waiting + admitted
-
-
 def test_more_may_wait_than_the_limit_allows():
     """Above the limit nothing is admitted, and the counts stay correct."""
     backlog = PendingLimits(5, 0)
     assert backlog.admit(batch(1), 9) == 0
-
-
-@pytest.mark.parametrize(
-    ("sizes", "admitted"),
-    [([10], 1), ([11], 0), ([4, 6], 2), ([4, 7], 1), ([4, 7, 1], 1), ([0], 1)],
-)
-def test_the_limit_of_bytes_is_exact_in_an_empty_mailbox(sizes, admitted):
-    """Messages are admitted in order until one does not fit; none after that one is."""
-    backlog = PendingLimits(0, 10)
-    assert backlog.admit(batch(*sizes), 0) == admitted
-    assert backlog.pending_bytes == sum(sizes[:admitted])
-
-
-def test_settling_forgets_what_is_read():
-    """The statistics are updated without admitting anything."""
-    backlog = PendingLimits(0, 100)
-    backlog.admit(batch(5, 5), 0)
-    backlog.admit(batch(7), 2)
-    backlog.settle(1)
-    assert backlog.pending_bytes == 7
-    backlog.settle(0)
-    assert backlog.pending_bytes == 0
 
 
 @given(st.lists(st.tuples(SIZES, st.integers(0, 8)), max_size=8))

@@ -28,19 +28,6 @@ def test_shuffling_spreads_clients():
     assert {tuple(sorted(order)) for order in made} == {("a", "b", "c")}
 
 
-@pytest.mark.parametrize("most", [1, 2, 3])
-def test_a_server_is_given_up_after_so_many_failures(most):
-    """After `max_reconnect_attempts` consecutive failures it is removed."""
-    servers = pool((A,), max_failures=most)
-    for _ in range(most - 1):
-        servers.failed(A)
-        assert hosts(servers) == ["a"]
-    servers.failed(A)
-    assert hosts(servers) == []
-    servers.failed(A)
-    assert len(servers) == 0
-
-
 def test_minus_one_is_never_given_up():
     """-1: a server is tried without limit."""
     servers = pool((A,), max_failures=-1)
@@ -77,18 +64,6 @@ def test_a_repeated_refusal_is_recognised():
     servers.succeeded(A)
     assert not servers.refused(A, "no")
     assert not servers.refused(ServerAddress("unknown", 1), "no")
-
-
-def test_a_failure_is_new_until_it_repeats():
-    """A continuing failure is reported once."""
-    servers = pool()
-    assert servers.is_new_failure(A, "certificate")
-    assert not servers.is_new_failure(A, "certificate")
-    assert servers.is_new_failure(B, "certificate")
-    assert servers.is_new_failure(A, "refused")
-    servers.succeeded(A)
-    assert servers.is_new_failure(A, "refused")
-    assert not servers.is_new_failure(ServerAddress("unknown", 1), "refused")
 
 
 def test_discovered_servers_are_added():

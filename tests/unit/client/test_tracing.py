@@ -59,22 +59,6 @@ class PartialStream(MemoryStream):
         super().send(data[:take], sent)
 
 
-def test_lines_come_in_the_order_of_the_bytes(callback: Callback, tracer: Tracer) -> None:
-    """One thread traces both directions, one line after the other, until the end."""
-    stream = tracer.wrap(MemoryStream([b"INFO {}\r\nPI", b"NG\r\n", b""]))
-    assert stream.receive() == b"INFO {}\r\nPI"
-    sent: list[int] = []
-    stream.send(memoryview(b"SUB a 1\r\n"), sent)
-    assert sent == [9]
-    assert stream.receive() == b"NG\r\n"
-    assert stream.receive() == b""
-    stream.send(memoryview(b"PONG\r\n"), sent)
-    assert sent == [9, 6]
-    tracer.close(5)
-    assert callback.lines == ["< INFO {}", "> SUB a 1", "< PING", "> PONG"]
-    assert callback.threads == {"nats-trace-test"}
-
-
 def test_only_what_was_sent_is_traced(callback: Callback, tracer: Tracer) -> None:
     """A full socket and a broken link accept nothing, and an incomplete command is not a line."""
     broken = ConnectionResetError("gone")

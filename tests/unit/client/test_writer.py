@@ -205,19 +205,6 @@ def test_a_flusher_that_was_woken_in_vain_stays_ready(writer, stream):
     assert not thread.is_alive()
 
 
-def test_messages_and_bytes_are_counted(writer, stream):
-    """Messages are counted with their sizes; a marker is recorded in one step with its command."""
-    writer.publish(b"PUB a 2\r\nxx\r\n", 2)
-    writer.send_deferred(b"PUB a 3\r\nxxx\r\n", 3)
-    writer.send(b"PUB a 4\r\nxxxx\r\n", 1, 4)
-    writer.send(b"SUB a 1\r\n", 0, 0)
-    notes = []
-    writer.enqueue_with_marker(PING, notes, "mine")
-    assert (writer.out_msgs, writer.out_bytes, notes) == (3, 9, ["mine"])
-    writer.send_buffered()
-    assert stream.sent.endswith(PING)
-
-
 # --- a full socket ----------------------------------------------------------------------------------
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from fix_threads import SCALE
 
 from jetstream_sync.client.threads import Signal
 from jetstream_sync.jetstream import heartbeat
@@ -113,16 +111,3 @@ def test_stopped_is_stopped(timers: FakeTimers) -> None:
     ended[0].start()
     timers.until(300)
     assert len(timers.armed) == 2
-
-
-def test_the_timer_is_a_daemon_with_a_name() -> None:
-    """It does not keep the program alive, and ends when it is cancelled."""
-    before = set(threading.enumerate())
-    watching = HeartbeatMonitor("C", HeartbeatTimeout(100.0, 3), lambda: 0.0, lambda: None)
-    watching.start()
-    (timer,) = set(threading.enumerate()) - before
-    assert timer.daemon
-    assert timer.name == "nats-heartbeat-C"
-    watching.stop()
-    timer.join(5 * SCALE)
-    assert not timer.is_alive()

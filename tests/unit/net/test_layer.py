@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from time import sleep
 
 import pytest
 from fix_ctrl_c import by_opcodes, interrupted
@@ -147,22 +148,13 @@ def test_the_time_is_for_all_of_a_receive(kind: str) -> None:
         # Like the system, whose limit is for one read.
         assert wire.timeout <= 0.05
         if reads > 20:
-            threading_free_wait(0.06)
+            sleep(0.06)
         return really()
 
     wire.receive = slow  # type: ignore[method-assign]
     with pytest.raises(TimeoutError):
         layer.receive()
     assert reads == 21
-
-
-def threading_free_wait(seconds: float) -> None:
-    """Advance the clock."""
-    from jetstream_sync.net.clock import Deadline
-
-    until = Deadline(seconds)
-    while not until.expired():
-        pass
 
 
 @each_kind

@@ -121,10 +121,3 @@ def test_a_publish_is_one_command(subject, reply, payload, name, value):
     whole = header + payload
     expected = (b"HPUB", [*words, b"%d" % len(header), b"%d" % len(whole)], whole)
     assert read(command + commands.PING) == [expected, (b"PING", [], None)]
-
-
-@given(st.integers(1, 2**40), st.integers(0, 2**40))
-def test_an_unsubscribe_is_one_command(sid, limit):
-    """A limit of 0 is omitted: the subscription ends at once."""
-    words = [b"%d" % sid] + ([b"%d" % limit] if limit else [])
-    assert read(commands.unsubscribe(sid, limit)) == [(b"UNSUB", words, None)]

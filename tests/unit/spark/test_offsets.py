@@ -34,17 +34,12 @@ offsets = st.builds(
 
 @given(offsets)
 def test_an_offset_survives_the_checkpoint(offset: Offset) -> None:
-    """Parsing the JSON of an offset returns the same offset."""
-    assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
-
-
-@given(offsets)
-def test_the_same_offset_is_the_same_text(offset: Offset) -> None:
-    """The order of the streams does not matter, and parsing and writing changes nothing."""
+    """Parsing the JSON of an offset returns the same offset; the order of the streams does not matter."""
     text = json.dumps(offset.to_json())
+    again = Offset.from_json(json.loads(text))
     turned = Offset(dict(reversed(offset.positions.items())), offset.query)
-    assert json.dumps(turned.to_json()) == text
-    assert json.dumps(Offset.from_json(json.loads(text)).to_json()) == text
+    assert again == offset
+    assert json.dumps(again.to_json()) == json.dumps(turned.to_json()) == text
 
 
 def test_the_format_in_the_checkpoint() -> None:
