@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
-from types import TracebackType
 
 import pytest
 from fix_threads import SCALE
@@ -300,12 +299,7 @@ class FaultProxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # --- the thread -------------------------------------------------------------------------

@@ -113,7 +113,6 @@ class Account(Identity):
         lifetime: timedelta | None = None,
         issued: int | None = None,
         bearer: bool = False,
-        permissions: dict[str, Any] | None = None,
     ) -> str:
         """
         Return a JWT for a user.
@@ -123,10 +122,9 @@ class Account(Identity):
             lifetime: in whole seconds; ``None``: it does not expire.
             issued: the time of issue; ``None``: now.
             bearer: whether the user needs no key.
-            permissions: ``{"pub": {"allow": [...], "deny": [...]}, "sub": ...}``.
 
         """
-        nats = {"type": "user", "subs": -1, "data": -1, "payload": -1, **(permissions or {})}
+        nats: dict[str, Any] = {"type": "user", "subs": -1, "data": -1, "payload": -1}
         if bearer:
             nats["bearer_token"] = True
         return self.signed(user.public, nats, name="user", lifetime=lifetime, issued=issued)

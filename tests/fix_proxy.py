@@ -7,7 +7,6 @@ import json
 import socket
 import threading
 from collections.abc import Callable
-from types import TracebackType
 
 from fix_threads import SCALE
 from typing_extensions import Self
@@ -133,12 +132,7 @@ class Listener:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.refuse()
         for peer in self._peers:
             peer.close()

@@ -10,7 +10,6 @@ import base64
 import json
 import socket
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from typing_extensions import Self
@@ -123,10 +122,5 @@ class RawClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

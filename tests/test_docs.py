@@ -339,22 +339,6 @@ def test_what_fails_in_a_prompt_is_reported(text: str, error: type[Exception]) -
         Prompt(Path("page.rst"), {}, set()).type(Block("python", text, 1))
 
 
-def test_functions_typed_into_a_prompt_are_recorded() -> None:
-    """The lines of called functions are those of the page."""
-    called: set[int] = set()
-    prompt = Prompt(Path("page.rst"), {}, called)
-    prompt.type(Block("python", "a = 1\n\ndef f():\n    pass\n\nf()\n", 10))
-    assert called == {12}
-
-
-def test_a_failing_block_is_reported_at_its_line(tmp_path: Path) -> None:
-    """The traceback of an error in a document points into the document."""
-    with pytest.raises(ZeroDivisionError) as caught:
-        run_python(Block("python", "a = 1\na / 0\n", 40), tmp_path / "page.rst", {})
-    assert caught.traceback[-1].lineno == 41 - 1  # counted from 0
-    assert str(caught.traceback[-1].path).endswith("page.rst")
-
-
 _DIRECTIVE = re.compile(
     r"^\.\. (?P<kind>currentmodule|automodule|auto\w+):: (?P<name>[\w.]+).*\n(?P<options>(?: +:.*\n)*)",
     re.MULTILINE,

@@ -8,10 +8,10 @@ Run it from the project's root, with git::
     python -m tests.bench.guard main --rounds 200 --workloads 'ordered consumer'
 
 Both are installed into temporary directories, with the C extension if there is a C compiler. Each workload
-runs in two processes, one for each commit, each against a fake server in another process that
-holds its answers in memory: no time of a real server, no disk and no other client is in the numbers. The two
-take turns every few thousand messages, so that a slow phase of the machine hits both; the ratio is the median
-of the ratios of these pairs. Rates say nothing on a busy machine; these ratios repeat to a few percent.
+runs in two processes, one for each commit, on a server with streams in memory; the time of the server is not
+in the numbers. The two take turns every few thousand messages, so that a slow phase of the machine hits both;
+the ratio is the median of the ratios of these pairs. Rates say nothing on a busy machine; these ratios repeat
+to a few percent.
 
 The exit status is 1 when a workload takes more processor time than before, by more than the limit.
 """
@@ -20,10 +20,8 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tarfile
@@ -35,12 +33,12 @@ from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from typing_extensions import Self
 
 if TYPE_CHECKING:
-    from jetstream_sync import Connection, PubAck
+    from jetstream_sync import Connection, PubAck, PullConsumer
 
 __all__ = ["main"]
 
@@ -61,9 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ExitStack() as trees:
         old = trees.enter_context(_installed(options.old))
         new = trees.enter_context(_installed(options.new))
+        url = trees.enter_context(_filled_server())
         print(f"{'processor time per message, us':32}{'before':>8}{'after':>8}{'ratio':>8}")
         for workload in options.workloads:
-            before, after = _compare(old, new, workload, options.rounds)
+            before, after = _compare(old, new, workload, url, options.rounds)
             ratio = median(b / a for a, b in zip(before, after, strict=True))
             verdict = "slower" if ratio > 1 + options.limit else ""
             slower = slower or bool(verdict)
@@ -72,10 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if slower else 0
 
 
-def _compare(old: Path, new: Path, workload: str, rounds: int) -> tuple[list[float], list[float]]:
+def _compare(
+    old: Path, new: Path, workload: str, url: str, rounds: int
+) -> tuple[list[float], list[float]]:
     """Return the processor microseconds per message of each round, for both directories."""
     costs: tuple[list[float], list[float]] = ([], [])
-    with _Child(old, workload) as before, _Child(new, workload) as after:
+    with _Child(old, workload, url) as before, _Child(new, workload, url) as after:
         turns = list(zip((before, after), costs, strict=True))
         for _ in range(rounds):
             for child, taken in turns:
@@ -105,26 +106,38 @@ def _installed(commit: str | None) -> Iterator[Path]:
         yield target
 
 
+@contextmanager
+def _filled_server() -> Iterator[str]:
+    """Run a server with the streams of the workloads, and yield its URL."""
+    # The children, which run this file alone, have no such modules.
+    from jetstream_sync.server import NatsServer
+
+    from ..rawnats import RawClient
+    from .raw import fill, make_stream
+
+    with NatsServer() as server:
+        with RawClient(server.port, 30) as raw:
+            make_stream(raw, "G", "guard", max_msgs=1)
+            make_stream(raw, "S", "guard.stored")
+            fill(raw, "guard.stored", _STEP, len(_PAYLOAD))
+        yield server.url
+
+
 class _Child:
     """A process that runs a workload, step by step, with the package in a directory."""
 
-    def __init__(self, tree: Path, workload: str) -> None:
-        self._tree = tree
-        self._workload = workload
-        self._server = _FakeServer()
-
-    def __enter__(self) -> Self:
-        self._server.__enter__()
-        command = [sys.executable, __file__, "-", "--child", self._workload]
+    def __init__(self, tree: Path, workload: str, url: str) -> None:
         self._process = subprocess.Popen(
-            [*command, "--url", self._server.url],
+            [sys.executable, __file__, "-", "--child", workload, "--url", url],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONPATH": str(self._tree)},
-            cwd=self._tree,
+            env=os.environ | {"PYTHONPATH": str(tree)},
+            cwd=tree,
         )
         self.step()  # a warm-up
+
+    def __enter__(self) -> Self:
         return self
 
     def step(self) -> float:
@@ -137,7 +150,6 @@ class _Child:
 
     def __exit__(self, *_: object) -> None:
         self._process.communicate()
-        self._server.__exit__()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -179,19 +191,26 @@ def _publish_async(nc: Connection, count: int) -> None:
         future.result()
 
 
-def _fetch(nc: Connection, count: int) -> None:
-    consumer = nc.jetstream().get_consumer("S", "C")
-    for _ in range(count // _BATCH):
-        for msg in consumer.fetch(_BATCH):
-            msg.ack()
+@contextmanager
+def _consumer(nc: Connection) -> Iterator[PullConsumer]:
+    """Create a consumer of the stored messages for the duration of a block."""
+    js = nc.jetstream()
+    yield js.create_consumer("S", durable_name="C", max_ack_pending=_STEP)
     nc.flush()
+    js.delete_consumer("S", "C")
+
+
+def _fetch(nc: Connection, count: int) -> None:
+    with _consumer(nc) as consumer:
+        for _ in range(count // _BATCH):
+            for msg in consumer.fetch(_BATCH):
+                msg.ack()
 
 
 def _messages(nc: Connection, count: int) -> None:
-    with nc.jetstream().get_consumer("S", "C").messages() as messages:
+    with _consumer(nc) as consumer, consumer.messages() as messages:
         for msg in islice(messages, count):
             msg.ack()
-    nc.flush()
 
 
 def _ordered(nc: Connection, count: int) -> None:
@@ -216,126 +235,6 @@ _WORKLOADS: Mapping[str, Callable[[Connection, int], None]] = {
     "ordered consumer": _ordered,
     "core publish and subscribe": _core,
 }
-
-
-# --- the fake server ------------------------------------------------------------------------------
-
-
-class _FakeServer:
-    """A process that serves one client as far as the workloads need it."""
-
-    def __enter__(self) -> Self:
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"nats://127.0.0.1:{listener.getsockname()[1]}"
-        program = f"import sys; sys.path[0] = {str(Path(__file__).parent)!r}; import guard"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", f"{program}; guard.serve({listener.fileno()})"],
-            pass_fds=[listener.fileno()],
-        )
-        listener.close()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
-
-
-def serve(listener: int) -> None:
-    """Accept one connection and serve it until it ends."""
-    with socket.socket(fileno=listener) as listening:
-        connection, _ = listening.accept()
-    _Peer(connection).run()
-
-
-class _Peer:
-    """Answers the commands of one client."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._sids: dict[bytes, bytes] = {}
-        self._answers: list[bytes] = []
-        self._stored = 0
-        self._consumer: dict[str, Any] = {}
-        self._delivered = 0
-
-    def run(self) -> None:
-        info = {
-            "server_id": "guard",
-            "version": "2.12.0",
-            "proto": 1,
-            "headers": True,
-            "jetstream": True,
-            "max_payload": 1024 * 1024,
-        }
-        self._connection.sendall(b"INFO " + json.dumps(info).encode() + b"\r\n")
-        rest = b""
-        while data := self._connection.recv(1024 * 1024):
-            rest = self._serve(rest + data)
-            self._connection.sendall(b"".join(self._answers))
-            self._answers.clear()
-
-    def _serve(self, data: bytes) -> bytes:
-        """Answer the complete commands; return the rest."""
-        at = 0
-        while (end := data.find(b"\r\n", at)) >= 0:
-            words = data[at:end].split(b" ")
-            at_next = end + 2
-            if words[0] in {b"PUB", b"HPUB"}:
-                at_next += int(words[-1]) + 2
-                if at_next > len(data):
-                    break
-                self._publish(words, data[end + 2 : at_next - 2])
-            elif words[0] == b"SUB":
-                self._sids[words[1]] = words[-1]
-            elif words[0] == b"PING":
-                self._answers.append(b"PONG\r\n")
-            at = at_next
-        return data[at:]
-
-    def _publish(self, words: list[bytes], payload: bytes) -> None:
-        subject, reply = words[1], words[2] if len(words) == 4 else b""
-        if subject == b"guard":
-            self._stored += 1
-            self._answer(reply, b'{"stream":"S","seq":%d}' % self._stored)
-        elif subject == b"guard.core":
-            self._answer(subject, payload)
-        elif subject.startswith(b"$JS.API.CONSUMER.MSG.NEXT."):
-            self._deliver(reply, json.loads(payload)["batch"])
-        elif subject.startswith(b"$JS.API.CONSUMER.CREATE."):
-            self._consumer = json.loads(payload)["config"]
-            self._delivered = 0
-            self._answer(reply, self._info(self._consumer["name"], self._consumer))
-        elif subject.startswith(b"$JS.API.CONSUMER.INFO."):
-            self._delivered = 0
-            self._answer(reply, self._info("C", {"durable_name": "C", "ack_policy": "explicit"}))
-        elif reply:
-            self._answer(reply, b'{"success":true}')
-
-    def _info(self, name: str, config: dict[str, Any]) -> bytes:
-        state = {"consumer_seq": 0, "stream_seq": 0}
-        fields = {"stream_name": "S", "name": name, "created": "2024-01-01T00:00:00Z"}
-        counts = {"num_ack_pending": 0, "num_redelivered": 0, "num_waiting": 0, "num_pending": 0}
-        states = {"delivered": state, "ack_floor": state}
-        return json.dumps({**fields, **counts, **states, "config": config}).encode()
-
-    def _deliver(self, reply: bytes, count: int) -> None:
-        sid = self._sid(reply)
-        first = self._delivered + 1
-        self._delivered += count
-        tail = b"1700000000000000000.0 %d\r\n%b\r\n" % (len(_PAYLOAD), _PAYLOAD)
-        self._answers += [
-            b"MSG guard %b $JS.ACK.S.C.1.%d.%d.%b" % (sid, number, number, tail)
-            for number in range(first, first + count)
-        ]
-
-    def _answer(self, reply: bytes, payload: bytes) -> None:
-        self._answers.append(
-            b"MSG %b %b %d\r\n%b\r\n" % (reply, self._sid(reply), len(payload), payload)
-        )
-
-    def _sid(self, subject: bytes) -> bytes:
-        sid = self._sids.get(subject)
-        return self._sids[subject.rpartition(b".")[0] + b".*"] if sid is None else sid
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 from pathlib import Path
-from types import TracebackType
 
 import pyspark
 from fix_spark import command_of, processes_of_session, spark_environment
@@ -47,12 +46,7 @@ class Standalone:
             self._start_worker(f"worker-{number}")
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in self._processes.values():
             _kill_session(process)
 
