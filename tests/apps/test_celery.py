@@ -64,7 +64,7 @@ def stored(server: NatsServer) -> int:
         return int(raw.api("STREAM.INFO.ORDERS")["state"]["messages"])
 
 
-def test_tasks_publish(worker: Program, fresh_server: NatsServer, folder: Path) -> None:
+def test_tasks_publish(worker, fresh_server, folder):
     """Each task stores its order; the children of the pool have their own connections."""
     (folder / "receipts").mkdir()
     order(folder, fresh_server.url, 0, 60)
@@ -79,9 +79,7 @@ def test_tasks_publish(worker: Program, fresh_server: NatsServer, folder: Path) 
     assert "Traceback" not in worker.output
 
 
-def test_a_repeated_task_is_stored_once(
-    worker: Program, fresh_server: NatsServer, folder: Path
-) -> None:
+def test_a_repeated_task_is_stored_once(worker, fresh_server, folder):
     """A failure after the publish does not store the order a second time."""
     # Without the folder every task fails after its publish, and is repeated later.
     order(folder, fresh_server.url, 0, 10)
@@ -92,20 +90,8 @@ def test_a_repeated_task_is_stored_once(
     assert stored(fresh_server) == 10
 
 
-def test_children_that_are_replaced(fresh_server: NatsServer, folder: Path) -> None:
-    """Children that the worker forks later have their own connections, too."""
-    (folder / "receipts").mkdir()
-    command = [*WORKER, "--max-tasks-per-child", "5"]
-    with Program(command, fresh_server.url, folder) as worker:
-        worker.wait_for(" ready.", 30)
-        order(folder, fresh_server.url, 0, 30)
-        wait_until(lambda: len(receipts(folder)) == 30, 45)
-    assert len({pid for _, pid in receipts(folder).values()}) >= 6
-    assert stored(fresh_server) == 30
-
-
 @pytest.mark.usefixtures("worker")
-def test_messages_become_tasks(fresh_server: NatsServer, folder: Path) -> None:
+def test_messages_become_tasks(fresh_server, folder):
     """The bridge sends one task for each stored order, and its consumer has nothing left to do."""
     (folder / "receipts").mkdir()
     with Program(["bridge.py"], fresh_server.url, folder) as bridge:

@@ -132,7 +132,7 @@ def project(
     yield Project(folder, fresh_server, variables)
 
 
-def test_an_order_goes_through_view_and_worker(project: Project) -> None:
+def test_an_order_goes_through_view_and_worker(project):
     """An order of the view gets an invoice and is announced once, also if it is repeated."""
     with project.site() as site, project.start(*WORKER) as worker:
         worker.wait_for("is ready")
@@ -149,7 +149,7 @@ def test_an_order_goes_through_view_and_worker(project: Project) -> None:
 
 
 @pytest.mark.parametrize("project", ["sqlite"], indirect=True)
-def test_the_view_while_the_server_is_away(project: Project) -> None:
+def test_the_view_while_the_server_is_away(project):
     """The client gets a 503 and repeats its request; the order exists once."""
     with project.site() as site:
         project.server.stop()
@@ -161,7 +161,7 @@ def test_the_view_while_the_server_is_away(project: Project) -> None:
 
 
 @pytest.mark.parametrize("project", ["sqlite"], indirect=True)
-def test_orders_that_cannot_be_handled(project: Project) -> None:
+def test_orders_that_cannot_be_handled(project):
     """An unknown order is a dead letter; the worker continues, also after a restart."""
     project.add_orders(0, 3)
     with project.start(*WORKER) as worker:
@@ -179,7 +179,7 @@ def test_orders_that_cannot_be_handled(project: Project) -> None:
 
 
 @pytest.mark.parametrize("project", ["sqlite"], indirect=True)
-def test_handlers_in_processes(project: Project) -> None:
+def test_handlers_in_processes(project):
     """A process of a handler sets Django up before it imports the handler, and uses the database."""
     workers = project.folder / "orders" / "workers.py"
     code = workers.read_text().replace("concurrency=4", 'concurrency=2, pool="processes"')
@@ -234,7 +234,7 @@ OutboxRelay._publish_rows = publish_before
 
 
 @pytest.mark.parametrize("patch", [_AFTER_COMMIT, _AFTER_PUBLISH], ids=["handler", "relay"])
-def test_a_worker_that_is_killed(project: Project, patch: str) -> None:
+def test_a_worker_that_is_killed(project, patch):
     """Killed between commit and ack, or between publish and delete: each effect exists once."""
     (project.folder / "unlucky.py").write_text(_KILLED.format(patch=patch))
     project.add_orders(0, 1)
@@ -254,7 +254,7 @@ def test_a_worker_that_is_killed(project: Project, patch: str) -> None:
 
 @pytest.mark.parametrize("project", ["postgresql"], indirect=True)
 @pytest.mark.timeout(110 + 10 * KILLS)
-def test_random_kills(project: Project) -> None:
+def test_random_kills(project):
     """Gunicorn takes orders while workers are killed at random: each order has one invoice."""
     chance = random.Random(KILLS)
     stop = False
@@ -305,9 +305,7 @@ def processes(worker: Program) -> list[int]:
 
 
 @pytest.mark.server(">=2.14")
-def test_unused_schedules_are_deleted_by_a_command(
-    fresh_server: NatsServer, tmp_path: Path
-) -> None:
+def test_unused_schedules_are_deleted_by_a_command(fresh_server, tmp_path):
     """`jetstream_schedules` lists what is stored under the name of the worker, and deletes it."""
     folder = copied("django", tmp_path)
     with jetstream_sync.connect(fresh_server.url) as nc:
@@ -322,7 +320,7 @@ def test_unused_schedules_are_deleted_by_a_command(
         assert stream.info().state.messages == 0
 
 
-def test_the_project_is_a_sound_one(fresh_server: NatsServer, tmp_path: Path) -> None:
+def test_the_project_is_a_sound_one(fresh_server, tmp_path):
     """The checks of Django find no problem, without a nats-server; `jetstream_check` needs one."""
     folder = copied("django", tmp_path)
     with Program(["manage.py", "jetstream_check"], fresh_server.url, folder) as program:

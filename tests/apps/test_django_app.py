@@ -18,7 +18,6 @@ from jetstream_sync import (
     BadSubjectError,
     InvalidHeaderError,
     InvalidOptionError,
-    JetStream,
     MaxPayloadError,
     Stream,
 )
@@ -51,7 +50,7 @@ def new_relay() -> Any:
 # --- publishing after the commit ---------------------------------------------------------------
 
 
-def test_publish_on_commit(database: str, stream: Stream) -> None:
+def test_publish_on_commit(database, stream):
     """The message id is known at once; the message is published after the commit."""
     from django.db import transaction
 
@@ -65,7 +64,7 @@ def test_publish_on_commit(database: str, stream: Stream) -> None:
     assert (msg.data, msg.headers["Kind"], msg.headers["Nats-Msg-Id"]) == (b"1", "x", msg_id)
 
 
-def test_a_transaction_that_is_rolled_back_publishes_nothing(database: str, stream: Stream) -> None:
+def test_a_transaction_that_is_rolled_back_publishes_nothing(database, stream):
     """Neither with `publish_on_commit` nor with the outbox."""
     from django.db import transaction
 
@@ -82,7 +81,7 @@ def test_a_transaction_that_is_rolled_back_publishes_nothing(database: str, stre
     assert count(database, "jetstream_outbox") == 0
 
 
-def test_a_test_case_captures_publish_on_commit(database: str, stream: Stream) -> None:
+def test_a_test_case_captures_publish_on_commit(database, stream):
     """`captureOnCommitCallbacks` holds the messages back, and publishes them on request."""
     from django.test import TestCase
 
@@ -107,7 +106,7 @@ def test_a_test_case_captures_publish_on_commit(database: str, stream: Stream) -
 # --- the outbox --------------------------------------------------------------------------------
 
 
-def test_the_worker_publishes_the_outbox(database: str, stream: Stream) -> None:
+def test_the_worker_publishes_the_outbox(database, stream):
     """Messages are published in their order, with their headers and ids, and their rows are deleted."""
     from django.db import transaction
 
@@ -136,7 +135,7 @@ def print_nothing() -> None:
     """Handle a message."""
 
 
-def test_two_relays_at_a_time(database: str, stream: Stream) -> None:
+def test_two_relays_at_a_time(database, stream):
     """Each message is stored once and in order, whichever relay publishes it."""
     from django.db import connections, transaction
 
@@ -166,7 +165,7 @@ def test_two_relays_at_a_time(database: str, stream: Stream) -> None:
     assert stored(stream) == [b"%d" % n for n in range(500)]
 
 
-def test_a_relay_steps_back_while_an_earlier_row_is_locked(database: str, stream: Stream) -> None:
+def test_a_relay_steps_back_while_an_earlier_row_is_locked(database, stream):
     """On PostgreSQL, rows behind those of another relay wait, and keep their order."""
     from django.db import connections, transaction
 
@@ -203,9 +202,7 @@ def test_a_relay_steps_back_while_an_earlier_row_is_locked(database: str, stream
     assert stored(stream) == [b"0", b"1", b"2"]
 
 
-def test_a_subject_without_a_stream_does_not_block_others(
-    database: str, js: JetStream, stream: Stream, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_subject_without_a_stream_does_not_block_others(database, js, stream, caplog):
     """Its messages wait in the outbox until there is a stream; those of other subjects are published."""
     from jetstream_sync.django.models import Outbox, OutboxState
 
@@ -237,9 +234,7 @@ def due(relay: Any, database: str) -> int:
     return number
 
 
-def test_a_message_that_is_refused_is_set_aside(
-    database: str, js: JetStream, stream: Stream, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_message_that_is_refused_is_set_aside(database, js, stream, caplog):
     """After ten attempts it has its error, and the messages behind it are published."""
     from jetstream_sync.django.models import Outbox, OutboxState
 
@@ -267,9 +262,7 @@ def test_a_message_that_is_refused_is_set_aside(
     assert caplog.text.count("is set aside") == 2
 
 
-def test_metrics_of_the_outbox(
-    database: str, stream: Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metrics_of_the_outbox(database, stream, monkeypatch):
     """Number and age of the messages that wait, and the number of those that are set aside."""
     from jetstream_sync.django import outbox as outbox_module
     from jetstream_sync.django.models import Outbox
@@ -303,7 +296,7 @@ def test_metrics_of_the_outbox(
 
 
 @pytest.mark.usefixtures("django_project")
-def test_the_admin_page_of_the_outbox() -> None:
+def test_the_admin_page_of_the_outbox():
     """It lists messages by state, shows one, and lets workers publish those that are set aside again."""
     from django.contrib import admin
     from django.contrib.auth.models import User
@@ -346,7 +339,7 @@ def test_the_admin_page_of_the_outbox() -> None:
         clear("default")
 
 
-def test_the_relay_after_its_connection_was_closed(database: str, stream: Stream) -> None:
+def test_the_relay_after_its_connection_was_closed(database, stream):
     """The relay connects to the database again, and publishes what is there then."""
     from jetstream_sync.django.models import Outbox
 
@@ -366,7 +359,7 @@ def test_the_relay_after_its_connection_was_closed(database: str, stream: Stream
     assert stored(stream) == [b"0", b"1", b"2"]
 
 
-def test_databases_that_share_a_stream(database: str, stream: Stream) -> None:
+def test_databases_that_share_a_stream(database, stream):
     """The first messages of two databases have the same primary key; both are stored."""
     from jetstream_sync.django.models import Outbox
 
@@ -377,7 +370,7 @@ def test_databases_that_share_a_stream(database: str, stream: Stream) -> None:
     assert stored(stream) == [b"x", b"x"]
 
 
-def test_what_cannot_be_published_is_refused_at_once(database: str) -> None:
+def test_what_cannot_be_published_is_refused_at_once(database):
     """A wrong subject or header, or a size above the limit, raises in the call, not in the relay."""
     from jetstream_sync.django.models import Outbox
 
@@ -386,7 +379,7 @@ def test_what_cannot_be_published_is_refused_at_once(database: str) -> None:
     with pytest.raises(InvalidHeaderError):
         Outbox.publish("a", headers={"a:b": "1"}, using=database)
     with pytest.raises(TypeError):
-        Outbox.publish("a", "text", using=database)  # type: ignore[arg-type]
+        Outbox.publish("a", "text", using=database)
     # The limit is that of the server, whose headers count too.
     with pytest.raises(MaxPayloadError) as caught:
         Outbox.publish("a", bytes(2**20), using=database, msg_id="m")
@@ -397,7 +390,7 @@ def test_what_cannot_be_published_is_refused_at_once(database: str) -> None:
 # --- handlers in transactions ------------------------------------------------------------------
 
 
-def test_an_atomic_handler(database: str, js: JetStream, stream: Stream) -> None:
+def test_an_atomic_handler(database, js, stream):
     """A failed attempt leaves nothing in the database; the successful one has its effect once."""
     worker = new_worker()
     attempts: list[str] = []
@@ -418,9 +411,7 @@ def test_an_atomic_handler(database: str, js: JetStream, stream: Stream) -> None
     assert count(database, "jetstream_inbox") == 3
 
 
-def test_an_atomic_handler_whose_message_comes_again(
-    database: str, js: JetStream, stream: Stream
-) -> None:
+def test_an_atomic_handler_whose_message_comes_again(database, js, stream):
     """After the commit a message is acknowledged without another run: here its first one is returned."""
     worker = new_worker()
     attempts: list[int] = []
@@ -443,9 +434,7 @@ def test_an_atomic_handler_whose_message_comes_again(
     assert effects(database) == ["once"]
 
 
-def test_an_integrity_error_of_the_handler_is_not_taken_for_a_second_run(
-    database: str, js: JetStream, stream: Stream
-) -> None:
+def test_an_integrity_error_of_the_handler_is_not_taken_for_a_second_run(database, js, stream):
     """Only a duplicate in the inbox skips the handler; its own duplicates fail the attempt."""
     from django.db import IntegrityError
 
@@ -472,14 +461,14 @@ def test_an_integrity_error_of_the_handler_is_not_taken_for_a_second_run(
 
 
 @pytest.mark.usefixtures("django_project")
-def test_a_batch_cannot_be_atomic() -> None:
+def test_a_batch_cannot_be_atomic():
     """The inbox has one row per message, and a batch may fail in parts."""
     worker = new_worker()
     with pytest.raises(InvalidOptionError, match="not possible for batches"):
         worker.batch(stream="S", consumer="C", atomic=True)(print_nothing)
 
 
-def test_the_test_client_runs_atomic_handlers(database: str) -> None:
+def test_the_test_client_runs_atomic_handlers(database):
     """`Worker.test_client` delivers a message within the transaction and the inbox."""
     worker = new_worker()
 
@@ -496,7 +485,7 @@ def test_the_test_client_runs_atomic_handlers(database: str) -> None:
     assert count(database, "jetstream_inbox") == 1
 
 
-def test_old_entries_of_the_inbox_are_deleted(database: str) -> None:
+def test_old_entries_of_the_inbox_are_deleted(database):
     """Entries older than the limit are deleted, and no others."""
     from datetime import timedelta
 
@@ -516,7 +505,7 @@ def test_old_entries_of_the_inbox_are_deleted(database: str) -> None:
 # --- connections of the database ---------------------------------------------------------------
 
 
-def test_no_database_connection_stays_behind(database: str, js: JetStream, stream: Stream) -> None:
+def test_no_database_connection_stays_behind(database, js, stream):
     """A thread that has ended has closed its connections, also persistent ones."""
     from django.db import connections
 
@@ -548,9 +537,7 @@ def test_no_database_connection_stays_behind(database: str, js: JetStream, strea
     [{"CONN_MAX_AGE": 0}, {"CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": True}],
     ids=["closed", "persistent"],
 )
-def test_a_database_that_closes_idle_connections(
-    database: str, js: JetStream, stream: Stream, options: dict[str, Any]
-) -> None:
+def test_a_database_that_closes_idle_connections(database, js, stream, options):
     """No message fails, whether connections are closed after each message or checked before it."""
     from django.db import connections
 
@@ -612,7 +599,7 @@ def test_a_database_that_closes_idle_connections(
     ],
 )
 @pytest.mark.usefixtures("django_project")
-def test_wrong_settings(setting: object, text: str) -> None:
+def test_wrong_settings(setting, text):
     """``manage.py check`` names the key, the rule and the remedy."""
     from django.core.management import call_command
     from django.core.management.base import SystemCheckError
@@ -627,7 +614,7 @@ def test_wrong_settings(setting: object, text: str) -> None:
 
 
 @pytest.mark.usefixtures("django_project")
-def test_warnings_of_the_checks() -> None:
+def test_warnings_of_the_checks():
     """Handlers without dead letters, and connections that the database may close, are named."""
     from django.conf import settings
     from django.core.checks import run_checks
@@ -654,7 +641,7 @@ def test_warnings_of_the_checks() -> None:
 
 
 @pytest.mark.usefixtures("django_project")
-def test_migrations_are_complete() -> None:
+def test_migrations_are_complete():
     """The migrations create what the models describe."""
     from django.core.management import call_command
 

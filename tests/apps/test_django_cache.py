@@ -34,7 +34,7 @@ def cache(django_project: None, nats_server: NatsServer, js: JetStream) -> Itera
         connection().close()
 
 
-def test_values_of_any_type(cache: Any, js: JetStream) -> None:
+def test_values_of_any_type(cache, js):
     """Keys may have any characters; the bucket is created with its options."""
     cache.set("a.*>:c", {"list": [1, None], "bytes": b"\0"})
     assert cache.get("a.*>:c") == {"list": [1, None], "bytes": b"\0"}
@@ -47,7 +47,7 @@ def test_values_of_any_type(cache: Any, js: JetStream) -> None:
     assert (config.ttl.total_seconds(), config.history) == (3600, 1)
 
 
-def test_values_that_end(cache: Any) -> None:
+def test_values_that_end(cache):
     """A value that has ended is none, and can be added again."""
     cache.set("short", 1, timeout=1)
     cache.set("long", 1, timeout=None)
@@ -65,7 +65,7 @@ def test_values_that_end(cache: Any) -> None:
     assert cache.get("short") == 3
 
 
-def test_many_keys(cache: Any) -> None:
+def test_many_keys(cache):
     """They are read with one request; `clear` removes all."""
     assert cache.set_many({"a": 1, "b": 2}) == []
     assert cache.get_many(["a", "b", "c"]) == {"a": 1, "b": 2}
@@ -79,7 +79,7 @@ def test_many_keys(cache: Any) -> None:
     assert cache.get("a") == 1
 
 
-def test_numbers_of_several_threads(cache: Any) -> None:
+def test_numbers_of_several_threads(cache):
     """No increment is lost, and one thread of many adds a key."""
     cache.set("n", 1, timeout=60)
     added = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import urllib.request
-from pathlib import Path
 
 import pytest
 from fix_apps import APPS, Program, copied, free_port, http, run
@@ -12,19 +11,18 @@ from fix_threads import wait_until
 from fix_top_web import Shown, Web
 
 from jetstream_sync import connect
-from jetstream_sync.server import NatsServer
 
 pytestmark = [pytest.mark.apps, pytest.mark.timeout(110), pytest.mark.server(">=2.14")]
 
 
-def test_the_project_is_short() -> None:
+def test_the_project_is_short():
     """All of its files together have at most 60 lines, without empty ones."""
     files = (APPS / "django_shop").rglob("*.py")
     lines = [line for file in files for line in file.read_text().splitlines() if line.strip()]
     assert len(lines) <= 60
 
 
-def test_the_project_runs(fresh_server: NatsServer, tmp_path: Path) -> None:
+def test_the_project_runs(fresh_server, tmp_path):
     """From an empty server: setup, an order, its receipt, the report, the numbers and the dashboard."""
     folder, url = copied("django_shop", tmp_path), fresh_server.url
     run(["manage.py", "migrate", "--verbosity", "0"], url, folder)
@@ -67,4 +65,4 @@ def test_the_project_runs(fresh_server: NatsServer, tmp_path: Path) -> None:
 
 def values(bucket: object) -> list[bytes]:
     """Return the values of a bucket."""
-    return [bucket[key] for key in bucket]  # type: ignore[attr-defined]
+    return [bucket[key] for key in bucket]

@@ -11,7 +11,6 @@ from fix_threads import wait_until
 from fix_worker import running
 
 from jetstream_sync import JetStream, ServerTooOldError
-from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Backoff
 
 pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
@@ -61,7 +60,7 @@ def worker() -> Any:
     return find_worker()
 
 
-def test_tasks_and_their_results() -> None:
+def test_tasks_and_their_results():
     """A task is ready, then done with its value, or failed with its error; each runs once."""
     from fix_django_tasks import add, fail, runs, times
 
@@ -88,7 +87,7 @@ def last_message(js: JetStream) -> bytes:
     return stream.get_msg(stream.info().state.last_seq).data
 
 
-def test_a_task_that_comes_again(js: JetStream) -> None:
+def test_a_task_that_comes_again(js):
     """A task that has ended is not run again; one whose worker was killed is."""
     from fix_django_tasks import runs, times
 
@@ -107,7 +106,7 @@ def test_a_task_that_comes_again(js: JetStream) -> None:
     assert runs == [("x", 1), ("x", 2)]
 
 
-def test_a_result_that_has_expired(js: JetStream) -> None:
+def test_a_result_that_has_expired(js):
     """The task is run nevertheless: its message has everything."""
     from fix_django_tasks import add, runs
 
@@ -119,7 +118,7 @@ def test_a_result_that_has_expired(js: JetStream) -> None:
         wait_until(lambda: runs == [(1, 2)])
 
 
-def test_a_task_that_does_not_exist(js: JetStream) -> None:
+def test_a_task_that_does_not_exist(js):
     """Its message is a dead letter; only functions that are tasks can be called."""
     from fix_django_tasks import add
 
@@ -140,7 +139,7 @@ def test_a_task_that_does_not_exist(js: JetStream) -> None:
     assert all("the task cannot be found" in reason for reason in reasons), reasons
 
 
-def test_a_queued_task_can_be_cancelled(js: JetStream) -> None:
+def test_a_queued_task_can_be_cancelled(js):
     """It does not run, and its result has failed."""
     from fix_django_tasks import add, runs
 
@@ -155,7 +154,7 @@ def test_a_queued_task_can_be_cancelled(js: JetStream) -> None:
     assert js.get_stream("TASKS").info().config.retention == "workqueue"
 
 
-def test_what_is_refused() -> None:
+def test_what_is_refused():
     """Unknown queues, priorities and unknown results are refused with Django's errors."""
     from fix_django_tasks import add
 
@@ -169,7 +168,7 @@ def test_what_is_refused() -> None:
             add.get_result(result_id)
 
 
-def test_run_after_needs_a_server_with_schedules(nats_server: NatsServer) -> None:
+def test_run_after_needs_a_server_with_schedules(nats_server):
     """Without schedules the task would run at once, or never: it is refused."""
     from django.utils import timezone
     from fix_django_tasks import add
@@ -180,7 +179,7 @@ def test_run_after_needs_a_server_with_schedules(nats_server: NatsServer) -> Non
 
 
 @pytest.mark.server(">=2.12")
-def test_run_after(js: JetStream) -> None:
+def test_run_after(js):
     """The server keeps the task until its time."""
     from django.utils import timezone
     from fix_django_tasks import add, runs

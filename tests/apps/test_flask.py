@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fix_apps import Program, copied, free_port, http, run
-from fix_threads import SCALE, wait_until
+from fix_threads import wait_until
 from fix_worker import is_settled, running
 from rawnats import RawClient
 
@@ -74,9 +73,7 @@ def orders(count: int, start: int = 0) -> list[str]:
     return sorted(f"order {number}" for number in range(start, start + count))
 
 
-def test_every_order_is_in_the_stream_once(
-    gunicorn: tuple[Program, Site], fresh_server: NatsServer
-) -> None:
+def test_every_order_is_in_the_stream_once(gunicorn, fresh_server):
     """Many clients at a time are served by all workers, and no order is lost or repeated."""
     program, site = gunicorn
     with ThreadPoolExecutor(8) as pool:
@@ -90,9 +87,7 @@ def test_every_order_is_in_the_stream_once(
     assert program.ended() == 0
 
 
-def test_a_view_that_asks_a_service(
-    gunicorn: tuple[Program, Site], fresh_server: NatsServer
-) -> None:
+def test_a_view_that_asks_a_service(gunicorn, fresh_server):
     """A view returns the answer of a service, and 503 if there is none."""
     _, site = gunicorn
     assert site.price("apples") == (503, None)
@@ -104,32 +99,7 @@ def test_a_view_that_asks_a_service(
     assert answers == [(200, f"a{n}: 3") for n in range(50)]
 
 
-def test_a_worker_that_is_killed(gunicorn: tuple[Program, Site], fresh_server: NatsServer) -> None:
-    """A new worker of the master connects; orders that clients repeat are stored once."""
-    program, site = gunicorn
-    before = workers_of(program)
-    with ThreadPoolExecutor(8) as pool:
-        taking = [pool.submit(site.order, number) for number in range(300)]
-        wait_until(lambda: len(site.workers) > 1)
-        for victim in list(site.workers)[:2]:
-            os.kill(victim, signal.SIGKILL)
-        for each in taking:
-            each.result(30 * SCALE)
-    wait_until(lambda: len(workers_of(program)) == 3)
-    assert len(workers_of(program) - before) == 2
-    with ThreadPoolExecutor(8) as pool:
-        new = workers_of(program) - before
-        number = 300
-        while not site.workers & new:
-            list(pool.map(site.order, range(number, number + 20)))
-            number += 20
-            assert number < 3000, "the new workers are not used"
-    assert sorted(messages(fresh_server)) == orders(number)
-
-
-def test_the_worker_handles_orders_in_the_application_context(
-    fresh_server: NatsServer, tmp_path: Path
-) -> None:
+def test_the_worker_handles_orders_in_the_application_context(fresh_server, tmp_path):
     """The worker beside the application bills each order, and stops on SIGTERM."""
     command = ["-m", "flask", "--app", "orders", "jetstream"]
     folder = copied("flask", tmp_path)
@@ -145,9 +115,7 @@ def test_the_worker_handles_orders_in_the_application_context(
             assert raw.api("CONSUMER.INFO.ORDERS.BILLING")["num_ack_pending"] == 0
 
 
-def test_the_context_of_a_handler_is_torn_down(
-    nats_server: NatsServer, js: jetstream_sync.JetStream, stream: jetstream_sync.Stream
-) -> None:
+def test_the_context_of_a_handler_is_torn_down(nats_server, js, stream):
     """After each run, also a failed one, functions for the teardown are called with the error."""
     from flask import Flask, current_app, g
 
@@ -183,12 +151,3 @@ def test_the_context_of_a_handler_is_torn_down(
     with app.app_context():
         assert extension.connection() is extension.connection()
         extension.connection().close()
-
-
-def test_a_handler_without_an_application() -> None:
-    """Without `init_app`, a handler fails with an error that says so."""
-    from jetstream_sync.flask import JetStream
-
-    extension = JetStream()
-    with pytest.raises(RuntimeError, match="call init_app"):
-        extension.worker.middleware[0](lambda: None, None)  # type: ignore[arg-type]

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
-from pathlib import Path
 
 import pytest
 from fix_apps import APPS, run
 from rawnats import RawClient
-
-from jetstream_sync.server import NatsServer
 
 METHODS = multiprocessing.get_all_start_methods()
 
@@ -18,7 +15,7 @@ pytestmark = pytest.mark.timeout(110)
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("method", METHODS)
-def test_a_pool(fresh_server: NatsServer, tmp_path: Path, method: str) -> None:
+def test_a_pool(fresh_server, tmp_path, method):
     """Each process of a pool has its own connection, and the parent keeps its connection."""
     output = run([str(APPS / "multiprocessing" / "pool.py"), method], fresh_server.url, tmp_path)
     assert "100 orders from " in output
@@ -29,7 +26,7 @@ def test_a_pool(fresh_server: NatsServer, tmp_path: Path, method: str) -> None:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "forkserver"])
-def test_an_executor(fresh_server: NatsServer, tmp_path: Path, method: str) -> None:
+def test_an_executor(fresh_server, tmp_path, method):
     """Messages stay in the process that fetched them; other processes get their bytes."""
     output = run(
         [str(APPS / "multiprocessing" / "executor.py"), method], fresh_server.url, tmp_path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-from pathlib import Path
 
 from fix_apps import APPS, Program, run
 from fix_threads import wait_until
@@ -31,7 +30,7 @@ def handled_by(worker: Program) -> set[int]:
     return set(map(int, re.findall(r"handled (\d+)\n", worker.output)))
 
 
-def test_every_line_is_published(fresh_server: NatsServer, tmp_path: Path) -> None:
+def test_every_line_is_published(fresh_server, tmp_path):
     """The script ends with its input, and prints the state of the stream."""
     with Program([str(SCRIPTS / "publish.py")], fresh_server.url, tmp_path, feed=True) as program:
         program.input.write(b"".join(b"line %d\n" % n for n in range(5000)))
@@ -41,7 +40,7 @@ def test_every_line_is_published(fresh_server: NatsServer, tmp_path: Path) -> No
     assert stored(fresh_server) == 5000
 
 
-def test_ctrl_c_while_publishing(fresh_server: NatsServer, tmp_path: Path) -> None:
+def test_ctrl_c_while_publishing(fresh_server, tmp_path):
     """After a Ctrl-C every message of the input read so far is stored, and the script says so."""
     with Program([str(SCRIPTS / "publish.py")], fresh_server.url, tmp_path, feed=True) as program:
         program.input.write(b"".join(b"line %d\n" % n for n in range(3000)))
@@ -60,7 +59,7 @@ def create_orders(server: NatsServer) -> None:
         assert "error" not in raw.api("STREAM.CREATE.ORDERS", name="ORDERS", subjects=["ORDERS.*"])
 
 
-def test_ctrl_c_while_working(fresh_server: NatsServer, tmp_path: Path) -> None:
+def test_ctrl_c_while_working(fresh_server, tmp_path):
     """A Ctrl-C ends a worker; handled orders are acknowledged, and the rest is left to others."""
     create_orders(fresh_server)
     with Program([str(SCRIPTS / "work.py")], fresh_server.url, tmp_path) as worker:
@@ -82,7 +81,7 @@ def test_ctrl_c_while_working(fresh_server: NatsServer, tmp_path: Path) -> None:
     assert open_acks(fresh_server, "work") == 0
 
 
-def test_an_end_without_a_close(fresh_server: NatsServer, tmp_path: Path) -> None:
+def test_an_end_without_a_close(fresh_server, tmp_path):
     """Acknowledged messages are stored, and buffered ones are sent at the end."""
     output = run([str(SCRIPTS / "forget.py")], fresh_server.url, tmp_path)
     assert "stored as 1" in output

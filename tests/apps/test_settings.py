@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from fix_apps import Program, copied, free_port, http
 from fix_threads import wait_until
 
 import jetstream_sync
-from jetstream_sync.server import NatsServer
 
 # Other programs take some time to start and to stop.
 pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
 
 
-def test_settings_change_while_the_application_runs(
-    fresh_server: NatsServer, tmp_path: Path
-) -> None:
+def test_settings_change_while_the_application_runs(fresh_server, tmp_path):
     """The page follows the bucket: a default, a value, another one, and the default after a deletion."""
     port = free_port()
     command = ["-m", "flask", "--app", "web", "run", "--port", str(port)]

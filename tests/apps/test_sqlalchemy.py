@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 from fix_apps import Program, copied
 from fix_threads import wait_until
 from rawnats import RawClient
-
-from jetstream_sync.server import NatsServer
 
 pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
 
@@ -25,9 +22,7 @@ shop.worker.run()
 """
 
 
-def test_effects_happen_once(
-    fresh_server: NatsServer, tmp_path: Path, postgres_database: dict[str, str]
-) -> None:
+def test_effects_happen_once(fresh_server, tmp_path, postgres_database):
     """A worker is killed after the commit: each order has one invoice, and is announced once."""
     import psycopg
 
