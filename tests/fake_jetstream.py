@@ -78,7 +78,7 @@ def consumer_info(name: str, config: dict[str, Any], **fields: Any) -> dict[str,
 
 class FakeJetStream:
     """
-    A server for one client.
+    A server for one client, which may reconnect.
 
     Args:
         answer: called with the subject of an API request, without ``$JS.API.``, and its decoded
@@ -90,6 +90,9 @@ class FakeJetStream:
         self._answer = answer
         self._received_one = threading.Condition()
         self._sids: dict[str, int] = {}
+        self.links = 0
+        self.subscribed: set[str] = set()
+        """The subjects of the subscriptions on the current link."""
         self._peer: ScriptedPeer | None = None
         self.received: list[ClientCommand] = []
         """The commands of the client after the handshake, in order, without PINGs."""
@@ -99,6 +102,8 @@ class FakeJetStream:
     def _serve(self, peer: ScriptedPeer) -> None:
         peer.handshake()
         self._peer = peer
+        self.links += 1
+        self.subscribed.clear()
         while line := peer.line().decode():
             verb, *words = line.split()
             if verb == "PING":
@@ -109,6 +114,8 @@ class FakeJetStream:
                 )
             elif verb == "UNSUB":
                 subject = next((s for s, sid in self._sids.items() if str(sid) == words[0]), "")
+                if len(words) == 1:
+                    self.subscribed.discard(subject)
                 self._record(ClientCommand("UNSUB", subject, " ".join(words[1:]), b""))
             elif verb in {"PUB", "HPUB"}:
                 body = peer.read(int(words[-1]) + 2)[:-2]
@@ -121,6 +128,7 @@ class FakeJetStream:
         with self._received_one:
             if words is not None:
                 self._sids[words[0]] = int(words[-1])
+                self.subscribed.add(words[0])
             self.received.append(command)
             self._received_one.notify_all()
 
@@ -153,6 +161,11 @@ class FakeJetStream:
         """Send bytes, which may be many messages at once."""
         assert self._peer is not None
         self._peer.send(data)
+
+    def hang_up(self) -> None:
+        """Break the current link."""
+        assert self._peer is not None
+        self._peer.close()
 
     def wait_for(self, wanted: Callable[[ClientCommand], bool], number: int = 1) -> ClientCommand:
         """Wait until the client has sent that many matching commands, and return the last of them."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeAlias
+from urllib.request import urlopen
 
 import pytest
-from fix_threads import wait_until
+from fix_threads import SCALE, wait_until
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from rawnats import RawClient
@@ -18,9 +22,20 @@ from jetstream_sync.errors import ServerUnavailableError
 from jetstream_sync.server import NatsCluster, NatsServer
 
 if TYPE_CHECKING:
-    from jetstream_sync import Connection, JetStream, Stream
+    from jetstream_sync import Connection, JetStream, PullConsumer, Stream
 
-__all__ = ["break_link", "wait_for_peers"]
+__all__ = [
+    "Errors",
+    "Monitored",
+    "break_link",
+    "fill",
+    "paused",
+    "running_cluster",
+    "wait_for_peers",
+]
+
+#: A server with monitoring, and a function that returns the subscriptions of its clients.
+Monitored: TypeAlias = tuple[NatsServer, Callable[[], list[str]]]
 
 _numbers = itertools.count(1)
 _deselected = pytest.StashKey[list[str]]()
@@ -95,13 +110,61 @@ def fresh_server() -> Iterator[NatsServer]:
         yield server
 
 
+@contextmanager
+def paused(server: NatsServer) -> Iterator[None]:
+    """Suspend a server for the duration of the block."""
+    server.pause()
+    try:
+        yield
+    finally:
+        server.resume()
+
+
+def fill(js: JetStream, name: str, count: int, first: int = 0, size: int = 0) -> None:
+    """Store messages with their numbers, padded to a size, on three subjects below a name in turn."""
+    for number in range(first, first + count):
+        js.publish_async(f"{name}.{number % 3}", (b"%d" % number).ljust(size))
+    js.publish_async_completed(20 * SCALE)
+
+
+class Errors(list[Exception]):
+    """The errors that a connection reports."""
+
+    def of(self, kind: type[Exception]) -> list[Exception]:
+        """Return those of a class."""
+        return [error for error in self if isinstance(error, kind)]
+
+
 @pytest.fixture
-def alone(fresh_server: NatsServer) -> Iterator[Connection]:
+def errors() -> Errors:
+    """The errors that the connection `alone` reports."""
+    return Errors()
+
+
+@pytest.fixture
+def alone(fresh_server: NatsServer, errors: Errors) -> Iterator[Connection]:
     """A connection to a server of this test alone, with a short reconnect delay."""
     import jetstream_sync
 
-    with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as connection:
+    with jetstream_sync.connect(
+        fresh_server.url, reconnect_time_wait=0.05, error_cb=errors.append
+    ) as connection:
         yield connection
+
+
+@pytest.fixture
+def monitored() -> Iterator[Monitored]:
+    """A server with monitoring, and a function that returns the subscriptions of its clients."""
+    with NatsServer(config='http: "127.0.0.1:-1"') as server:
+        found = re.search(r"http monitor on (\S+)", server.log())
+        assert found
+
+        def subscriptions() -> list[str]:
+            with urlopen(f"http://{found[1]}/connz?subs=1", timeout=5) as answer:
+                clients = json.load(answer)["connections"]
+            return [each for client in clients for each in client.get("subscriptions_list", ())]
+
+        yield server, subscriptions
 
 
 def break_link(nc: Connection) -> None:
@@ -126,11 +189,18 @@ def wait_for_peers(cluster: NatsCluster) -> None:
         assert raw.api("STREAM.DELETE.PROBE")["success"]
 
 
+@contextmanager
+def running_cluster(config: str = "") -> Iterator[NatsCluster]:
+    """Run three servers with JetStream clustered, until streams can have three replicas."""
+    with NatsCluster(config=config) as servers:
+        wait_for_peers(servers)
+        yield servers
+
+
 @pytest.fixture
 def cluster() -> Iterator[NatsCluster]:
     """Three servers of this test alone, with JetStream clustered."""
-    with NatsCluster() as servers:
-        wait_for_peers(servers)
+    with running_cluster() as servers:
         yield servers
 
 
@@ -141,6 +211,21 @@ def nc(nats_server: NatsServer) -> Iterator[Connection]:
 
     with jetstream_sync.connect(nats_server.url) as connection:
         yield connection
+
+
+@pytest.fixture
+def other(nats_server: NatsServer) -> Iterator[Connection]:
+    """Another connection to the shared server."""
+    import jetstream_sync
+
+    with jetstream_sync.connect(nats_server.url) as connection:
+        yield connection
+
+
+@pytest.fixture
+def subject() -> str:
+    """A subject that no other test uses."""
+    return f"subject.{uuid.uuid4().hex}"
 
 
 @pytest.fixture
@@ -162,3 +247,9 @@ def stream_name(request: pytest.FixtureRequest) -> str:
 def stream(js: JetStream, stream_name: str) -> Stream:
     """An empty stream for all subjects below its name."""
     return js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage="memory")
+
+
+@pytest.fixture
+def consumer(stream: Stream) -> PullConsumer:
+    """A durable consumer of the whole stream."""
+    return stream.create_consumer(durable_name="C")

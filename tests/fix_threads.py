@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn, TypeVar
 
 import pytest
 
-__all__ = ["SCALE", "STALL", "between", "wait_until", "within"]
+__all__ = ["SCALE", "STALL", "between", "run_all", "threads_in", "wait_until", "within"]
 
 T = TypeVar("T")
 
@@ -61,6 +63,41 @@ def within(seconds: float) -> Iterator[None]:
     """Assert that the block takes less than ``seconds``, scaled on a slow machine."""
     with between(0, seconds * SCALE):
         yield
+
+
+def run_all(*targets: Callable[[], object]) -> None:
+    """Run each target on its own thread, all at once; raise the first error."""
+    barrier = threading.Barrier(len(targets))
+    raised: list[BaseException] = []
+
+    def run(target: Callable[[], object]) -> None:
+        barrier.wait()
+        try:
+            target()
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=run, args=(target,), daemon=True) for target in targets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(40 * SCALE)
+        assert not thread.is_alive(), "it hangs"
+    if raised:
+        raise raised[0]
+
+
+def threads_in(function: str) -> int:
+    """Count the threads that are inside the package's function of that name."""
+    count = 0
+    for frame in sys._current_frames().values():
+        at: FrameType | None = frame
+        while at is not None:
+            if at.f_code.co_name == function and "jetstream_sync" in at.f_code.co_filename:
+                count += 1
+                break
+            at = at.f_back
+    return count
 
 
 def _folder(request: pytest.FixtureRequest) -> str:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trustme
+from fix_threads import SCALE, within
 
 from jetstream_sync.options import TLSOptions
 from jetstream_sync.server.runtime import reserve_port
 
-__all__ = ["Certificates", "certificates", "free_port"]
+if TYPE_CHECKING:
+    from jetstream_sync import Connection
+
+__all__ = ["Certificates", "certificates", "connect", "echoes", "free_port", "refused"]
+
+_BIG = bytes(range(256)) * 3000
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,28 @@ class Certificates:
     def verifying(self, more: str = "") -> str:
         """Return the ``tls`` block of a nats-server that verifies client certificates."""
         return self.server(more=f'verify: true, ca_file: "{self.path("ca")}", {more}')
+
+
+@contextmanager
+def refused(kind: type[Exception], text: str) -> Iterator[None]:
+    """Assert that connecting fails far below the connect timeout, with exactly this kind of error."""
+    with within(2.0), pytest.raises(kind, match=text) as caught:
+        yield
+    assert type(caught.value) is kind
+
+
+def connect(url: str, **options: Any) -> Connection:
+    import jetstream_sync
+
+    return jetstream_sync.connect(url, connect_timeout=5 * SCALE, **options)
+
+
+def echoes(nc: Connection) -> bool:
+    """Return whether small and large messages make a round trip."""
+    sub = nc.subscribe("fix.echo")
+    for data in (b"small", _BIG, b""):
+        nc.publish("fix.echo", data)
+    return [sub.next_msg(timeout=5 * SCALE).data for _ in range(3)] == [b"small", _BIG, b""]
 
 
 @pytest.fixture(scope="session")

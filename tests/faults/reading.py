@@ -276,6 +276,17 @@ class OrderedFetchReader(_OrderedReader):
             self.looking("ordered.fetch", limit, lambda: self.consumer.fetch(batch, timeout))
 
 
+class OrderedPushReader(_OrderedReader):
+    """An ordered push subscription."""
+
+    def run(self, stop: threading.Event) -> None:
+        sub = self.js.subscribe(stream=STREAM, ordered_consumer=True, idle_heartbeat=0.5)
+        while not stop.is_set():
+            self.looking("ordered.next_msg", LOOK_S, lambda: [sub.next_msg(LOOK_S)])
+        with self.recorder.within("ordered.unsubscribe", 7):
+            sub.unsubscribe()
+
+
 class RequestReader(Reader):
     """Not a reader: sends API requests, requests to another connection, and flushes."""
 
@@ -312,6 +323,7 @@ def readers(
         (OrderedFetchReader, "ordered fetch", "fetching"),
         (OrderedFetchReader, "patient ordered fetch", "patient"),
         (OrderedMessagesReader, "patient ordered messages", "patient"),
+        (OrderedPushReader, "ordered push", "reading"),
     )
     return [
         kind(name, lines[line], recorder, make_rng(name), line, *[mistake] * (name in DURABLES))

@@ -11,10 +11,8 @@ from fix_threads import wait_until, within
 import jetstream_sync
 from jetstream_sync import (
     APICall,
-    Connection,
     ConsumerNotFoundError,
     InvalidOptionError,
-    JetStream,
     JetStreamNotEnabledError,
     JetStreamNotEnabledForAccountError,
     ServerTooOldError,
@@ -22,7 +20,7 @@ from jetstream_sync import (
 from jetstream_sync.server import NatsServer
 
 
-def test_the_account_counts_its_streams_and_consumers(js: JetStream, stream_name: str) -> None:
+def test_the_account_counts_its_streams_and_consumers(js, stream_name):
     """The account info counts streams and consumers."""
     before = js.account_info()
     js.create_stream(name=stream_name, subjects=[f"{stream_name}.*"], storage="memory")
@@ -37,7 +35,7 @@ def test_the_account_counts_its_streams_and_consumers(js: JetStream, stream_name
     assert after.api.total > before.api.total
 
 
-def test_without_jetstream_every_call_says_so_at_once() -> None:
+def test_without_jetstream_every_call_says_so_at_once():
     """On a server without JetStream every call fails at once with an error that says so."""
     with (
         NatsServer(jetstream=False) as server,
@@ -56,7 +54,7 @@ def test_without_jetstream_every_call_says_so_at_once() -> None:
         assert nc.is_connected
 
 
-def test_an_account_without_jetstream_gets_a_specific_error() -> None:
+def test_an_account_without_jetstream_gets_a_specific_error():
     """An account without JetStream on a server that has it gets a specific error."""
     config = """
     accounts {
@@ -73,7 +71,7 @@ def test_an_account_without_jetstream_gets_a_specific_error() -> None:
 
 
 @pytest.mark.parametrize("timeout", [0.1, timedelta(milliseconds=100)])
-def test_the_contexts_timeout_ends_the_wait(nc: Connection, timeout: float | timedelta) -> None:
+def test_the_contexts_timeout_ends_the_wait(nc, timeout):
     """A request that a subscriber receives and does not answer ends with the context's timeout."""
     _kept = nc.subscribe("silent.API.>")
     js = nc.jetstream(prefix="silent.API", timeout=timeout)
@@ -86,7 +84,7 @@ def test_the_contexts_timeout_ends_the_wait(nc: Connection, timeout: float | tim
 # --- the hook, and the required level ---------------------------------------------------------------
 
 
-def test_a_function_gets_each_request_to_the_api(nc: Connection, stream_name: str) -> None:
+def test_a_function_gets_each_request_to_the_api(nc, stream_name):
     """It gets subject, sizes, duration and error of requests, and of direct gets."""
     calls: list[APICall] = []
     js = nc.jetstream(api_cb=calls.append)
@@ -107,9 +105,7 @@ def test_a_function_gets_each_request_to_the_api(nc: Connection, stream_name: st
     assert info.error is caught.value
 
 
-def test_a_function_for_requests_that_raises(
-    nats_server: NatsServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_function_for_requests_that_raises(nats_server, caplog):
     """Its error is logged and reported; the request has its result."""
     errors: list[Exception] = []
 
@@ -124,7 +120,7 @@ def test_a_function_for_requests_that_raises(
 
 
 @pytest.mark.server(">=2.12")
-def test_a_server_below_the_required_level(nc: Connection) -> None:
+def test_a_server_below_the_required_level(nc):
     """It refuses the requests that demand a higher level than it has."""
     assert nc.jetstream(required_api_level=1).account_info()
     with pytest.raises(ServerTooOldError, match="API level 9999 needs"):
@@ -134,7 +130,7 @@ def test_a_server_below_the_required_level(nc: Connection) -> None:
 @pytest.mark.parametrize(
     ("option", "value"), [("required_api_level", "1"), ("required_api_level", True), ("api_cb", 1)]
 )
-def test_an_invalid_option_of_the_api(nc: Connection, option: str, value: object) -> None:
+def test_an_invalid_option_of_the_api(nc, option, value):
     """It is refused before any request."""
     with pytest.raises(InvalidOptionError, match=option):
-        nc.jetstream(**{option: value})  # type: ignore[arg-type]
+        nc.jetstream(**{option: value})

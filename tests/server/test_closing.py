@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
-from fix_threads import wait_until, within
+from fix_server import paused
+from fix_threads import between, threads_in, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (
@@ -29,40 +27,11 @@ from jetstream_sync.server import NatsServer
 
 
 @pytest.fixture
-def subject() -> str:
-    """A unique subject."""
-    return f"closing.{uuid.uuid4().hex}"
-
-
-@pytest.fixture
 def own(nats_server: NatsServer) -> Iterator[Connection]:
     """A connection that the test closes itself."""
     connection = jetstream_sync.connect(nats_server.url)
     yield connection
     connection.close()
-
-
-@contextmanager
-def paused(server: NatsServer) -> Iterator[None]:
-    """Suspend the server for the duration of the block."""
-    server.pause()
-    try:
-        yield
-    finally:
-        server.resume()
-
-
-def threads_in(function: str) -> int:
-    """Count the threads that are inside the package's function of that name."""
-    count = 0
-    for frame in sys._current_frames().values():
-        at = frame
-        while at is not None:
-            if at.f_code.co_name == function and "jetstream_sync" in at.f_code.co_filename:
-                count += 1
-                break
-            at = at.f_back
-    return count
 
 
 class Gate:
@@ -82,7 +51,7 @@ class Gate:
 # --- close --------------------------------------------------------------------------------------
 
 
-def test_close_wakes_all_waiting_threads(fresh_server: NatsServer, subject: str) -> None:
+def test_close_wakes_all_waiting_threads(fresh_server, subject):
     """Closing wakes threads that wait for a message, a reply or a flush; only iterations end quietly."""
     nc = jetstream_sync.connect(fresh_server.url)
     sub = nc.subscribe(subject)
@@ -107,7 +76,7 @@ def test_close_wakes_all_waiting_threads(fresh_server: NatsServer, subject: str)
             assert isinstance(each.exception(5), ConnectionClosedError)
 
 
-def test_two_threads_close(own: Connection, subject: str) -> None:
+def test_two_threads_close(own, subject):
     """Any number of threads may close a connection at the same time."""
     sub = own.subscribe(subject)
     start = threading.Barrier(4)
@@ -128,9 +97,7 @@ def test_two_threads_close(own: Connection, subject: str) -> None:
 @pytest.mark.parametrize(
     "how", ["close", "drain", "with", "close in a callback", "drain in a callback"]
 )
-def test_closed_cb_runs_before_the_close_returns(
-    nats_server: NatsServer, subject: str, how: str
-) -> None:
+def test_closed_cb_runs_before_the_close_returns(nats_server, subject, how):
     """`close` and `drain` return when ``closed_cb`` has, also in a callback of a subscription."""
     called: list[str] = []
     seen: list[list[str]] = []
@@ -162,7 +129,7 @@ def test_closed_cb_runs_before_the_close_returns(
 
 
 @pytest.mark.parametrize("option", ["closed_cb", "error_cb", "disconnected_cb"])
-def test_an_event_callback_may_close(fresh_server: NatsServer, option: str) -> None:
+def test_an_event_callback_may_close(fresh_server, option):
     """An event callback may close its connection without a deadlock."""
     took: list[float] = []
 
@@ -173,7 +140,7 @@ def test_an_event_callback_may_close(fresh_server: NatsServer, option: str) -> N
 
     closed = threading.Event()
     callbacks: dict[str, Callable[..., object]] = {"closed_cb": closed.set, option: close}
-    nc = jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.01, **callbacks)  # type: ignore[arg-type]
+    nc = jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.01, **callbacks)
     if option == "closed_cb":
         nc.close()
         closed.set()
@@ -186,9 +153,7 @@ def test_an_event_callback_may_close(fresh_server: NatsServer, option: str) -> N
     assert took[0] < 3
 
 
-def test_closing_does_not_wait_for_ever_for_closed_cb(
-    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_does_not_wait_for_ever_for_closed_cb(nats_server, monkeypatch):
     """A ``closed_cb`` that needs what the closing thread holds delays the close, and no more."""
     monkeypatch.setattr("jetstream_sync.client.engine._CLOSE_CALLBACK_TIMEOUT_S", 0.3)
     held, called = threading.Lock(), threading.Event()
@@ -203,7 +168,7 @@ def test_closing_does_not_wait_for_ever_for_closed_cb(
     assert called.wait(5)
 
 
-def test_a_closed_connection_calls_no_callback(own: Connection, subject: str) -> None:
+def test_a_closed_connection_calls_no_callback(own, subject):
     """After a close a callback gets no more messages, not even pending ones."""
     gate = Gate()
     sub = own.subscribe(subject, cb=gate)
@@ -220,9 +185,7 @@ def test_a_closed_connection_calls_no_callback(own: Connection, subject: str) ->
     assert gate.got == [b"0"]
 
 
-def test_messages_published_before_a_close_are_sent(
-    nc: Connection, own: Connection, subject: str
-) -> None:
+def test_messages_published_before_a_close_are_sent(nc, own, subject):
     """A close flushes the messages published before it."""
     with nc.subscribe(subject) as sub:
         nc.flush(5)
@@ -252,7 +215,7 @@ def uses(
     }
 
 
-def test_every_call_after_a_close_raises(own: Connection, subject: str) -> None:
+def test_every_call_after_a_close_raises(own, subject):
     """On a closed connection every call raises `ConnectionClosedError` at once, without a cause."""
     sub = own.subscribe(subject)
     own.publish(subject, b"x", "reply.to")
@@ -267,7 +230,7 @@ def test_every_call_after_a_close_raises(own: Connection, subject: str) -> None:
     assert isinstance(own.last_error, ConnectionClosedError)
 
 
-def test_the_errors_say_why_it_is_closed(fresh_server: NatsServer, subject: str) -> None:
+def test_the_errors_say_why_it_is_closed(fresh_server, subject):
     """After a close by the server every call raises the reason, also iterations."""
     nc = jetstream_sync.connect(fresh_server.url, allow_reconnect=False)
     try:
@@ -294,7 +257,7 @@ def test_the_errors_say_why_it_is_closed(fresh_server: NatsServer, subject: str)
 # --- drain --------------------------------------------------------------------------------------
 
 
-def test_a_drain_waits_for_callbacks(nc: Connection, own: Connection, subject: str) -> None:
+def test_a_drain_waits_for_callbacks(nc, own, subject):
     """A drain returns when callbacks have handled every message; new subscriptions are refused."""
     gate = Gate()
     own.subscribe(subject, cb=gate)
@@ -323,9 +286,7 @@ def test_a_drain_waits_for_callbacks(nc: Connection, own: Connection, subject: s
     assert own.is_closed
 
 
-def test_callbacks_may_answer_and_ask_during_a_drain(
-    nc: Connection, own: Connection, subject: str
-) -> None:
+def test_callbacks_may_answer_and_ask_during_a_drain(nc, own, subject):
     """Publishes and requests of a callback during a drain are still sent."""
     nc.subscribe(f"{subject}.ask", cb=lambda msg: msg.respond(b"re " + msg.data))
     answers = nc.subscribe(f"{subject}.answers")
@@ -351,7 +312,7 @@ def test_callbacks_may_answer_and_ask_during_a_drain(
     assert [answers.next_msg(5).data for _ in range(100)] == [b"re %d" % n for n in range(100)]
 
 
-def test_unread_messages_outlive_a_drain(own: Connection, subject: str) -> None:
+def test_unread_messages_outlive_a_drain(own, subject):
     """Without a callback, pending messages can be read after a drain; then reading ends."""
     sub, iterated = own.subscribe(subject), own.subscribe(subject)
     for number in range(10):
@@ -364,7 +325,7 @@ def test_unread_messages_outlive_a_drain(own: Connection, subject: str) -> None:
         sub.next_msg(5)
 
 
-def test_a_subscription_drains_alone(nc: Connection, own: Connection, subject: str) -> None:
+def test_a_subscription_drains_alone(nc, own, subject):
     """`Subscription.drain` lets its callback handle pending messages, and affects nothing else."""
     gate, other = Gate(), own.subscribe(subject)
     sub = own.subscribe(subject, cb=gate)
@@ -391,7 +352,7 @@ def test_a_subscription_drains_alone(nc: Connection, own: Connection, subject: s
         sub.drain()
 
 
-def test_a_callback_drains_its_own_subscription(own: Connection, subject: str) -> None:
+def test_a_callback_drains_its_own_subscription(own, subject):
     """A callback may drain its subscription, and gets the remaining messages."""
     got: list[bytes] = []
 
@@ -408,7 +369,7 @@ def test_a_callback_drains_its_own_subscription(own: Connection, subject: str) -
 
 
 @pytest.mark.parametrize("what", ["connection", "subscription"])
-def test_a_drain_gives_up_in_time(own: Connection, subject: str, what: str) -> None:
+def test_a_drain_gives_up_in_time(own, subject, what):
     """If a callback hangs, a drain raises `DrainTimeoutError` in time and drops the rest."""
     gate = Gate()
     sub = own.subscribe(subject, cb=gate)
@@ -427,7 +388,7 @@ def test_a_drain_gives_up_in_time(own: Connection, subject: str, what: str) -> N
     assert gate.got == [b"1"]
 
 
-def test_a_drain_of_a_silent_server_gives_up(fresh_server: NatsServer, subject: str) -> None:
+def test_a_drain_of_a_silent_server_gives_up(fresh_server, subject):
     """If the server is silent, a drain raises `DrainTimeoutError` in time, and closes."""
     nc = jetstream_sync.connect(fresh_server.url, drain_timeout=0.2)
     _kept = nc.subscribe(subject)
@@ -440,7 +401,7 @@ def test_a_drain_of_a_silent_server_gives_up(fresh_server: NatsServer, subject: 
 # --- the with block -----------------------------------------------------------------------------
 
 
-def test_a_with_block_drains(nats_server: NatsServer, subject: str) -> None:
+def test_a_with_block_drains(nats_server, subject):
     """At the end of a with block callbacks have handled every message, and the connection is closed."""
     got: list[bytes] = []
     with jetstream_sync.connect(nats_server.url) as nc:
@@ -451,7 +412,7 @@ def test_a_with_block_drains(nats_server: NatsServer, subject: str) -> None:
     assert nc.is_closed
 
 
-def test_a_with_block_that_raises_closes(nats_server: NatsServer, subject: str) -> None:
+def test_a_with_block_that_raises_closes(nats_server, subject):
     """When a with block raises, that error comes out without waiting for callbacks."""
     gate = Gate()
     try:
@@ -472,7 +433,7 @@ def test_a_with_block_that_raises_closes(nats_server: NatsServer, subject: str) 
     assert gate.got == [b"1"]
 
 
-def test_a_subscription_ends_with_its_block(own: Connection, subject: str) -> None:
+def test_a_subscription_ends_with_its_block(own, subject):
     """A subscription is unsubscribed at the end of its with block, unless it has ended before."""
     with own.subscribe(subject) as sub:
         assert sub.is_valid
@@ -484,7 +445,7 @@ def test_a_subscription_ends_with_its_block(own: Connection, subject: str) -> No
 # --- servers that are silent --------------------------------------------------------------------
 
 
-def test_flush_and_rtt(own: Connection, nc: Connection, subject: str) -> None:
+def test_flush_and_rtt(own, nc, subject):
     """After a flush the server has processed all messages; the round-trip time is positive."""
     with nc.subscribe(subject) as sub:
         nc.flush(None)
@@ -496,18 +457,15 @@ def test_flush_and_rtt(own: Connection, nc: Connection, subject: str) -> None:
         assert timedelta(0) < rtt < timedelta(seconds=2)
 
 
-def test_a_flush_gives_up_in_time(fresh_server: NatsServer, subject: str) -> None:
+def test_a_flush_gives_up_in_time(alone, fresh_server, subject):
     """An unanswered flush raises `TimeoutError` in time; its late PONG completes no other flush."""
-    with jetstream_sync.connect(fresh_server.url) as nc:
-        sub = nc.subscribe(subject)
-        nc.flush(5)
-        with paused(fresh_server):
-            for use in (nc.flush, nc.rtt):
-                began = time.monotonic()
-                with pytest.raises(TimeoutError):
-                    use(0.1)
-                assert 0.1 <= time.monotonic() - began < 1
-        for number in range(1, 50):
-            nc.publish(subject, b"x")
-            nc.flush(5)
-            assert sub.pending_msgs == number
+    sub = alone.subscribe(subject)
+    alone.flush(5)
+    with paused(fresh_server):
+        for use in (alone.flush, alone.rtt):
+            with between(0.1, 1), pytest.raises(TimeoutError):
+                use(0.1)
+    for number in range(1, 50):
+        alone.publish(subject, b"x")
+        alone.flush(5)
+        assert sub.pending_msgs == number

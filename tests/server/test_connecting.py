@@ -64,9 +64,7 @@ def user_server() -> Iterator[NatsServer]:
 
 
 @pytest.mark.parametrize("joined", [False, True], ids=["list", "commas"])
-def test_dead_servers_in_front_are_passed_over(
-    nats_server: NatsServer, dead_url: str, joined: bool
-) -> None:
+def test_dead_servers_in_front_are_passed_over(nats_server, dead_url, joined):
     """The first server that accepts is used, after any number of unreachable ones."""
     urls = [dead_url, "nats://no-such-host.invalid:4222", nats_server.url]
     servers: Any = ",".join(urls) if joined else urls
@@ -76,7 +74,7 @@ def test_dead_servers_in_front_are_passed_over(
 
 
 @pytest.mark.parametrize(("option", "value"), [("passwd", PASSWORD), ("connect_timeout", 0)])
-def test_an_invalid_option_is_refused_by_name(option: str, value: object) -> None:
+def test_an_invalid_option_is_refused_by_name(option, value):
     """An option that is unknown or out of range is refused by name before connecting."""
     options: Any = {option: value}
     with black_hole() as listening:
@@ -93,7 +91,7 @@ def test_an_invalid_option_is_refused_by_name(option: str, value: object) -> Non
 # --- unreachable servers ----------------------------------------------------------------------
 
 
-def test_no_server_is_an_error_that_names_address_and_reason(dead_url: str) -> None:
+def test_no_server_is_an_error_that_names_address_and_reason(dead_url):
     """Without a listening server, the error names the address and the reason at once."""
     with within(1.0), pytest.raises(NoServersError) as caught:
         jetstream_sync.connect(dead_url)
@@ -105,12 +103,12 @@ def test_no_server_is_an_error_that_names_address_and_reason(dead_url: str) -> N
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 70 + ".org"])
-def test_a_host_name_that_dns_cannot_express_is_an_unreachable_server(host: str) -> None:
+def test_a_host_name_that_dns_cannot_express_is_an_unreachable_server(host):
     with pytest.raises(NoServersError, match="is invalid"):
         jetstream_sync.connect(f"nats://{host}:4222")
 
 
-def test_every_server_that_was_tried_is_named(dead_url: str) -> None:
+def test_every_server_that_was_tried_is_named(dead_url):
     """When several servers cannot be reached, each is named with its own reason."""
     other = "nats://no-such-host.invalid:4222"
     with pytest.raises(NoServersError) as caught:
@@ -119,7 +117,7 @@ def test_every_server_that_was_tried_is_named(dead_url: str) -> None:
     assert len({reason for _, reason in caught.value.attempts}) == 2
 
 
-def test_a_server_that_never_answers_takes_the_connect_timeout() -> None:
+def test_a_server_that_never_answers_takes_the_connect_timeout():
     """A server that accepts and stays silent is given up after connect_timeout."""
     with black_hole() as listening:
         url = f"nats://127.0.0.1:{listening.getsockname()[1]}"
@@ -130,7 +128,7 @@ def test_a_server_that_never_answers_takes_the_connect_timeout() -> None:
     assert caught.value.attempts == ((url, "timed out"),)
 
 
-def test_a_server_that_trickles_takes_no_longer_than_one_that_is_silent() -> None:
+def test_a_server_that_trickles_takes_no_longer_than_one_that_is_silent():
     """The connect_timeout is for the whole handshake, not for each byte of it."""
 
     def trickle(peer: ScriptedPeer) -> None:
@@ -150,7 +148,7 @@ def test_a_server_that_trickles_takes_no_longer_than_one_that_is_silent() -> Non
 # --- logging in -------------------------------------------------------------------------------
 
 
-def test_the_right_password_by_option_and_by_url(user_server: NatsServer) -> None:
+def test_the_right_password_by_option_and_by_url(user_server):
     """A user and password log in by option and by URL, and are not shown anywhere."""
     by_url = user_server.url.replace("//", f"//worker:{PASSWORD}@")
     ways: list[tuple[str, dict[str, Any]]] = [
@@ -168,7 +166,7 @@ def test_the_right_password_by_option_and_by_url(user_server: NatsServer) -> Non
 # --- servers that refuse ----------------------------------------------------------------------
 
 
-def test_a_server_that_requires_tls_gets_no_login_in_the_clear() -> None:
+def test_a_server_that_requires_tls_gets_no_login_in_the_clear():
     """When the server requires TLS, no password is sent before the TLS handshake."""
     heard: SimpleQueue[bytes] = SimpleQueue()
 
@@ -188,7 +186,7 @@ def test_a_server_that_requires_tls_gets_no_login_in_the_clear() -> None:
     assert PASSWORD not in shown(caught.value)
 
 
-def test_the_error_of_a_full_server_is_quoted() -> None:
+def test_the_error_of_a_full_server_is_quoted():
     """The refusal of a server with too many connections is in the error."""
     with (
         NatsServer(config="max_connections: 1", jetstream=False) as server,
@@ -217,7 +215,7 @@ NOISE = bytes(range(128, 256)) * 8
     ],
     ids=["http", "ssh", "noise", "no json", "no object"],
 )
-def test_what_is_not_nats_is_quoted(banner: bytes, start: bytes) -> None:
+def test_what_is_not_nats_is_quoted(banner, start):
     """A peer that does not speak NATS is an error at once, with its first bytes."""
     with (
         Listener(lambda peer: peer.send(banner)) as listener,
@@ -232,7 +230,7 @@ def test_what_is_not_nats_is_quoted(banner: bytes, start: bytes) -> None:
 
 
 @pytest.mark.parametrize("before", [b"", b"INFO {}\r\n", b"INF"], ids=["nothing", "INFO", "half"])
-def test_a_server_that_hangs_up_at_once(before: bytes) -> None:
+def test_a_server_that_hangs_up_at_once(before):
     """A peer that closes during the handshake is reported as closed or reset."""
 
     def hang_up(peer: ScriptedPeer) -> None:
@@ -252,7 +250,7 @@ def test_a_server_that_hangs_up_at_once(before: bytes) -> None:
 # --- properties of a connection ---------------------------------------------------------------
 
 
-def test_a_connection_knows_its_server(nats_server: NatsServer) -> None:
+def test_a_connection_knows_its_server(nats_server):
     """A connection has its server's URL and INFO, and its own status."""
     nc = jetstream_sync.connect(nats_server.url)
     assert nc.status is ConnectionStatus.CONNECTED
@@ -289,7 +287,7 @@ GARBAGE = pytest.mark.parametrize(
 
 
 @GARBAGE
-def test_garbage_in_mid_stream_breaks_the_link(garbage: bytes) -> None:
+def test_garbage_in_mid_stream_breaks_the_link(garbage):
     """Bytes that are not NATS end the link, are quoted in the reported error, and lead to a reconnect."""
     errors: SimpleQueue[Exception] = SimpleQueue()
     with Listener() as listener, ThreadPoolExecutor() as pool:

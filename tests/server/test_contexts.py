@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import jetstream_sync
 from jetstream_sync import InvalidOptionError
-from jetstream_sync.server import NatsServer
 
 
 @pytest.fixture
@@ -22,7 +20,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_context_has_servers_and_login(folder: Path, nats_server: NatsServer) -> None:
+def test_a_context_has_servers_and_login(folder, nats_server):
     """Options that are given replace those of the context."""
     fields = {"url": nats_server.url, "description": "d", "user": "", "inbox_prefix": "_IN.me"}
     (folder / "a.json").write_text(json.dumps(fields))
@@ -46,7 +44,7 @@ def test_a_context_has_servers_and_login(folder: Path, nats_server: NatsServer) 
         ("a", {"socks_proxy": "socks5://h"}, "'socks_proxy' is not supported"),
     ],
 )
-def test_a_context_that_cannot_be_used(folder: Path, name: str, content: Any, reason: str) -> None:
+def test_a_context_that_cannot_be_used(folder, name, content, reason):
     """The error names the option and the reason, and nothing is connected."""
     if content is not None:
         text = content if isinstance(content, str) else json.dumps(content)

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import builtins
-import threading
-import time
-import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from fix_threads import wait_until
+from fix_threads import between
 
 import jetstream_sync
 from jetstream_sync import (
     BadSubjectError,
-    Connection,
-    ConnectionClosedError,
     Error,
     InvalidHeaderError,
     MaxPayloadError,
@@ -25,26 +19,10 @@ from jetstream_sync import (
     NoRespondersError,
     TimeoutError,
 )
-from jetstream_sync.server import NatsServer
-
-
-@pytest.fixture
-def subject() -> str:
-    """A subject that no other test uses."""
-    return f"requests.{uuid.uuid4().hex}"
-
-
-@pytest.fixture
-def other(nats_server: NatsServer) -> Iterator[Connection]:
-    """Another connection to the shared server."""
-    with jetstream_sync.connect(nats_server.url) as connection:
-        yield connection
 
 
 @pytest.mark.parametrize("where", ["same", "other"])
-def test_every_request_gets_its_own_answer(
-    nc: Connection, other: Connection, subject: str, where: str
-) -> None:
+def test_every_request_gets_its_own_answer(nc, other, subject, where):
     """Many threads send requests through one connection, and each gets its own reply."""
     responder = nc if where == "same" else other
     responder.subscribe(subject, cb=lambda msg: msg.respond(b"re " + msg.data))
@@ -58,7 +36,7 @@ def test_every_request_gets_its_own_answer(
     assert answers == [[b"re %d %d" % (thread, n) for n in range(200)] for thread in range(16)]
 
 
-def test_answers_may_come_in_any_order(nc: Connection, other: Connection, subject: str) -> None:
+def test_answers_may_come_in_any_order(nc, other, subject):
     """Replies are matched by their inbox, not by their order."""
     questions = other.subscribe(subject)
     other.flush(5)
@@ -71,7 +49,7 @@ def test_answers_may_come_in_any_order(nc: Connection, other: Connection, subjec
         assert [each.result(5).data for each in waiting] == [b"%d" % n for n in range(10)]
 
 
-def test_the_first_answer_counts(nc: Connection, subject: str) -> None:
+def test_the_first_answer_counts(nc, subject):
     """Of several replies the first is returned, and no other request gets the rest."""
 
     def answer(msg: Msg) -> None:
@@ -84,26 +62,20 @@ def test_the_first_answer_counts(nc: Connection, subject: str) -> None:
 
 
 @pytest.mark.parametrize("timeout", [5, None])
-def test_a_request_without_responders(nc: Connection, subject: str, timeout: float | None) -> None:
+def test_a_request_without_responders(nc, subject, timeout):
     """Without responders a request fails at once, whatever the timeout."""
-    began = time.monotonic()
-    with pytest.raises(NoRespondersError) as caught:
+    with between(0, 2), pytest.raises(NoRespondersError) as caught:
         nc.request(subject, b"?", timeout)
-    assert time.monotonic() - began < 2
     assert caught.value.subject == subject
 
 
 @pytest.mark.parametrize("timeout", [0.05, timedelta(milliseconds=50)])
-def test_a_late_reply_goes_to_no_other_request(
-    nc: Connection, other: Connection, subject: str, timeout: float | timedelta
-) -> None:
+def test_a_late_reply_goes_to_no_other_request(nc, other, subject, timeout):
     """A request times out, and its late reply is not given to another one."""
     questions = other.subscribe(subject)
     other.flush(5)
-    began = time.monotonic()
-    with pytest.raises(TimeoutError, match=subject) as caught:
+    with between(0.05, 1), pytest.raises(TimeoutError, match=subject) as caught:
         nc.request(subject, b"1", timeout)
-    assert 0.05 <= time.monotonic() - began < 1
     assert isinstance(caught.value, builtins.TimeoutError)
     late = questions.next_msg(5)
     with ThreadPoolExecutor(1) as pool:
@@ -114,7 +86,7 @@ def test_a_late_reply_goes_to_no_other_request(
         assert waiting.result(5).data == b"in time"
 
 
-def test_headers_go_both_ways(nc: Connection, subject: str) -> None:
+def test_headers_go_both_ways(nc, subject):
     """Requests and replies carry headers; a reply may have no payload."""
     asked: list[Msg] = []
 
@@ -131,14 +103,14 @@ def test_headers_go_both_ways(nc: Connection, subject: str) -> None:
     assert msg.subject == asked[0].reply
 
 
-def test_a_status_with_a_payload_is_an_answer(nc: Connection, subject: str) -> None:
+def test_a_status_with_a_payload_is_an_answer(nc, subject):
     """Only an empty message with status 503 means no responders."""
     nc.subscribe(subject, cb=lambda msg: msg.respond(b"", {"Status": "503"}))
     msg = nc.request(subject, b"", 5)
     assert msg.headers == {"Status": "503"}
 
 
-def test_the_inbox_has_the_prefix(nats_server: NatsServer, subject: str) -> None:
+def test_the_inbox_has_the_prefix(nats_server, subject):
     """Replies arrive below the ``inbox_prefix``, and `new_inbox` never repeats itself."""
     with jetstream_sync.connect(nats_server.url, inbox_prefix="my.own") as nc:
         nc.subscribe(subject, cb=lambda msg: msg.respond(msg.reply.encode()))
@@ -148,7 +120,7 @@ def test_the_inbox_has_the_prefix(nats_server: NatsServer, subject: str) -> None
         assert all(inbox.startswith("my.own.") for inbox in inboxes)
 
 
-def test_no_answer_is_wanted(nc: Connection, subject: str) -> None:
+def test_no_answer_is_wanted(nc, subject):
     """`respond` raises if the message has no reply subject."""
     with nc.subscribe(subject) as sub:
         nc.publish(subject, b"x")
@@ -157,7 +129,7 @@ def test_no_answer_is_wanted(nc: Connection, subject: str) -> None:
             msg.respond(b"y")
 
 
-def test_invalid_requests_are_refused(nc: Connection, subject: str) -> None:
+def test_invalid_requests_are_refused(nc, subject):
     """An invalid request is refused like a message, and the next one works."""
     nc.subscribe(subject, cb=lambda msg: msg.respond(msg.data))
     with pytest.raises(BadSubjectError):
@@ -169,7 +141,7 @@ def test_invalid_requests_are_refused(nc: Connection, subject: str) -> None:
     assert nc.request(subject, b"good", 5).data == b"good"
 
 
-def test_a_callback_may_ask(nc: Connection, subject: str) -> None:
+def test_a_callback_may_ask(nc, subject):
     """A callback may send requests on its own connection, also nested."""
 
     def relay(msg: Msg) -> None:
@@ -178,32 +150,3 @@ def test_a_callback_may_ask(nc: Connection, subject: str) -> None:
     nc.subscribe(f"{subject}.inner", cb=lambda msg: msg.respond(msg.data + b" inner"))
     nc.subscribe(f"{subject}.outer", cb=relay)
     assert nc.request(f"{subject}.outer", b"x", 5).data == b"x inner outer"
-
-
-def test_closing_while_many_ask(nats_server: NatsServer, other: Connection, subject: str) -> None:
-    """A close during many requests leaves no thread waiting: each gets a reply or an error."""
-    other.subscribe(subject, cb=lambda msg: msg.respond(msg.data))
-    other.flush(5)
-    nc = jetstream_sync.connect(nats_server.url)
-    done = threading.Event()
-    answered = [0] * 8
-
-    def ask(thread: int) -> Exception:
-        try:
-            while not done.is_set():
-                assert nc.request(subject, b"%d" % thread, None).data == b"%d" % thread
-                answered[thread] += 1
-        except ConnectionClosedError as error:
-            return error
-        raise AssertionError("it was not told")
-
-    with ThreadPoolExecutor(8) as pool:
-        waiting = [pool.submit(ask, thread) for thread in range(8)]
-        try:
-            wait_until(lambda: all(count > 10 for count in answered))
-            nc.close()
-            for each in waiting:
-                assert isinstance(each.result(5), ConnectionClosedError)
-        finally:
-            done.set()
-            nc.close()

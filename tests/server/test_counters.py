@@ -26,7 +26,7 @@ def counters(js: JetStream, stream_name: str) -> Counters:
 
 
 @pytest.mark.server(">=2.12")
-def test_totals_are_exact(counters: Counters) -> None:
+def test_totals_are_exact(counters):
     """Integers of any size and sign are added; the entry has the last increment."""
     subject = f"{counters.stream}.big"
     assert counters.add(subject) == 1
@@ -39,7 +39,7 @@ def test_totals_are_exact(counters: Counters) -> None:
     assert counters[subject] == entry.value
     for wrong in (True, 1.0, "1"):
         with pytest.raises(InvalidOptionError):
-            counters.add(subject, wrong)  # type: ignore[arg-type]
+            counters.add(subject, wrong)
     with pytest.raises(KeyError):
         counters[f"{counters.stream}.absent"]
     with pytest.raises(KeyNotFoundError):
@@ -47,7 +47,7 @@ def test_totals_are_exact(counters: Counters) -> None:
 
 
 @pytest.mark.server(">=2.12")
-def test_a_counter_of_another_stream(js: JetStream, counters: Counters) -> None:
+def test_a_counter_of_another_stream(js, counters):
     """The error names the stream."""
     name = f"{counters.stream}_2"
     js.create_stream(name=name, subjects=[f"{name}.>"], allow_msg_counter=True)
@@ -56,7 +56,7 @@ def test_a_counter_of_another_stream(js: JetStream, counters: Counters) -> None:
 
 
 @pytest.mark.server(">=2.12")
-def test_a_repeated_id_adds_once(counters: Counters) -> None:
+def test_a_repeated_id_adds_once(counters):
     """The second call with an id adds nothing, and returns the total."""
     subject = f"{counters.stream}.paid"
     assert counters.add(subject, 5, msg_id="one") == 5
@@ -65,7 +65,7 @@ def test_a_repeated_id_adds_once(counters: Counters) -> None:
 
 
 @pytest.mark.server(">=2.12")
-def test_a_reset_keeps_the_counter_and_drops_its_history(js: JetStream, counters: Counters) -> None:
+def test_a_reset_keeps_the_counter_and_drops_its_history(js, counters):
     """After it the total is 0, in one message; other counters are not touched."""
     for name in ("a", "b"):
         for _ in range(3):
@@ -78,9 +78,7 @@ def test_a_reset_keeps_the_counter_and_drops_its_history(js: JetStream, counters
 
 
 @pytest.mark.server(">=2.12")
-def test_items_of_more_counters_than_a_server_returns_at_once(
-    js: JetStream, counters: Counters
-) -> None:
+def test_items_of_more_counters_than_a_server_returns_at_once(js, counters):
     """1,100 counters are all listed; a pattern selects."""
     name = counters.stream
     for number in range(1100):
@@ -94,7 +92,7 @@ def test_items_of_more_counters_than_a_server_returns_at_once(
 
 
 @pytest.mark.server(">=2.12")
-def test_a_stream_adds_up_the_counters_of_its_sources(js: JetStream, stream_name: str) -> None:
+def test_a_stream_adds_up_the_counters_of_its_sources(js, stream_name):
     """The entry names the totals of the sources."""
     for place, value in (("EU", 3), ("US", 4)):
         js.create_stream(
@@ -129,9 +127,7 @@ def test_a_stream_adds_up_the_counters_of_its_sources(js: JetStream, stream_name
 
 
 @pytest.mark.server(">=2.12")
-def test_a_stream_without_counters_is_refused(
-    js: JetStream, counters: Counters, stream_name: str
-) -> None:
+def test_a_stream_without_counters_is_refused(js, counters, stream_name):
     """So are messages without an increment."""
     js.create_stream(name=f"{stream_name}_plain", subjects=[f"{stream_name}_plain"])
     with pytest.raises(InvalidOptionError, match="allow_msg_counter"):

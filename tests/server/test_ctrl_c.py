@@ -8,105 +8,31 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from fix_ctrl_c import by_opcodes, interrupted
-from fix_threads import SCALE, wait_until
+from fix_threads import SCALE, wait_until, within
 
 import jetstream_sync
-from jetstream_sync import Connection, Subscription, TimeoutError
-from jetstream_sync.server import NatsServer
+from jetstream_sync import Connection
 
-BIG = b"x" * 70_000
 #: A number of opcodes that is not reached: the first pass only counts.
 NEVER = 10**9
-
-
-@pytest.fixture
-def service(nats_server: NatsServer) -> Iterator[Connection]:
-    """Another connection, which answers requests."""
-    with jetstream_sync.connect(nats_server.url) as other:
-        other.subscribe("ctrl_c.service", cb=lambda msg: msg.respond(msg.data))
-        other.flush()
-        yield other
-
-
-def next_msg(nc: Connection, sub: Subscription) -> None:
-    nc.publish(sub.subject, b"message")
-    sub.next_msg(timeout=1)
-
-
-def no_msg(_: Connection, sub: Subscription) -> None:
-    with pytest.raises(TimeoutError):
-        sub.next_msg(timeout=0.002)
-
-
-CALLS: dict[str, Callable[[Connection, Subscription], object]] = {
-    "publish": lambda nc, _: nc.publish("ctrl_c.heard", b"x"),
-    "publish much": lambda nc, _: nc.publish("ctrl_c.heard", BIG),
-    "publish with headers": lambda nc, _: nc.publish("ctrl_c.heard", b"x", "re.ply", {"A": "b"}),
-    "flush": lambda nc, _: nc.flush(1),
-    "request": lambda nc, _: nc.request("ctrl_c.service", b"q", timeout=1),
-    "next_msg": next_msg,
-    "next_msg without a message": no_msg,
-}
-
-
-def check_it_works(nc: Connection, sub: Subscription) -> None:
-    """Assert that flushes, requests and a reader on another thread work at the same time."""
-    began = time.monotonic()
-    nc.flush(timeout=5)
-    assert nc.request("ctrl_c.service", b"again", timeout=5).data == b"again"
-    while sub.pending_msgs:
-        sub.next_msg(timeout=0)
-    got: list[bytes] = []
-    reader = threading.Thread(target=lambda: got.append(sub.next_msg(timeout=5).data))
-    reader.start()
-    # It waits: its lock exists. (A lock left by an interrupted call would exist, too.)
-    wait_until(lambda: sub._mailbox._gates)
-    nc.publish(sub.subject, b"woken")
-    reader.join()
-    assert got == [b"woken"]
-    assert time.monotonic() - began < 2 * SCALE, "a thread was not woken"
-
-
-# CPython 3.13 gives opcode events for some functions and not for others, and 3.12 may crash when they
-# are asked for while other threads run. What is tested is the same code on all of them.
-
-
-@by_opcodes
-@pytest.mark.parametrize("name", CALLS)
-def test_a_call_may_be_interrupted_anywhere(nc: Connection, service: Connection, name: str) -> None:
-    """Wherever a Ctrl-C interrupts a call, the connection works and no data is corrupt."""
-    heard = service.subscribe("ctrl_c.heard")
-    service.flush()
-    sub = nc.subscribe("ctrl_c.mine")
-    nc.request("ctrl_c.service")
-    interrupted(lambda: CALLS[name](nc, sub), NEVER)
-    moment = 1
-    while interrupted(lambda: CALLS[name](nc, sub), moment):
-        check_it_works(nc, sub)
-        moment += 1
-    assert moment > 3, "it should have come to it"
-    nc.flush()
-    service.flush()
-    assert nc.stats["errors_received"] == 0
-    while heard.pending_msgs:
-        assert heard.next_msg(timeout=0).data in (b"x", BIG)
 
 
 def ours() -> list[str]:
     return [each.name for each in threading.enumerate() if each.name.startswith("nats-")]
 
 
+# CPython 3.13 gives opcode events for some functions and not for others, and 3.12 may crash when they
+# are asked for while other threads run. What is tested is the same code on all of them.
 @by_opcodes
 # A socket that was just created is freed with the interrupted frame.
 @pytest.mark.matrix
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("call", ["connect", "close", "drain"])
-def test_connecting_and_closing_may_be_interrupted(nats_server: NatsServer, call: str) -> None:
+def test_connecting_and_closing_may_be_interrupted(nats_server, call):
     """An interrupted connect leaves nothing behind, and an interrupted close can be repeated."""
     before = ours()
     with jetstream_sync.connect(nats_server.url) as nc:
@@ -166,7 +92,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("name", WAITING)
-def test_waiting_calls_are_interrupted(nats_server: NatsServer, name: str) -> None:
+def test_waiting_calls_are_interrupted(nats_server, name):
     """Every waiting call raises KeyboardInterrupt at once, and the program ends promptly."""
     program = PROGRAM.format(url=nats_server.url, name=name, call=WAITING[name])
     with subprocess.Popen(
@@ -177,11 +103,10 @@ def test_waiting_calls_are_interrupted(nats_server: NatsServer, name: str) -> No
         time.sleep(
             0.05
         )  # Preferably the call waits by now; otherwise it is interrupted just before.
-        began = time.monotonic()
-        child.send_signal(signal.SIGINT)
-        assert child.stdout.readline() == b"interrupted\n"
-        assert child.wait(5 * SCALE) == 0
-        assert time.monotonic() - began < 2 * SCALE
+        with within(2):
+            child.send_signal(signal.SIGINT)
+            assert child.stdout.readline() == b"interrupted\n"
+            assert child.wait(5 * SCALE) == 0
 
 
 #: The programs import the package from where this process did.
@@ -192,7 +117,7 @@ STORM = Path(__file__).with_name("ctrl_c_storm.py")
 @pytest.mark.matrix
 @pytest.mark.skipif(os.name != "posix", reason="timers that send signals are POSIX")
 @pytest.mark.parametrize("seed", range(3))
-def test_many_interrupts_corrupt_nothing(fresh_server: NatsServer, seed: int) -> None:
+def test_many_interrupts_corrupt_nothing(fresh_server, seed):
     """Hundreds of interrupted publishes, requests, flushes and fetches corrupt no bytes."""
     done = subprocess.run(
         [sys.executable, str(STORM), fresh_server.url, str(seed), "150"],

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from fix_server import break_link
 from fix_threads import SCALE, wait_until
-from fix_tls import Certificates
 
 import jetstream_sync
 from jetstream_sync import InvalidOptionError, NoServersError
@@ -44,7 +43,7 @@ def join(one: socket.socket, other: socket.socket) -> None:
     threading.Thread(target=relay, args=(one, other), daemon=True).start()
 
 
-def test_a_connection_through_a_dialer_comes_back_through_it(nats_server: NatsServer) -> None:
+def test_a_connection_through_a_dialer_comes_back_through_it(nats_server):
     """The dialer gets the host as written, and is called again at each reconnect."""
     asked: list[tuple[str, int]] = []
 
@@ -63,7 +62,7 @@ def test_a_connection_through_a_dialer_comes_back_through_it(nats_server: NatsSe
             break_link(nc)
 
 
-def test_a_host_that_the_dialer_cannot_reach(nats_server: NatsServer) -> None:
+def test_a_host_that_the_dialer_cannot_reach(nats_server):
     """An OSError of the dialer counts as that of the server, and the next server is tried."""
 
     def dial(host: str, port: int, timeout: float) -> socket.socket:
@@ -79,7 +78,7 @@ def test_a_host_that_the_dialer_cannot_reach(nats_server: NatsServer) -> None:
         assert nc.connected_url == "nats://nats.invalid:4222"
 
 
-def test_a_socket_pair_reaches_a_server_in_the_process(nats_server: NatsServer) -> None:
+def test_a_socket_pair_reaches_a_server_in_the_process(nats_server):
     """The socket need not be TCP: the other end is the user's."""
     ours: list[socket.socket] = []
 
@@ -104,7 +103,7 @@ def test_a_socket_pair_reaches_a_server_in_the_process(nats_server: NatsServer) 
     assert all(each.fileno() == -1 for each in ours), "the connection closes what it was given"
 
 
-def test_tls_is_spoken_on_top(certificates: Certificates) -> None:
+def test_tls_is_spoken_on_top(certificates):
     """TLS runs on the dialer's socket, and the certificate is checked against the URL's host."""
     dialed: list[str] = []
 
@@ -122,7 +121,7 @@ def test_tls_is_spoken_on_top(certificates: Certificates) -> None:
     assert dialed == ["localhost"]
 
 
-def test_the_error_of_a_dialer_names_what_it_returned_or_raised(nats_server: NatsServer) -> None:
+def test_the_error_of_a_dialer_names_what_it_returned_or_raised(nats_server):
     """The error names the type of the result, and does not quote it as an option's value."""
     faults: dict[str, Any] = {
         "dialer=...: must return a connected, plain socket, not None": lambda *_: None,
@@ -135,7 +134,7 @@ def test_the_error_of_a_dialer_names_what_it_returned_or_raised(nats_server: Nat
         assert str(caught.value).replace("'...'", "...") == text
 
 
-def test_a_dialer_that_breaks_later_is_reported(fresh_server: NatsServer) -> None:
+def test_a_dialer_that_breaks_later_is_reported(fresh_server):
     """On a reconnect the error goes to error_cb, and the attempts continue."""
     errors: list[Exception] = []
     broken = threading.Event()

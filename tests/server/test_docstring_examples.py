@@ -86,9 +86,7 @@ def names(server: NatsServer) -> Iterator[dict[str, Any]]:
         for test in docstrings_with_examples()
     ],
 )
-def test_an_example_shows_what_happens(
-    documented: doctest.DocTest, names: dict[str, Any], server: NatsServer
-) -> None:
+def test_an_example_shows_what_happens(documented, names, server):
     """The lines of an example run one after the other, and print the documented results."""
     documented.globs = names
     for example in documented.examples:
@@ -98,7 +96,7 @@ def test_an_example_shows_what_happens(
     assert result.failed == 0, "".join(report)
 
 
-def test_the_most_used_methods_have_an_example() -> None:
+def test_the_most_used_methods_have_an_example():
     """Examples are found, also those of inherited methods."""
     names = {short_name(test) for test in docstrings_with_examples()}
     assert names >= SERVERS.keys()

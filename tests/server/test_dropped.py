@@ -9,10 +9,11 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from fix_faults import open_files
 from fix_fork import in_child
 from fix_threads import SCALE, wait_until
 
@@ -57,15 +58,6 @@ def ours() -> list[str]:
     return [each.name for each in threading.enumerate() if each.name.startswith("nats-")]
 
 
-def sockets() -> int:
-    """Return the number of open sockets of this process."""
-    found = 0
-    for each in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # the descriptor of the listing itself
-            found += "socket" in str(each.readlink())
-    return found
-
-
 @contextmanager
 def warned() -> Iterator[list[warnings.WarningMessage]]:
     with warnings.catch_warnings(record=True) as caught:
@@ -74,16 +66,16 @@ def warned() -> Iterator[list[warnings.WarningMessage]]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
-def test_fifty_dropped_connections_leave_nothing(nats_server: NatsServer) -> None:
+def test_fifty_dropped_connections_leave_nothing(nats_server):
     """Each warns, and none keeps a socket or a thread."""
     gc.collect()
-    threads, files = set(ours()), sockets()
+    threads, files = set(ours()), open_files()
     with warned() as caught:
         for number in range(50):
             jetstream_sync.connect(nats_server.url, name=f"drop-{number}")
             place = sys._getframe().f_lineno - 1
         wait_until(lambda: set(ours()) <= threads, 10)
-        wait_until(lambda: sockets() <= files, 10)
+        wait_until(lambda: open_files() <= files, 10)
     told = [str(each.message) for each in caught if each.category is ResourceWarning]
     places = {(each.filename, each.lineno) for each in caught}
     assert places == {(__file__, place)}  # where the connections were opened
@@ -94,9 +86,7 @@ def test_fifty_dropped_connections_leave_nothing(nats_server: NatsServer) -> Non
 
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("use", [publish_async, subscribe, read_a_little, fetch])
-def test_what_was_done_with_it_does_not_keep_it(
-    nats_server: NatsServer, use: Callable[[Connection], None]
-) -> None:
+def test_what_was_done_with_it_does_not_keep_it(nats_server, use):
     """Unreferenced objects that used the connection do not keep it."""
     gc.collect()
     threads = set(ours())
@@ -109,7 +99,7 @@ def test_what_was_done_with_it_does_not_keep_it(
 
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("kind", ["jetstream", "consumer", "message", "subscription", "callback"])
-def test_what_is_in_use_keeps_it(nats_server: NatsServer, kind: str) -> None:
+def test_what_is_in_use_keeps_it(nats_server, kind):
     """Each object made with a connection keeps it open while it is referenced."""
 
     def make() -> tuple[object, Callable[[], object]]:
@@ -152,7 +142,7 @@ def test_what_is_in_use_keeps_it(nats_server: NatsServer, kind: str) -> None:
     assert [each.category for each in caught] == [ResourceWarning] * (kind != "callback")
 
 
-def test_what_was_published_is_sent(nats_server: NatsServer) -> None:
+def test_what_was_published_is_sent(nats_server):
     """A dropped connection sends its buffer before it closes."""
     got: list[Msg] = []
     with jetstream_sync.connect(nats_server.url) as nc:
@@ -168,7 +158,7 @@ def test_what_was_published_is_sent(nats_server: NatsServer) -> None:
     assert len(got) == 1000
 
 
-def test_a_closed_connection_does_not_warn(nats_server: NatsServer) -> None:
+def test_a_closed_connection_does_not_warn(nats_server):
     """A closed, drained or never opened connection does not warn."""
     with warned() as caught:
         jetstream_sync.connect(nats_server.url).close()
@@ -182,7 +172,7 @@ def test_a_closed_connection_does_not_warn(nats_server: NatsServer) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_child_that_drops_it_does_nothing(nats_server: NatsServer) -> None:
+def test_a_child_that_drops_it_does_nothing(nats_server):
     """In a forked child there is no warning, and the parent's connection stays usable."""
     held = [jetstream_sync.connect(nats_server.url)]
 

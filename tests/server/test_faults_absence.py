@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fix_threads import SCALE, wait_until
+from fix_threads import SCALE, between, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (
@@ -96,9 +96,7 @@ def consumer(user: Connection, absent: Absent, stream: Stream) -> PullConsumer:
 pytestmark = pytest.mark.server(">=2.11")  # older servers send no 503 for such a request
 
 
-def test_an_iterator_repeats_requests_in_growing_intervals(
-    js: JetStream, stream: Stream, consumer: PullConsumer, absent: Absent, events: list[Exception]
-) -> None:
+def test_an_iterator_repeats_requests_in_growing_intervals(js, stream, consumer, absent, events):
     """Requests are repeated after 1/4, 1/2, 1 s and so on, with one event for the absence."""
     with consumer.messages(heartbeat=2, expires=4) as messages:
         with pytest.raises(TimeoutError):
@@ -115,9 +113,7 @@ def test_an_iterator_repeats_requests_in_growing_intervals(
         assert len(events) == 1
 
 
-def test_a_fetch_waits_for_it(
-    js: JetStream, stream: Stream, consumer: PullConsumer, absent: Absent
-) -> None:
+def test_a_fetch_waits_for_it(js, stream, consumer, absent):
     """A fetch and a next with time left return messages when the consumer is served again."""
     for number in range(3):
         js.publish(stream.name, b"%d" % number)
@@ -134,23 +130,17 @@ def test_a_fetch_waits_for_it(
         assert single.result(5 * SCALE).data == b"2"
 
 
-def test_a_fetch_reports_missing_responders_in_time(consumer: PullConsumer) -> None:
+def test_a_fetch_reports_missing_responders_in_time(consumer):
     """A fetch reports the last refusal when it times out; one that cannot wait does so at once."""
-    began = time.monotonic()
-    with pytest.raises(PullError, match="No Responders") as caught:
+    with between(0.8, 0.9 + 0.5), pytest.raises(PullError, match="No Responders") as caught:
         consumer.fetch(1, timeout=0.9)
-    assert 0.8 < time.monotonic() - began < 0.9 + 0.5 * SCALE
     assert caught.value.code == 503
     assert not isinstance(caught.value, ConsumerDeletedError)
-    began = time.monotonic()
-    with pytest.raises(PullError, match="No Responders"):
+    with within(0.5), pytest.raises(PullError, match="No Responders"):
         consumer.fetch_no_wait(1)
-    assert time.monotonic() - began < 0.5 * SCALE
 
 
-def test_a_deleted_consumer_ends_all_readers(
-    stream: Stream, consumer: PullConsumer, events: list[Exception]
-) -> None:
+def test_a_deleted_consumer_ends_all_readers(stream, consumer, events):
     """If the consumer was deleted meanwhile, reading ends with the error that says so."""
     caught: list[BaseException] = []
     handle = consumer.consume(lambda _: None, heartbeat=1, expires=2)
@@ -171,9 +161,7 @@ def test_a_deleted_consumer_ends_all_readers(
     assert len(caught) == 1
 
 
-def test_an_ordered_fetch_leaves_a_consumer_that_says_nothing(
-    js: JetStream, nc: Connection, user: Connection, stream: Stream
-) -> None:
+def test_an_ordered_fetch_leaves_a_consumer_that_says_nothing(js, nc, user, stream):
     """If no reply arrives until the end, the next fetch continues with another consumer."""
     silent: set[str] = set()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -11,8 +10,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from fix_threads import SCALE, wait_until
-from rawnats import RawClient
+from fix_threads import SCALE, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (
@@ -20,7 +18,6 @@ from jetstream_sync import (
     ConnectionLostError,
     JetStream,
     JetStreamMsg,
-    NoStreamResponseError,
     PullConsumer,
     TimeoutError,
 )
@@ -72,9 +69,7 @@ def restart(server: NatsServer, nc: Connection, end: str) -> None:
 
 
 @every_end
-def test_messages_and_consume_resume_within_two_heartbeats(
-    server: NatsServer, alone: Connection, js: JetStream, durable: PullConsumer, end: str
-) -> None:
+def test_messages_and_consume_resume_within_two_heartbeats(server, alone, js, durable, end):
     """Both get new messages within two heartbeats of the restart, and send each request once."""
     other = js.create_consumer("S", durable_name="D", ack_wait=60)
     called: SimpleQueue[bytes] = SimpleQueue()
@@ -111,9 +106,7 @@ def test_messages_and_consume_resume_within_two_heartbeats(
 
 @every_end
 @pytest.mark.parametrize("way", ["messages", "fetch"])
-def test_an_ordered_consumer_goes_on_with_another_one(
-    server: NatsServer, alone: Connection, js: JetStream, way: str, end: str
-) -> None:
+def test_an_ordered_consumer_goes_on_with_another_one(server, alone, js, way, end):
     """Its memory consumer is lost with the server; no message is missing or repeated."""
     for number in range(200):
         js.publish_async("s", b"%d" % number)
@@ -139,54 +132,15 @@ def test_an_ordered_consumer_goes_on_with_another_one(
 
 
 @every_end
-def test_what_is_published_with_an_id_is_stored_once(
-    server: NatsServer, alone: Connection, js: JetStream, end: str
-) -> None:
-    """Repeated with its id until it is acknowledged, each message is stored once."""
-    stop = threading.Event()
-    acknowledged: dict[str, int] = {}
-
-    def publish() -> None:
-        number = 0
-        while not stop.is_set():
-            msg_id = f"{number}"
-            while msg_id not in acknowledged:
-                try:
-                    ack = js.publish("s", msg_id.encode(), msg_id=msg_id, timeout=0.5)
-                except (TimeoutError, NoStreamResponseError):
-                    continue
-                acknowledged[msg_id] = ack.seq
-            number += 1
-
-    with ThreadPoolExecutor(1) as pool:
-        publishing = pool.submit(publish)
-        try:
-            for _ in range(3):
-                known = len(acknowledged)
-                wait_until(lambda known=known: len(acknowledged) > known + 20)
-                restart(server, alone, end)
-        finally:
-            stop.set()
-        publishing.result(10 * SCALE)
-    with RawClient(server.port) as raw:
-        state = raw.api("STREAM.INFO.S")["state"]
-        assert state["messages"] == state["last_seq"] == len(acknowledged)
-    assert Counter(acknowledged.values()).most_common(1)[0][1] == 1
-
-
-@every_end
-def test_every_future_settles(
-    server: NatsServer, alone: Connection, js: JetStream, end: str
-) -> None:
+def test_every_future_settles(server, alone, js, end):
     """Pending futures fail at once; those made while disconnected are kept for the server."""
     js.publish("s", b"first")
     server.pause()
     waiting = [js.publish_async("s", b"%d" % each, timeout=30) for each in range(50)]
     alone.jetstream()  # the messages are on their way; there are no responders
-    began = time.monotonic()
-    (server.stop if end == "stop" else server.kill)()
-    errors = [future.exception(5 * SCALE) for future in waiting]
-    assert time.monotonic() - began < 7 * SCALE
+    with within(7):
+        (server.stop if end == "stop" else server.kill)()
+        errors = [future.exception(5 * SCALE) for future in waiting]
     # A server that is stopped may have acknowledged some before.
     assert {type(error) for error in errors} <= {ConnectionLostError, type(None)}
     wait_until(lambda: not alone.is_connected)
@@ -196,9 +150,7 @@ def test_every_future_settles(
     assert js.publish_async_pending == 0
 
 
-def test_fetches_among_crashes_miss_nothing(
-    server: NatsServer, alone: Connection, js: JetStream
-) -> None:
+def test_fetches_among_crashes_miss_nothing(server, alone, js):
     """Fetches return every message; those with lost acknowledgements are redelivered."""
     durable = js.create_consumer("S", durable_name="C", ack_wait=1)
     for number in range(60):
@@ -217,9 +169,7 @@ def test_fetches_among_crashes_miss_nothing(
     assert set(got.values()) <= {1, 2, 3, 4}
 
 
-def test_a_stopped_server_is_a_pause(
-    server: NatsServer, js: JetStream, durable: PullConsumer
-) -> None:
+def test_a_stopped_server_is_a_pause(server, js, durable):
     """While a server is suspended, calls wait: nothing is lost, and nothing ends."""
     with durable.messages(heartbeat=HEARTBEAT, expires=4) as messages:
         server.pause()

@@ -15,7 +15,7 @@ SEED = int(os.environ.get("JETSTREAM_SYNC_FAULT_SEED", "1"))
 
 @pytest.mark.full
 @pytest.mark.timeout(SECONDS * 2 + 240)
-def test_random_faults_break_no_promise() -> None:
+def test_random_faults_break_no_promise():
     """Random faults lose, repeat and reorder nothing, and leave nothing behind."""
     outcome = run(SEED, SECONDS, tell=print)
     print(outcome)  # noqa: T201 - the figures, where output is shown
@@ -24,7 +24,7 @@ def test_random_faults_break_no_promise() -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(SECONDS * 2 + 240)
-def test_random_faults_of_a_cluster_break_no_promise() -> None:
+def test_random_faults_of_a_cluster_break_no_promise():
     """With three replicas, leader changes and lost nodes break no promise either."""
     outcome = run(SEED, SECONDS / 2, cluster=True, tell=print)
     print(outcome)  # noqa: T201
@@ -40,7 +40,7 @@ def test_random_faults_of_a_cluster_break_no_promise() -> None:
         ("drop replies", "without a fault of alone"),
     ],
 )
-def test_the_verdict_finds_a_mistake_of_the_client(mistake: str, expected: str) -> None:
+def test_the_verdict_finds_a_mistake_of_the_client(mistake, expected):
     """A client that drops an acknowledgement in 300, or a reply in 100, fails the run for that reason."""
     outcome = run(SEED, 2, mistake=mistake)
     assert any(expected in each for each in outcome.wrong), str(outcome)
@@ -50,7 +50,7 @@ def test_the_verdict_finds_a_mistake_of_the_client(mistake: str, expected: str) 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("cluster", [False, True])
 @pytest.mark.parametrize("seed", [SEED, SEED + 1])
-def test_long_random_faults_break_no_promise(seed: int, cluster: bool) -> None:
+def test_long_random_faults_break_no_promise(seed, cluster):
     """Ten minutes of faults break no promise, with one server and with three."""
     outcome = run(seed, 600, cluster=cluster, tell=print)
     print(outcome)  # noqa: T201

@@ -19,7 +19,7 @@ pytestmark = [
 
 @pytest.mark.full
 @pytest.mark.parametrize("pool", ["threads", "processes"])
-def test_every_message_has_one_result_while_processes_and_the_server_are_killed(pool: str) -> None:
+def test_every_message_has_one_result_while_processes_and_the_server_are_killed(pool):
     """Each message is acknowledged after a successful run or is one dead letter, as configured."""
     messages = int(SECONDS * (40 if pool == "threads" else 15))
     outcome = run_workers(SEED, SECONDS / 2, messages, pool=pool, tell=print)
@@ -36,7 +36,7 @@ def test_every_message_has_one_result_while_processes_and_the_server_are_killed(
         ("renew always", "was not delivered again after the timeout of its handler"),
     ],
 )
-def test_the_verdict_finds_a_mistake_of_the_runtime(mistake: str, expected: str) -> None:
+def test_the_verdict_finds_a_mistake_of_the_runtime(mistake, expected):
     """A worker with a deliberate mistake fails the run, for the reason that the mistake is."""
     outcome = run_workers(SEED, 3, 150, mistake=mistake, overdue=12)
     assert any(expected in each for each in outcome.wrong), str(outcome)
@@ -46,7 +46,7 @@ def test_the_verdict_finds_a_mistake_of_the_runtime(mistake: str, expected: str)
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("pool", ["threads", "processes"])
 @pytest.mark.parametrize("seed", [SEED, SEED + 1])
-def test_ten_thousand_messages(seed: int, pool: str) -> None:
+def test_ten_thousand_messages(seed, pool):
     """It holds for two minutes and 10,000 messages."""
     outcome = run_workers(seed, 120, 10_000, pool=pool, tell=print)
     print(outcome)  # noqa: T201

@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any
-from urllib.request import urlopen
 
 import pytest
+from fix_server import fill
 from fix_threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
     Connection,
     InvalidOptionError,
-    JetStream,
     JetStreamMsg,
-    PullConsumer,
     RequestLimitError,
-    Stream,
 )
-from jetstream_sync.server import NatsServer
-
-
-def fill(js: JetStream, stream: Stream, count: int, size: int = 10) -> None:
-    """Store messages; the payload starts with the number, from 0."""
-    for number in range(count):
-        js.publish_async(f"{stream.name}.{number % 3}", (b"%d " % number).ljust(size))
-    js.publish_async_completed(10)
 
 
 def numbers(messages: list[JetStreamMsg]) -> list[int]:
     """Return the numbers of messages that `fill` stored."""
-    return [int(msg.data.split()[0]) for msg in messages]
+    return [int(msg.data) for msg in messages]
 
 
 def size_of(msg: JetStreamMsg) -> int:
@@ -48,27 +34,19 @@ def subscriptions(nc: Connection) -> int:
     return len([i for i in nc._core.subscriptions() if not i.subject.endswith(".*")])
 
 
-@pytest.fixture
-def consumer(stream: Stream) -> PullConsumer:
-    """A durable consumer of the whole stream."""
-    return stream.create_consumer(durable_name="C")
-
-
 # --- how many -----------------------------------------------------------------------------------
 
 
-def test_a_full_batch_returns_at_once(
-    js: JetStream, stream: Stream, consumer: PullConsumer
-) -> None:
+def test_a_full_batch_returns_at_once(js, stream, consumer):
     """A full batch is returned in order as soon as it is complete; the rest stays."""
-    fill(js, stream, 25)
+    fill(js, stream.name, 25)
     with between(0, 1):
         assert numbers(consumer.fetch(10, timeout=5)) == list(range(10))
         assert numbers(consumer.fetch(15, timeout=None)) == list(range(10, 25))
     assert consumer.info().num_waiting == 0
 
 
-def test_a_message_is_whole(js: JetStream, stream: Stream, consumer: PullConsumer) -> None:
+def test_a_message_is_whole(js, stream, consumer):
     """Subject, headers and payload are unchanged; an empty payload with headers is a message."""
     js.publish(f"{stream.name}.a", b"x", headers={"Trace": "1"})
     js.publish(f"{stream.name}.b", b"", headers={"Trace": "2"})
@@ -80,28 +58,22 @@ def test_a_message_is_whole(js: JetStream, stream: Stream, consumer: PullConsume
     assert got[2].headers is None
 
 
-def test_fewer_than_asked_for_come_when_time_is_up(
-    js: JetStream, stream: Stream, consumer: PullConsumer
-) -> None:
+def test_fewer_than_asked_for_come_when_time_is_up(js, stream, consumer):
     """After the timeout the received messages are returned."""
-    fill(js, stream, 3)
+    fill(js, stream.name, 3)
     with between(0.3, 0.6):
         assert numbers(consumer.fetch(10, timeout=0.3)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("timeout", [0.05, 0.4, timedelta(milliseconds=200)])
-def test_none_is_an_empty_list_when_time_is_up(
-    consumer: PullConsumer, timeout: float | timedelta
-) -> None:
+def test_none_is_an_empty_list_when_time_is_up(consumer, timeout):
     """Without messages the list is empty, and returned neither early nor late."""
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     with between(seconds, seconds + 0.2):
         assert consumer.fetch(10, timeout=timeout) == []
 
 
-def test_no_timeout_waits_beyond_one_request(
-    js: JetStream, stream: Stream, consumer: PullConsumer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_timeout_waits_beyond_one_request(js, stream, consumer, monkeypatch):
     """With ``timeout=None`` requests are repeated until the batch is complete."""
     monkeypatch.setattr("jetstream_sync.jetstream.pull.MAX_EXPIRES_NS", 100_000_000)
     monkeypatch.setattr("jetstream_sync.jetstream.consumer.MAX_EXPIRES_NS", 100_000_000)
@@ -110,18 +82,16 @@ def test_no_timeout_waits_beyond_one_request(
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(consumer.fetch, 2, None)
         wait_until(lambda: js._api.core.engine.writer.out_msgs >= sent + 3)
-        fill(js, stream, 2)
+        fill(js, stream.name, 2)
         assert numbers(fetched.result(5)) == [0, 1]
     jetstream_sync.jetstream.consumer.fetch_request.cache_clear()
 
 
-def test_what_is_there_is_fetched_without_waiting(
-    js: JetStream, stream: Stream, consumer: PullConsumer
-) -> None:
+def test_what_is_there_is_fetched_without_waiting(js, stream, consumer):
     """``fetch_no_wait`` returns the available messages, fewer than requested or none, at once."""
     with between(0, 0.3):
         assert consumer.fetch_no_wait(10) == []
-    fill(js, stream, 7)
+    fill(js, stream.name, 7)
     # nats-server 2.10 acknowledges messages before its consumers know them.
     wait_until(lambda: consumer.info().num_pending == 7)
     with between(0, 0.3):
@@ -134,11 +104,9 @@ def test_what_is_there_is_fetched_without_waiting(
 # --- bytes --------------------------------------------------------------------------------------
 
 
-def test_a_limit_in_bytes_ends_before_the_message_that_does_not_fit(
-    js: JetStream, stream: Stream, consumer: PullConsumer
-) -> None:
+def test_a_limit_in_bytes_ends_before_the_message_that_does_not_fit(js, stream, consumer):
     """With ``max_bytes`` all messages that fit are returned at once."""
-    fill(js, stream, 20, size=100)
+    fill(js, stream.name, 20, size=100)
     size = size_of(consumer.fetch(1)[0])
     with between(0, 1):
         assert numbers(consumer.fetch(max_bytes=3 * size + size // 2, timeout=5)) == [1, 2, 3]
@@ -146,11 +114,9 @@ def test_a_limit_in_bytes_ends_before_the_message_that_does_not_fit(
         assert numbers(consumer.fetch_no_wait(max_bytes=2 * size + 10)) == [6, 7]
 
 
-def test_bytes_that_are_used_up_exactly_end_it(
-    js: JetStream, stream: Stream, consumer: PullConsumer
-) -> None:
+def test_bytes_that_are_used_up_exactly_end_it(js, stream, consumer):
     """If the messages have exactly ``max_bytes``, the fetch ends without waiting for more."""
-    fill(js, stream, 9, size=100)
+    fill(js, stream.name, 9, size=100)
     size = size_of(consumer.fetch(1)[0])
     with between(0, 1):
         assert numbers(consumer.fetch(max_bytes=3 * size, timeout=5)) == [1, 2, 3]
@@ -159,11 +125,9 @@ def test_bytes_that_are_used_up_exactly_end_it(
 
 
 @pytest.mark.parametrize("timeout", [5, None])
-def test_a_message_that_never_fits_ends_it(
-    js: JetStream, stream: Stream, consumer: PullConsumer, timeout: float | None
-) -> None:
+def test_a_message_that_never_fits_ends_it(js, stream, consumer, timeout):
     """A first message above ``max_bytes`` gives an empty list at once."""
-    fill(js, stream, 1, size=500)
+    fill(js, stream.name, 1, size=500)
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(consumer.fetch, None, timeout, 200)
         try:
@@ -189,9 +153,7 @@ def test_a_message_that_never_fits_ends_it(
         ({"batch": 1, "group": "G"}, "group"),
     ],
 )
-def test_invalid_options_are_refused_by_the_client(
-    consumer: PullConsumer, nc: Connection, options: dict[str, Any], named: str
-) -> None:
+def test_invalid_options_are_refused_by_the_client(consumer, nc, options, named):
     """The error names the option, nothing is sent, and no subscription is left."""
     sent = nc.stats["out_msgs"]
     with pytest.raises(InvalidOptionError) as caught:
@@ -201,7 +163,7 @@ def test_invalid_options_are_refused_by_the_client(
     assert subscriptions(nc) == 0
 
 
-def test_limits_of_the_consumer_are_typed_errors(stream: Stream) -> None:
+def test_limits_of_the_consumer_are_typed_errors(stream):
     """A request above ``max_batch``, ``max_expires`` or ``max_bytes`` is a `RequestLimitError`."""
     consumer = stream.create_consumer(
         durable_name="L", max_batch=10, max_expires=timedelta(seconds=2), max_bytes=1000
@@ -212,7 +174,7 @@ def test_limits_of_the_consumer_are_typed_errors(stream: Stream) -> None:
         {"batch": 1, "max_bytes": 1001, "timeout": 1},
     ):
         with between(0, 1), pytest.raises(RequestLimitError) as caught:
-            consumer.fetch(**options)  # type: ignore[arg-type]
+            consumer.fetch(**options)
         assert caught.value.code == 409
         assert "Exceeded Max" in caught.value.description
     with pytest.raises(RequestLimitError):
@@ -220,7 +182,7 @@ def test_limits_of_the_consumer_are_typed_errors(stream: Stream) -> None:
     assert consumer.fetch(10, timeout=0.1, max_bytes=1000) == []
 
 
-def test_too_many_requests_at_a_time_are_a_typed_error(stream: Stream) -> None:
+def test_too_many_requests_at_a_time_are_a_typed_error(stream):
     """A request above ``max_waiting`` is a `RequestLimitError`; the others continue."""
     consumer = stream.create_consumer(durable_name="W", max_waiting=2)
     with ThreadPoolExecutor(2) as pool:
@@ -234,12 +196,10 @@ def test_too_many_requests_at_a_time_are_a_typed_error(stream: Stream) -> None:
 # --- concurrent fetches ---------------------------------------------------------------------------
 
 
-def test_threads_fetch_from_one_consumer(
-    js: JetStream, stream: Stream, consumer: PullConsumer, nc: Connection
-) -> None:
+def test_threads_fetch_from_one_consumer(js, stream, consumer, nc):
     """Eight threads fetch and acknowledge: each message goes to one, and nothing is left behind."""
     count = 4000
-    fill(js, stream, count)
+    fill(js, stream.name, count)
     got: list[int] = []
     lock = threading.Lock()
 
@@ -261,25 +221,18 @@ def test_threads_fetch_from_one_consumer(
     assert subscriptions(nc) == 0
 
 
-def test_a_fetch_leaves_no_subscription_on_the_server() -> None:
+def test_a_fetch_leaves_no_subscription_on_the_server(monitored):
     """After many fetches, complete or not, the server has no subscription of them."""
-    with (
-        NatsServer(config='http: "127.0.0.1:-1"') as server,
-        jetstream_sync.connect(server.url, name="mine") as nc,
-    ):
+    server, subscriptions = monitored
+    with jetstream_sync.connect(server.url) as nc:
         stream = nc.jetstream().create_stream(name="S", subjects=["S.>"], storage="memory")
         consumer = stream.create_consumer(durable_name="C")
-        fill(nc.jetstream(), stream, 110)
+        fill(nc.jetstream(), "S", 110)
         _kept = nc.subscribe("mine")
         for _ in range(10):
             consumer.fetch(9)
             consumer.fetch_no_wait(1)
             consumer.fetch(1, timeout=0.01)
         nc.flush()
-        found = re.search(r"http monitor on (127\.0\.0\.1:\d+)", server.log())
-        assert found is not None
-        with urlopen(f"http://{found.group(1)}/connz?subs=1", timeout=5) as answer:
-            (connection,) = json.load(answer)["connections"]
-        listed = [each for each in connection["subscriptions_list"] if not each.endswith(".*")]
-        assert listed == ["mine"]
+        assert [each for each in subscriptions() if not each.endswith(".*")] == ["mine"]
         assert consumer.info().num_waiting == 0

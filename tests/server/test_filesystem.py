@@ -30,7 +30,7 @@ def fs(nats_server: NatsServer, store: ObjectStore) -> Iterator[JetStreamFileSys
     shared_connection(nats_server.url).close()
 
 
-def test_directories(fs: JetStreamFileSystem) -> None:
+def test_directories(fs):
     """Stores are directories, and so is what comes before a slash in a name."""
     assert fs.ls("", detail=False) == ["DATA"]
     assert sorted(fs.ls("jetstream://DATA", detail=False)) == ["DATA/a.txt", "DATA/year"]
@@ -48,7 +48,7 @@ def test_directories(fs: JetStreamFileSystem) -> None:
         fs.ls("DATA/none/")
 
 
-def test_files(fs: JetStreamFileSystem, store: ObjectStore) -> None:
+def test_files(fs, store):
     """They are read as a whole and seekable; a written one appears when it is closed."""
     with fs.open("DATA/a.txt", "rb") as file:
         assert file.seek(2) == 2
@@ -72,7 +72,7 @@ def test_files(fs: JetStreamFileSystem, store: ObjectStore) -> None:
         fs.open("DATA/a.txt", "ab")
 
 
-def test_a_file_whose_block_raises_is_not_stored(fs: JetStreamFileSystem) -> None:
+def test_a_file_whose_block_raises_is_not_stored(fs):
     """Half of an object never appears."""
     with pytest.raises(ZeroDivisionError), fs.open("DATA/half", "wb") as file:
         file.write(b"1" * 200_000)
@@ -80,7 +80,7 @@ def test_a_file_whose_block_raises_is_not_stored(fs: JetStreamFileSystem) -> Non
     assert not fs.exists("DATA/half")
 
 
-def test_stores_are_made_like_directories(fs: JetStreamFileSystem, js: JetStream) -> None:
+def test_stores_are_made_like_directories(fs, js):
     """A path in a store needs none."""
     fs.makedirs("NEW/sub")
     fs.makedirs("NEW")

@@ -7,7 +7,6 @@ import pickle
 import socket
 import sys
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -56,6 +55,7 @@ from jetstream_sync.client.transport import _Opening
 from jetstream_sync.jetstream import connection as shared
 from jetstream_sync.jetstream import publish
 from jetstream_sync.server import NatsServer
+from jetstream_sync.services import Service
 
 OPEN_FILES = Path("/proc/self/fd")
 
@@ -94,6 +94,7 @@ class Inherited:
     groups: ConsumerGroups
     group: ElasticConsumerGroup
     group_handle: GroupConsumeHandle
+    service: Service
 
 
 #: Calls of each inherited object, one for each way to reach or to wait for the server: refused in a child.
@@ -103,9 +104,9 @@ REFUSED: dict[str, Callable[[Inherited], object]] = {
     "Connection.request_many": lambda it: it.nc.request_many("fork.a", timeout=None),
     "ReplyIterator.__next__": lambda it: next(it.replies),
     "Connection.add_service": lambda it: it.nc.add_service("fork", "1.0.0"),
+    "Service.stop": lambda it: it.service.stop(),
     "Connection.service_ping": lambda it: it.nc.service_ping(),
     "Connection.subscribe": lambda it: it.nc.subscribe("fork.b"),
-    "Connection.subscribe with a callback": lambda it: it.nc.subscribe("fork.b", cb=print),
     "Connection.flush": lambda it: it.nc.flush(timeout=None),
     "Connection.rtt": lambda it: it.nc.rtt(timeout=None),
     "Connection.reconnect": lambda it: it.nc.reconnect(),
@@ -117,23 +118,18 @@ REFUSED: dict[str, Callable[[Inherited], object]] = {
     "Subscription.drain": lambda it: it.sub.drain(),
     "Msg.respond": lambda it: it.msg.respond(b"x"),
     "JetStream.account_info": lambda it: it.js.account_info(),
-    "JetStream.stream_names": lambda it: it.js.stream_names(),
     "ObjectStore.put": lambda it: it.store.put("a", b"x"),
     "ObjectStore.open to write": lambda it: it.store.open("a", "wb"),
     "ObjectStore.get_bytes": lambda it: it.store.get_bytes("a"),
-    "ObjectStore.watch": lambda it: it.store.watch(),
     "ObjectReader.read": lambda it: it.object_reader.read(),
-    "ObjectReader.read_chunk": lambda it: it.object_reader.read_chunk(),
     "ObjectWriter.write": lambda it: it.object_writer.write(b"x" * 300_000),
     "ObjectWriter.close": lambda it: it.object_writer.close(),
     "JetStream.publish": lambda it: it.js.publish("fork.a"),
     "JetStream.publish_batch": lambda it: it.js.publish_batch([("fork.a", b"")]),
     "JetStream.fast_publish": lambda it: it.js.fast_publish().add("fork.a", b""),
     "ElasticConsumerGroup.consume": lambda it: it.group.consume("a", print),
-    "ElasticConsumerGroup.add_members": lambda it: it.group.add_members("b"),
     "GroupConsumeHandle.wait_closed": lambda it: it.group_handle.wait_closed(),
     "JetStream.publish_async": lambda it: it.js.publish_async("fork.a"),
-    "JetStream.publish_async of a new context": lambda it: it.nc.jetstream().publish_async("a"),
     "JetStream.publish_async_completed": lambda it: it.js.publish_async_completed(),
     "JetStream.pull_subscribe": lambda it: it.js.pull_subscribe("js.>"),
     "JetStream.subscribe": lambda it: it.js.subscribe("js.>"),
@@ -141,42 +137,31 @@ REFUSED: dict[str, Callable[[Inherited], object]] = {
     "PullSubscription.unsubscribe": lambda it: it.psub.unsubscribe(),
     "PullSubscription.drain": lambda it: it.psub.drain(),
     "PushSubscription.next_msg": lambda it: it.push.next_msg(timeout=None),
-    "PushSubscription.__iter__": lambda it: next(iter(it.push)),
     "PushSubscription.unsubscribe": lambda it: it.push.unsubscribe(),
     "PushSubscription.drain": lambda it: it.push.drain(),
     "Stream.get_msg": lambda it: it.stream.get_msg(1),
-    "Stream.get_msgs": lambda it: it.stream.get_msgs(1),
     "Stream.snapshot": lambda it: it.stream.snapshot(),
     "PullConsumer.fetch": lambda it: it.consumer.fetch(1, timeout=None),
-    "PullConsumer.next": lambda it: it.consumer.next(timeout=None),
     "PullConsumer.messages": lambda it: it.consumer.messages(),
     "PullConsumer.consume": lambda it: it.consumer.consume(print),
     "JetStreamMsg.ack": lambda it: it.jsmsg.ack(),
     "JetStreamMsg.ack_sync": lambda it: it.jsmsg.ack_sync(timeout=None),
-    "JetStreamMsg.respond": lambda it: it.jsmsg.respond(b"x"),
     "MessageIterator.next": lambda it: it.messages.next(),
-    "MessageIterator.__iter__": lambda it: next(iter(it.messages)),
     "MessageIterator.request": lambda it: it.on_demand.request(1),
     "MessageIterator.drain": lambda it: it.messages.drain(),
     "ConsumeHandle.wait_closed": lambda it: it.handle.wait_closed(),
     "ConsumeHandle.drain": lambda it: it.handle.drain(),
     "OrderedConsumer.fetch": lambda it: it.ordered.fetch(1, timeout=None),
-    "OrderedConsumer.info": lambda it: it.ordered.info(),
-    "OrderedConsumer.next": lambda it: it.ordered.next(timeout=None),
     "OrderedConsumer.messages": lambda it: it.ordered.messages(),
     "OrderedConsumer.consume": lambda it: it.ordered.consume(print),
     "OrderedMessages.next": lambda it: it.ordered_messages.next(),
-    "OrderedMessages.__iter__": lambda it: next(iter(it.ordered_messages)),
     "OrderedMessages.drain": lambda it: it.ordered_messages.drain(),
     "KeyValue.get": lambda it: it.kv.get("a"),
-    "KeyValue.get_many": lambda it: it.kv.get_many("a"),
-    "KeyValue.iter_keys": lambda it: next(it.kv.iter_keys()),
     "KeyValue.put": lambda it: it.kv.put("a", b""),
     "KeyValue.modify": lambda it: it.kv.modify("a", lambda _: b""),
     "KeyValue.lock": lambda it: it.kv.lock("a").acquire(),
     "KeyValue.watch": lambda it: it.kv.watch(),
     "Watch.next": lambda it: it.watch.next(),
-    "Watch.initial": lambda it: next(it.watch.initial()),
     "Watch.wait_current": lambda it: it.watch.wait_current(),
     "Watch.drain": lambda it: it.watch.drain(),
     "WatchHandle.wait_closed": lambda it: it.watch_handle.wait_closed(),
@@ -280,10 +265,11 @@ def inherited(nc: Connection) -> Inherited:
         js.consumer_groups,
         group,
         group.consume("a", print),
+        nc.add_service("inherited", "1.0.0"),
     )
 
 
-def test_every_call_is_refused_in_a_child(it: Inherited) -> None:
+def test_every_call_is_refused_in_a_child(it):
     """In a child each call on an inherited object raises ForkedConnectionError at once."""
 
     def call_all() -> None:
@@ -300,7 +286,7 @@ def test_every_call_is_refused_in_a_child(it: Inherited) -> None:
     assert it.sub.next_msg(timeout=0).data == b"waits"
 
 
-def test_a_child_may_end_what_it_inherits(it: Inherited) -> None:
+def test_a_child_may_end_what_it_inherits(it):
     """A `with` block or `finally` of the parent can run in a child without affecting the parent."""
     in_child(lambda: [end(it) for end in ENDS.values()])
     assert it.messages.next(timeout=5).data == b"2"
@@ -311,7 +297,7 @@ def test_a_child_may_end_what_it_inherits(it: Inherited) -> None:
     assert it.store.info("b").size == 140_000
 
 
-def test_the_state_of_a_connection_in_a_child(nc: Connection) -> None:
+def test_the_state_of_a_connection_in_a_child(nc):
     """In a child the connection is closed and has no server; closing it is allowed."""
 
     def check() -> None:
@@ -327,7 +313,7 @@ def test_the_state_of_a_connection_in_a_child(nc: Connection) -> None:
     assert nc.is_connected
 
 
-def test_a_child_holds_no_socket_of_its_parents(nc: Connection) -> None:
+def test_a_child_holds_no_socket_of_its_parents(nc):
     """The child's copy of the socket is closed, so the link ends when the parent closes it."""
     stream = nc._core.engine.state.transport.stream
     number = stream._socket.fileno()
@@ -340,7 +326,7 @@ def test_a_child_holds_no_socket_of_its_parents(nc: Connection) -> None:
     os.fstat(number)
 
 
-def test_a_child_opens_its_own_connection(nats_server: NatsServer, nc: Connection) -> None:
+def test_a_child_opens_its_own_connection(nats_server, nc):
     """A connection opened after the fork works, also in a grandchild."""
 
     def open_one() -> None:
@@ -362,7 +348,7 @@ def test_a_child_opens_its_own_connection(nats_server: NatsServer, nc: Connectio
     nc.flush()
 
 
-def test_a_callback_may_fork(nc: Connection) -> None:
+def test_a_callback_may_fork(nc):
     """A child that was forked in a callback gets none of the messages waiting for the callback."""
     seen: list[bytes] = []
     children: list[int] = []
@@ -390,75 +376,6 @@ def test_a_callback_may_fork(nc: Connection) -> None:
     assert status == 0, "the child got messages of its parent"
 
 
-@pytest.fixture
-def busy(it: Inherited) -> Iterator[list[str]]:
-    """Threads that use the connection in every way continuously; yields their errors."""
-    nc, js = it.nc, it.js
-    nc.subscribe("fork.service", cb=lambda msg: msg.respond(b"yes"))
-    mine = nc.subscribe("fork.mine", pending_msgs_limit=100)
-    stop = threading.Event()
-    wrong: list[str] = []
-    counts: dict[str, int] = {}
-
-    def loop(name: str, call: Callable[[], object]) -> None:
-        while not stop.is_set():
-            try:
-                call()
-                counts[name] += 1
-            except Exception:
-                wrong.append(traceback.format_exc())
-                return
-
-    def read() -> None:
-        nc.publish("fork.mine")
-        mine.next_msg(timeout=5)
-
-    calls: dict[str, Callable[[], object]] = {
-        "publish": lambda: nc.publish("fork.noise", b"x" * 3000),
-        "request": lambda: nc.request("fork.service", timeout=5),
-        "subscribe": lambda: nc.subscribe("fork.other").unsubscribe(),
-        "flush": lambda: nc.flush(timeout=5),
-        "read": read,
-        "async": lambda: js.publish_async("js.b").result(5),
-        "messages": lambda: it.messages.next(timeout=5).ack(),
-        "ordered": lambda: it.ordered_messages.next(timeout=5),
-        "fetch": lambda: it.ordered.fetch(1, timeout=5),
-    }
-    counts.update(dict.fromkeys(calls, 0))
-    threads = [threading.Thread(target=loop, args=item) for item in calls.items()]
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: all(counts.values()))
-    yield wrong
-    before = dict(counts)
-    wait_until(lambda: wrong or all(counts[name] > before[name] for name in counts))
-    stop.set()
-    for thread in threads:
-        thread.join()
-
-
-@pytest.mark.full
-@pytest.mark.skipif(
-    "coverage" in sys.modules and sys.modules["coverage"].Coverage.current() is not None,
-    reason="a thread of the parent may hold a lock of coverage when it forks, and the child hangs",
-)
-def test_a_fork_amid_everything(it: Inherited, busy: list[str]) -> None:
-    """No call of a child hangs, whatever the parent's threads do during the fork."""
-
-    def check() -> None:
-        for call in REFUSED.values():
-            with pytest.raises(ForkedConnectionError):
-                call(it)
-        for call in ENDS.values():
-            call(it)
-
-    for _ in range(15):
-        in_child(check)
-        assert not busy
-    assert it.nc.is_connected
-    assert it.nc.stats["errors_received"] == 0
-
-
 def locks(it: object, seen: dict[int, object]) -> Iterator[threading.Lock]:
     """Find every lock in the objects of the package."""
     if id(it) in seen:
@@ -483,7 +400,7 @@ def locks(it: object, seen: dict[int, object]) -> Iterator[threading.Lock]:
         yield from locks(part, seen)
 
 
-def test_every_lock_may_be_held_when_a_process_forks(it: Inherited) -> None:
+def test_every_lock_may_be_held_when_a_process_forks(it):
     """No call of a child waits for a lock that a thread of the parent holds."""
     it.future.add_done_callback(print)  # gives it locks
     held = threading.Event()
@@ -522,7 +439,7 @@ def test_every_lock_may_be_held_when_a_process_forks(it: Inherited) -> None:
 
 
 @pytest.mark.skipif(not OPEN_FILES.is_dir(), reason="open files cannot be listed")
-def test_a_link_that_is_being_opened_is_closed_in_a_child() -> None:
+def test_a_link_that_is_being_opened_is_closed_in_a_child():
     """A child keeps no copy of a socket during its parent's handshake."""
     go_on = threading.Event()
 
@@ -552,7 +469,7 @@ def test_a_link_that_is_being_opened_is_closed_in_a_child() -> None:
         opened[0].close()
 
 
-def test_every_object_is_told_of_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_object_is_told_of_a_fork(monkeypatch):
     """An error in one object keeps no other one from being told, and Python reports it."""
     told: list[int] = []
     reported: list[type[BaseException]] = []
@@ -596,7 +513,7 @@ def peers(port: int) -> int:
     return count
 
 
-def test_nothing_that_has_a_connection_is_pickled(it: Inherited) -> None:
+def test_nothing_that_has_a_connection_is_pickled(it):
     """Pickling it is refused, with the advice what to pass instead."""
     for field in fields(Inherited):
         with pytest.raises(TypeError, match="can ?not be pickled; "):

@@ -43,7 +43,7 @@ def held(nats_server: NatsServer) -> Iterator[Held]:
 
 
 @pytest.mark.parametrize("looked_at", [False, True])
-def test_a_child_s_futures_are_settled_at_once(held: Held, looked_at: bool) -> None:
+def test_a_child_s_futures_are_settled_at_once(held, looked_at):
     """A child does not wait for acks that only its parent can receive."""
     futures = [held.publish() for _ in range(3)]
     if looked_at:
@@ -69,7 +69,7 @@ def test_a_child_s_futures_are_settled_at_once(held: Held, looked_at: bool) -> N
         assert future.result(5) == PubAck("HELD", seq)
 
 
-def test_a_future_that_is_settled_stays_so(held: Held) -> None:
+def test_a_future_that_is_settled_stays_so(held):
     """A future that was acknowledged before the fork is acknowledged in the child, too."""
     future = held.publish()
     held.acknowledge(7)
@@ -77,7 +77,7 @@ def test_a_future_that_is_settled_stays_so(held: Held) -> None:
     in_child(lambda: future.result().seq == 7 or pytest.fail("not acknowledged"))
 
 
-def test_callbacks_are_called_in_the_parent_alone(held: Held) -> None:
+def test_callbacks_are_called_in_the_parent_alone(held):
     """Callbacks of inherited futures run in the parent only, not twice."""
     called: list[int] = []
     future = held.publish()
@@ -97,7 +97,7 @@ def test_callbacks_are_called_in_the_parent_alone(held: Held) -> None:
 
 
 @pytest.mark.parametrize("when", ["all", "first"])
-def test_an_iteration_goes_on_in_a_child(held: Held, when: str) -> None:
+def test_an_iteration_goes_on_in_a_child(held, when):
     """A fork during `as_completed` leaves the child with an iteration that ends."""
     futures = {held.publish() for _ in range(4)}
     held.acknowledge()
@@ -116,7 +116,7 @@ def test_an_iteration_goes_on_in_a_child(held: Held, when: str) -> None:
 
 
 @pytest.mark.parametrize("looked_at", [False, True])
-def test_a_future_that_was_about_to_be_settled(held: Held, looked_at: bool) -> None:
+def test_a_future_that_was_about_to_be_settled(held, looked_at):
     """A child's future is also settled if a thread of the parent was about to settle it."""
     future = held.publish()
     assert isinstance(future, PubAckFuture)
@@ -140,7 +140,7 @@ def test_a_future_that_was_about_to_be_settled(held: Held, looked_at: bool) -> N
         future._condition.release()
 
 
-def test_a_full_window(nats_server: NatsServer) -> None:
+def test_a_full_window(nats_server):
     """Publishing in a child is refused, without waiting for room in the window."""
     held = Held(nats_server.url)
     held.js._publisher._window = 2
@@ -156,7 +156,7 @@ def test_a_full_window(nats_server: NatsServer) -> None:
     wait_until(lambda: all(future.done() for future in futures))
 
 
-def test_a_callback_that_forks(held: Held) -> None:
+def test_a_callback_that_forks(held):
     """A child that was forked in a future's callback gets none of the received acks."""
     futures = [held.publish() for _ in range(10)]
     children: list[int] = []

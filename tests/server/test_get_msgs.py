@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from direct_gets import scripted, send_block, send_msg
+from fix_server import paused
 
 from jetstream_sync import (
     APIError,
@@ -20,9 +21,7 @@ from jetstream_sync import (
     Stream,
     StreamNotFoundError,
     TimeoutError,
-    connect,
 )
-from jetstream_sync.server import NatsServer
 
 MESSAGES = 700
 
@@ -53,9 +52,7 @@ def all_of(stream: Stream, most: int, subject: str | None = None) -> Iterator[St
 
 @pytest.mark.parametrize("allow_direct", [True, False])
 @pytest.mark.parametrize(("most", "kind"), [(100, None), (10_000, None), (250, "1"), (3000, "*")])
-def test_every_message_comes_once_in_order(
-    js: JetStream, stream: Stream, allow_direct: bool, most: int, kind: str | None
-) -> None:
+def test_every_message_comes_once_in_order(js, stream, allow_direct, most, kind):
     """Reading behind the last message returns the whole stream, with or without direct gets."""
     config = replace(stream.cached_info.config, allow_direct=allow_direct)
     stream = js.update_stream(config)
@@ -73,7 +70,7 @@ def test_every_message_comes_once_in_order(
 
 
 @pytest.mark.server(">=2.11")
-def test_they_come_with_one_request(nc: Connection, stream: Stream) -> None:
+def test_they_come_with_one_request(nc, stream):
     """A batch is one request, and returns the same messages as single gets."""
     before = nc.stats["out_msgs"]
     found = stream.get_msgs(20, 5)
@@ -83,9 +80,7 @@ def test_they_come_with_one_request(nc: Connection, stream: Stream) -> None:
 
 
 @pytest.mark.server(">=2.11")
-def test_an_answer_ends_with_the_message_that_reaches_the_bytes(
-    js: JetStream, stream_name: str
-) -> None:
+def test_an_answer_ends_with_the_message_that_reaches_the_bytes(js, stream_name):
     """``max_bytes`` limits an answer, and at least one message is returned."""
     stream = js.create_stream(name=stream_name, subjects=[stream_name], allow_direct=True)
     for _ in range(10):
@@ -95,7 +90,7 @@ def test_an_answer_ends_with_the_message_that_reaches_the_bytes(
     assert len(stream.get_msgs(10)) == 10
 
 
-def test_headers_of_the_message_s_own_stay(js: JetStream, stream_name: str) -> None:
+def test_headers_of_the_message_s_own_stay(js, stream_name):
     """A republished message has the headers of a direct get twice; the last are the server's."""
     stream = js.create_stream(name=stream_name, subjects=[stream_name], allow_direct=True)
     own = {"Nats-Sequence": "99", "Nats-Num-Pending": "9", "Nats-Last-Sequence": "8"}
@@ -106,7 +101,7 @@ def test_headers_of_the_message_s_own_stay(js: JetStream, stream_name: str) -> N
     assert dict(msg.headers) == own
 
 
-def test_where_there_is_none_nothing_comes(js: JetStream, stream_name: str) -> None:
+def test_where_there_is_none_nothing_comes(js, stream_name):
     """An empty stream, a start behind the end, and a subject without messages give empty lists."""
     stream = js.create_stream(name=stream_name, subjects=[f"{stream_name}.*"], allow_direct=True)
     assert stream.get_msgs(5) == []
@@ -119,9 +114,7 @@ def test_where_there_is_none_nothing_comes(js: JetStream, stream_name: str) -> N
 
 
 @pytest.mark.parametrize("allow_direct", [True, False])
-def test_a_stream_that_is_gone_is_not_found(
-    js: JetStream, stream_name: str, allow_direct: bool
-) -> None:
+def test_a_stream_that_is_gone_is_not_found(js, stream_name, allow_direct):
     """The error of a deleted stream says so, instead of an empty list."""
     stream = js.create_stream(name=stream_name, allow_direct=allow_direct)
     js.delete_stream(stream_name)
@@ -133,24 +126,18 @@ def test_a_stream_that_is_gone_is_not_found(
     ("given", "error"),
     [
         ({"max_messages": 0}, InvalidOptionError),
-        ({"max_messages": True}, InvalidOptionError),
         ({"max_messages": 1, "seq": 0}, InvalidOptionError),
         ({"max_messages": 1, "max_bytes": 0}, InvalidOptionError),
         ({"max_messages": 1, "next_by_subject": "a..b"}, BadSubjectError),
-        ({"max_messages": 1, "next_by_subject": ""}, BadSubjectError),
     ],
 )
-def test_invalid_arguments_are_refused(
-    stream: Stream, given: dict[str, object], error: type[Exception]
-) -> None:
+def test_invalid_arguments_are_refused(stream, given, error):
     """Arguments are checked before anything is sent."""
     with pytest.raises(error):
-        stream.get_msgs(**given)  # type: ignore[arg-type]
+        stream.get_msgs(**given)
 
 
-def test_what_came_of_an_answer_that_broke_off_is_returned(
-    nats_server: NatsServer, stream: Stream
-) -> None:
+def test_what_came_of_an_answer_that_broke_off_is_returned(nats_server, stream):
     """The messages of an interrupted answer are contiguous, so they are returned."""
 
     def answer(nc: Connection, msg: Msg, _: int) -> None:
@@ -162,7 +149,7 @@ def test_what_came_of_an_answer_that_broke_off_is_returned(
         assert [msg.seq for msg in fake.get_msgs(5)] == [1, 2]
 
 
-def test_without_responders_the_leader_is_asked(nats_server: NatsServer, stream: Stream) -> None:
+def test_without_responders_the_leader_is_asked(nats_server, stream):
     """A lost replica does not matter while the leader answers."""
     with scripted(nats_server, lambda *_: None) as user:
         (msg,) = user.jetstream(prefix="FAKE").get_stream(stream.name).get_msgs(5, 9)
@@ -176,9 +163,7 @@ def test_without_responders_the_leader_is_asked(nats_server: NatsServer, stream:
         (b"NATS/1.0\r\nA: b\r\n\r\n", InvalidResponseError),
     ],
 )
-def test_other_answers_are_errors(
-    nats_server: NatsServer, stream: Stream, block: bytes, error: type[Exception]
-) -> None:
+def test_other_answers_are_errors(nats_server, stream, block, error):
     """A refusal is a typed error, and an invalid answer is an error."""
     with (
         scripted(nats_server, lambda nc, msg, _: send_block(nc, msg, block)) as user,
@@ -187,23 +172,17 @@ def test_other_answers_are_errors(
         user.jetstream(prefix="FAKE").get_stream(stream.name).get_msgs(5)
 
 
-def test_a_server_that_is_silent_is_a_timeout(fresh_server: NatsServer) -> None:
+def test_a_server_that_is_silent_is_a_timeout(alone, fresh_server):
     """The whole call ends after its timeout."""
-    with connect(fresh_server.url) as nc:
-        stream = nc.jetstream().create_stream(name="S", allow_direct=True)
-        fresh_server.pause()
-        try:
-            with pytest.raises(TimeoutError):
-                stream.get_msgs(5, timeout=1.5)
-        finally:
-            fresh_server.resume()
+    stream = alone.jetstream().create_stream(name="S", allow_direct=True)
+    with paused(fresh_server), pytest.raises(TimeoutError):
+        stream.get_msgs(5, timeout=1.5)
 
 
-def test_a_server_that_comes_back_is_asked_again(fresh_server: NatsServer) -> None:
+def test_a_server_that_comes_back_is_asked_again(alone, fresh_server):
     """A link that breaks during the answer does not end the call."""
-    with connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
-        js = nc.jetstream()
-        stream = js.create_stream(name="S", subjects=["s"], allow_direct=True)
-        js.publish("s", b"x")
-        fresh_server.restart()
-        assert [msg.data for msg in stream.get_msgs(5, timeout=20.0)] == [b"x"]
+    js = alone.jetstream()
+    stream = js.create_stream(name="S", subjects=["s"], allow_direct=True)
+    js.publish("s", b"x")
+    fresh_server.restart()
+    assert [msg.data for msg in stream.get_msgs(5, timeout=20.0)] == [b"x"]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from fix_server import running_cluster
 from fix_threads import SCALE, wait_until
 
 import jetstream_sync
@@ -19,6 +20,13 @@ from jetstream_sync import (
     WrongLastRevisionError,
 )
 from jetstream_sync.server import NatsCluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[NatsCluster]:
+    """Three servers of these tests, with JetStream clustered."""
+    with running_cluster() as servers:
+        yield servers
 
 
 @pytest.fixture
@@ -52,7 +60,7 @@ def step_down(nc: Connection, stream: str) -> None:
     wait_until(lambda: leader() not in (None, "", before), 20)
 
 
-def test_conflicts_of_replicated_keys(js: JetStream) -> None:
+def test_conflicts_of_replicated_keys(js):
     """A stale revision changes nothing, and threads that modify one key lose no step."""
     kv = js.create_key_value(bucket="B", history=5, replicas=3)
     first = kv.put("a", b"1")
@@ -77,7 +85,7 @@ def test_conflicts_of_replicated_keys(js: JetStream) -> None:
     js.delete_key_value("B")
 
 
-def test_watch_through_changes_of_the_leader(nc: Connection, js: JetStream) -> None:
+def test_watch_through_changes_of_the_leader(nc, js):
     """The last value of each key arrives, never an older one, and one consumer is left."""
     kv = js.create_key_value(bucket="W", history=1, replicas=3)
     seen: dict[str, KeyValueEntry] = {}
@@ -106,7 +114,7 @@ def test_watch_through_changes_of_the_leader(nc: Connection, js: JetStream) -> N
     js.delete_key_value("W")
 
 
-def test_a_mirror_of_a_bucket(js: JetStream) -> None:
+def test_a_mirror_of_a_bucket(js):
     """A cluster drops the duplicate window of a mirror, which is no reason to refuse the server."""
     kv = js.create_key_value(bucket="B", replicas=3)
     kv.put("a", b"1")

@@ -14,7 +14,6 @@ from nats.js.kv import KeyValue as Theirs
 
 from jetstream_sync import (
     BucketExistsError,
-    JetStream,
     KeyExistsError,
     KeyNotFoundError,
     KeyValueOperation,
@@ -44,7 +43,7 @@ def with_nats_py(server: NatsServer, use: Callable[[Client], Awaitable[T]]) -> T
     return asyncio.run(run())
 
 
-def test_their_bucket_here(nats_server: NatsServer, js: JetStream, bucket: str) -> None:
+def test_their_bucket_here(nats_server, js, bucket):
     """Entries written by nats-py are read with their operations; its config counts as equal."""
 
     async def write(nc: Client) -> None:
@@ -78,7 +77,7 @@ def test_their_bucket_here(nats_server: NatsServer, js: JetStream, bucket: str) 
         js.create_key_value(bucket=bucket, history=6)
 
 
-def test_our_bucket_there(nats_server: NatsServer, js: JetStream, bucket: str) -> None:
+def test_our_bucket_there(nats_server, js, bucket):
     """nats-py reads entries and deletions of this package, and conflicts work both ways."""
     mine = js.create_key_value(bucket=bucket, history=5, description="x", storage="memory")
     mine.put("a.b", b"1")
@@ -110,18 +109,3 @@ def test_our_bucket_there(nats_server: NatsServer, js: JetStream, bucket: str) -
     assert mine["a.b"] == b"4"
     with pytest.raises(KeyNotFoundError):
         mine.get("gone")
-
-
-def test_their_writes_in_our_watch(nats_server: NatsServer, js: JetStream, bucket: str) -> None:
-    """A watch here shows what nats-py does to the keys."""
-    kv = js.create_key_value(bucket=bucket, storage="memory", history=5)
-    with kv.watch("a.*") as watch:
-
-        async def write(nc: Client) -> None:
-            theirs = await nc.jetstream().key_value(bucket)
-            await theirs.put("a.b", b"1")
-            await theirs.put("other", b"1")
-            await theirs.delete("a.b")
-
-        with_nats_py(nats_server, write)
-        assert [str(watch.next(5).operation) for _ in range(2)] == ["PUT", "DEL"]

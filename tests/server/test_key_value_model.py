@@ -172,10 +172,10 @@ class Bucket(RuleBasedStateMachine):
             assert (entry.revision, entry.value) == (revision, value)
 
 
-def test_a_bucket_is_its_model(js: JetStream) -> None:
+def test_a_bucket_is_its_model(js):
     """After any sequence of operations all reads agree with the model, and a watch has seen each step."""
     machine = type("BucketOfServer", (Bucket,), {"js": js})
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=6,

@@ -43,12 +43,6 @@ def kv(js: JetStream, bucket: str) -> KeyValue:
     return js.create_key_value(bucket=bucket, history=5, storage="memory")
 
 
-def fill(js: JetStream, kv: KeyValue, count: int, value: bytes = b"x") -> None:
-    for number in range(count):
-        js.publish_async(f"$KV.{kv.bucket}.k{number}", value)
-    js.publish_async_completed(30 * SCALE)
-
-
 def consumers(js: JetStream, kv: KeyValue) -> list[str]:
     return js.consumer_names(f"KV_{kv.bucket}")
 
@@ -57,7 +51,7 @@ def shown(entries: list[KeyValueEntry]) -> list[tuple[str, str, bytes]]:
     return [(entry.key, str(entry.operation), entry.value) for entry in entries]
 
 
-def test_initial_entries_and_changes(js: JetStream, kv: KeyValue) -> None:
+def test_initial_entries_and_changes(js, kv):
     """The last entries come first, deletions included, then all changes in order."""
     kv.put("a", b"1")
     kv.put("b", b"2")
@@ -76,7 +70,7 @@ def test_initial_entries_and_changes(js: JetStream, kv: KeyValue) -> None:
     wait_until(lambda: consumers(js, kv) == [])
 
 
-def test_consumer_of_a_lost_watch(js: JetStream, kv: KeyValue) -> None:
+def test_consumer_of_a_lost_watch(js, kv):
     """The server deletes the consumer of a watch whose program is gone after half a minute."""
     with kv.watch():
         (name,) = consumers(js, kv)
@@ -100,7 +94,7 @@ def test_consumer_of_a_lost_watch(js: JetStream, kv: KeyValue) -> None:
         ({"keys": "none"}, []),
     ],
 )
-def test_options(kv: KeyValue, options: dict[str, object], expected: list[str]) -> None:
+def test_options(kv, options, expected):
     """Each option selects the initial entries, and changes follow in any case."""
     kv.put("a", b"1")
     kv.put("b", b"2")
@@ -108,7 +102,7 @@ def test_options(kv: KeyValue, options: dict[str, object], expected: list[str]) 
     kv.delete("b")
     kv.put("c.d", b"5")
     key = "none" if options.get("keys") == "none" else "a" if options.get("keys") == "a" else "c.d"
-    with kv.watch(**options) as watch:  # type: ignore[call-overload]
+    with kv.watch(**options) as watch:
         with within(2):
             found = [f"{entry.key}={entry.value.decode()}" for entry in watch.initial()]
         assert found == expected
@@ -117,7 +111,7 @@ def test_options(kv: KeyValue, options: dict[str, object], expected: list[str]) 
         assert watch.next(5 * SCALE).key == key
 
 
-def test_invalid_options(kv: KeyValue) -> None:
+def test_invalid_options(kv):
     """Options that exclude each other, and bad patterns, are refused before a request."""
     for options in (
         {"updates_only": True, "history": True},
@@ -127,7 +121,7 @@ def test_invalid_options(kv: KeyValue) -> None:
         {"cb": "no"},
     ):
         with pytest.raises(InvalidOptionError):
-            kv.watch(**options)  # type: ignore[call-overload]
+            kv.watch(**options)
     with pytest.raises(InvalidNameError):
         kv.watch("a*")
 
@@ -135,18 +129,18 @@ def test_invalid_options(kv: KeyValue) -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"ignore_deletes": True}, {"keys": "none.>"}, {"updates_only": True}]
 )
-def test_current_without_entries(kv: KeyValue, options: dict[str, object]) -> None:
+def test_current_without_entries(kv, options):
     """A watch with nothing to return becomes current within a second, once."""
     if options:
         for key in ("a", "b"):
             kv.put(key, b"1")
             kv.delete(key)
-    with kv.watch(**options) as watch:  # type: ignore[call-overload]
+    with kv.watch(**options) as watch:
         with within(1):
             watch.wait_current(5 * SCALE)
         assert list(watch.initial()) == []
     calls: list[str] = []
-    handle = kv.watch(cb=print, current_cb=lambda: calls.append("current"), **options)  # type: ignore[call-overload]
+    handle = kv.watch(cb=print, current_cb=lambda: calls.append("current"), **options)
     with handle:
         with within(1):
             handle.wait_current(5 * SCALE)
@@ -156,7 +150,7 @@ def test_current_without_entries(kv: KeyValue, options: dict[str, object]) -> No
     assert handle.is_current
 
 
-def test_iteration_ends_with_stop(kv: KeyValue) -> None:
+def test_iteration_ends_with_stop(kv):
     """A loop on another thread ends when the watch is stopped; `initial()` raises if incomplete."""
     kv.put("a", b"1")
     watch = kv.watch()
@@ -174,7 +168,7 @@ def test_iteration_ends_with_stop(kv: KeyValue) -> None:
     assert again.closed
 
 
-def test_end_of_the_connection(kv: KeyValue, nats_server: NatsServer) -> None:
+def test_end_of_the_connection(kv, nats_server):
     """A waiting thread gets the reason when the connection is closed."""
     with jetstream_sync.connect(nats_server.url) as nc:
         watch = nc.jetstream().key_value(kv.bucket).watch()
@@ -187,7 +181,7 @@ def test_end_of_the_connection(kv: KeyValue, nats_server: NatsServer) -> None:
             watch.next(0)
 
 
-def test_deleted_bucket(js: JetStream, kv: KeyValue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_bucket(js, kv, monkeypatch):
     """Iterations raise the error, and a handle has it."""
     monkeypatch.setattr("jetstream_sync.jetstream.watch.HEARTBEAT_S", 0.5)
     watch = kv.watch()
@@ -202,7 +196,7 @@ def test_deleted_bucket(js: JetStream, kv: KeyValue, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.server(">=2.11")
 @pytest.mark.parametrize("ignore_deletes", [False, True])
-def test_markers_lost_in_an_outage(js: JetStream, bucket: str, ignore_deletes: bool) -> None:
+def test_markers_lost_in_an_outage(js, bucket, ignore_deletes):
     """A watch that was cut off for longer than markers are kept reports the missing keys."""
     kv = js.create_key_value(bucket=bucket, limit_marker_ttl=1, storage="memory")
     for key in ("a", "b", "c", "d", "other.a"):
@@ -226,7 +220,7 @@ def test_markers_lost_in_an_outage(js: JetStream, bucket: str, ignore_deletes: b
             watch.next(0.1)
 
 
-def test_errors_of_callbacks(nats_server: NatsServer, kv: KeyValue) -> None:
+def test_errors_of_callbacks(nats_server, kv):
     """An error of a callback is reported, and the next entry follows."""
     errors: list[Exception] = []
     with jetstream_sync.connect(nats_server.url, error_cb=errors.append) as nc:
@@ -249,7 +243,7 @@ def test_errors_of_callbacks(nats_server: NatsServer, kv: KeyValue) -> None:
     assert seen == ["a", "b"]
 
 
-def test_callback_uses_the_bucket(kv: KeyValue) -> None:
+def test_callback_uses_the_bucket(kv):
     """A callback can read and write the bucket, and stop its own watch."""
     copied = threading.Event()
 
@@ -267,33 +261,12 @@ def test_callback_uses_the_bucket(kv: KeyValue) -> None:
     assert kv["to"] == b"1"
 
 
-def test_keys_that_vanish_while_watches_start(js: JetStream, kv: KeyValue) -> None:
-    """Every watch becomes current although keys are purged without markers meanwhile."""
-    fill(js, kv, 5000)
-    started = threading.Event()
-
-    def watch_all() -> int:
-        with kv.watch() as watch:
-            started.set()
-            watch.wait_current(30 * SCALE)
-            return sum(1 for _ in watch.initial())
-
-    with ThreadPoolExecutor(20) as pool:
-        watches = [pool.submit(watch_all) for _ in range(20)]
-        started.wait(5 * SCALE)
-        for number in range(0, 5000, 500):
-            js.get_stream(f"KV_{kv.bucket}").purge(seq=number + 500)
-        counts = [watch.result(60 * SCALE) for watch in watches]
-    assert all(0 <= count <= 5000 for count in counts)
-    wait_until(lambda: consumers(js, kv) == [])
-
-
 @pytest.mark.skipif(
     sys.version_info < (3, 11), reason="3.10 handles signals where a function returns, too"
 )
 @by_opcodes
 @pytest.mark.parametrize("waits", [False, True])
-def test_ctrl_c_loses_no_entry(kv: KeyValue, waits: bool) -> None:
+def test_ctrl_c_loses_no_entry(kv, waits):
     """After an interrupted call the next one returns the entry, also a buffered one."""
     with kv.watch() as watch:
         for moment in range(1, 200):
@@ -340,32 +313,7 @@ def kill(server: NatsServer, nc: Connection) -> None:
     wait_until(lambda: nc.is_connected and nc.stats["reconnects"] > before, 10)
 
 
-def test_killed_server_before_current(
-    server: NatsServer, alone: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The newest value of each key arrives once, never an older one than before."""
-    monkeypatch.setattr("jetstream_sync.jetstream.watch._MAX_BUFFERED", 50)
-    js = alone.jetstream(timeout=10 * SCALE)
-    kv = js.create_key_value(bucket="B", history=3)
-    for value in (b"1", b"2"):
-        fill(js, kv, 300, value)
-    with kv.watch() as watch:
-        entries = [watch.next(10 * SCALE) for _ in range(10)]
-        kill(server, alone)
-        kv.put("k280", b"3")
-        entries += list(watch.initial())
-        assert len(consumers(js, kv)) == 1
-    revisions: dict[str, int] = {}
-    last: dict[str, bytes] = {}
-    for entry in entries:
-        assert entry.revision > revisions.get(entry.key, 0)
-        revisions[entry.key] = entry.revision
-        last[entry.key] = entry.value
-    assert last == {f"k{number}": b"3" if number == 280 else b"2" for number in range(300)}
-    wait_until(lambda: consumers(js, kv) == [])
-
-
-def test_killed_server_afterwards(server: NatsServer, alone: Connection) -> None:
+def test_killed_server_afterwards(server, alone):
     """All changes before and after the restart arrive, and one consumer is left."""
     js = alone.jetstream(timeout=10 * SCALE)
     kv = js.create_key_value(bucket="B", history=3)
@@ -393,35 +341,6 @@ def test_killed_server_afterwards(server: NatsServer, alone: Connection) -> None
     handle.wait_closed(5 * SCALE)
     assert handle.error is None
     wait_until(lambda: consumers(js, kv) == [])
-
-
-def test_no_key_is_missing_while_values_change(js: JetStream, bucket: str) -> None:
-    """A value that is replaced before its delivery is an initial entry with its new value."""
-    kv = js.create_key_value(bucket=bucket, storage="memory")
-    count = 5000
-    for number in range(count):
-        js.publish_async(f"$KV.{bucket}.{number}", b"0")
-    js.publish_async_completed(30)
-    stop = threading.Event()
-
-    def change() -> None:
-        while not stop.is_set():
-            for number in range(0, count, 5):
-                if stop.is_set():
-                    return
-                # Waiting for each ack keeps the writer from outrunning the watch on a busy machine.
-                js.publish(f"$KV.{bucket}.{number}", b"1")
-
-    with ThreadPoolExecutor(1) as pool:
-        changing = pool.submit(change)
-        try:
-            for _ in range(3):
-                with kv.watch() as watch:
-                    assert len({entry.key for entry in watch.initial()}) == count
-                assert len(kv.keys()) == count
-        finally:
-            stop.set()
-        changing.result(30)
 
 
 _NO_PULLS = """
@@ -453,7 +372,7 @@ def poll(messages: OrderedMessages) -> None:
     messages.next(timeout=0.01)
 
 
-def test_consumers_that_end_at_once() -> None:
+def test_consumers_that_end_at_once():
     """If no consumer can be pulled from, the calls end in time and create few consumers."""
     with (
         NatsServer(config=_NO_PULLS) as server,

@@ -59,7 +59,7 @@ class LaggingReplica:
 
 
 @pytest.mark.parametrize("replicated", [0, 2])
-def test_a_listing_waits_for_what_the_leader_has(replicated: int) -> None:
+def test_a_listing_waits_for_what_the_leader_has(replicated):
     """The consumer counts the messages of its replica; the last one of the leader arrives later."""
     lagging = LaggingReplica(replicated)
     with (
@@ -77,7 +77,7 @@ def test_a_listing_waits_for_what_the_leader_has(replicated: int) -> None:
         nc.close()
 
 
-def test_a_listing_up_to_date_does_not_ask_the_leader() -> None:
+def test_a_listing_up_to_date_does_not_ask_the_leader():
     """With the last message of the stream received, nothing can be missing."""
     lagging = LaggingReplica(3)
     with (

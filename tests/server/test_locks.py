@@ -7,8 +7,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
+from fix_server import paused
+from fix_threads import run_all
 
 import jetstream_sync
 from jetstream_sync import Connection, InvalidOptionError, JetStream, KeyValue
@@ -30,7 +33,7 @@ def other(nats_server: NatsServer, kv: KeyValue) -> Iterator[KeyValue]:
         yield nc.jetstream().key_value(kv.bucket)
 
 
-def test_one_holder_at_a_time(kv: KeyValue, other: KeyValue) -> None:
+def test_one_holder_at_a_time(kv, other):
     """Sixteen threads of two clients take turns; each has a larger token than the one before."""
     inside: list[int] = []
     tokens: list[int] = []
@@ -44,16 +47,12 @@ def test_one_holder_at_a_time(kv: KeyValue, other: KeyValue) -> None:
                 lock.check()
                 inside.pop()
 
-    threads = [threading.Thread(target=work, args=(each,)) for each in [kv, other] * 8]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60 * SCALE)
+    run_all(*[partial(work, bucket) for bucket in [kv, other] * 8])
     assert tokens == sorted(tokens)
     assert len(set(tokens)) == 80
 
 
-def test_a_released_lock_is_free_at_once(kv: KeyValue, other: KeyValue) -> None:
+def test_a_released_lock_is_free_at_once(kv, other):
     """A client that waits gets it long before the ``ttl``."""
     lock = kv.lock("a", ttl=60)
     assert lock.acquire()
@@ -69,7 +68,7 @@ def test_a_released_lock_is_free_at_once(kv: KeyValue, other: KeyValue) -> None:
     assert not kv.keys()
 
 
-def test_a_lock_is_held_for_longer_than_its_ttl(kv: KeyValue, other: KeyValue) -> None:
+def test_a_lock_is_held_for_longer_than_its_ttl(kv, other):
     """The holder renews it."""
     with kv.lock("a", ttl=1) as lock:
         assert not other.lock("a", ttl=1).acquire(timeout=2)
@@ -77,7 +76,7 @@ def test_a_lock_is_held_for_longer_than_its_ttl(kv: KeyValue, other: KeyValue) -
         assert not lock.wait_lost(0)
 
 
-def test_a_with_block_that_waits_too_long(kv: KeyValue, other: KeyValue) -> None:
+def test_a_with_block_that_waits_too_long(kv, other):
     """It raises, and the holder is not disturbed."""
     with kv.lock("a") as lock:
         with pytest.raises(TimeoutError, match="'a' was not free"), other.lock("a", timeout=0.1):
@@ -97,7 +96,7 @@ time.sleep(600)
 """
 
 
-def test_a_killed_holder(kv: KeyValue, nats_server: NatsServer) -> None:
+def test_a_killed_holder(kv, nats_server):
     """The lock of a process that is killed is free after its ``ttl``."""
     for _ in range(2):
         holder = subprocess.Popen(
@@ -112,43 +111,34 @@ def test_a_killed_holder(kv: KeyValue, nats_server: NatsServer) -> None:
             assert lock.token > token
 
 
-def test_a_holder_without_a_connection(fresh_server: NatsServer) -> None:
+def test_a_holder_without_a_connection(alone, fresh_server):
     """It sees the loss before another client can have the lock."""
-    with jetstream_sync.connect(fresh_server.url) as nc:
-        kv = nc.jetstream(timeout=0.5).create_key_value(bucket="LOCKS")
-        lock = kv.lock("a", ttl=2)
-        lock.acquire()
-        fresh_server.pause()
-        try:
-            with between(1, 2):
-                assert lock.wait_lost()
-            assert (lock.held, repr(lock)) == (False, "<Lock 'a' lost>")
-        finally:
-            fresh_server.resume()
-        assert kv.lock("a", ttl=2).acquire(timeout=20)
-        lock.release()
-        assert lock.lost
-        assert kv.get("a").value  # that of the other object
+    kv = alone.jetstream(timeout=0.5).create_key_value(bucket="LOCKS")
+    lock = kv.lock("a", ttl=2)
+    lock.acquire()
+    with paused(fresh_server):
+        with between(1, 2):
+            assert lock.wait_lost()
+        assert (lock.held, repr(lock)) == (False, "<Lock 'a' lost>")
+    assert kv.lock("a", ttl=2).acquire(timeout=20)
+    lock.release()
+    assert lock.lost
+    assert kv.get("a").value  # that of the other object
 
 
-def test_a_lock_survives_a_short_outage(fresh_server: NatsServer) -> None:
+def test_a_lock_survives_a_short_outage(alone, fresh_server):
     """Renewals whose answers are lost are repeated."""
-    with jetstream_sync.connect(fresh_server.url) as nc:
-        kv = nc.jetstream(timeout=0.3).create_key_value(bucket="LOCKS")
-        with kv.lock("a", ttl=5 * SCALE) as lock:
-            before = kv.get("a").revision
-            wait_until(lambda: kv.get("a").revision > before, 20)
-            fresh_server.pause()
-            time.sleep(2 * SCALE)  # at least one renewal meanwhile
-            fresh_server.resume()
-            last = lambda: kv.get("a", consistent=True).revision  # noqa: E731 - asked again
-            wait_until(lambda: nc.is_connected, 20)
-            before = last()
-            wait_until(lambda: last() > before, 20)
-            assert lock.held
+    kv = alone.jetstream(timeout=0.3).create_key_value(bucket="LOCKS")
+    with kv.lock("a", ttl=3 * SCALE) as lock:
+        before = kv.get("a").revision
+        with paused(fresh_server):
+            time.sleep(1.2 * SCALE)  # at least one renewal meanwhile
+        # The renewal whose answer was lost, and the next one.
+        wait_until(lambda: kv.get("a", consistent=True).revision > before + 1, 20)
+        assert lock.held
 
 
-def test_a_key_that_another_client_changed(kv: KeyValue) -> None:
+def test_a_key_that_another_client_changed(kv):
     """The holder loses the lock; a value that is no lock is not overwritten."""
     lock = kv.lock("a", ttl=1)
     lock.acquire()
@@ -160,7 +150,7 @@ def test_a_key_that_another_client_changed(kv: KeyValue) -> None:
         kv.lock("a", ttl=1).acquire(timeout=10)
 
 
-def test_a_closed_connection(nats_server: NatsServer, kv: KeyValue) -> None:
+def test_a_closed_connection(nats_server, kv):
     """The holder loses the lock, and its release raises."""
     nc: Connection = jetstream_sync.connect(nats_server.url)
     lock = nc.jetstream().key_value(kv.bucket).lock("a", ttl=1)
@@ -174,7 +164,7 @@ def test_a_closed_connection(nats_server: NatsServer, kv: KeyValue) -> None:
 
 
 @pytest.mark.parametrize("ttl", [0.5, "1", None])
-def test_an_invalid_ttl(kv: KeyValue, ttl: object) -> None:
+def test_an_invalid_ttl(kv, ttl):
     """It is refused."""
     with pytest.raises(InvalidOptionError):
-        kv.lock("a", ttl=ttl)  # type: ignore[arg-type]
+        kv.lock("a", ttl=ttl)

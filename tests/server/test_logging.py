@@ -31,9 +31,7 @@ def said(log: pytest.LogCaptureFixture, logger: str, level: str) -> list[str]:
     ]
 
 
-def test_connection_events_are_logged_at_level_info(
-    log: pytest.LogCaptureFixture,
-) -> None:
+def test_connection_events_are_logged_at_level_info(log):
     """The log has connects, failed attempts, disconnects with reasons, reconnects and the close."""
     server = NatsServer().start()
     try:
@@ -55,7 +53,7 @@ def test_connection_events_are_logged_at_level_info(
     assert not [record for record in log.records if record.levelno >= logging.ERROR]
 
 
-def test_a_connection_that_ends_by_itself_says_why(log: pytest.LogCaptureFixture) -> None:
+def test_a_connection_that_ends_by_itself_says_why(log):
     """Without error_cb the reason is in the event and in an error record."""
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, allow_reconnect=False)
@@ -69,7 +67,7 @@ def test_a_connection_that_ends_by_itself_says_why(log: pytest.LogCaptureFixture
     assert len(said(log, "events", "ERROR")) == 1
 
 
-def test_unreachable_servers_are_named(log: pytest.LogCaptureFixture) -> None:
+def test_unreachable_servers_are_named(log):
     """Each attempt of the first round has a record."""
     with pytest.raises(NoServersError):
         jetstream_sync.connect(["nats://127.0.0.1:1", "nats://me:secret@127.0.0.1:2"])
@@ -79,9 +77,7 @@ def test_unreachable_servers_are_named(log: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_errors_without_a_callback_are_logged(
-    nats_server: NatsServer, log: pytest.LogCaptureFixture
-) -> None:
+def test_errors_without_a_callback_are_logged(nats_server, log):
     """A slow subscription is an error record, unless there is an error_cb."""
     errors: list[Exception] = []
     for error_cb in ({}, {"error_cb": errors.append}):
@@ -96,9 +92,7 @@ def test_errors_without_a_callback_are_logged(
     assert [type(error) for error in errors] == [SlowConsumerError]
 
 
-def test_a_callback_that_raises_is_logged_with_its_traceback(
-    nats_server: NatsServer, log: pytest.LogCaptureFixture
-) -> None:
+def test_a_callback_that_raises_is_logged_with_its_traceback(nats_server, log):
     """A callback for events stays in use; an error of one for messages is an error event, too."""
     done = threading.Event()
 
@@ -129,7 +123,7 @@ def test_a_callback_that_raises_is_logged_with_its_traceback(
     }
 
 
-def test_a_program_that_configures_nothing_sees_errors_only() -> None:
+def test_a_program_that_configures_nothing_sees_errors_only():
     """Without configuration only errors without an error_cb are printed, on stderr."""
     program = """if True:
         import threading, jetstream_sync
@@ -152,41 +146,24 @@ def test_a_program_that_configures_nothing_sees_errors_only() -> None:
     assert ended.stderr == "plain: ZeroDivisionError: division by zero\n"
 
 
-def test_the_counters_go_on_over_a_reconnect(fresh_server: NatsServer) -> None:
+def test_the_counters_go_on_over_a_reconnect(fresh_server):
     """`stats` counts from the first link to the last, and can be read after the close."""
     with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.01) as nc:
         sub = nc.subscribe("stats.a")
-
-        def exchange(times: int) -> None:
-            for _ in range(times):
-                nc.publish("stats.a", b"12345", headers={"A": "1"})
-                sub.next_msg(10)
-
-        exchange(3)
-        size = 5 + len(b"NATS/1.0\r\nA: 1\r\n\r\n")
-        before = nc.stats
-        assert before == {
-            "in_msgs": 3,
-            "out_msgs": 3,
-            "in_bytes": 3 * size,
-            "out_bytes": 3 * size,
-            "reconnects": 0,
-            "errors_received": 0,
-            "events_dropped": 0,
-        }
-        for reconnects in (1, 2):
-            fresh_server.kill()
-            wait_until(lambda: not nc.is_connected)
-            fresh_server.start()
-            wait_until(lambda: nc.stats["reconnects"] == reconnects)  # noqa: B023
-            exchange(2)
-        assert nc.stats == {
-            **before,
-            "in_msgs": 7,
-            "out_msgs": 7,
-            "in_bytes": 7 * size,
-            "out_bytes": 7 * size,
-            "reconnects": 2,
-        }
-    assert nc.stats["in_msgs"] == 7
-    assert nc.stats["in_bytes"] == 7 * size
+        for links in (1, 2):
+            nc.publish("stats.a", b"12345")
+            sub.next_msg(10)
+            if links == 1:
+                fresh_server.kill()
+                wait_until(lambda: not nc.is_connected)
+                fresh_server.start()
+                wait_until(lambda: nc.stats["reconnects"] == 1)
+    assert nc.stats == {
+        "in_msgs": 2,
+        "out_msgs": 2,
+        "in_bytes": 10,
+        "out_bytes": 10,
+        "reconnects": 1,
+        "errors_received": 0,
+        "events_dropped": 0,
+    }

@@ -20,9 +20,8 @@ from fix_proxy import Listener, ScriptedPeer, black_hole
 from fix_threads import SCALE, wait_until
 
 import jetstream_sync
-from jetstream_sync import Connection, ConnectionStatus, InvalidOptionError
-from jetstream_sync.address import parse_servers
-from jetstream_sync.options import ConnectionOptions, TLSOptions
+from jetstream_sync import Connection, ConnectionStatus
+from jetstream_sync.options import TLSOptions
 from jetstream_sync.server import NatsServer
 
 #: Part of every secret, and of nothing else, so that a leak is found.
@@ -325,66 +324,3 @@ def test_logins_in_urls(watch, play):
         for url in URLS:
             tried(url.format(port=server.port), {}, watch)
             watch.nothing_secret(url)
-
-
-WRONG = [
-    {"pasword": CANARY},
-    {"password": CANARY},
-    {"token": CANARY, "user": "u"},
-    {"user": "u", "password": CANARY.encode()},
-    {"token": CANARY.encode()},
-    {"token": [CANARY]},
-    {"nkeys_seed_str": USER.seed.encode()},
-    {"nkeys_seed": USER.seed},
-    {"nkeys_seed": f"{USER.seed}\n"},
-    {"nkeys_seed": USER.seed.encode()},
-    {"user_credentials": CREDS},
-    {"user_credentials": CREDS.encode()},
-    {"user_credentials": (JWT, USER.seed)},
-    {"user_credentials": [JWT, USER.seed]},
-    {"user_jwt_cb": JWT},
-    {"user_jwt_cb": JWT.encode(), "signature_cb": USER.seed},
-    {"nkey": USER.seed},
-    {"nkey": USER.seed, "signature_cb": sign},
-    {"nkey": USER.public, "signature_cb": CANARY},
-    {"ws_connection_headers": CANARY},
-    {"ws_connection_headers": {"X": f"{CANARY}\r\n"}},
-    {"ws_connection_headers": {f"{CANARY}\n": "x"}},
-    {"tls": CANARY},
-    {"error_cb": CANARY},
-]
-
-
-def test_invalid_options(watch):
-    """The error for an invalid option does not show its value, even in the wrong option."""
-    for options in WRONG:
-        with pytest.raises(InvalidOptionError) as caught:
-            jetstream_sync.connect("nats://127.0.0.1:1", **options)
-        watch.saw(caught.value)
-        watch.nothing_secret(", ".join(options))
-    with pytest.raises(InvalidOptionError) as caught:
-        TLSOptions(key_password=CANARY)
-    watch.saw(caught.value)
-    watch.nothing_secret("key_password")
-
-
-# --- pickles --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("protocol", [0, pickle.HIGHEST_PROTOCOL])
-def test_pickles(tmp_path, watch, protocol):
-    """No pickle of options, of objects made with them, or of their errors has a secret."""
-    servers = parse_servers("127.0.0.1:1")
-    for name, login in all_logins(tmp_path).items():
-        options = ConnectionOptions.of(servers, login)
-        watch.saw(options)
-        pickled = pickle.dumps(options, protocol)
-        watch.saw(pickled)
-        watch.saw(pickle.loads(pickled))
-        watch.nothing_secret(name)
-    for url in URLS[:6]:
-        options = ConnectionOptions.of(parse_servers(url.format(port=1)), {})
-        for thing in (options, *options.servers):
-            watch.saw(thing)
-            watch.saw(pickle.dumps(thing, protocol))
-        watch.nothing_secret(url)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from fix_server import fill, paused
 from fix_threads import between, wait_until
 
 import jetstream_sync
@@ -20,7 +20,6 @@ from jetstream_sync import (
     ConsumerNotFoundError,
     InvalidOptionError,
     IteratorClosedError,
-    JetStream,
     JetStreamMsg,
     MessageIterator,
     NoHeartbeatError,
@@ -30,19 +29,11 @@ from jetstream_sync import (
     StreamNotFoundError,
 )
 from jetstream_sync.net.clock import Deadline
-from jetstream_sync.server import NatsServer
-
-
-def fill(js: JetStream, stream: str, count: int, size: int = 10, first: int = 0) -> None:
-    """Store messages; the payload starts with the number."""
-    for number in range(first, first + count):
-        js.publish_async(f"{stream}.a", (b"%d " % number).ljust(size))
-    js.publish_async_completed(10)
 
 
 def number(msg: JetStreamMsg) -> int:
     """Return the number of a message that `fill` stored."""
-    return int(msg.data.split()[0])
+    return int(msg.data)
 
 
 def take(messages: MessageIterator, count: int, *, ack: bool = True) -> list[int]:
@@ -72,28 +63,6 @@ def consumer(stream: Stream) -> PullConsumer:
     return stream.create_consumer(durable_name="C", max_ack_pending=-1)
 
 
-class Errors(list[Exception]):
-    """The errors that a connection reports."""
-
-    def of(self, kind: type[Exception]) -> list[Exception]:
-        """Return those of a class."""
-        return [error for error in self if isinstance(error, kind)]
-
-
-@pytest.fixture
-def errors() -> Errors:
-    """The errors that the connection `alone` reports."""
-    return Errors()
-
-
-@pytest.fixture
-def alone(fresh_server: NatsServer, errors: Errors) -> Iterator[Connection]:
-    """A connection to a server of this test alone, with a short reconnect delay."""
-    nc = jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05, error_cb=errors.append)
-    yield nc
-    nc.close()
-
-
 @pytest.fixture
 def durable(alone: Connection) -> PullConsumer:
     """A durable consumer on that server, of a stream that survives a restart."""
@@ -105,9 +74,7 @@ def durable(alone: Connection) -> PullConsumer:
 # --- order and completeness ---------------------------------------------------------------------
 
 
-def test_messages_come_in_order_and_all_of_them(
-    js: JetStream, stream: Stream, consumer: PullConsumer
-) -> None:
+def test_messages_come_in_order_and_all_of_them(js, stream, consumer):
     """Far more messages than the buffer holds are returned once and in order."""
     fill(js, stream.name, 10_000)
     with consumer.messages(max_messages=100) as messages:
@@ -121,9 +88,7 @@ def test_messages_come_in_order_and_all_of_them(
     wait_until(lambda: consumer.info().num_ack_pending == 0)
 
 
-def test_no_message_in_time_is_a_timeout(
-    js: JetStream, stream: Stream, consumer: PullConsumer
-) -> None:
+def test_no_message_in_time_is_a_timeout(js, stream, consumer):
     """``next`` raises on a timeout, and the iterator stays usable; 0 does not wait."""
     with consumer.messages() as messages:
         for timeout, least in ((0, 0), (0.2, 0.2), (timedelta(milliseconds=100), 0.1)):
@@ -134,9 +99,7 @@ def test_no_message_in_time_is_a_timeout(
         assert number(messages.next(0)) == 0
 
 
-def test_a_run_belongs_to_all_threads(
-    js: JetStream, stream: Stream, consumer: PullConsumer
-) -> None:
+def test_a_run_belongs_to_all_threads(js, stream, consumer):
     """While one thread handles a message, others take those that have arrived with it."""
     fill(js, stream.name, 100)
     with consumer.messages() as messages, ThreadPoolExecutor(1) as pool:
@@ -145,12 +108,7 @@ def test_a_run_belongs_to_all_threads(
         assert [number(messages.next(0)) for _ in range(99)] == list(range(1, 100))
 
 
-def test_a_run_leaves_no_thread_waiting(
-    js: JetStream,
-    stream: Stream,
-    consumer: PullConsumer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_run_leaves_no_thread_waiting(js, stream, consumer, monkeypatch):
     """A thread that is about to wait gets its message, although another one takes those before it."""
     with consumer.messages() as messages, ThreadPoolExecutor(1) as pool:
         about_to_wait, go_on = threading.Event(), threading.Event()
@@ -171,7 +129,7 @@ def test_a_run_leaves_no_thread_waiting(
         assert number(other.result(10)) == 1
 
 
-def test_a_stop_ends_a_run(js: JetStream, stream: Stream, consumer: PullConsumer) -> None:
+def test_a_stop_ends_a_run(js, stream, consumer):
     """After ``stop`` an iteration ends, though more messages have arrived with the last one."""
     fill(js, stream.name, 100)
     with consumer.messages() as messages:
@@ -188,9 +146,7 @@ def test_a_stop_ends_a_run(js: JetStream, stream: Stream, consumer: PullConsumer
 
 
 @pytest.mark.parametrize(("limit", "threshold"), [(1, 1), (2, 1), (10, 5), (10, 10), (7, 1)])
-def test_max_messages_limits_the_buffer(
-    js: JetStream, stream: Stream, consumer: PullConsumer, limit: int, threshold: int
-) -> None:
+def test_max_messages_limits_the_buffer(js, stream, consumer, limit, threshold):
     """The buffer never has more than ``max_messages``, whatever the threshold."""
     fill(js, stream.name, 200)
     with consumer.messages(max_messages=limit, threshold_messages=threshold) as messages:
@@ -202,9 +158,7 @@ def test_max_messages_limits_the_buffer(
     assert consumer.info().delivered.consumer_seq <= 100 + limit
 
 
-def test_the_threshold_controls_pull_requests(
-    js: JetStream, stream: Stream, consumer: PullConsumer
-) -> None:
+def test_the_threshold_controls_pull_requests(js, stream, consumer):
     """No pull request is sent until the buffer is below the threshold; then it fills the buffer."""
     fill(js, stream.name, 100)
     with consumer.messages(max_messages=10, threshold_messages=4) as messages:
@@ -217,7 +171,7 @@ def test_the_threshold_controls_pull_requests(
         assert buffered(messages) == 10
 
 
-def test_max_bytes_limits_the_buffer(js: JetStream, stream: Stream, consumer: PullConsumer) -> None:
+def test_max_bytes_limits_the_buffer(js, stream, consumer):
     """The buffer never has more than ``max_bytes``, and no message is lost."""
     for index in range(300):
         js.publish_async(f"{stream.name}.a", b"x" * (10 + index * 7 % 400))
@@ -233,9 +187,7 @@ def test_max_bytes_limits_the_buffer(js: JetStream, stream: Stream, consumer: Pu
     assert got == [10 + index * 7 % 400 for index in range(300)]
 
 
-def test_bytes_limit_each_request_for_messages(
-    js: JetStream, stream: Stream, consumer: PullConsumer
-) -> None:
+def test_bytes_limit_each_request_for_messages(js, stream, consumer):
     """With ``max_messages``, ``max_bytes`` limits each request; the messages that are left follow."""
     fill(js, stream.name, 100, size=1000)
     with between(0, 5), consumer.messages(max_messages=10, max_bytes=3500) as messages:
@@ -245,9 +197,7 @@ def test_bytes_limit_each_request_for_messages(
 
 
 @pytest.mark.parametrize("size", [100, 500, 1000])
-def test_sizes_that_fill_the_limit_in_bytes_do_not_stall(
-    js: JetStream, stream: Stream, consumer: PullConsumer, size: int
-) -> None:
+def test_sizes_that_fill_the_limit_in_bytes_do_not_stall(js, stream, consumer, size):
     """Messages that use ``max_bytes`` exactly, or nearly, follow each other without a pause."""
     fill(js, stream.name, 1, size=size)
     (one,) = consumer.fetch(1)
@@ -262,9 +212,7 @@ def test_sizes_that_fill_the_limit_in_bytes_do_not_stall(
         stream.create_consumer(durable_name="C")
 
 
-def test_a_message_that_does_not_fit_yet_does_not_cause_a_storm(
-    js: JetStream, stream: Stream, consumer: PullConsumer, nc: Connection
-) -> None:
+def test_a_message_that_does_not_fit_yet_does_not_cause_a_storm(js, stream, consumer, nc):
     """While there is no room for the next message, it is not requested repeatedly."""
     fill(js, stream.name, 10, size=500)
     with consumer.messages(max_bytes=1300) as messages:
@@ -278,9 +226,7 @@ def test_a_message_that_does_not_fit_yet_does_not_cause_a_storm(
     assert got == list(range(1, 10))
 
 
-def test_a_message_that_never_fits_is_reported(
-    alone: Connection, durable: PullConsumer, errors: Errors
-) -> None:
+def test_a_message_that_never_fits_is_reported(alone, durable, errors):
     """A message larger than ``max_bytes`` is reported, not requested continuously, and not lost."""
     fill(alone.jetstream(), "S", 1, size=500)
     with durable.messages(max_bytes=300, expires=1, heartbeat=0.5) as messages:
@@ -295,9 +241,7 @@ def test_a_message_that_never_fits_is_reported(
 
 
 @pytest.mark.parametrize("options", [{}, {"max_bytes": 10_000}])
-def test_the_consumer_s_limits_bound_the_defaults(
-    js: JetStream, stream: Stream, options: dict[str, Any]
-) -> None:
+def test_the_consumer_s_limits_bound_the_defaults(js, stream, options):
     """Default options and ``max_bytes`` respect ``max_batch`` and ``max_expires`` of the consumer."""
     consumer = stream.create_consumer(
         durable_name="L", max_batch=7, max_expires=timedelta(seconds=2)
@@ -307,7 +251,7 @@ def test_the_consumer_s_limits_bound_the_defaults(
         assert take(messages, 200) == list(range(200))
 
 
-def test_invalid_options_are_refused(consumer: PullConsumer, nc: Connection) -> None:
+def test_invalid_options_are_refused(consumer, nc):
     """The error names the option, and no subscription is left."""
     cases: list[tuple[dict[str, Any], str]] = [
         ({"max_messages": 0}, "max_messages"),
@@ -327,7 +271,7 @@ def test_invalid_options_are_refused(consumer: PullConsumer, nc: Connection) -> 
 # --- ends ---------------------------------------------------------------------------------------
 
 
-def test_stop_after_is_exact(js: JetStream, stream: Stream, consumer: PullConsumer) -> None:
+def test_stop_after_is_exact(js, stream, consumer):
     """Exactly ``stop_after`` messages are returned, and exactly that many were delivered."""
     fill(js, stream.name, 100)
     for stop_after, options in (
@@ -337,7 +281,7 @@ def test_stop_after_is_exact(js: JetStream, stream: Stream, consumer: PullConsum
         (30, {"max_bytes": 500}),
     ):
         before = consumer.info().delivered.consumer_seq
-        with consumer.messages(stop_after=stop_after, **options) as messages:  # type: ignore[arg-type]
+        with consumer.messages(stop_after=stop_after, **options) as messages:
             got = [number(msg) for msg in messages]
             assert got == list(range(got[0], got[0] + stop_after))
             with pytest.raises(IteratorClosedError):
@@ -347,9 +291,7 @@ def test_stop_after_is_exact(js: JetStream, stream: Stream, consumer: PullConsum
         assert info.num_waiting == 0
 
 
-def test_stop_drops_what_is_buffered(
-    js: JetStream, stream: Stream, consumer: PullConsumer, nc: Connection
-) -> None:
+def test_stop_drops_what_is_buffered(js, stream, consumer, nc):
     """After ``stop`` no message is returned, and the server has no pull request."""
     fill(js, stream.name, 50)
     messages = consumer.messages(max_messages=10)
@@ -365,9 +307,7 @@ def test_stop_drops_what_is_buffered(
     assert subscriptions(nc) == 0
 
 
-def test_stop_tells_the_server_at_once(
-    alone: Connection, durable: PullConsumer, fresh_server: NatsServer
-) -> None:
+def test_stop_tells_the_server_at_once(alone, durable, fresh_server):
     """A stopped iterator takes no messages from others, though the connection is idle."""
     messages = durable.messages()
     with pytest.raises(jetstream_sync.TimeoutError):
@@ -382,9 +322,7 @@ def test_stop_tells_the_server_at_once(
     del alone
 
 
-def test_drain_gives_what_is_buffered(
-    js: JetStream, stream: Stream, consumer: PullConsumer, nc: Connection
-) -> None:
+def test_drain_gives_what_is_buffered(js, stream, consumer, nc):
     """After ``drain`` buffered messages can be read, then the iteration ends; none is lost."""
     fill(js, stream.name, 50)
     messages = consumer.messages(max_messages=10)
@@ -401,26 +339,18 @@ def test_drain_gives_what_is_buffered(
     messages.stop()
 
 
-def test_drain_that_the_server_does_not_confirm_times_out(
-    alone: Connection, durable: PullConsumer, fresh_server: NatsServer
-) -> None:
+def test_drain_that_the_server_does_not_confirm_times_out(alone, durable, fresh_server):
     """A drain that the server does not confirm times out, and the iterator ends."""
     messages = durable.messages()
-    fresh_server.pause()
-    try:
-        with between(0.2, 0.5), pytest.raises(jetstream_sync.DrainTimeoutError):
-            messages.drain(0.2)
-    finally:
-        fresh_server.resume()
+    with paused(fresh_server), between(0.2, 0.5), pytest.raises(jetstream_sync.DrainTimeoutError):
+        messages.drain(0.2)
     assert messages.closed
     assert list(messages) == []
     assert subscriptions(alone) == 0
 
 
 @pytest.mark.parametrize("end", ["close", "drain"])
-def test_an_iteration_ends_with_the_connection(
-    alone: Connection, durable: PullConsumer, end: str
-) -> None:
+def test_an_iteration_ends_with_the_connection(alone, durable, end):
     """When the connection is closed, iterations end and ``next`` raises the reason."""
     messages = durable.messages()
     with ThreadPoolExecutor(2) as pool:
@@ -437,9 +367,7 @@ def test_an_iteration_ends_with_the_connection(
                 waiting.result(5)
 
 
-def test_what_is_buffered_survives_the_end_of_the_connection(
-    alone: Connection, durable: PullConsumer
-) -> None:
+def test_what_is_buffered_survives_the_end_of_the_connection(alone, durable):
     """Messages received before the connection was closed can still be read."""
     fill(alone.jetstream(), "S", 20)
     messages = durable.messages(max_messages=20)
@@ -455,9 +383,7 @@ def test_what_is_buffered_survives_the_end_of_the_connection(
 
 @pytest.mark.parametrize("what", ["consumer", "stream"])
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
-def test_a_consumer_that_is_gone_ends_it(
-    js: JetStream, stream: Stream, consumer: PullConsumer, nc: Connection, what: str, when: str
-) -> None:
+def test_a_consumer_that_is_gone_ends_it(js, stream, consumer, nc, what, when):
     """A missing or deleted consumer or stream is a typed error within a second, each time."""
 
     def delete() -> None:
@@ -489,9 +415,7 @@ def test_a_consumer_that_is_gone_ends_it(
     assert subscriptions(nc) == 0
 
 
-def test_messages_before_the_deletion_are_given(
-    js: JetStream, stream: Stream, consumer: PullConsumer
-) -> None:
+def test_messages_before_the_deletion_are_given(js, stream, consumer):
     """Messages delivered before the deletion can be read; then the error is raised."""
     fill(js, stream.name, 5)
     with consumer.messages() as messages:
@@ -505,43 +429,18 @@ def test_messages_before_the_deletion_are_given(
 # --- faults -------------------------------------------------------------------------------------
 
 
-def test_silence_is_reported_and_ends_nothing(
-    alone: Connection, durable: PullConsumer, fresh_server: NatsServer, errors: Errors
-) -> None:
+def test_silence_is_reported_and_ends_nothing(alone, durable, fresh_server, errors):
     """Missed heartbeats are reported to ``error_cb``; messages continue when the server is back."""
     with durable.messages(expires=1, heartbeat=0.5) as messages:
-        fresh_server.pause()
-        try:
+        with paused(fresh_server):
             with pytest.raises(jetstream_sync.TimeoutError):
                 messages.next(1.5)
             assert errors.of(NoHeartbeatError)
-        finally:
-            fresh_server.resume()
         fill(alone.jetstream(), "S", 100)
         assert take(messages, 100) == list(range(100))
 
 
-def test_polling_notices_missed_heartbeats(
-    durable: PullConsumer, fresh_server: NatsServer, errors: Errors
-) -> None:
-    """Polling with ``timeout=0`` reports missed heartbeats, too."""
-    with durable.messages(expires=1, heartbeat=0.5) as messages:
-        fresh_server.pause()
-        try:
-
-            def look() -> bool:
-                with pytest.raises(jetstream_sync.TimeoutError):
-                    messages.next(0)
-                return bool(errors.of(NoHeartbeatError))
-
-            wait_until(look, 3)
-        finally:
-            fresh_server.resume()
-
-
-def test_requests_follow_each_other_without_messages(
-    alone: Connection, durable: PullConsumer, errors: Errors
-) -> None:
+def test_requests_follow_each_other_without_messages(alone, durable, errors):
     """An iterator without messages for longer than ``expires`` has exactly one request waiting."""
     with durable.messages(expires=1) as messages, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(messages.next, 20)
@@ -558,7 +457,7 @@ def test_requests_follow_each_other_without_messages(
     assert errors == []
 
 
-def test_slow_reading_is_no_fault(alone: Connection, durable: PullConsumer, errors: Errors) -> None:
+def test_slow_reading_is_no_fault(alone, durable, errors):
     """Reading slower than requests expire causes no error."""
     fill(alone.jetstream(), "S", 20)
     with durable.messages(max_messages=4, expires=1, heartbeat=0.5) as messages:
@@ -570,9 +469,7 @@ def test_slow_reading_is_no_fault(alone: Connection, durable: PullConsumer, erro
     assert errors == []
 
 
-def test_an_iterator_made_without_a_link_asks_once(
-    alone: Connection, durable: PullConsumer, fresh_server: NatsServer
-) -> None:
+def test_an_iterator_made_without_a_link_asks_once(alone, durable, fresh_server):
     """Created while disconnected, an iterator sends one request on the next link."""
     fill(alone.jetstream(), "S", 100)
     fresh_server.kill()
@@ -584,16 +481,10 @@ def test_an_iterator_made_without_a_link_asks_once(
         assert durable.info().delivered.consumer_seq <= 11
 
 
-def test_nothing_is_pulled_twice_when_heartbeats_are_missed(
-    alone: Connection, durable: PullConsumer, fresh_server: NatsServer
-) -> None:
+def test_nothing_is_pulled_twice_when_heartbeats_are_missed(alone, durable, fresh_server):
     """``stop_after`` is exact, also when requests that seemed lost are answered late."""
     with durable.messages(stop_after=5, expires=1, heartbeat=0.5) as messages:
-        fresh_server.pause()
-        try:
-            with pytest.raises(jetstream_sync.TimeoutError):
-                messages.next(1.4)
-        finally:
-            fresh_server.resume()
+        with paused(fresh_server), pytest.raises(jetstream_sync.TimeoutError):
+            messages.next(1.4)
         fill(alone.jetstream(), "S", 50)
         assert [number(msg) for msg in messages] == [0, 1, 2, 3, 4]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fix_threads import SCALE, wait_until
+from fix_threads import SCALE, run_all, wait_until
 
-import jetstream_sync
 from jetstream_sync import (
     Connection,
     ConnectionClosedError,
@@ -21,21 +18,6 @@ from jetstream_sync import (
     PullConsumer,
     TimeoutError,
 )
-from jetstream_sync.server import NatsServer
-
-
-@pytest.fixture
-def events() -> list[Exception]:
-    return []
-
-
-@pytest.fixture
-def alone(fresh_server: NatsServer, events: list[Exception]) -> Iterator[Connection]:
-    """A connection to a server of this test alone, with a short reconnect delay."""
-    with jetstream_sync.connect(
-        fresh_server.url, reconnect_time_wait=0.05, error_cb=events.append
-    ) as nc:
-        yield nc
 
 
 @pytest.fixture
@@ -64,7 +46,7 @@ def delivered(consumer: PullConsumer) -> int:
     return consumer.info().delivered.consumer_seq
 
 
-def test_only_requested_messages_are_delivered(js: JetStream, consumer: PullConsumer) -> None:
+def test_only_requested_messages_are_delivered(js, consumer):
     """Nothing is requested at the start, and later exactly what was asked for."""
     fill(js, 10)
     with consumer.messages(on_demand=True) as messages:
@@ -83,9 +65,7 @@ def test_only_requested_messages_are_delivered(js: JetStream, consumer: PullCons
     assert consumer.info().num_waiting == 0
 
 
-def test_a_request_that_expires_is_repeated(
-    js: JetStream, consumer: PullConsumer, events: list[Exception]
-) -> None:
+def test_a_request_that_expires_is_repeated(js, consumer, errors):
     """A request for messages that come later than it expires is repeated for what is missing."""
     with consumer.messages(on_demand=True, expires=1) as messages, ThreadPoolExecutor(1) as pool:
         messages.request(3)
@@ -96,12 +76,10 @@ def test_a_request_that_expires_is_repeated(
         fill(js, 10, first=1)
         assert got.result(10 * SCALE) == [1, 2]
         assert delivered(consumer) == 3
-    assert events == []
+    assert errors == []
 
 
-def test_without_a_request_there_are_no_heartbeats(
-    js: JetStream, consumer: PullConsumer, events: list[Exception]
-) -> None:
+def test_without_a_request_there_are_no_heartbeats(js, consumer, errors):
     """A thread that waits while nothing is requested reports no missed heartbeat."""
     with consumer.messages(on_demand=True, expires=1, heartbeat=0.5) as messages:
         messages.request(1)
@@ -109,19 +87,15 @@ def test_without_a_request_there_are_no_heartbeats(
         assert take(messages, 1) == [0]
         with pytest.raises(TimeoutError):
             messages.next(2)
-        assert events == []
+        assert errors == []
         messages.request(1)
         assert take(messages, 1) == [1]
 
 
 @pytest.mark.parametrize("fault", ["reconnect", "restart"])
 def test_missing_messages_are_requested_again_after_a_reconnect(
-    alone: Connection,
-    js: JetStream,
-    consumer: PullConsumer,
-    fresh_server: NatsServer,
-    fault: str,
-) -> None:
+    alone, js, consumer, fresh_server, fault
+):
     """A lost request is repeated once, for the messages that are missing."""
     fill(js, 2)
     with consumer.messages(on_demand=True) as messages, ThreadPoolExecutor(1) as pool:
@@ -143,9 +117,7 @@ def test_missing_messages_are_requested_again_after_a_reconnect(
         assert delivered(consumer) == 6
 
 
-def test_a_request_after_the_end_raises_the_reason(
-    alone: Connection, consumer: PullConsumer
-) -> None:
+def test_a_request_after_the_end_raises_the_reason(alone, consumer):
     """`request` raises what `next` raises: it was stopped, or the connection is closed."""
     stopped = consumer.messages(on_demand=True)
     stopped.stop()
@@ -157,7 +129,7 @@ def test_a_request_after_the_end_raises_the_reason(
         other.request(1)
 
 
-def test_many_threads_request_and_take(js: JetStream, consumer: PullConsumer) -> None:
+def test_many_threads_request_and_take(js, consumer):
     """Requests of many threads add up; each message goes to one of them."""
     fill(js, 400)
     got: list[int] = []
@@ -168,21 +140,17 @@ def test_many_threads_request_and_take(js: JetStream, consumer: PullConsumer) ->
             got.append(int(messages.next(20 * SCALE).data))
 
     with consumer.messages(on_demand=True) as messages:
-        threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(40 * SCALE)
+        run_all(*[work] * 4)
     assert sorted(got) == list(range(400))
     assert delivered(consumer) == 400
 
 
-def test_invalid_requests_are_refused(js: JetStream, consumer: PullConsumer) -> None:
+def test_invalid_requests_are_refused(js, consumer):
     """A count below 1, a request to an iterator that pulls by itself, and limits are refused."""
     with consumer.messages(on_demand=True) as messages:
         for count in (0, -1, True, 1.0, None):
             with pytest.raises(InvalidOptionError, match="count"):
-                messages.request(count)  # type: ignore[arg-type]
+                messages.request(count)
     with consumer.messages() as messages, pytest.raises(InvalidOptionError, match="on_demand"):
         messages.request(1)
     with (
@@ -198,4 +166,4 @@ def test_invalid_requests_are_refused(js: JetStream, consumer: PullConsumer) -> 
         "stop_after",
     ):
         with pytest.raises(InvalidOptionError, match=f"{option}.*on_demand"):
-            consumer.messages(on_demand=True, **{option: 5})  # type: ignore[arg-type]
+            consumer.messages(on_demand=True, **{option: 5})

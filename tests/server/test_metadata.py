@@ -21,7 +21,7 @@ def stream(js: JetStream, stream_name: str) -> Stream:
     return stream
 
 
-def test_metadata_says_where_a_message_stands(stream: Stream) -> None:
+def test_metadata_says_where_a_message_stands(stream):
     """Names, sequences and counts are those of the server."""
     consumer = stream.create_consumer(durable_name="C", filter_subject=f"{stream.name}.0")
     facts = [msg.metadata for msg in consumer.fetch(3)]
@@ -35,7 +35,7 @@ def test_metadata_says_where_a_message_stands(stream: Stream) -> None:
 
 
 @pytest.mark.server(">=2.14")
-def test_the_second_form_of_the_reply_is_read_and_answered() -> None:
+def test_the_second_form_of_the_reply_is_read_and_answered():
     """The form of ``$JS.ACK`` with domain and account has the same metadata, and acks work."""
     with NatsServer(config=V2) as server, jetstream_sync.connect(server.url) as nc:
         js = nc.jetstream()

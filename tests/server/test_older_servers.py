@@ -402,27 +402,6 @@ def test_without_the_permission_to_ask_the_version_decides():
                     js.publish("E.a", b"", msg_ttl=1)
 
 
-def test_a_ttl_and_a_pause_go_by_the_real_server(js):
-    """On a server that supports them both work; on another they are refused at once."""
-    extra = {"allow_msg_ttl": True} if is_known("2.11") else {}
-    stream = js.create_stream(name="E", subjects=["E.>"], storage="memory", **extra)
-    stream.create_consumer(durable_name="C")
-    if is_known("2.11"):
-        assert js.publish("E.a", b"", msg_ttl=1).seq == 1
-        assert stream.pause_consumer("C", LATER).paused
-        assert not stream.resume_consumer("C").paused
-        return
-    for call in (
-        lambda: js.publish("E.a", b"", msg_ttl=1),
-        lambda: js.publish_async("E.a", b"", msg_ttl=1),
-        lambda: stream.pause_consumer("C", LATER),
-        lambda: stream.resume_consumer("C"),
-    ):
-        with pytest.raises(ServerTooOldError, match=str(VERSION)):
-            call()
-    assert stream.info().state.messages == 0
-
-
 GROUPS = "static-consumer-groups"
 OLD_GROUP = b'{"max_members":1,"members":["a"]}'
 IN_ONE_BATCH = [("old.a", b""), ("old.b", b"")]
@@ -471,9 +450,7 @@ NEW_FEATURES: dict[str, tuple[str, Callable[[JetStream], object]]] = {
         for name, (needs, call) in NEW_FEATURES.items()
     ],
 )
-def test_a_new_feature_leaves_nothing_behind(
-    js: JetStream, needs: str, call: Callable[[JetStream], object]
-) -> None:
+def test_a_new_feature_leaves_nothing_behind(js, needs, call):
     """A feature that the server does not have is refused by version, and nothing is created."""
     stream = js.create_stream(name="OLD", subjects=["old.>"], storage="memory", allow_direct=True)
     stream.create_consumer(durable_name="c")

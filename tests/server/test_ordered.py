@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 from fix_ctrl_c import by_opcodes, interrupted
-from fix_server import break_link
+from fix_server import break_link, fill, paused
 from fix_threads import between, wait_until
 
 import jetstream_sync
@@ -25,7 +24,6 @@ from jetstream_sync import (
     DeliverPolicy,
     InvalidOptionError,
     IteratorClosedError,
-    JetStream,
     JetStreamMsg,
     OrderedConsumerResetError,
     ReplayPolicy,
@@ -34,14 +32,6 @@ from jetstream_sync import (
 )
 from jetstream_sync.jetstream.ordered import OrderedMessages
 from jetstream_sync.net.clock import Deadline
-from jetstream_sync.server import NatsServer
-
-
-def fill(js: JetStream, name: str, count: int, first: int = 0) -> None:
-    """Store messages with their numbers as payloads, on the subjects 0, 1 and 2 in turn."""
-    for number in range(first, first + count):
-        js.publish_async(f"{name}.{number % 3}", b"%d" % number)
-    js.publish_async_completed(20)
 
 
 def numbers(messages: OrderedMessages, count: int, timeout: float = 5) -> list[int]:
@@ -80,7 +70,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- start position and filters -----------------------------------------------------------------
 
 
-def test_every_message_comes_once_and_in_order(js: JetStream, stream: Stream) -> None:
+def test_every_message_comes_once_and_in_order(js, stream):
     """20,000 messages are returned once and in order."""
     fill(js, stream.name, 20_000)
     expected = 0
@@ -115,9 +105,7 @@ def test_every_message_comes_once_and_in_order(js: JetStream, stream: Stream) ->
         ),
     ],
 )
-def test_it_starts_and_filters_as_configured(
-    js: JetStream, stream: Stream, options: dict[str, Any], expected: list[int] | None
-) -> None:
+def test_it_starts_and_filters_as_configured(js, stream, options, expected):
     """Each deliver policy selects the stored messages, then new ones follow, also after a reset."""
     filters = options.get("filter_subjects")
     if filters is not None:
@@ -145,9 +133,7 @@ def test_it_starts_and_filters_as_configured(
 @pytest.mark.parametrize(
     ("policy", "expected"), [("new", [3, 4, 5]), (DeliverPolicy.LAST, [2, 3, 4, 5])]
 )
-def test_new_and_last_mean_the_time_of_the_call(
-    js: JetStream, stream: Stream, policy: str, expected: list[int], way: str
-) -> None:
+def test_new_and_last_mean_the_time_of_the_call(js, stream, policy, expected, way):
     """What is published between the creation of the object and its first read is delivered."""
     fill(js, stream.name, 3)
     with stream.ordered_consumer(deliver_policy=policy) as ordered:
@@ -158,7 +144,7 @@ def test_new_and_last_mean_the_time_of_the_call(
             assert numbers(ordered.messages(), len(expected)) == expected
 
 
-def test_the_server_s_consumer_is_cheap(stream: Stream) -> None:
+def test_the_server_s_consumer_is_cheap(stream):
     """It has no acks, is in memory with one replica, and is deleted when unused."""
     ordered = stream.ordered_consumer(
         name_prefix="mine", inactive_threshold=30, metadata={"who": "me"}
@@ -174,7 +160,7 @@ def test_the_server_s_consumer_is_cheap(stream: Stream) -> None:
     assert config.metadata["who"] == "me"
 
 
-def test_readers_of_one_prefix_do_not_share_a_consumer(js: JetStream, stream: Stream) -> None:
+def test_readers_of_one_prefix_do_not_share_a_consumer(js, stream):
     """With one ``name_prefix`` each iterator and each ordered consumer has its own consumer."""
     fill(js, stream.name, 10)
     ordered, other = (stream.ordered_consumer(name_prefix="mine") for _ in range(2))
@@ -190,7 +176,7 @@ def test_readers_of_one_prefix_do_not_share_a_consumer(js: JetStream, stream: St
     "options",
     [{"foo": 1}, {"durable_name": "D"}, {"max_reset_attempts": -1}, {"opt_start_seq": -1}],
 )
-def test_invalid_options_are_refused(stream: Stream, options: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(stream, options):
     """An option that is unknown or out of range is an `InvalidOptionError`; no consumer is created."""
     with pytest.raises(InvalidOptionError):
         stream.ordered_consumer(**options)
@@ -199,14 +185,14 @@ def test_invalid_options_are_refused(stream: Stream, options: dict[str, Any]) ->
     assert stream.consumer_names() == []
 
 
-def test_what_the_server_refuses_is_raised_where_it_is_made(stream: Stream) -> None:
+def test_what_the_server_refuses_is_raised_where_it_is_made(stream):
     """Filters that the server refuses raise in `messages`."""
     ordered = stream.ordered_consumer(filter_subjects=[f"{stream.name}.>", f"{stream.name}.a"])
     with between(0, 1), pytest.raises(BadRequestError):
         ordered.messages()
 
 
-def test_a_missing_stream_is_an_error_at_once(js: JetStream, stream: Stream) -> None:
+def test_a_missing_stream_is_an_error_at_once(js, stream):
     """Without the stream `messages`, `fetch` and `next` raise `StreamNotFoundError` at once."""
     ordered = stream.ordered_consumer()
     js.delete_stream(stream.name)
@@ -218,7 +204,7 @@ def test_a_missing_stream_is_an_error_at_once(js: JetStream, stream: Stream) -> 
 # --- resets -------------------------------------------------------------------------------------
 
 
-def test_a_deleted_consumer_is_replaced_repeatedly(js: JetStream, stream: Stream) -> None:
+def test_a_deleted_consumer_is_replaced_repeatedly(js, stream):
     """The server's consumer is deleted repeatedly: no message is lost or repeated."""
     with stream.ordered_consumer().messages(max_messages=7, **ALERT) as messages:
         for round_ in range(10):
@@ -232,7 +218,7 @@ def test_a_deleted_consumer_is_replaced_repeatedly(js: JetStream, stream: Stream
             for _ in range(3):
                 (name,) = wait_until(stream.consumer_names)
                 stream.delete_consumer(name)
-                wait_until(lambda old=name: set(stream.consumer_names()) - {old})  # type: ignore[misc]
+                wait_until(lambda old=name: set(stream.consumer_names()) - {old})
             fill(js, stream.name, 1, first=100)
             assert int(waiting.result(5).data) == 100
     wait_until(lambda: not stream.consumer_names())
@@ -241,9 +227,7 @@ def test_a_deleted_consumer_is_replaced_repeatedly(js: JetStream, stream: Stream
 @pytest.mark.parametrize(
     "policy", [DeliverPolicy.NEW, DeliverPolicy.ALL, DeliverPolicy.BY_START_TIME]
 )
-def test_a_reset_before_the_first_message_loses_nothing(
-    js: JetStream, stream: Stream, policy: DeliverPolicy
-) -> None:
+def test_a_reset_before_the_first_message_loses_nothing(js, stream, policy):
     """If the consumer is lost before the first message, all messages after the start are read."""
     options: dict[str, Any] = {"deliver_policy": policy}
     fill(js, stream.name, 5)
@@ -256,7 +240,7 @@ def test_a_reset_before_the_first_message_loses_nothing(
         assert numbers(messages, 10 - first) == list(range(first, 10))
 
 
-def test_a_gap_is_read_again(js: JetStream, stream: Stream) -> None:
+def test_a_gap_is_read_again(js, stream):
     """Lost deliveries are detected by their sequence, and read again."""
     fill(js, stream.name, 100)
     with stream.ordered_consumer().messages(max_messages=20) as messages:
@@ -270,7 +254,7 @@ def test_a_gap_is_read_again(js: JetStream, stream: Stream) -> None:
     assert got == list(range(100))
 
 
-def test_a_gap_does_not_end_the_wait_of_other_threads(js: JetStream, stream: Stream) -> None:
+def test_a_gap_does_not_end_the_wait_of_other_threads(js, stream):
     """A gap seen by one thread does not end the wait of another one on the same iterator."""
     with stream.ordered_consumer().messages() as messages, ThreadPoolExecutor(2) as pool:
         inner = messages._source._messages
@@ -283,7 +267,7 @@ def test_a_gap_does_not_end_the_wait_of_other_threads(js: JetStream, stream: Str
         assert sorted(int(each.result(5).data) for each in waiting) == [0, 1]
 
 
-def test_a_purge_is_not_a_gap(js: JetStream, stream: Stream) -> None:
+def test_a_purge_is_not_a_gap(js, stream):
     """Messages that are purged before their delivery are not waited for; the order is kept."""
     fill(js, stream.name, 100)
     with stream.ordered_consumer().messages(max_messages=5) as messages:
@@ -298,26 +282,20 @@ def test_a_purge_is_not_a_gap(js: JetStream, stream: Stream) -> None:
     assert got[:-10] == list(range(3, 3 + len(got) - 10))
 
 
-def test_missed_heartbeats_lead_to_a_reset(
-    alone: Connection, filed: Stream, fresh_server: NatsServer, quick: None
-) -> None:
+def test_missed_heartbeats_lead_to_a_reset(alone, filed, fresh_server, quick):
     """After missed heartbeats another consumer is created when the server answers again."""
     del quick
     fill(alone.jetstream(), "S", 10)
     with filed.ordered_consumer().messages(expires=1, heartbeat=0.5) as messages:
         assert numbers(messages, 10) == list(range(10))
-        fresh_server.pause()
-        try:
-            with between(1.5, 2.2), pytest.raises(jetstream_sync.TimeoutError):
-                messages.next(1.5)
-        finally:
-            fresh_server.resume()
+        with paused(fresh_server), between(1.5, 2.2), pytest.raises(jetstream_sync.TimeoutError):
+            messages.next(1.5)
         fill(alone.jetstream(), "S", 10, first=10)
         assert numbers(messages, 10) == list(range(10, 20))
 
 
 @pytest.mark.parametrize("way", ["messages", "consume", "fetch"])
-def test_a_deleted_stream_is_a_typed_error(js: JetStream, stream: Stream, way: str) -> None:
+def test_a_deleted_stream_is_a_typed_error(js, stream, way):
     """A reader gets `StreamNotFoundError` within a second when the stream is deleted."""
     fill(js, stream.name, 3)
     ordered = stream.ordered_consumer()
@@ -345,9 +323,7 @@ def test_a_deleted_stream_is_a_typed_error(js: JetStream, stream: Stream, way: s
                     waiting.result(5)
 
 
-def test_attempts_may_be_limited(
-    alone: Connection, filed: Stream, fresh_server: NatsServer, quick: None
-) -> None:
+def test_attempts_may_be_limited(alone, filed, fresh_server, quick):
     """After ``max_reset_attempts`` failures in a row the reader gets an error."""
     del quick
     fill(alone.jetstream(), "S", 1)
@@ -364,7 +340,7 @@ def test_attempts_may_be_limited(
 # --- ends ---------------------------------------------------------------------------------------
 
 
-def test_stop_deletes_the_server_s_consumer(js: JetStream, stream: Stream) -> None:
+def test_stop_deletes_the_server_s_consumer(js, stream):
     """After ``stop`` no message is returned, and the server's consumer is deleted."""
     fill(js, stream.name, 10)
     messages = stream.ordered_consumer().messages()
@@ -379,7 +355,7 @@ def test_stop_deletes_the_server_s_consumer(js: JetStream, stream: Stream) -> No
     wait_until(lambda: not stream.consumer_names(), 1)
 
 
-def test_stop_after_is_exact_over_resets(js: JetStream, stream: Stream) -> None:
+def test_stop_after_is_exact_over_resets(js, stream):
     """``stop_after`` counts over resets; at the end the server's consumer is deleted."""
     fill(js, stream.name, 50)
     messages = stream.ordered_consumer().messages(stop_after=20, max_messages=8, **ALERT)
@@ -390,7 +366,7 @@ def test_stop_after_is_exact_over_resets(js: JetStream, stream: Stream) -> None:
     wait_until(lambda: not stream.consumer_names(), 1)
 
 
-def test_drain_gives_what_is_buffered(js: JetStream, stream: Stream) -> None:
+def test_drain_gives_what_is_buffered(js, stream):
     """After ``drain`` buffered messages can be read, then the iteration ends."""
     fill(js, stream.name, 50)
     messages = stream.ordered_consumer().messages(max_messages=10)
@@ -402,7 +378,7 @@ def test_drain_gives_what_is_buffered(js: JetStream, stream: Stream) -> None:
     wait_until(lambda: not stream.consumer_names(), 1)
 
 
-def test_another_thread_s_reset_keeps_to_the_time(alone: Connection, filed: Stream) -> None:
+def test_another_thread_s_reset_keeps_to_the_time(alone, filed):
     """While one thread creates a consumer, a read of another thread keeps its timeout."""
     messages = filed.ordered_consumer().messages()
     messages._source._cursor._api.routes = alone.jetstream(prefix="unserved.api")._api.routes
@@ -417,9 +393,7 @@ def test_another_thread_s_reset_keeps_to_the_time(alone: Connection, filed: Stre
             waiting.result(5)
 
 
-def test_polling_creates_few_consumers_while_none_is_created_in_time(
-    fresh_server: NatsServer, alone: Connection, filed: Stream
-) -> None:
+def test_polling_creates_few_consumers_while_none_is_created_in_time(fresh_server, alone, filed):
     """A creation that the deadline cuts short delays the next one, as a short-lived consumer does."""
     with jetstream_sync.connect(fresh_server.url) as observer:
         creations = observer.subscribe("silent.api.CONSUMER.CREATE.>")
@@ -444,7 +418,7 @@ def test_polling_creates_few_consumers_while_none_is_created_in_time(
 
 
 @pytest.mark.parametrize("end", ["close", "drain"])
-def test_it_ends_with_the_connection(alone: Connection, filed: Stream, end: str) -> None:
+def test_it_ends_with_the_connection(alone, filed, end):
     """When the user closes the connection, iterations and consumes end without an error."""
     messages = filed.ordered_consumer().messages()
     handle = filed.ordered_consumer().consume(print)
@@ -465,7 +439,7 @@ def test_it_ends_with_the_connection(alone: Connection, filed: Stream, end: str)
 # --- fetch, next, consume -----------------------------------------------------------------------
 
 
-def test_fetch_and_next_share_one_position(js: JetStream, stream: Stream) -> None:
+def test_fetch_and_next_share_one_position(js, stream):
     """``fetch`` and ``next`` share one position; `messages` has its own."""
     fill(js, stream.name, 20)
     ordered = stream.ordered_consumer()
@@ -483,28 +457,26 @@ def test_fetch_and_next_share_one_position(js: JetStream, stream: Stream) -> Non
     assert ordered.cached_info.name in stream.consumer_names()
 
 
-def test_fetch_is_in_order_over_resets(js: JetStream, stream: Stream) -> None:
+def test_fetch_is_in_order_over_resets(js, stream):
     """The consumer is deleted between and during fetches: nothing is missing."""
-    fill(js, stream.name, 100)
+    fill(js, stream.name, 30)
     ordered = stream.ordered_consumer()
     got: list[int] = []
-    while len(got) < 100:
+    while len(got) < 25:
         got += [int(msg.data) for msg in ordered.fetch(7, timeout=2)]
         delete_consumers(stream)
-        if len(got) > 95:
-            break
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(ordered.fetch, 100 - len(got) + 1, 5, None, 0.5)
+        waiting = pool.submit(ordered.fetch, 31 - len(got), 5, None, 0.5)
         wait_until(stream.consumer_names)
         delete_consumers(stream)
-        fill(js, stream.name, 1, first=100)
+        fill(js, stream.name, 1, first=30)
         got += [int(msg.data) for msg in waiting.result(10)]
-    if len(got) < 101:
-        got += [int(msg.data) for msg in ordered.fetch(101 - len(got), timeout=2)]
-    assert got == list(range(101))
+    if len(got) < 31:
+        got += [int(msg.data) for msg in ordered.fetch(31 - len(got), timeout=2)]
+    assert got == list(range(31))
 
 
-def test_threads_take_from_one_iterator(js: JetStream, stream: Stream) -> None:
+def test_threads_take_from_one_iterator(js, stream):
     """Four threads read one iterator while its consumer is deleted: each message goes to one."""
     fill(js, stream.name, 3000)
     got: list[int] = []
@@ -527,7 +499,7 @@ def test_threads_take_from_one_iterator(js: JetStream, stream: Stream) -> None:
     assert sorted(got) == list(range(3000))
 
 
-def test_a_lost_consumer_loses_no_accepted_message(js: JetStream, stream: Stream) -> None:
+def test_a_lost_consumer_loses_no_accepted_message(js, stream):
     """
     Messages that one thread has accepted in one step with another one are not lost with the consumer.
 
@@ -544,14 +516,14 @@ def test_a_lost_consumer_loses_no_accepted_message(js: JetStream, stream: Stream
 
 
 @by_opcodes
-def test_a_ctrl_c_while_a_lost_consumer_is_left(js: JetStream, stream: Stream) -> None:
+def test_a_ctrl_c_while_a_lost_consumer_is_left(js, stream):
     """Wherever it strikes, each accepted message is still returned, once and in order."""
     fill(js, stream.name, 20)
     with stream.ordered_consumer() as consumer:
         for moment in range(1, 200):
             with consumer.messages(stop_after=20) as messages:
                 inner = messages._source._messages
-                wait_until(lambda inner=inner: len(inner._arrived) == 20)  # type: ignore[misc]
+                wait_until(lambda inner=inner: len(inner._arrived) == 20)
                 got = numbers(messages, 2)
                 assert len(inner._ready) > 10
                 abandon = partial(
@@ -564,31 +536,8 @@ def test_a_ctrl_c_while_a_lost_consumer_is_left(js: JetStream, stream: Stream) -
         assert moment > 20
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="3.10 handles signals at a return, too")
-def test_a_ctrl_c_loses_at_most_the_message_of_the_call(js: JetStream, stream: Stream) -> None:
-    """Wherever a call is interrupted, no message is lost but the one that it was about to return."""
-    fill(js, stream.name, 60)
-    with stream.ordered_consumer() as consumer:
-        for moment in range(1, 400):
-            got: list[int] = []
-            with consumer.messages() as messages:
-                inner = messages._source._messages
-                wait_until(lambda inner=inner: len(inner._arrived) == 60)  # type: ignore[misc]
-                done = not interrupted(
-                    lambda m=messages, got=got: got.extend(numbers(m, 1)),  # type: ignore[misc]
-                    moment,
-                )
-                got += numbers(messages, 1)
-                got += numbers(messages, 59 - got[-1])
-            assert got in (list(range(60)), list(range(1, 60)))
-            if done:
-                break
-        else:
-            pytest.fail("the call has more points than expected")
-
-
 @by_opcodes
-def test_a_ctrl_c_does_not_lock_out_the_next_call(js: JetStream, stream: Stream) -> None:
+def test_a_ctrl_c_does_not_lock_out_the_next_call(js, stream):
     """A Ctrl-C around the lock for creating a consumer leaves it free, so that reading continues."""
     fill(js, stream.name, 1)
     with stream.ordered_consumer().messages() as messages:

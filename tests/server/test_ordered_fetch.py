@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import random
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
 from fix_ctrl_c import by_opcodes, interrupted
-from fix_faults import FaultProxy, Toward
+from fix_faults import Toward
+from fix_server import fill
 from fix_threads import between, wait_until
 
 from jetstream_sync import (
-    Connection,
     ConsumerNotFoundError,
     IteratorClosedError,
-    JetStream,
     JetStreamMsg,
     OrderedConsumer,
-    Stream,
 )
-from jetstream_sync import TimeoutError as NatsTimeoutError
 
 pytestmark = pytest.mark.usefixtures("short_reply_margin")
 
@@ -33,15 +28,8 @@ pytestmark = pytest.mark.usefixtures("short_reply_margin")
 NEVER = 10**9
 
 
-def fill(js: JetStream, stream: Stream, count: int, first: int = 0, size: int = 0) -> None:
-    """Store messages that start with their numbers."""
-    for number in range(first, first + count):
-        js.publish_async(f"{stream.name}.x", b"%d %s" % (number, b"x" * size))
-    js.publish_async_completed(20)
-
-
 def numbers(messages: list[JetStreamMsg]) -> list[int]:
-    return [int(msg.data.split()[0]) for msg in messages]
+    return [int(msg.data) for msg in messages]
 
 
 def read_to(ordered: OrderedConsumer, last: int, got: list[int]) -> list[int]:
@@ -75,11 +63,9 @@ def ctrl_c_when(condition: Callable[[], object]) -> Iterator[None]:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_what_a_stall_held_back_is_read_again(
-    js: JetStream, stream: Stream, far: Connection, proxy: FaultProxy
-) -> None:
+def test_what_a_stall_held_back_is_read_again(js, stream, far, proxy):
     """An answer that stops in the middle ends its fetch; the next ones read to the end."""
-    fill(js, stream, 200, size=10_000)
+    fill(js, stream.name, 200, size=10_000)
     ordered = far.jetstream().ordered_consumer(stream.name)
     got = numbers(ordered.fetch(10))
     proxy.hold_after(500_000, Toward.CLIENT)
@@ -90,9 +76,9 @@ def test_what_a_stall_held_back_is_read_again(
     assert far.stats["reconnects"] == 0
 
 
-def test_what_came_for_an_interrupted_fetch_is_read_again(js: JetStream, stream: Stream) -> None:
+def test_what_came_for_an_interrupted_fetch_is_read_again(js, stream):
     """A Ctrl-C in a fetch loses none of the messages that the server has sent for it."""
-    fill(js, stream, 10)
+    fill(js, stream.name, 10)
     ordered = stream.ordered_consumer()
 
     def delivered() -> bool:
@@ -110,9 +96,7 @@ def test_what_came_for_an_interrupted_fetch_is_read_again(js: JetStream, stream:
 @by_opcodes
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="3.10 handles signals also after a return")
 @pytest.mark.parametrize("call", ["fetch", "next"])
-def test_a_ctrl_c_anywhere_in_a_fetch_loses_no_message(
-    js: JetStream, stream: Stream, call: str
-) -> None:
+def test_a_ctrl_c_anywhere_in_a_fetch_loses_no_message(js, stream, call):
     """Wherever a Ctrl-C interrupts, the next fetch returns what was not returned, once."""
     ordered = stream.ordered_consumer()
     got: list[int] = []
@@ -120,14 +104,14 @@ def test_a_ctrl_c_anywhere_in_a_fetch_loses_no_message(
     def read() -> None:
         got.extend(numbers(ordered.fetch(2, timeout=2) if call == "fetch" else [ordered.next(2)]))
 
-    fill(js, stream, 4)
+    fill(js, stream.name, 4)
     interrupted(read, NEVER)
     interrupted(read, NEVER)
     read_to(ordered, 3, got)
     moment = 1
     last = 3
     while True:
-        fill(js, stream, 2, first=last + 1)
+        fill(js, stream.name, 2, first=last + 1)
         last += 2
         went_off = interrupted(read, moment)
         assert read_to(ordered, last, got) == list(range(last + 1)), f"at {moment}"
@@ -137,11 +121,9 @@ def test_a_ctrl_c_anywhere_in_a_fetch_loses_no_message(
     assert moment > 30, "it should have come to it"
 
 
-def test_a_fetch_does_not_keep_its_consumer_over_a_new_link(
-    js: JetStream, stream: Stream, far: Connection, proxy: FaultProxy
-) -> None:
+def test_a_fetch_does_not_keep_its_consumer_over_a_new_link(js, stream, far, proxy):
     """Messages in flight when a link broke are read again on the next one, in the same fetch."""
-    fill(js, stream, 100, size=10_000)
+    fill(js, stream.name, 100, size=10_000)
     ordered = far.jetstream().ordered_consumer(stream.name)
     got = numbers(ordered.fetch(5))
     assert ordered.cached_info is not None
@@ -156,9 +138,9 @@ def test_a_fetch_does_not_keep_its_consumer_over_a_new_link(
         assert numbers(ordered.fetch(1, timeout=0.1)) == []
 
 
-def test_a_heartbeat_of_half_the_timeout_is_taken(js: JetStream, stream: Stream) -> None:
+def test_a_heartbeat_of_half_the_timeout_is_taken(js, stream):
     """The time for creating a consumer does not make a heartbeat too long."""
-    fill(js, stream, 1)
+    fill(js, stream.name, 1)
     ordered = stream.ordered_consumer()
     assert numbers(ordered.fetch(1, timeout=2, heartbeat=1)) == [0]
 
@@ -166,36 +148,20 @@ def test_a_heartbeat_of_half_the_timeout_is_taken(js: JetStream, stream: Stream)
 # --- fetch_no_wait, and the end -------------------------------------------------------------------
 
 
-def test_fetch_no_wait_returns_what_is_there(js: JetStream, stream: Stream) -> None:
+def test_fetch_no_wait_returns_what_is_there(js, stream):
     """``fetch_no_wait`` returns the available messages at once, in order, or none."""
     ordered = stream.ordered_consumer()
     with between(0, 1):
         assert ordered.fetch_no_wait(5) == []
-        fill(js, stream, 8)
+        fill(js, stream.name, 8)
         assert numbers(ordered.fetch_no_wait(5)) == [0, 1, 2, 3, 4]
         assert numbers(ordered.fetch_no_wait(max_bytes=100_000)) == [5, 6, 7]
         assert ordered.fetch_no_wait(5) == []
 
 
-def test_fetch_no_wait_reads_a_stalled_answer_again(
-    js: JetStream, stream: Stream, far: Connection, proxy: FaultProxy
-) -> None:
-    """``fetch_no_wait`` keeps the order when the link breaks in the middle of its answer."""
-    fill(js, stream, 100, size=10_000)
-    ordered = far.jetstream().ordered_consumer(stream.name)
-    got = numbers(ordered.fetch_no_wait(5))
-    proxy.cut_after(200_000, Toward.CLIENT)
-    in_vain = 0
-    while len(got) < 100 and in_vain < 50:
-        more = numbers(ordered.fetch_no_wait(95))
-        in_vain = 0 if more else in_vain + 1
-        got += more
-    assert got == list(range(100))
-
-
-def test_its_consumer_can_be_looked_at(js: JetStream, stream: Stream) -> None:
+def test_its_consumer_can_be_looked_at(js, stream):
     """``name``, ``info`` and ``cached_info`` describe the server's consumer that was used last."""
-    fill(js, stream, 10)
+    fill(js, stream.name, 10)
     ordered = stream.ordered_consumer(name_prefix="mine")
     assert ordered.name is None
     assert ordered.cached_info is None
@@ -217,9 +183,9 @@ def test_its_consumer_can_be_looked_at(js: JetStream, stream: Stream) -> None:
     assert ordered.info().num_pending == 0
 
 
-def test_close_deletes_its_consumers_on_the_server(js: JetStream, stream: Stream) -> None:
+def test_close_deletes_its_consumers_on_the_server(js, stream):
     """After ``close``, or the ``with`` block, it is closed and the server has no consumer of it."""
-    fill(js, stream, 10)
+    fill(js, stream.name, 10)
     with stream.ordered_consumer() as ordered:
         assert numbers(ordered.fetch(4)) == [0, 1, 2, 3]
         messages = ordered.messages()
@@ -242,10 +208,10 @@ def test_close_deletes_its_consumers_on_the_server(js: JetStream, stream: Stream
     assert stream.consumer_names() == []
 
 
-def test_close_ends_a_fetch_that_waits(js: JetStream, stream: Stream) -> None:
+def test_close_ends_a_fetch_that_waits(js, stream):
     """A fetch on another thread ends at once, with its messages or with `IteratorClosedError`."""
     for count in (0, 3):
-        fill(js, stream, count)
+        fill(js, stream.name, count)
         ordered = stream.ordered_consumer()
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(ordered.fetch, 20, 30)
@@ -263,11 +229,9 @@ def test_close_ends_a_fetch_that_waits(js: JetStream, stream: Stream) -> None:
         wait_until(lambda: not stream.consumer_names(), 1)
 
 
-def test_close_ends_a_fetch_that_has_no_consumer(
-    js: JetStream, stream: Stream, far: Connection, proxy: FaultProxy
-) -> None:
+def test_close_ends_a_fetch_that_has_no_consumer(js, stream, far, proxy):
     """A fetch that waits for a link ends with ``close``, too, and leaves no consumer behind."""
-    fill(js, stream, 1)
+    fill(js, stream.name, 1)
     ordered = far.jetstream().ordered_consumer(stream.name)
     assert numbers(ordered.fetch(1)) == [0]
     proxy.refuse()
@@ -280,104 +244,3 @@ def test_close_ends_a_fetch_that_has_no_consumer(
         with pytest.raises(IteratorClosedError):
             waiting.result(10)
     wait_until(lambda: not stream.consumer_names(), 2)
-
-
-# --- random order ---------------------------------------------------------------------------------
-
-
-class _Trouble:
-    """Disturb a reader in a random order: stalls, cuts and Ctrl-C, with pauses between them."""
-
-    def __init__(self, rng: random.Random, proxy: FaultProxy, nc: Connection) -> None:
-        self._rng = rng
-        self._proxy = proxy
-        self._nc = nc
-        self.over = False
-        #: Whether a signal interrupts the running code.
-        self.armed = False
-        self.log: list[str] = []
-
-    def run(self) -> None:
-        deeds = {
-            "stall": lambda: self._proxy.hold_after(self._bytes(), Toward.CLIENT),
-            "stall now": lambda: self._proxy.hold(Toward.CLIENT),
-            "deaf": lambda: self._proxy.hold(Toward.SERVER),
-            "cut": self._proxy.cut,
-            "cut after": lambda: self._proxy.cut_after(self._bytes(), Toward.CLIENT),
-            "reconnect": self._nc.reconnect,
-            "quiet": lambda: None,
-        }
-        if sys.version_info >= (3, 11):
-            # Earlier versions handle signals between any two instructions: also where the caller
-            # has a result and has not stored it yet.
-            deeds["ctrl-c"] = self._strike
-        while not self.over:
-            name = self._rng.choice(list(deeds))
-            self.log.append(name)
-            deeds[name]()
-            time.sleep(self._rng.choice((0.001, 0.02, 0.1, 0.3)))
-            if self._rng.random() < 0.7:
-                self._proxy.heal()
-
-    def _bytes(self) -> int:
-        return int(10 ** self._rng.uniform(1, 5.5))
-
-    def interrupt(self, *_: object) -> None:
-        """Handle a signal."""
-        if self.armed:
-            self.armed = False
-            raise KeyboardInterrupt
-
-    def _strike(self) -> None:
-        main = threading.main_thread().ident
-        assert main is not None
-        signal.pthread_kill(main, signal.SIGUSR1)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_any_order_of_disturbances_ends_at_the_last_message(
-    js: JetStream, stream: Stream, far: Connection, proxy: FaultProxy, seed: int
-) -> None:
-    """After stalls, cuts and Ctrl-C, fetches reach the end, each message once and in order."""
-    rng = random.Random(f"ordered {seed}")
-    ordered = far.jetstream().ordered_consumer(stream.name)
-    fetched: list[list[JetStreamMsg]] = []
-    trouble = _Trouble(random.Random(f"trouble {seed}"), proxy, far)
-    thread = threading.Thread(target=trouble.run)
-    before = signal.signal(signal.SIGUSR1, trouble.interrupt)
-    fill(js, stream, 300, size=3000)
-    thread.start()
-    try:
-        for round_ in range(12):
-            if round_ % 3 == 0:
-                fill(js, stream, rng.choice((1, 30)), size=1000)
-            batch, timeout = rng.choice((1, 10, 300)), rng.choice((0.02, 0.1, 0.5))
-            try:
-                try:
-                    trouble.armed = True
-                    # In one expression: a result has to be stored before the next signal is handled.
-                    if batch == 1:
-                        fetched.append([ordered.next(timeout)])
-                    else:
-                        fetched.append(ordered.fetch(batch, timeout))
-                finally:
-                    trouble.armed = False
-            except (KeyboardInterrupt, NatsTimeoutError):
-                pass
-    finally:
-        trouble.over = True
-        thread.join()
-        signal.signal(signal.SIGUSR1, before)
-        proxy.heal()
-    # The last disturbance is followed by nothing that would repair it.
-    fill(js, stream, 100, size=3000)
-    proxy.hold_after(rng.randrange(100_000, 300_000), Toward.CLIENT)
-    fetched.append(ordered.fetch(1000, timeout=0.1))
-    proxy.heal()
-    last = stream.info().state.last_seq
-    in_vain = 0
-    while in_vain < 4 and (not fetched[-1] or fetched[-1][-1].metadata.stream_seq < last):
-        fetched.append(ordered.fetch(300, timeout=0.5))
-        in_vain = 0 if fetched[-1] else in_vain + 1
-    got = [msg.metadata.stream_seq for messages in fetched for msg in messages]
-    assert got == list(range(1, last + 1)), trouble.log

@@ -111,9 +111,7 @@ def lose_consumers(stream: Stream) -> None:
 
 
 @WAYS
-def test_no_message_comes_twice_from_a_lagging_server(
-    js: JetStream, nc: Connection, stream: Stream, lagging: LaggingAPI, way
-) -> None:
+def test_no_message_comes_twice_from_a_lagging_server(js, nc, stream, lagging, way):
     """A consumer that starts before the position is replaced until one starts after it."""
     fill(js, stream.name, 0, 20)
     with way(nc.jetstream(prefix="lagging.API"), stream) as read:
@@ -141,7 +139,7 @@ def create_again(js: JetStream, stream: Stream) -> None:
 
 
 @WAYS
-def test_a_shorter_stream_is_read_on(js: JetStream, stream: Stream, way) -> None:
+def test_a_shorter_stream_is_read_on(js, stream, way):
     """
     When a stream was created again, reading continues.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -12,7 +11,6 @@ from fix_threads import wait_until
 
 import jetstream_sync
 from jetstream_sync import (
-    Connection,
     InvalidOptionError,
     JetStream,
     PinIDMismatchError,
@@ -20,7 +18,6 @@ from jetstream_sync import (
     PullConsumer,
     Stream,
 )
-from jetstream_sync.server import NatsServer
 
 pytestmark = pytest.mark.server(">=2.11")
 
@@ -36,13 +33,6 @@ def fill(js: JetStream, name: str, count: int) -> None:
 def stream(js: JetStream, stream_name: str) -> Stream:
     """An empty stream."""
     return js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
-
-
-@pytest.fixture
-def other(nats_server: NatsServer) -> Iterator[Connection]:
-    """Another client of the same server."""
-    with jetstream_sync.connect(nats_server.url) as nc:
-        yield nc
 
 
 @pytest.fixture
@@ -64,9 +54,7 @@ def pinned(stream: Stream) -> PullConsumer:
     )
 
 
-def test_the_group_is_checked_locally(
-    overflow: PullConsumer, stream: Stream, nc: Connection
-) -> None:
+def test_the_group_is_checked_locally(overflow, stream, nc):
     """A missing or unknown group is refused where the call is made; so is one that is not wanted."""
     plain = stream.create_consumer(durable_name="N")
     sent = nc.stats["out_msgs"]
@@ -89,9 +77,7 @@ def test_the_group_is_checked_locally(
     assert nc.stats["out_msgs"] == sent
 
 
-def test_overflow_serves_only_above_the_pending_messages(
-    js: JetStream, stream: Stream, overflow: PullConsumer
-) -> None:
+def test_overflow_serves_only_above_the_pending_messages(js, stream, overflow):
     """With ``min_pending`` messages are delivered only while at least so many are pending."""
     fill(js, stream.name, 10)
     assert overflow.fetch(5, timeout=0.2, group="A", min_pending=11) == []
@@ -100,9 +86,7 @@ def test_overflow_serves_only_above_the_pending_messages(
     assert [int(msg.data) for msg in overflow.fetch(5, group="A")] == [5, 6, 7, 8, 9]
 
 
-def test_overflow_serves_only_above_the_unacknowledged_messages(
-    js: JetStream, stream: Stream, overflow: PullConsumer
-) -> None:
+def test_overflow_serves_only_above_the_unacknowledged_messages(js, stream, overflow):
     """With ``min_ack_pending`` messages are delivered only while so many are unacknowledged."""
     fill(js, stream.name, 10)
     assert overflow.fetch(1, timeout=0.2, group="A", min_ack_pending=3) == []
@@ -111,9 +95,7 @@ def test_overflow_serves_only_above_the_unacknowledged_messages(
     assert [int(msg.data) for msg in got] == [3, 4]
 
 
-def test_overflow_works_for_pulls_that_go_on(
-    js: JetStream, stream: Stream, overflow: PullConsumer
-) -> None:
+def test_overflow_works_for_pulls_that_go_on(js, stream, overflow):
     """An iterator with ``min_pending`` takes the messages above it and leaves the rest."""
     fill(js, stream.name, 20)
     with overflow.messages(group="A", min_pending=11, max_messages=4) as messages:
@@ -128,9 +110,7 @@ def test_overflow_works_for_pulls_that_go_on(
     assert overflow.info().num_pending == 10
 
 
-def test_one_client_is_pinned(
-    js: JetStream, stream: Stream, pinned: PullConsumer, other: Connection
-) -> None:
+def test_one_client_is_pinned(js, stream, pinned, other):
     """The first client is pinned and learns its id from the message; others get nothing."""
     fill(js, stream.name, 20)
     first = pinned.next(2, group="A")
@@ -143,9 +123,7 @@ def test_one_client_is_pinned(
     assert {msg.headers["Nats-Pin-Id"] for msg in again if msg.headers} == {pin}
 
 
-def test_a_client_that_lost_the_pin_gets_an_error_and_can_pull_again(
-    js: JetStream, stream: Stream, pinned: PullConsumer, other: Connection
-) -> None:
+def test_a_client_that_lost_the_pin_gets_an_error_and_can_pull_again(js, stream, pinned, other):
     """While another client is pinned a fetch is a `PinIDMismatchError`; the next one waits."""
     fill(js, stream.name, 20)
     pinned.next(2, group="A")
@@ -160,9 +138,7 @@ def test_a_client_that_lost_the_pin_gets_an_error_and_can_pull_again(
     assert int(pinned.next(10, group="A").data) == 2
 
 
-def test_an_iterator_takes_over_a_pin(
-    js: JetStream, stream: Stream, pinned: PullConsumer, other: Connection
-) -> None:
+def test_an_iterator_takes_over_a_pin(js, stream, pinned, other):
     """When the pinned one of two iterators stops, the other one takes over without a loss."""
     fill(js, stream.name, 40)
     same = other.jetstream().get_consumer(stream.name, "P")
@@ -181,9 +157,7 @@ def test_an_iterator_takes_over_a_pin(
     assert got == list(range(40))
 
 
-def test_an_iterator_survives_the_loss_of_its_pin(
-    js: JetStream, stream: Stream, pinned: PullConsumer, other: Connection
-) -> None:
+def test_an_iterator_survives_the_loss_of_its_pin(js, stream, pinned, other):
     """An iterator whose pin was lost sends a request without one."""
     fill(js, stream.name, 40)
     same = other.jetstream().get_consumer(stream.name, "P")
@@ -210,9 +184,7 @@ def test_an_iterator_survives_the_loss_of_its_pin(
 
 
 @pytest.mark.server(">=2.12")
-def test_lower_priorities_are_served_first(
-    js: JetStream, stream: Stream, other: Connection
-) -> None:
+def test_lower_priorities_are_served_first(js, stream, other):
     """With policy ``prioritized`` waiting clients are served by priority, not in turn."""
     consumer = stream.create_consumer(
         durable_name="R", priority_policy=PriorityPolicy.PRIORITIZED, priority_groups=["A"]

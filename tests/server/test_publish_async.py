@@ -14,14 +14,12 @@ from fix_threads import between, wait_until
 import jetstream_sync
 from jetstream_sync import (
     BadSubjectError,
-    Connection,
     ConnectionClosedError,
     InvalidOptionError,
     JetStream,
     MaxPayloadError,
     NoStreamResponseError,
     PubAck,
-    Stream,
     TooManyStalledMsgsError,
     WrongLastSequenceError,
 )
@@ -64,7 +62,7 @@ def paused(alone: JetStream, fresh_server: NatsServer) -> Iterator[JetStream]:
 # --- results ------------------------------------------------------------------------------------
 
 
-def test_a_future_has_the_ack(js: JetStream, stream: Stream) -> None:
+def test_a_future_has_the_ack(js, stream):
     """Each future's result is the acknowledgement of its own message, in publishing order."""
     futures = [js.publish_async(f"{stream.name}.{n}", b"%d" % n) for n in range(1000)]
     acks = [future.result(5) for future in futures]
@@ -73,7 +71,7 @@ def test_a_future_has_the_ack(js: JetStream, stream: Stream) -> None:
     assert stream.get_msg(1000).data == b"999"
 
 
-def test_a_refusal_is_the_future_s_error(js: JetStream, stream: Stream) -> None:
+def test_a_refusal_is_the_future_s_error(js, stream):
     """A refused message has its typed error in the future; others are stored."""
     good = js.publish_async(f"{stream.name}.a", expected_last_sequence=0)
     bad = js.publish_async(f"{stream.name}.a", expected_last_sequence=7)
@@ -87,23 +85,21 @@ def test_a_refusal_is_the_future_s_error(js: JetStream, stream: Stream) -> None:
     assert again.result(5).duplicate
 
 
-def test_an_invalid_message_is_an_error_at_once(
-    js: JetStream, stream: Stream, nc: Connection
-) -> None:
+def test_an_invalid_message_is_an_error_at_once(js, stream, nc):
     """Invalid subjects, options and sizes raise in the call, and nothing is pending."""
     with pytest.raises(BadSubjectError):
         js.publish_async("a b")
     with pytest.raises(InvalidOptionError):
         js.publish_async(f"{stream.name}.a", expected_last_sequence=-1)
     with pytest.raises(InvalidOptionError):
-        js.publish_async(f"{stream.name}.a", timeout="soon")  # type: ignore[arg-type]
+        js.publish_async(f"{stream.name}.a", timeout="soon")
     with pytest.raises(MaxPayloadError):
         js.publish_async(f"{stream.name}.a", bytes(nc.max_payload + 1))
     assert js.publish_async_pending == 0
     assert js.publish_async(f"{stream.name}.a").result(5).seq == 1
 
 
-def test_a_slow_callback_delays_no_other_future(js: JetStream, stream: Stream) -> None:
+def test_a_slow_callback_delays_no_other_future(js, stream):
     """While a callback runs, futures without a callback are settled, and the window has room."""
     held = threading.Event()
     threads: list[str] = []
@@ -124,9 +120,7 @@ def test_a_slow_callback_delays_no_other_future(js: JetStream, stream: Stream) -
     assert threads[0].startswith("nats-acks")
 
 
-def test_a_callback_that_raises_affects_nothing_else(
-    js: JetStream, stream: Stream, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_callback_that_raises_affects_nothing_else(js, stream, caplog):
     """An error of a callback is logged, and the following futures settle."""
 
     def broken(_: Future[PubAck]) -> None:
@@ -140,7 +134,7 @@ def test_a_callback_that_raises_affects_nothing_else(
     del caplog  # that log record is made by the standard library
 
 
-def test_a_callback_may_publish_though_the_window_is_full(js: JetStream, stream: Stream) -> None:
+def test_a_callback_may_publish_though_the_window_is_full(js, stream):
     """A callback that publishes does not wait for room in the window that it would free itself."""
     js._publisher._window = 2
     chained: list[Future[PubAck]] = []
@@ -156,34 +150,10 @@ def test_a_callback_may_publish_though_the_window_is_full(js: JetStream, stream:
     assert stream.info().state.messages == 40
 
 
-def test_a_callback_cannot_wait_for_all_messages(js: JetStream, stream: Stream) -> None:
-    """A callback that waits for all futures, including its own, gets a `TimeoutError` at once."""
-    errors: list[BaseException] = []
-    others: list[Future[PubAck]] = []
-    go_on = threading.Event()
-
-    def wait_for_all(_: Future[PubAck]) -> None:
-        go_on.wait(5)
-        try:
-            js.publish_async_completed(10)
-        except BaseException as error:  # checked by the test, whatever it is
-            errors.append(error)
-
-    first = js.publish_async(f"{stream.name}.a")
-    first.add_done_callback(wait_for_all)
-    others.extend(js.publish_async(f"{stream.name}.a") for _ in range(10))
-    go_on.set()
-    with between(0, 5):
-        js.publish_async_completed(5)
-    # It ran before the others were settled, or after; only the former is an error.
-    assert all(isinstance(error, jetstream_sync.TimeoutError) for error in errors)
-    assert all(future.result(5) for future in others)
-
-
 # --- the window ---------------------------------------------------------------------------------
 
 
-def test_the_window_is_an_option(nats_server: NatsServer) -> None:
+def test_the_window_is_an_option(nats_server):
     """Two contexts of one connection have their own windows."""
     with jetstream_sync.connect(nats_server.url) as nc:
         js = nc.jetstream(publish_async_max_pending=2)
@@ -196,10 +166,10 @@ def test_the_window_is_an_option(nats_server: NatsServer) -> None:
         nc.close()
         for wrong in (0, -1, True, 1.5, "2"):
             with pytest.raises(InvalidOptionError, match="publish_async_max_pending"):
-                nc.jetstream(publish_async_max_pending=wrong)  # type: ignore[arg-type]
+                nc.jetstream(publish_async_max_pending=wrong)
 
 
-def test_a_full_window_blocks_and_room_frees(alone: JetStream, fresh_server: NatsServer) -> None:
+def test_a_full_window_blocks_and_room_frees(alone, fresh_server):
     """A publisher waits while the window is full, and continues when acknowledgements arrive."""
     alone._publisher._window = 10
     pause(fresh_server, alone)
@@ -222,9 +192,7 @@ def test_a_full_window_blocks_and_room_frees(alone: JetStream, fresh_server: Nat
     assert [future.result(5).seq for future in futures] == list(range(1, 11))
 
 
-def test_the_wait_at_a_full_window_has_its_own_limit(
-    alone: JetStream, fresh_server: NatsServer
-) -> None:
+def test_the_wait_at_a_full_window_has_its_own_limit(alone, fresh_server):
     """With ``publish_async_stall_wait`` the timeout of the messages does not count."""
     with jetstream_sync.connect(fresh_server.url) as nc:
         js = nc.jetstream(timeout=None, publish_async_max_pending=2, publish_async_stall_wait=0.2)
@@ -236,9 +204,7 @@ def test_the_wait_at_a_full_window_has_its_own_limit(
         assert all(future.result(5) for future in futures)
 
 
-def test_a_full_window_without_a_connection_names_the_outage(
-    alone: JetStream, fresh_server: NatsServer
-) -> None:
+def test_a_full_window_without_a_connection_names_the_outage(alone, fresh_server):
     """The error of a stalled publisher tells whether the server is slow or disconnected."""
     alone._publisher._window = 1
     fresh_server.stop()
@@ -248,7 +214,7 @@ def test_a_full_window_without_a_connection_names_the_outage(
         alone.publish_async("s", timeout=0.1)
 
 
-def test_a_small_window_passes_many_messages(js: JetStream, stream: Stream) -> None:
+def test_a_small_window_passes_many_messages(js, stream):
     """Publishers in eight threads share a small window: all messages pass, and it stays bounded."""
     js._publisher._window = 16
     highest = 0
@@ -269,7 +235,7 @@ def test_a_small_window_passes_many_messages(js: JetStream, stream: Stream) -> N
 # --- waiting for all futures ----------------------------------------------------------------------
 
 
-def test_completed_returns_when_nothing_is_pending(js: JetStream, stream: Stream) -> None:
+def test_completed_returns_when_nothing_is_pending(js, stream):
     """``publish_async_completed`` returns at once if nothing is pending."""
     with between(0, 0.2):
         js.publish_async_completed(0)
@@ -279,7 +245,7 @@ def test_completed_returns_when_nothing_is_pending(js: JetStream, stream: Stream
     assert js.publish_async_pending == 0
 
 
-def test_completed_times_out(paused: JetStream) -> None:
+def test_completed_times_out(paused):
     """It raises a `TimeoutError` with the number of pending messages."""
     futures = [paused.publish_async("s") for _ in range(3)]
     with between(0.1, 0.4), pytest.raises(jetstream_sync.TimeoutError, match="3"):
@@ -290,9 +256,7 @@ def test_completed_times_out(paused: JetStream) -> None:
 # --- every future settles -----------------------------------------------------------------------
 
 
-def test_each_future_has_retries_of_its_own(
-    js: JetStream, nc: Connection, stream_name: str
-) -> None:
+def test_each_future_has_retries_of_its_own(js, nc, stream_name):
     """``retry_attempts`` and ``retry_wait`` are per message."""
     sent = nc.stats["out_msgs"]
     slow = js.publish_async(stream_name, retry_attempts=1, retry_wait=1)
@@ -308,9 +272,7 @@ def test_each_future_has_retries_of_its_own(
     assert nc.stats["out_msgs"] == sent + 2 + 1 + 6
 
 
-def test_a_stream_that_comes_during_the_retries_gets_the_message_once(
-    js: JetStream, nc: Connection, stream_name: str
-) -> None:
+def test_a_stream_that_comes_during_the_retries_gets_the_message_once(js, nc, stream_name):
     """A stream created meanwhile gets the repeated message, and the future its ack."""
     sent = nc.stats["out_msgs"]
     future = js.publish_async(stream_name, b"late")
@@ -320,7 +282,7 @@ def test_a_stream_that_comes_during_the_retries_gets_the_message_once(
     assert stream.info().state.messages == 1
 
 
-def test_completed_waits_for_messages_that_are_tried_again(js: JetStream, stream_name: str) -> None:
+def test_completed_waits_for_messages_that_are_tried_again(js, stream_name):
     """A message between two attempts counts as pending."""
     futures = [js.publish_async(stream_name) for _ in range(50)]
     js.publish_async_completed(10)
@@ -328,9 +290,7 @@ def test_completed_waits_for_messages_that_are_tried_again(js: JetStream, stream
 
 
 @pytest.mark.parametrize("idle", [False, True], ids=["first", "after a pause"])
-def test_a_future_fails_when_its_time_is_up(
-    alone: JetStream, fresh_server: NatsServer, idle: bool
-) -> None:
+def test_a_future_fails_when_its_time_is_up(alone, fresh_server, idle):
     """Without an answer the future fails after its timeout, also if the publisher is idle."""
     alone.publish_async("s").result(5)
     if idle:
@@ -348,7 +308,7 @@ def test_a_future_fails_when_its_time_is_up(
 
 
 @pytest.mark.parametrize("how", ["close", "drain"])
-def test_futures_fail_when_the_connection_ends(fresh_server: NatsServer, how: str) -> None:
+def test_futures_fail_when_the_connection_ends(fresh_server, how):
     """Closing the connection fails pending futures at once, and refuses later messages."""
     nc = jetstream_sync.connect(fresh_server.url, drain_timeout=0.5)
     js = nc.jetstream()
@@ -373,7 +333,7 @@ def test_futures_fail_when_the_connection_ends(fresh_server: NatsServer, how: st
         js.publish_async("s")
 
 
-def test_a_drained_connection_has_its_acks(nats_server: NatsServer, stream_name: str) -> None:
+def test_a_drained_connection_has_its_acks(nats_server, stream_name):
     """A drain waits for pending acknowledgements, and then closes."""
     nc = jetstream_sync.connect(nats_server.url)
     js = nc.jetstream()

@@ -6,10 +6,11 @@ import random
 import threading
 import time
 from collections import Counter
-from pathlib import Path
+from functools import partial
 
 import pytest
-from fix_threads import within
+from fix_server import paused
+from fix_threads import run_all, within
 
 import jetstream_sync
 from jetstream_sync import (
@@ -17,7 +18,6 @@ from jetstream_sync import (
     BatchNotEnabledError,
     BatchTooLargeError,
     BatchUncertainError,
-    Connection,
     InvalidOptionError,
     JetStream,
     MaxPayloadError,
@@ -48,7 +48,7 @@ def count(stream: Stream) -> int:
 
 
 @atomic
-def test_a_batch_of_1000_messages_is_stored_in_order(js: JetStream, target: Stream) -> None:
+def test_a_batch_of_1000_messages_is_stored_in_order(js, target):
     """The acknowledgement has the last of the contiguous sequences; one message more is refused."""
     js.publish(f"{target.name}.before")
     messages = [(f"{target.name}.{number % 40}", b"%d" % number) for number in range(1000)]
@@ -64,9 +64,7 @@ def test_a_batch_of_1000_messages_is_stored_in_order(js: JetStream, target: Stre
 
 
 @atomic
-def test_messages_with_headers_and_received_messages(
-    nc: Connection, js: JetStream, target: Stream
-) -> None:
+def test_messages_with_headers_and_received_messages(nc, js, target):
     """Headers are stored, and a received message can be an item."""
     subscription = nc.subscribe("elsewhere")
     nc.publish("elsewhere", b"core", headers={"A": ["1", "2"]})
@@ -95,7 +93,7 @@ def test_messages_with_headers_and_received_messages(
 
 
 @atomic
-def test_an_exception_in_the_block_abandons_the_batch(js: JetStream, target: Stream) -> None:
+def test_an_exception_in_the_block_abandons_the_batch(js, target):
     """Nothing is sent, and the exception is raised."""
     with pytest.raises(KeyError), js.batch() as batch:
         batch.add(f"{target.name}.a")
@@ -106,7 +104,7 @@ def test_an_exception_in_the_block_abandons_the_batch(js: JetStream, target: Str
 
 
 @atomic
-def test_one_unmet_expectation_refuses_the_batch(js: JetStream, target: Stream) -> None:
+def test_one_unmet_expectation_refuses_the_batch(js, target):
     """Of three expectations one is stale: the error names that, and nothing is stored."""
     seqs = [js.publish(f"{target.name}.{key}").seq for key in "abc"]
     js.publish(f"{target.name}.b")
@@ -126,9 +124,7 @@ def test_one_unmet_expectation_refuses_the_batch(js: JetStream, target: Stream) 
 
 
 @atomic
-def test_what_a_batch_cannot_contain_is_refused_before_it_is_sent(
-    js: JetStream, target: Stream
-) -> None:
+def test_what_a_batch_cannot_contain_is_refused_before_it_is_sent(js, target):
     """Local checks raise in ``add()``; the batch can still be used."""
     subject = f"{target.name}.a"
     with js.batch() as batch:
@@ -153,7 +149,7 @@ def test_what_a_batch_cannot_contain_is_refused_before_it_is_sent(
 
 
 @atomic
-def test_the_cause_of_a_refusal_is_raised(js: JetStream, target: Stream) -> None:
+def test_the_cause_of_a_refusal_is_raised(js, target):
     """The first error is raised, not the one that the batch is incomplete."""
     name = target.name
     with pytest.raises(NoStreamResponseError, match=f"{name}.a, unknown.subject"):
@@ -178,45 +174,32 @@ def test_the_cause_of_a_refusal_is_raised(js: JetStream, target: Stream) -> None
 
 
 @atomic
-def test_sixty_threads_with_a_batch_each(js: JetStream, target: Stream) -> None:
+def test_sixty_threads_with_a_batch_each(js, target):
     """More batches than a stream may have open are repeated until they are stored."""
-    failed: list[BaseException] = []
 
     def run(number: int) -> None:
-        try:
-            js.publish_batch([(f"{target.name}.{number}", b"")] * 300, timeout=60.0)
-        except BaseException as error:
-            failed.append(error)
+        js.publish_batch([(f"{target.name}.{number}", b"")] * 300, timeout=60.0)
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(60)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
+    run_all(*[partial(run, number) for number in range(60)])
     found = target.info(subjects_filter=">").state.subjects
     assert found == {f"{target.name}.{number}": 300 for number in range(60)}
 
 
 @atomic
-def test_no_acknowledgement_leaves_the_batch_uncertain(fresh_server: NatsServer) -> None:
+def test_no_acknowledgement_leaves_the_batch_uncertain(alone, fresh_server):
     """A server that does not answer gives an error with the batch id."""
-    with jetstream_sync.connect(fresh_server.url) as nc:
-        js = nc.jetstream()
-        js.create_stream(name="S", subjects=["s"], allow_atomic=True)
-        js.publish_batch([("s", b"")])  # requests the level of the server
-        fresh_server.pause()
-        try:
-            with within(5.0), pytest.raises(BatchUncertainError) as caught:
-                js.publish_batch([("s", b"")], timeout=0.5)
-            assert len(caught.value.batch_id) == 32
-        finally:
-            fresh_server.resume()
+    js = alone.jetstream()
+    js.create_stream(name="S", subjects=["s"], allow_atomic=True)
+    js.publish_batch([("s", b"")])  # requests the level of the server
+    with paused(fresh_server):
+        with within(5.0), pytest.raises(BatchUncertainError) as caught:
+            js.publish_batch([("s", b"")], timeout=0.5)
+        assert len(caught.value.batch_id) == 32
 
 
 @atomic
 @pytest.mark.full
-def test_a_killed_server_has_all_messages_of_a_batch_or_none(tmp_path: Path) -> None:
+def test_a_killed_server_has_all_messages_of_a_batch_or_none(tmp_path):
     """After each of 20 kills every batch has 0 or 50 messages, and 50 if it was acknowledged."""
     size, stored = 50, set()
     number = 0

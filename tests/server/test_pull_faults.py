@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
+from fix_server import paused
 from fix_threads import between, wait_until
 from rawnats import RawClient
 
@@ -26,7 +27,6 @@ from jetstream_sync import (
 )
 from jetstream_sync.api.pull import PullRequest
 from jetstream_sync.jetstream.pull import Fetch
-from jetstream_sync.server import NatsServer
 
 
 def subscriptions(nc: Connection) -> int:
@@ -40,12 +40,6 @@ def subscriptions(nc: Connection) -> int:
 def stream(js: JetStream, stream_name: str) -> Stream:
     """An empty stream."""
     return js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
-
-
-@pytest.fixture
-def consumer(stream: Stream) -> PullConsumer:
-    """A durable consumer of the whole stream."""
-    return stream.create_consumer(durable_name="C")
 
 
 @pytest.fixture
@@ -68,7 +62,7 @@ def waiting(durable: PullConsumer) -> Iterator[Future[list[JetStreamMsg]]]:
 # --- missing consumers ----------------------------------------------------------------------------
 
 
-def test_a_missing_consumer_is_an_error_at_once(stream: Stream, consumer: PullConsumer) -> None:
+def test_a_missing_consumer_is_an_error_at_once(stream, consumer):
     """A consumer that does not exist is a typed error within a second, not after the timeout."""
     stream.delete_consumer("C")
     with between(0, 1), pytest.raises(ConsumerNotFoundError):
@@ -80,9 +74,7 @@ def test_a_missing_consumer_is_an_error_at_once(stream: Stream, consumer: PullCo
 
 
 @pytest.mark.parametrize("what", ["consumer", "stream"])
-def test_what_is_deleted_meanwhile_is_an_error_at_once(
-    js: JetStream, stream: Stream, consumer: PullConsumer, nc: Connection, what: str
-) -> None:
+def test_what_is_deleted_meanwhile_is_an_error_at_once(js, stream, consumer, nc, what):
     """A waiting call gets `ConsumerDeletedError` within a second of the deletion."""
     with ThreadPoolExecutor(2) as pool:
         fetches = [pool.submit(consumer.fetch, 5, timeout) for timeout in (30, None)]
@@ -99,9 +91,7 @@ def test_what_is_deleted_meanwhile_is_an_error_at_once(
     assert subscriptions(nc) == 0
 
 
-def test_messages_that_came_before_the_failure_are_returned(
-    js: JetStream, stream: Stream, consumer: PullConsumer
-) -> None:
+def test_messages_that_came_before_the_failure_are_returned(js, stream, consumer):
     """Received messages are returned instead of an error; the next call raises it."""
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(consumer.fetch, 5, 30)
@@ -116,9 +106,7 @@ def test_messages_that_came_before_the_failure_are_returned(
         consumer.fetch(1)
 
 
-def test_a_push_consumer_cannot_be_pulled_from(
-    nats_server: NatsServer, stream: Stream, consumer: PullConsumer
-) -> None:
+def test_a_push_consumer_cannot_be_pulled_from(nats_server, stream, consumer):
     """If the consumer is a push consumer by now, the error says so."""
     stream.delete_consumer("C")
     with RawClient(nats_server.port) as raw:
@@ -132,7 +120,7 @@ def test_a_push_consumer_cannot_be_pulled_from(
         consumer.fetch(1, timeout=30)
 
 
-def test_a_request_that_the_server_refuses_is_an_error(consumer: PullConsumer) -> None:
+def test_a_request_that_the_server_refuses_is_an_error(consumer):
     """A 400 of the server is a typed error with its text."""
 
     class Mad(PullRequest):
@@ -147,9 +135,7 @@ def test_a_request_that_the_server_refuses_is_an_error(consumer: PullConsumer) -
 # --- links that break ---------------------------------------------------------------------------
 
 
-def test_a_fetch_that_begins_without_a_link_asks_once(
-    alone: Connection, durable: PullConsumer, fresh_server: NatsServer
-) -> None:
+def test_a_fetch_that_begins_without_a_link_asks_once(alone, durable, fresh_server):
     """A fetch made while disconnected sends one request on the next link."""
     js = alone.jetstream()
     for number in range(10):
@@ -166,9 +152,7 @@ def test_a_fetch_that_begins_without_a_link_asks_once(
 
 
 @pytest.mark.parametrize("heartbeat", [None, 0.1])
-def test_without_a_link_it_is_not_late(
-    alone: Connection, durable: PullConsumer, fresh_server: NatsServer, heartbeat: float | None
-) -> None:
+def test_without_a_link_it_is_not_late(alone, durable, fresh_server, heartbeat):
     """While disconnected, a fetch returns after its timeout, without a heartbeat error."""
     fresh_server.kill()
     wait_until(lambda: not alone.is_connected)
@@ -177,9 +161,7 @@ def test_without_a_link_it_is_not_late(
 
 
 @pytest.mark.parametrize("end", ["close", "drain"])
-def test_the_end_of_the_connection_ends_a_fetch(
-    alone: Connection, waiting: Future[list[JetStreamMsg]], end: str
-) -> None:
+def test_the_end_of_the_connection_ends_a_fetch(alone, waiting, end):
     """A waiting call raises at once when the connection is closed or drained."""
     ends: dict[str, Callable[[], None]] = {"close": alone.close, "drain": alone.drain}
     ends[end]()
@@ -187,9 +169,7 @@ def test_the_end_of_the_connection_ends_a_fetch(
         waiting.result(5)
 
 
-def test_messages_that_came_are_returned_when_the_connection_ends(
-    alone: Connection, durable: PullConsumer, waiting: Future[list[JetStreamMsg]]
-) -> None:
+def test_messages_that_came_are_returned_when_the_connection_ends(alone, durable, waiting):
     """Received messages are returned when the connection ends."""
     alone.jetstream().publish("s", b"0")
     wait_until(lambda: durable.info().delivered.consumer_seq == 1)
@@ -201,29 +181,21 @@ def test_messages_that_came_are_returned_when_the_connection_ends(
 # --- silence ------------------------------------------------------------------------------------
 
 
-def test_a_silent_server_is_noticed_by_its_heartbeats(
-    durable: PullConsumer, fresh_server: NatsServer
-) -> None:
+def test_a_silent_server_is_noticed_by_its_heartbeats(durable, fresh_server):
     """With a heartbeat, silence of twice its length is a `NoHeartbeatError`."""
-    fresh_server.pause()
-    try:
-        # For servers before 2.11 the existence of the consumer is checked, too.
-        with between(0.2, 1.9), pytest.raises(NoHeartbeatError) as caught:
-            durable.fetch(1, timeout=10, heartbeat=0.1)
-    finally:
-        fresh_server.resume()
+    # For servers before 2.11 the existence of the consumer is checked, too.
+    with paused(fresh_server), between(0.2, 1.9), pytest.raises(NoHeartbeatError) as caught:
+        durable.fetch(1, timeout=10, heartbeat=0.1)
     assert (caught.value.consumer, caught.value.seconds) == ("C", 0.2)
 
 
-def test_heartbeats_keep_a_fetch_alive(durable: PullConsumer) -> None:
+def test_heartbeats_keep_a_fetch_alive(durable):
     """A fetch that waits for many heartbeats ends at its timeout."""
     with between(1.4, 1.7):
         assert durable.fetch(1, timeout=1.4, heartbeat=0.2) == []
 
 
-def test_a_given_up_request_gets_no_messages(
-    durable: PullConsumer, fresh_server: NatsServer
-) -> None:
+def test_a_given_up_request_gets_no_messages(durable, fresh_server):
     """A fetch cancels its requests at its end: no message is sent to an unused inbox."""
     fresh_server.pause()
     with pytest.raises(NoHeartbeatError):

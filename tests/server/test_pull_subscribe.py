@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import re
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
-from urllib.request import urlopen
 
 import pytest
-from fix_threads import between, wait_until
+from fix_server import paused
+from fix_threads import between, run_all, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
@@ -28,7 +24,6 @@ from jetstream_sync import (
     StreamNotFoundError,
     TimeoutError,
 )
-from jetstream_sync.server import NatsServer
 
 
 @pytest.fixture
@@ -63,9 +58,7 @@ def subscriptions(nc: Connection) -> list[str]:
 # --- the consumer --------------------------------------------------------------------------------
 
 
-def test_without_a_durable_the_consumer_is_ephemeral(
-    js: JetStream, stream: Stream, subject: str
-) -> None:
+def test_without_a_durable_the_consumer_is_ephemeral(js, stream, subject):
     """The stream is found by the subject, which is the consumer's filter; acks are explicit."""
     sub = js.pull_subscribe(subject)
     assert stream.consumer_names() == [sub.consumer_name]
@@ -76,9 +69,7 @@ def test_without_a_durable_the_consumer_is_ephemeral(
     assert config.deliver_subject is None
 
 
-def test_a_durable_is_made_when_it_is_not_there(
-    js: JetStream, stream: Stream, subject: str
-) -> None:
+def test_a_durable_is_made_when_it_is_not_there(js, stream, subject):
     """The second subscription uses the consumer that the first one created, with its position."""
     put(js, subject, 1, 2)
     first = js.pull_subscribe(subject, "D")
@@ -89,7 +80,7 @@ def test_a_durable_is_made_when_it_is_not_there(
     assert stream.consumer_names() == ["D"]
 
 
-def test_binding_takes_a_consumer_as_it_is(js: JetStream, stream: Stream, subject: str) -> None:
+def test_binding_takes_a_consumer_as_it_is(js, stream, subject):
     """Binding accepts any filter and limits of the consumer."""
     put(js, subject, 1)
     stream.create_consumer(durable_name="D", max_batch=1)
@@ -99,9 +90,7 @@ def test_binding_takes_a_consumer_as_it_is(js: JetStream, stream: Stream, subjec
         bound.fetch(2)
 
 
-def test_binding_to_what_is_not_there_is_found_out_by_fetching(
-    js: JetStream, stream: Stream, subject: str
-) -> None:
+def test_binding_to_what_is_not_there_is_found_out_by_fetching(js, stream, subject):
     """A lookup that fails is not an error (ADR-15); the consumer may be created later."""
     early = js.pull_subscribe_bind("D", stream.name)
     with between(0, 3), pytest.raises(ConsumerNotFoundError):
@@ -115,7 +104,7 @@ def test_binding_to_what_is_not_there_is_found_out_by_fetching(
         js.pull_subscribe_bind("D", "no_such_stream").fetch()
 
 
-def test_a_consumer_with_priority_groups_is_refused(js: JetStream, stream: Stream) -> None:
+def test_a_consumer_with_priority_groups_is_refused(js, stream):
     """Its requests would have to name a group, which this API cannot."""
     if not js.account_info().api.level:
         pytest.skip("groups came with server 2.11")
@@ -127,9 +116,7 @@ def test_a_consumer_with_priority_groups_is_refused(js: JetStream, stream: Strea
 # --- what a fetch returns ------------------------------------------------------------------------
 
 
-def test_what_is_there_is_returned_at_once(
-    js: JetStream, subject: str, sub: PullSubscription
-) -> None:
+def test_what_is_there_is_returned_at_once(js, subject, sub):
     """Fewer than requested are returned in order, without waiting for more."""
     put(js, subject, 1, 2, 3)
     with between(0, 1):
@@ -137,28 +124,7 @@ def test_what_is_there_is_returned_at_once(
     assert sub.delivered == 3
 
 
-@pytest.mark.parametrize("batch", [1, 5])
-def test_nothing_is_a_timeout(sub: PullSubscription, batch: int) -> None:
-    """The error is raised after the timeout, not before."""
-    with between(0.4, 0.8), pytest.raises(TimeoutError):
-        sub.fetch(batch, timeout=0.4)
-    with between(0.4, 0.8), pytest.raises(TimeoutError):
-        sub.fetch(batch, timeout=timedelta(milliseconds=400))
-
-
-@pytest.mark.parametrize("batch", [1, 3])
-def test_what_comes_meanwhile_is_returned(
-    js: JetStream, subject: str, sub: PullSubscription, batch: int
-) -> None:
-    """A waiting fetch ends with the last message that it requested."""
-    with ThreadPoolExecutor(1) as pool, between(0, 5):
-        fetched = pool.submit(sub.fetch, batch, 10)
-        wait_until(lambda: sub.consumer_info().num_waiting == 1)
-        put(js, subject, *range(batch))
-        assert numbers_of(fetched.result(5)) == list(range(batch))
-
-
-def test_a_deleted_consumer_ends_a_fetch(stream: Stream, sub: PullSubscription) -> None:
+def test_a_deleted_consumer_ends_a_fetch(stream, sub):
     """A waiting call raises at once, and so does a later one."""
     with ThreadPoolExecutor(1) as pool, between(0, 5):
         fetched = pool.submit(sub.fetch, 5, 30)
@@ -174,9 +140,7 @@ def test_a_deleted_consumer_ends_a_fetch(stream: Stream, sub: PullSubscription) 
 
 
 @pytest.mark.parametrize("batch", [1, 7])
-def test_threads_fetch_from_one_subscription(
-    js: JetStream, subject: str, sub: PullSubscription, batch: int
-) -> None:
+def test_threads_fetch_from_one_subscription(js, subject, sub, batch):
     """Each message goes to exactly one of them, and none is lost."""
     for number in range(600):
         js.publish_async(subject, b"%d" % number)
@@ -193,11 +157,7 @@ def test_threads_fetch_from_one_subscription(
                 msg.ack()
             got.extend(numbers_of(messages))
 
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
+    run_all(*[work] * 6)
     assert sorted(got) == list(range(600))
     assert sub.delivered == 600
     wait_until(lambda: sub.consumer_info().num_ack_pending == 0)
@@ -208,9 +168,7 @@ def test_threads_fetch_from_one_subscription(
 
 
 @pytest.mark.parametrize("how", ["unsubscribe", "drain", "with"])
-def test_only_a_consumer_that_it_created_is_deleted(
-    js: JetStream, stream: Stream, subject: str, how: str
-) -> None:
+def test_only_a_consumer_that_it_created_is_deleted(js, stream, subject, how):
     """The end deletes a consumer that the subscription created, also a durable one, unless disabled."""
     for durable in (None, "D"):
         sub = js.pull_subscribe(subject, durable)
@@ -238,9 +196,7 @@ def end(sub: PullSubscription, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["unsubscribe", "drain"])
 @pytest.mark.parametrize("batch", [1, 5])
-def test_a_fetch_under_way_ends_with_the_subscription(
-    js: JetStream, stream: Stream, subject: str, nc: Connection, how: str, batch: int
-) -> None:
+def test_a_fetch_under_way_ends_with_the_subscription(js, stream, subject, nc, how, batch):
     """A call that waits for its first message ends at once."""
     sub = js.pull_subscribe(subject)
     with ThreadPoolExecutor(1) as pool:
@@ -254,9 +210,7 @@ def test_a_fetch_under_way_ends_with_the_subscription(
     assert stream.consumer_names() == []
 
 
-def test_a_drain_hands_over_what_has_come(
-    js: JetStream, subject: str, sub: PullSubscription
-) -> None:
+def test_a_drain_hands_over_what_has_come(js, subject, sub):
     """A fetch that has some of its messages returns them."""
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(sub.fetch, 5, 30)
@@ -269,9 +223,7 @@ def test_a_drain_hands_over_what_has_come(
 
 
 @pytest.mark.parametrize("how", ["unsubscribe", "drain"])
-def test_a_consumer_that_is_gone_already_is_no_error(
-    js: JetStream, stream: Stream, subject: str, how: str
-) -> None:
+def test_a_consumer_that_is_gone_already_is_no_error(js, stream, subject, how):
     """A consumer or stream that does not exist any more is not an error."""
     one, two = js.pull_subscribe(subject), js.pull_subscribe(subject)
     stream.delete_consumer(one.consumer_name)
@@ -280,26 +232,23 @@ def test_a_consumer_that_is_gone_already_is_no_error(
     getattr(two, how)()
 
 
-def test_an_error_of_the_deletion_is_raised_or_reported(fresh_server: NatsServer) -> None:
+def test_an_error_of_the_deletion_is_raised_or_reported(fresh_server):
     """The error is raised by unsubscribe, and reported to ``error_cb`` after a drain."""
     errors: list[Exception] = []
     with jetstream_sync.connect(fresh_server.url, error_cb=errors.append) as nc:
         js = nc.jetstream(timeout=0.3)
         stream = js.create_stream(name="S", subjects=["s"], storage="memory")
         one, two = js.pull_subscribe("s"), js.pull_subscribe("s")
-        fresh_server.pause()
-        try:
+        with paused(fresh_server):
             with pytest.raises(TimeoutError):
                 one.unsubscribe()
             two.drain()
             wait_until(lambda: errors)
-        finally:
-            fresh_server.resume()
         assert isinstance(errors[0], TimeoutError)
         wait_until(lambda: stream.consumer_names() == [])
 
 
-def test_a_closed_connection_ends_it(nats_server: NatsServer, stream: Stream, subject: str) -> None:
+def test_a_closed_connection_ends_it(nats_server, stream, subject):
     """Every call raises that the connection is closed; the consumer is kept."""
     with jetstream_sync.connect(nats_server.url) as nc, ThreadPoolExecutor(2) as pool:
         sub = nc.jetstream().pull_subscribe(subject, "D")
@@ -316,33 +265,25 @@ def test_a_closed_connection_ends_it(nats_server: NatsServer, stream: Stream, su
     assert stream.consumer_names() == ["D"]
 
 
-def test_nothing_is_left_on_the_server() -> None:
+def test_nothing_is_left_on_the_server(monitored):
     """Between fetches there is one subscription for single messages, and none after the end."""
-    with NatsServer(config='http: "127.0.0.1:-1"') as server:
-        found = re.search(r"http monitor on (127\.0\.0\.1:\d+)", server.log())
-        assert found is not None
-
-        def count() -> int:
-            with urlopen(f"http://{found[1]}/connz?subs=1", timeout=5) as answer:
-                (client,) = json.load(answer)["connections"]
-            return len(client.get("subscriptions_list") or ())
-
-        with jetstream_sync.connect(server.url) as nc:
-            js = nc.jetstream()
-            js.create_stream(name="S", subjects=["s"], storage="memory")
-            before = count()
-            sub = js.pull_subscribe("s", "D")
-            put(js, "s", *range(60))
-            for batch in (1, 5) * 10:
-                sub.fetch(batch)
-            nc.flush()
-            assert count() == before + 1
-            for batch in (1, 5):
-                with pytest.raises(TimeoutError):
-                    sub.fetch(batch, timeout=0.05)
-            nc.flush()
-            # None if the server's status did not arrive in time: messages could arrive late.
-            assert count() <= before + 1
-            sub.unsubscribe()
-            nc.flush()
-            assert count() == before
+    server, subscriptions = monitored
+    with jetstream_sync.connect(server.url) as nc:
+        js = nc.jetstream()
+        js.create_stream(name="S", subjects=["s"], storage="memory")
+        before = len(subscriptions())
+        sub = js.pull_subscribe("s", "D")
+        put(js, "s", *range(60))
+        for batch in (1, 5) * 10:
+            sub.fetch(batch)
+        nc.flush()
+        assert len(subscriptions()) == before + 1
+        for batch in (1, 5):
+            with pytest.raises(TimeoutError):
+                sub.fetch(batch, timeout=0.05)
+        nc.flush()
+        # None if the server's status did not arrive in time: messages could arrive late.
+        assert len(subscriptions()) <= before + 1
+        sub.unsubscribe()
+        nc.flush()
+        assert len(subscriptions()) == before

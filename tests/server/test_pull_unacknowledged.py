@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fix_faults import FaultProxy, Toward
+from fix_faults import Toward
 from fix_threads import wait_until
 
 from jetstream_sync import AckPolicy, Connection, JetStream, JetStreamMsg, Stream, TimeoutError
@@ -62,9 +62,7 @@ def inboxes(nc: Connection) -> int:
     )
 
 
-def test_what_a_stall_held_back_comes_later(
-    js: JetStream, stream: Stream, proxy: FaultProxy, fetch: Fetching
-) -> None:
+def test_what_a_stall_held_back_comes_later(js, stream, proxy, fetch):
     """Messages of an answer that arrive after the end of the fetch go to the next ones."""
     fill(js, stream, 200, size=10_000)
     got = [msg.metadata.stream_seq for msg in fetch(10, 5)]
@@ -78,9 +76,7 @@ def test_what_a_stall_held_back_comes_later(
     assert read_to(fetch, 202, got) == list(range(1, 203))
 
 
-def test_what_came_for_an_interrupted_fetch_comes_later(
-    js: JetStream, stream: Stream, fetch: Fetching
-) -> None:
+def test_what_came_for_an_interrupted_fetch_comes_later(js, stream, fetch):
     """Messages of a fetch that was ended by Ctrl-C go to the next ones."""
     consumer = stream.get_consumer("NONE")
     main = threading.main_thread().ident
@@ -104,9 +100,7 @@ def test_what_came_for_an_interrupted_fetch_comes_later(
     assert read_to(fetch, 10, []) == list(range(1, 11))
 
 
-def test_what_is_kept_goes_with_its_consumer(
-    js: JetStream, stream: Stream, proxy: FaultProxy, far: Connection
-) -> None:
+def test_what_is_kept_goes_with_its_consumer(js, stream, proxy, far):
     """An inbox kept for late messages is closed when the consumer object is garbage-collected."""
     fill(js, stream, 100, size=10_000)
     stream.create_consumer(durable_name="NONE", ack_policy=AckPolicy.NONE)
@@ -121,9 +115,7 @@ def test_what_is_kept_goes_with_its_consumer(
     wait_until(lambda: inboxes(far) == 0)
 
 
-def test_a_late_status_of_an_earlier_request_ends_no_fetch(
-    js: JetStream, stream: Stream, proxy: FaultProxy, far: Connection, fetch: Fetching
-) -> None:
+def test_a_late_status_of_an_earlier_request_ends_no_fetch(js, stream, proxy, far, fetch):
     """A status that arrives after its fetch has ended is ignored by the next one."""
     consumer = stream.get_consumer("NONE")
     proxy.hold(Toward.CLIENT)

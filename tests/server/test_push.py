@@ -62,9 +62,7 @@ def stream(js: JetStream, stream_name: str) -> Stream:
 # --- flow control -------------------------------------------------------------------------------
 
 
-def test_flow_control_holds_the_server_back(
-    js: JetStream, stream: Stream, errors: list[Any]
-) -> None:
+def test_flow_control_holds_the_server_back(js, stream, errors):
     """A slow subscriber gets 60,000 messages in order, with few pending at first."""
     fill(js, stream.name, MANY, size=200)
     sub = js.subscribe(
@@ -93,28 +91,7 @@ def test_flow_control_holds_the_server_back(
     assert errors == []
 
 
-def test_a_paused_reader_continues(js: JetStream, stream: Stream, errors: list[Any]) -> None:
-    """A consumer that stalls without a reader continues with one, without an error."""
-    fill(js, stream.name, 30_000, size=300)
-    sub = js.subscribe(
-        stream.name,
-        idle_heartbeat=0.1,
-        flow_control=True,
-        config=ConsumerConfig(ack_policy="none"),
-    )
-    wait_until(lambda: sub.pending_msgs)
-    seen = sub._last_seen
-    wait_until(lambda: sub._last_seen > seen + 0.5)  # heartbeats of a stalled consumer
-    assert sub.pending_msgs < 30_000
-    got = [int(sub.next_msg(5).data) for _ in range(30_000)]
-    assert got == list(range(30_000))
-    sub.unsubscribe()
-    assert errors == []
-
-
-def test_without_flow_control_exceeding_the_limit_is_reported(
-    js: JetStream, stream: Stream, errors: list[Any]
-) -> None:
+def test_without_flow_control_exceeding_the_limit_is_reported(js, stream, errors):
     """Above the pending limit messages are dropped, which is reported, and is not a gap."""
     fill(js, stream.name, 100)
     sub = js.subscribe(
@@ -133,7 +110,7 @@ def test_without_flow_control_exceeding_the_limit_is_reported(
 # --- heartbeats ---------------------------------------------------------------------------------
 
 
-def test_heartbeats_of_an_idle_consumer(js: JetStream, stream: Stream, errors: list[Any]) -> None:
+def test_heartbeats_of_an_idle_consumer(js, stream, errors):
     """Heartbeats of an idle consumer prevent the error, and are not delivered."""
     sub = js.subscribe(stream.name, idle_heartbeat=0.1)
     seen = sub._last_seen
@@ -144,13 +121,7 @@ def test_heartbeats_of_an_idle_consumer(js: JetStream, stream: Stream, errors: l
 
 
 @pytest.mark.parametrize(("intervals", "limit"), [(None, 0.6), (2, 0.4)])
-def test_a_silent_server_is_reported(
-    js: JetStream,
-    stream: Stream,
-    errors: list[Any],
-    intervals: float | None,
-    limit: float,
-) -> None:
+def test_a_silent_server_is_reported(js, stream, errors, intervals, limit):
     """After three silent intervals, or the given number, missed heartbeats are reported."""
     options: Any = {} if intervals is None else {"heartbeat_intervals": intervals}
     sub = js.subscribe(stream.name, idle_heartbeat=0.2, **options)
@@ -168,7 +139,7 @@ def test_a_silent_server_is_reported(
     sub.unsubscribe()
 
 
-def test_queues_have_no_heartbeat_alarm(js: JetStream, stream: Stream) -> None:
+def test_queues_have_no_heartbeat_alarm(js, stream):
     """Members of a queue get no heartbeats, so silence is not reported."""
     sub = js.subscribe(stream.name, "workers")
     assert sub._monitor is None
@@ -179,7 +150,7 @@ def test_queues_have_no_heartbeat_alarm(js: JetStream, stream: Stream) -> None:
 # --- the link -----------------------------------------------------------------------------------
 
 
-def test_a_durable_goes_on_over_a_new_link(js: JetStream, nc: Connection, stream: Stream) -> None:
+def test_a_durable_goes_on_over_a_new_link(js, nc, stream):
     """After a reconnect the durable consumer continues; lost messages are redelivered."""
     config = ConsumerConfig(ack_wait=0.5)
     got: set[int] = set()
@@ -196,28 +167,27 @@ def test_a_durable_goes_on_over_a_new_link(js: JetStream, nc: Connection, stream
     assert stream.consumer_names() == []
 
 
-def test_unsubscribe_while_disconnected(fresh_server: NatsServer) -> None:
+def test_unsubscribe_while_disconnected(alone, fresh_server):
     """Unsubscribing while disconnected returns at once, and the next link has no subscription."""
-    with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
-        js = nc.jetstream()
-        js.create_stream(name="S", subjects=["s"], storage="file")
-        sub = js.subscribe("s", durable="dur", idle_heartbeat=5, delete_consumer=False)
-        fresh_server.stop()
-        wait_until(lambda: nc._core.address is None)
-        sub.unsubscribe()
-        with pytest.raises(BadSubscriptionError):
-            sub.next_msg(5)
-        fresh_server.start()
-        wait_until(lambda: nc.is_connected, 15)
-        with RawClient(fresh_server.port) as raw:
-            wait_until(lambda: "config" in raw.api("CONSUMER.INFO.S.dur"))
-            wait_until(lambda: not raw.api("CONSUMER.INFO.S.dur").get("push_bound"))
+    js = alone.jetstream()
+    js.create_stream(name="S", subjects=["s"], storage="file")
+    sub = js.subscribe("s", durable="dur", idle_heartbeat=5, delete_consumer=False)
+    fresh_server.stop()
+    wait_until(lambda: alone._core.address is None)
+    sub.unsubscribe()
+    with pytest.raises(BadSubscriptionError):
+        sub.next_msg(5)
+    fresh_server.start()
+    wait_until(lambda: alone.is_connected, 15)
+    with RawClient(fresh_server.port) as raw:
+        wait_until(lambda: "config" in raw.api("CONSUMER.INFO.S.dur"))
+        wait_until(lambda: not raw.api("CONSUMER.INFO.S.dur").get("push_bound"))
 
 
 # --- ways to read -------------------------------------------------------------------------------
 
 
-def test_a_timeout_loses_no_message(js: JetStream, stream: Stream) -> None:
+def test_a_timeout_loses_no_message(js, stream):
     """A call that times out while a message arrives leaves it to other calls."""
     sub = js.subscribe(stream.name, config=ConsumerConfig(ack_policy="none"))
     got: list[int] = []
@@ -242,9 +212,7 @@ def test_a_timeout_loses_no_message(js: JetStream, stream: Stream) -> None:
     sub.unsubscribe()
 
 
-def test_a_subscription_has_no_thread_but_its_timer(
-    nats_server: NatsServer, stream: Stream
-) -> None:
+def test_a_subscription_has_no_thread_but_its_timer(nats_server, stream):
     """A subscription without a callback has one thread, its timer, and none after its end."""
     with jetstream_sync.connect(nats_server.url) as nc:
         before = threading.active_count()

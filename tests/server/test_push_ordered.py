@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from fix_server import break_link
-from fix_threads import SCALE, wait_until
+from fix_server import break_link, fill
+from fix_threads import wait_until
 
 import jetstream_sync
 from jetstream_sync import (
@@ -18,8 +16,6 @@ from jetstream_sync import (
     Connection,
     ConnectionClosedError,
     ConsumerConfig,
-    ConsumerNotFoundError,
-    DeliverPolicy,
     JetStream,
     NotJSMessageError,
     PushSubscription,
@@ -29,13 +25,6 @@ from jetstream_sync import (
 )
 from jetstream_sync.jetstream.push import OrderedPushSubscription
 from jetstream_sync.server import NatsServer
-
-
-def fill(js: JetStream, name: str, count: int, first: int = 0) -> None:
-    """Store messages with their numbers as payloads, on the subjects 0, 1 and 2 in turn."""
-    for number in range(first, first + count):
-        js.publish_async(f"{name}.{number % 3}", b"%d" % number)
-    js.publish_async_completed(30 * SCALE)
 
 
 def numbers(sub: PushSubscription, count: int, timeout: float = 10) -> list[int]:
@@ -92,7 +81,7 @@ def read_ordered(js: JetStream, stream: Stream, **options: Any) -> OrderedPushSu
 # --- reading ------------------------------------------------------------------------------------
 
 
-def test_it_reads_all_and_leaves_nothing(js: JetStream, stream: Stream) -> None:
+def test_it_reads_all_and_leaves_nothing(js, stream):
     """Stored messages and new ones are read in order."""
     fill(js, stream.name, 1000)
     sub = read_ordered(js, stream)
@@ -105,35 +94,19 @@ def test_it_reads_all_and_leaves_nothing(js: JetStream, stream: Stream) -> None:
     assert stream.consumer_names() == []
 
 
-NOON = datetime(2020, 1, 1, tzinfo=timezone.utc)
-
-
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"deliver_policy": DeliverPolicy.ALL}, [0, 1, 2, 3, 4, 5]),
-        ({"deliver_policy": "last"}, [5]),
         ({"deliver_policy": "new"}, []),
         ({"deliver_policy": "last_per_subject"}, [3, 4, 5]),
         (
             {"config": ConsumerConfig(deliver_policy="by_start_sequence", opt_start_seq=3)},
             [2, 3, 4, 5],
         ),
-        (
-            {"config": ConsumerConfig(deliver_policy="by_start_time", opt_start_time=NOON)},
-            [0, 1, 2, 3, 4, 5],
-        ),
     ],
 )
 @pytest.mark.parametrize("lost", [False, True])
-def test_it_starts_where_configured(
-    js: JetStream,
-    nc: Connection,
-    stream: Stream,
-    options: dict[str, Any],
-    expected: list[int],
-    lost: bool,
-) -> None:
+def test_it_starts_where_configured(js, nc, stream, options, expected, lost):
     """Every deliver policy applies, also when the first consumer is lost before a message."""
     fill(js, stream.name, 6)
     sub = read_ordered(js, stream, **options)
@@ -151,13 +124,13 @@ def test_it_starts_where_configured(
 # --- losses -------------------------------------------------------------------------------------
 
 
-def test_a_stream_that_does_not_exist(js: JetStream) -> None:
+def test_a_stream_that_does_not_exist(js):
     """A consumer that cannot be created is an error of the call."""
     with pytest.raises(StreamNotFoundError):
         js.subscribe("x", stream="NOTHING", ordered_consumer=True)
 
 
-def test_a_gap_is_read_again(js: JetStream, stream: Stream) -> None:
+def test_a_gap_is_read_again(js, stream):
     """A lost delivery is detected, and read again with all that follows it."""
     sub = read_ordered(js, stream)
     dropped = threading.Event()
@@ -169,7 +142,7 @@ def test_a_gap_is_read_again(js: JetStream, stream: Stream) -> None:
             dropped.set()
         receive(deliveries)
 
-    sub._receive = dropping  # type: ignore[method-assign]
+    sub._receive = dropping
     first = sub.consumer_name
     fill(js, stream.name, 2000)
     assert numbers(sub, 2000) == list(range(2000))
@@ -178,21 +151,21 @@ def test_a_gap_is_read_again(js: JetStream, stream: Stream) -> None:
     sub.unsubscribe()
 
 
-def test_the_last_message_may_vanish(js: JetStream, stream: Stream) -> None:
+def test_the_last_message_may_vanish(js, stream):
     """A loss at the end is detected by the next heartbeat, which has the last sequence."""
     sub = read_ordered(js, stream)
     fill(js, stream.name, 3)
     assert numbers(sub, 3) == [0, 1, 2]
     receive = sub._receive
-    sub._receive = lambda _: None  # type: ignore[method-assign]
+    sub._receive = lambda _: None
     js.publish(f"{stream.name}.0", b"3")
     nc_flush(js)
-    sub._receive = receive  # type: ignore[method-assign]
+    sub._receive = receive
     assert numbers(sub, 1) == [3]
     sub.unsubscribe()
 
 
-def test_a_consumer_that_is_gone_is_missed(js: JetStream, stream: Stream) -> None:
+def test_a_consumer_that_is_gone_is_missed(js, stream):
     """Missed heartbeats create a new consumer, which starts behind the last message."""
     fill(js, stream.name, 5)
     sub = read_ordered(js, stream)
@@ -206,13 +179,11 @@ def test_a_consumer_that_is_gone_is_missed(js: JetStream, stream: Stream) -> Non
     sub.unsubscribe()
 
 
-def test_nothing_is_lost_before_the_first_message(
-    js: JetStream, nc: Connection, stream: Stream
-) -> None:
+def test_nothing_is_lost_before_the_first_message(js, nc, stream):
     """If the consumer is lost before the first new message, no message is lost."""
     fill(js, stream.name, 5)
     sub = read_ordered(js, stream, deliver_policy="new")
-    sub._receive = lambda _: None  # type: ignore[method-assign]
+    sub._receive = lambda _: None
     js.publish(f"{stream.name}.0", b"5")
     nc_flush(js)
     del sub._receive
@@ -221,7 +192,7 @@ def test_nothing_is_lost_before_the_first_message(
     sub.unsubscribe()
 
 
-def test_a_new_link_is_a_new_consumer(js: JetStream, nc: Connection, stream: Stream) -> None:
+def test_a_new_link_is_a_new_consumer(js, nc, stream):
     """After each break reading continues, without loss and repetition."""
     sub = read_ordered(js, stream)
     got: list[int] = []
@@ -236,60 +207,7 @@ def test_a_new_link_is_a_new_consumer(js: JetStream, nc: Connection, stream: Str
     sub.unsubscribe()
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("callback", [False, True])
-def test_continuous_faults(
-    js: JetStream, nc: Connection, stream: Stream, nats_server: NatsServer, callback: bool
-) -> None:
-    """Links break and consumers are deleted continuously: every message arrives once, in order."""
-    total = 6000
-    got: list[int] = []
-    options = {"cb": lambda msg: got.append(int(msg.data))} if callback else {}
-    sub = read_ordered(js, stream, **options)
-    calm = threading.Event()
-    turns: list[int] = []
-
-    def publish() -> None:
-        with jetstream_sync.connect(nats_server.url) as mine:
-            for number in range(total):
-                mine.jetstream().publish(f"{stream.name}.{number % 3}", b"%d" % number)
-
-    def disturb() -> None:
-        with jetstream_sync.connect(nats_server.url) as mine:
-            there = mine.jetstream().get_stream(stream.name)
-            while not calm.is_set():
-                turns.append(len(turns))
-                if turns[-1] % 2:
-                    break_link(nc)
-                else:
-                    for name in there.consumer_names():
-                        try:
-                            there.delete_consumer(name)
-                        except ConsumerNotFoundError:
-                            continue
-                calm.wait(0.1)
-
-    def read() -> None:
-        while len(got) < total:
-            got.append(int(sub.next_msg(30).data))
-
-    with ThreadPoolExecutor(3) as pool:
-        jobs = [pool.submit(publish), pool.submit(disturb)]
-        if not callback:
-            jobs.append(pool.submit(read))
-        try:
-            wait_until(lambda: len(turns) > 10 and len(got) >= total * 3 // 4, 30)
-        finally:
-            calm.set()
-        for job in jobs:
-            job.result(30)
-        wait_until(lambda: len(got) == total, 15)
-    assert got == list(range(total))
-    sub.unsubscribe()
-    wait_until(lambda: stream.consumer_names() == [], 10)
-
-
-def test_a_stream_that_is_gone_is_an_error(js: JetStream, stream: Stream) -> None:
+def test_a_stream_that_is_gone_is_an_error(js, stream):
     """The subscription ends with the reason after the last message."""
     fill(js, stream.name, 2)
     sub = read_ordered(js, stream)
@@ -303,7 +221,7 @@ def test_a_stream_that_is_gone_is_an_error(js: JetStream, stream: Stream) -> Non
         sub.unsubscribe()
 
 
-def test_a_deleted_stream_with_a_callback(nats_server: NatsServer, stream: Stream) -> None:
+def test_a_deleted_stream_with_a_callback(nats_server, stream):
     """The error is reported when no call is reading."""
     errors: list[Any] = []
     with jetstream_sync.connect(nats_server.url, error_cb=errors.append) as nc:
@@ -315,9 +233,7 @@ def test_a_deleted_stream_with_a_callback(nats_server: NatsServer, stream: Strea
         assert isinstance(errors[0], StreamNotFoundError)
 
 
-def test_a_message_from_no_stream_is_left_out(
-    js: JetStream, nats_server: NatsServer, stream: Stream
-) -> None:
+def test_a_message_from_no_stream_is_left_out(js, nats_server, stream):
     """A message to its inbox that is from no stream is reported, and does not break the order."""
     errors: list[Any] = []
     with jetstream_sync.connect(nats_server.url, error_cb=errors.append) as mine:
@@ -333,27 +249,24 @@ def test_a_message_from_no_stream_is_left_out(
         sub.unsubscribe()
 
 
-def test_without_a_link_it_waits_for_one(fresh_server: NatsServer) -> None:
+def test_without_a_link_it_waits_for_one(alone, fresh_server):
     """A consumer that is needed while disconnected is created on the next link."""
-    with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
-        js = nc.jetstream(timeout=15)
-        js.create_stream(name="S", subjects=["S.>"], storage="file")
-        sub = read_ordered(js, js.get_stream("S"))
-        fresh_server.stop()
-        wait_until(lambda: nc._core.address is None)
-        with sub._receive_lock:
-            sub._replace_consumer("a test")
-        wait_until(lambda: not sub._renewing)
-        fresh_server.start()
-        wait_until(lambda: nc.is_connected, 15)
-        fill(js, "S", 5)
-        assert numbers(sub, 5, 20) == list(range(5))
-        sub.unsubscribe()
+    js = alone.jetstream(timeout=15)
+    js.create_stream(name="S", subjects=["S.>"], storage="file")
+    sub = read_ordered(js, js.get_stream("S"))
+    fresh_server.stop()
+    wait_until(lambda: alone._core.address is None)
+    with sub._receive_lock:
+        sub._replace_consumer("a test")
+    wait_until(lambda: not sub._renewing)
+    fresh_server.start()
+    wait_until(lambda: alone.is_connected, 15)
+    fill(js, "S", 5)
+    assert numbers(sub, 5, 20) == list(range(5))
+    sub.unsubscribe()
 
 
-def test_closing_ends_the_making_of_a_consumer(
-    nats_server: NatsServer, stream: Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_ends_the_making_of_a_consumer(nats_server, stream, monkeypatch):
     """Closing the connection meanwhile leaves no thread and no waiting call."""
     with jetstream_sync.connect(nats_server.url) as nc:
         sub = read_ordered(nc.jetstream(), stream)
@@ -365,9 +278,7 @@ def test_closing_ends_the_making_of_a_consumer(
         wait_until(lambda: not [each for each in threading.enumerate() if "ordered" in each.name])
 
 
-def test_deliveries_of_a_replaced_consumer_are_dropped(
-    js: JetStream, stream: Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deliveries_of_a_replaced_consumer_are_dropped(js, stream, monkeypatch):
     """While another consumer is created, the old one's messages are not used: the new one sends them."""
     sub = read_ordered(js, stream)
     go_on = replace_slowly(sub, monkeypatch)
@@ -383,9 +294,7 @@ def test_deliveries_of_a_replaced_consumer_are_dropped(
 
 
 @pytest.mark.parametrize("end", ["unsubscribe", "drain"])
-def test_it_ends_while_a_consumer_is_made(
-    js: JetStream, stream: Stream, monkeypatch: pytest.MonkeyPatch, end: str
-) -> None:
+def test_it_ends_while_a_consumer_is_made(js, stream, monkeypatch, end):
     """Ending it does not wait for the next consumer, and that one does not stay."""
     sub = read_ordered(js, stream)
     go_on = replace_slowly(sub, monkeypatch)
@@ -397,7 +306,7 @@ def test_it_ends_while_a_consumer_is_made(
     wait_until(lambda: not [each for each in threading.enumerate() if "ordered" in each.name])
 
 
-def test_a_limit_holds_across_consumers(js: JetStream, nc: Connection, stream: Stream) -> None:
+def test_a_limit_holds_across_consumers(js, nc, stream):
     """unsubscribe(limit) counts messages from the first consumer on."""
     fill(js, stream.name, 4)
     sub = read_ordered(js, stream)

@@ -8,14 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import Any
 
 import pytest
 from fix_ctrl_c import by_opcodes, interrupted
-from fix_threads import SCALE, wait_until
+from fix_threads import SCALE, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (
@@ -42,7 +41,7 @@ def server() -> Iterator[NatsServer]:
 # --- one server -------------------------------------------------------------------------------
 
 
-def test_reconnect_loses_nothing(server: NatsServer) -> None:
+def test_reconnect_loses_nothing(server):
     """
     Messages published during forced reconnects arrive once.
 
@@ -99,7 +98,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("retry", [False, True])
-def test_ctrl_c_ends_connecting(*, retry: bool) -> None:
+def test_ctrl_c_ends_connecting(retry):
     """Ctrl-C while a server does not answer ends connect() at once and leaves no thread."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with subprocess.Popen(
@@ -109,16 +108,15 @@ def test_ctrl_c_ends_connecting(*, retry: bool) -> None:
     ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"connecting\n"
-        began = time.monotonic()
-        child.send_signal(signal.SIGINT)
-        assert child.stdout.readline() == b"interrupted\n"
-        assert child.wait(5 * SCALE) == 0
-        assert time.monotonic() - began < 2 * SCALE
+        with within(2):
+            child.send_signal(signal.SIGINT)
+            assert child.stdout.readline() == b"interrupted\n"
+            assert child.wait(5 * SCALE) == 0
 
 
 # As in test_ctrl_c.py.
 @by_opcodes
-def test_ctrl_c_during_reconnect(server: NatsServer) -> None:
+def test_ctrl_c_during_reconnect(server):
     """Wherever a Ctrl-C interrupts reconnect(), the connection works afterwards."""
     with jetstream_sync.connect(server.url, **QUICK) as nc:
         sub = nc.subscribe("orders")
@@ -154,7 +152,7 @@ def known(nc: Connection) -> set[str]:
     return {address.url for address in nc._core.engine.connector.pool.addresses()}
 
 
-def test_a_cluster_is_discovered_from_one_seed(three: NatsCluster) -> None:
+def test_a_cluster_is_discovered_from_one_seed(three):
     """
     From one seed the others are discovered, and used one after the other as servers go.
 
@@ -218,7 +216,7 @@ def test_a_cluster_is_discovered_from_one_seed(three: NatsCluster) -> None:
 # --- another pool -----------------------------------------------------------------------------
 
 
-def test_a_new_pool_is_used_at_the_next_reconnect(server: NatsServer) -> None:
+def test_a_new_pool_is_used_at_the_next_reconnect(server):
     """The link stays; when it breaks, only servers of the new pool are tried."""
     with (
         NatsServer(jetstream=False) as other,
@@ -238,7 +236,7 @@ def test_a_new_pool_is_used_at_the_next_reconnect(server: NatsServer) -> None:
         assert nc.connected_url is None, "the first server is not used any more"
 
 
-def test_a_new_pool_ends_fruitless_attempts(server: NatsServer) -> None:
+def test_a_new_pool_ends_fruitless_attempts(server):
     """While disconnected, a new pool is used by the attempts in progress."""
     with (
         NatsServer(jetstream=False) as other,
@@ -251,7 +249,7 @@ def test_a_new_pool_ends_fruitless_attempts(server: NatsServer) -> None:
         assert nc.connected_url == other.url
 
 
-def test_an_invalid_pool_is_refused(server: NatsServer) -> None:
+def test_an_invalid_pool_is_refused(server):
     """Nothing changes then; on a closed connection it is an error."""
     nc = jetstream_sync.connect(server.url, **QUICK)
     for wrong in ([], ["nats://a", "nats://:x"], ""):

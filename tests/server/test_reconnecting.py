@@ -90,9 +90,7 @@ def nothing_more(sub: Subscription, sender: Connection) -> bool:
 # --- restored on a new link -------------------------------------------------------------------
 
 
-def test_a_waiting_next_msg_survives_a_restart(
-    server: NatsServer, alone: Connection, witness: Connection
-) -> None:
+def test_a_waiting_next_msg_survives_a_restart(server, alone, witness):
     """A next_msg that waits during a restart gets messages published afterwards."""
     with ThreadPoolExecutor() as pool:
         waiter = pool.submit(alone.subscribe("orders").next_msg, timeout=20 * SCALE)
@@ -101,9 +99,7 @@ def test_a_waiting_next_msg_survives_a_restart(
         assert waiter.result(5 * SCALE).data == b"after"
 
 
-def test_a_limit_set_while_disconnected_holds(
-    server: NatsServer, alone: Connection, witness: Connection
-) -> None:
+def test_a_limit_set_while_disconnected_holds(server, alone, witness):
     """A queue member that has reached its limit takes no messages from the others."""
     short = alone.subscribe("jobs", queue="workers")
     alone.flush(5 * SCALE)
@@ -124,9 +120,7 @@ def test_a_limit_set_while_disconnected_holds(
     assert read(other, 20) == [b"after"] * 20
 
 
-def test_what_is_subscribed_and_ended_without_a_link(
-    server: NatsServer, alone: Connection, witness: Connection
-) -> None:
+def test_what_is_subscribed_and_ended_without_a_link(server, alone, witness):
     """Subscriptions made while disconnected are sent once with the next link; ended ones are not."""
     ended = alone.subscribe("orders")
     stop(server, alone, witness)
@@ -144,13 +138,10 @@ def test_what_is_subscribed_and_ended_without_a_link(
         ended.next_msg(timeout=0)
 
 
-# --- the buffer while disconnected ------------------------------------------------------------
-
-
 # --- callbacks --------------------------------------------------------------------------------
 
 
-def test_without_a_link_there_is_no_url(server: NatsServer, alone: Connection) -> None:
+def test_without_a_link_there_is_no_url(server, alone):
     """While disconnected the status is RECONNECTING, and there is no URL."""
     stop(server, alone)
     assert alone.status is ConnectionStatus.RECONNECTING
@@ -166,49 +157,7 @@ def test_without_a_link_there_is_no_url(server: NatsServer, alone: Connection) -
 # --- giving up ----------------------------------------------------------------------------------
 
 
-def waiters(nc: Connection, sub: Subscription) -> list[Callable[[], object]]:
-    """Return every call that waits on a connection without a timeout."""
-    return [
-        lambda: sub.next_msg(timeout=None),
-        lambda: list(sub),
-        lambda: nc.request("deaf", timeout=None),
-        lambda: nc.flush(timeout=None),
-        lambda: nc.rtt(timeout=None),
-    ]
-
-
-def test_without_allow_reconnect_a_lost_link_closes_the_connection() -> None:
-    """Without allow_reconnect a lost link closes the connection and wakes waiting threads."""
-    told: SimpleQueue[str] = SimpleQueue()
-    with Listener() as listener, ThreadPoolExecutor() as pool:
-        nc = jetstream_sync.connect(
-            listener.url,
-            allow_reconnect=False,
-            error_cb=lambda error: told.put(type(error).__name__),
-            closed_cb=lambda: told.put("closed"),
-        )
-        peer = listener.take()
-        sub = nc.subscribe("orders")
-        waiting = [pool.submit(wait) for wait in waiters(nc, sub)]
-        heard: set[bytes] = set()
-        while not heard >= {b"SUB", b"PUB", b"PING"}:
-            heard.update(peer.line().split()[:1])
-        peer.close()
-        for each in waiting:
-            error = each.exception(5 * SCALE)
-            assert isinstance(error, ConnectionLostError), error
-        assert isinstance(nc.last_error, ConnectionLostError)
-        assert nc.is_closed
-        assert told.get(timeout=5 * SCALE) == "ConnectionLostError"
-        assert told.get(timeout=5 * SCALE) == "closed"
-        for call in (lambda: nc.publish("orders"), lambda: nc.subscribe("x"), nc.flush, nc.drain):
-            with pytest.raises(ConnectionLostError):
-                call()
-        assert listener.clients == 1
-        nc.close()
-
-
-def test_too_many_failures_close_the_connection(server: NatsServer) -> None:
+def test_too_many_failures_close_the_connection(server):
     """When every server has failed max_reconnect_attempts times, the connection is closed."""
     told: SimpleQueue[object] = SimpleQueue()
     nc = jetstream_sync.connect(
@@ -237,7 +186,7 @@ def test_too_many_failures_close_the_connection(server: NatsServer) -> None:
     nc.close()
 
 
-def test_there_is_no_wait_after_the_last_failure(server: NatsServer) -> None:
+def test_there_is_no_wait_after_the_last_failure(server):
     """After its last attempt a connection is closed without another wait."""
     closed = threading.Event()
     nc = jetstream_sync.connect(
@@ -252,7 +201,7 @@ def test_there_is_no_wait_after_the_last_failure(server: NatsServer) -> None:
 # --- closing while disconnected ---------------------------------------------------------------
 
 
-def test_close_while_reconnecting_returns_promptly(server: NatsServer) -> None:
+def test_close_while_reconnecting_returns_promptly(server):
     """A close() during the wait between attempts returns at once and wakes waiting threads."""
     closed = threading.Event()
     nc = jetstream_sync.connect(server.url, reconnect_time_wait=60, closed_cb=closed.set)
@@ -268,7 +217,7 @@ def test_close_while_reconnecting_returns_promptly(server: NatsServer) -> None:
     wait_until(lambda: not any(t.is_alive() for t in nc._core.engine._threads))
 
 
-def test_close_during_an_attempt_makes_no_new_link() -> None:
+def test_close_during_an_attempt_makes_no_new_link():
     """A close() while an attempt hangs leaves the connection closed, also if the attempt succeeds."""
     asked, answer = threading.Event(), threading.Event()
     with Listener() as listener:
@@ -293,7 +242,7 @@ def test_close_during_an_attempt_makes_no_new_link() -> None:
 
 
 @pytest.mark.parametrize("wait", [0.01, 60])
-def test_drain_while_reconnecting_closes(server: NatsServer, wait: float) -> None:
+def test_drain_while_reconnecting_closes(server, wait):
     """A drain() while disconnected raises an error and closes at once, as nothing can be drained."""
     nc = jetstream_sync.connect(server.url, reconnect_time_wait=wait)
     sub = nc.subscribe("orders")
@@ -307,7 +256,7 @@ def test_drain_while_reconnecting_closes(server: NatsServer, wait: float) -> Non
     assert nc.is_closed
 
 
-def test_a_request_without_a_deadline_ends_with_its_link(fresh_server: NatsServer) -> None:
+def test_a_request_without_a_deadline_ends_with_its_link(fresh_server):
     """A request without a timeout fails when the link breaks: its reply may be lost."""
     with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
         _kept = nc.subscribe("silent")
@@ -352,7 +301,7 @@ def calls(nc: Connection) -> dict[str, Callable[[], object]]:
     }
 
 
-def test_a_timeout_without_a_link_says_since_when(fresh_server: NatsServer) -> None:
+def test_a_timeout_without_a_link_says_since_when(fresh_server):
     """The error has the time of the disconnect; while connected it has none."""
     said = re.compile(
         r"no connection to a server for (\d+\.\d) s, since (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC"
@@ -384,7 +333,7 @@ def test_a_timeout_without_a_link_says_since_when(fresh_server: NatsServer) -> N
         assert "connection" not in str(caught.value)
 
 
-def test_a_timeout_before_the_first_link_says_it_too(fresh_server: NatsServer) -> None:
+def test_a_timeout_before_the_first_link_says_it_too(fresh_server):
     """The same holds with ``retry_on_failed_connect`` before the first link."""
     fresh_server.stop()
     with (

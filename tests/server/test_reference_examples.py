@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from pathlib import Path
 
 import pytest
 from pages import DOCUMENTED_URL, ROOT
@@ -55,7 +54,7 @@ def has_example(method: str) -> bool:
 
 @pytest.mark.server(">=2.14")
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_the_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_run(path, tmp_path, monkeypatch):
     """The examples of one file run one after the other, as on the page."""
     monkeypatch.chdir(tmp_path)
     source = path.read_text(encoding="utf-8")
@@ -71,14 +70,14 @@ def test_the_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.Monkey
         connection.close()
 
 
-def test_each_method_with_arguments_has_an_example() -> None:
+def test_each_method_with_arguments_has_an_example():
     """A method has a short example in its docstring or in docs/examples."""
     shown = {name for path in EXAMPLES for name in _MARK.findall(path.read_text(encoding="utf-8"))}
     missing = {method for method in methods() - shown if not has_example(method)}
     assert missing == _WITHOUT_EXAMPLE
 
 
-def test_the_examples_are_short() -> None:
+def test_the_examples_are_short():
     """An example is for an existing method, has at most seven lines, and none that the page cuts."""
     for path in EXAMPLES:
         parts = _MARK.split(path.read_text(encoding="utf-8"))

@@ -47,9 +47,7 @@ def requests(server: FakeJetStream, subject: str) -> int:
 
 @pytest.mark.parametrize("failure", [None, UNAVAILABLE], ids=["silence", "503"])
 @pytest.mark.parametrize("subject", READS)
-def test_reads_are_repeated(
-    subject: str, failure: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reads_are_repeated(subject, failure, monkeypatch):
     """A read without a reply, or without a leader, succeeds when one answers in time."""
     monkeypatch.setattr("jetstream_sync.jetstream.api_requests._REPEAT_AFTER_S", 0.1)
     monkeypatch.setattr("jetstream_sync.jetstream.api_requests._UNAVAILABLE_DELAY_S", 0.1)
@@ -69,7 +67,7 @@ def test_reads_are_repeated(
         nc.close()
 
 
-def test_reads_end_at_their_deadline() -> None:
+def test_reads_end_at_their_deadline():
     """Without a leader a read raises the error of the server, or a timeout."""
     with FakeJetStream(lambda *_: UNAVAILABLE) as server, jetstream_sync.connect(server.url) as nc:
         with between(0.3, 2), pytest.raises(APIError) as caught:
@@ -83,7 +81,7 @@ def test_reads_end_at_their_deadline() -> None:
         nc.close()
 
 
-def test_a_late_reply_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_reply_counts(monkeypatch):
     """The reply to the first request is accepted after the request was repeated."""
     monkeypatch.setattr("jetstream_sync.jetstream.api_requests._REPEAT_AFTER_S", 0.1)
     with FakeJetStream(lambda *_: None) as server, jetstream_sync.connect(server.url) as nc:
@@ -98,9 +96,7 @@ def test_a_late_reply_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("failure", [None, UNAVAILABLE], ids=["silence", "503"])
-def test_changes_are_sent_once(
-    failure: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changes_are_sent_once(failure, monkeypatch):
     """A request that changes something is not repeated."""
     monkeypatch.setattr("jetstream_sync.jetstream.api_requests._REPEAT_AFTER_S", 0.1)
     monkeypatch.setattr("jetstream_sync.jetstream.api_requests._UNAVAILABLE_DELAY_S", 0.1)

@@ -7,7 +7,6 @@ import pytest
 import jetstream_sync
 from jetstream_sync import JetStream, KeyValue
 from jetstream_sync.errors import BucketNotFoundError, IteratorClosedError, TimeoutError
-from jetstream_sync.server import NatsServer
 from tests.fix_threads import SCALE, wait_until
 
 
@@ -21,7 +20,7 @@ def kv(js: JetStream) -> KeyValue:
     return kv
 
 
-def test_a_replica_is_a_mapping_of_the_current_values(kv: KeyValue) -> None:
+def test_a_replica_is_a_mapping_of_the_current_values(kv):
     """Changes and deletions arrive; a write of this program can be waited for."""
     with kv.replica() as replica:
         replica.wait_current(5 * SCALE)
@@ -41,7 +40,7 @@ def test_a_replica_is_a_mapping_of_the_current_values(kv: KeyValue) -> None:
         replica.wait_for(1000, 5)
 
 
-def test_a_replica_of_some_keys(kv: KeyValue) -> None:
+def test_a_replica_of_some_keys(kv):
     """Other keys are left out."""
     with kv.replica(["x.>", "c"]) as replica:
         replica.wait_current(5 * SCALE)
@@ -50,7 +49,7 @@ def test_a_replica_of_some_keys(kv: KeyValue) -> None:
         assert dict(replica) == {"c": b"1", "x.y": b"x.y"}
 
 
-def test_values_that_expire_leave_a_replica(js: JetStream) -> None:
+def test_values_that_expire_leave_a_replica(js):
     """Also without markers of the server."""
     kv = js.create_key_value(bucket="T", ttl=1)
     with kv.replica() as replica:
@@ -58,25 +57,24 @@ def test_values_that_expire_leave_a_replica(js: JetStream) -> None:
         wait_until(lambda: not replica, 5)
 
 
-def test_a_replica_catches_up_after_a_restart(fresh_server: NatsServer) -> None:
+def test_a_replica_catches_up_after_a_restart(alone, fresh_server):
     """What happened meanwhile arrives."""
-    with jetstream_sync.connect(fresh_server.url) as nc:
-        kv = nc.jetstream(timeout=10 * SCALE).create_key_value(bucket="B")
-        kv.put("a", b"1")
-        kv.put("b", b"1")
-        with kv.replica() as replica:
-            replica.wait_current(5 * SCALE)
-            fresh_server.kill()
-            fresh_server.start()
-            with jetstream_sync.connect(fresh_server.url) as second:
-                writer = second.jetstream(timeout=10 * SCALE).key_value("B")
-                writer.delete("a")
-                last = writer.put("b", b"2")
-            replica.wait_for(last, 20 * SCALE)
-            assert dict(replica) == {"b": b"2"}
+    kv = alone.jetstream(timeout=10 * SCALE).create_key_value(bucket="B")
+    kv.put("a", b"1")
+    kv.put("b", b"1")
+    with kv.replica() as replica:
+        replica.wait_current(5 * SCALE)
+        fresh_server.kill()
+        fresh_server.start()
+        with jetstream_sync.connect(fresh_server.url) as second:
+            writer = second.jetstream(timeout=10 * SCALE).key_value("B")
+            writer.delete("a")
+            last = writer.put("b", b"2")
+        replica.wait_for(last, 20 * SCALE)
+        assert dict(replica) == {"b": b"2"}
 
 
-def test_a_deleted_bucket_ends_a_replica(js: JetStream, kv: KeyValue) -> None:
+def test_a_deleted_bucket_ends_a_replica(js, kv):
     """The error is kept, and raised by calls that wait."""
     with kv.replica() as replica:
         replica.wait_current(5 * SCALE)

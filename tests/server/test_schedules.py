@@ -10,13 +10,11 @@ from fix_threads import wait_until
 from jetstream_sync import (
     BadRequestError,
     BadSubjectError,
-    Connection,
     InvalidOptionError,
     JetStream,
     Stream,
     StreamNotFoundError,
 )
-from jetstream_sync.server import NatsServer
 
 
 @pytest.fixture
@@ -32,7 +30,7 @@ def subjects(stream: Stream) -> dict[str, int]:
 
 
 @pytest.mark.server(">=2.12")
-def test_a_message_is_published_at_its_time(js: JetStream, jobs: Stream) -> None:
+def test_a_message_is_published_at_its_time(js, jobs):
     """The message has the payload and headers of the schedule, which is then gone."""
     at = datetime.now(timezone.utc) + timedelta(seconds=1)
     target = f"{jobs.name}.due"
@@ -48,7 +46,7 @@ def test_a_message_is_published_at_its_time(js: JetStream, jobs: Stream) -> None
 
 
 @pytest.mark.server(">=2.12")
-def test_a_schedule_survives_a_restart(alone: Connection, fresh_server: NatsServer) -> None:
+def test_a_schedule_survives_a_restart(alone, fresh_server):
     """A message whose time comes while the server is down is published once after its restart."""
     js = alone.jetstream()
     stream = js.create_stream(name="JOBS", subjects=["JOBS.>"], allow_msg_schedules=True)
@@ -67,7 +65,7 @@ def test_a_schedule_survives_a_restart(alone: Connection, fresh_server: NatsServ
 
 
 @pytest.mark.server(">=2.14")
-def test_messages_come_again_and_again(js: JetStream, jobs: Stream) -> None:
+def test_messages_come_again_and_again(js, jobs):
     """A schedule with an interval stays until its subject is purged; another one replaces it."""
     plan = f"{jobs.name}.plan"
     js.schedule(plan, b"old", target=f"{jobs.name}.due", cron="0 0 5 * * *", time_zone="Asia/Tokyo")
@@ -80,7 +78,7 @@ def test_messages_come_again_and_again(js: JetStream, jobs: Stream) -> None:
 
 
 @pytest.mark.server(">=2.14")
-def test_a_message_is_taken_from_a_source_with_a_ttl(js: JetStream, stream_name: str) -> None:
+def test_a_message_is_taken_from_a_source_with_a_ttl(js, stream_name):
     """The messages have the last payload of the source, expire, and replace each other."""
     jobs = js.create_stream(
         name=stream_name,
@@ -109,7 +107,7 @@ def test_a_message_is_taken_from_a_source_with_a_ttl(js: JetStream, stream_name:
 
 
 @pytest.mark.server(">=2.12")
-def test_schedules_are_listed_and_cancelled(js: JetStream, jobs: Stream) -> None:
+def test_schedules_are_listed_and_cancelled(js, jobs):
     """Messages are not listed; a cancelled schedule publishes nothing."""
     at = datetime.now(timezone.utc) + timedelta(hours=1)
     for name in ("b", "a"):
@@ -135,7 +133,7 @@ def test_schedules_are_listed_and_cancelled(js: JetStream, jobs: Stream) -> None
 
 
 @pytest.mark.server(">=2.14")
-def test_a_cron_of_five_fields_begins_each_minute(js: JetStream, jobs: Stream) -> None:
+def test_a_cron_of_five_fields_begins_each_minute(js, jobs):
     """It is written as in a crontab; the server wants a field for seconds."""
     plan = f"{jobs.name}.plan"
     js.schedule(plan, target=f"{jobs.name}.due", cron="15  5 * * 1-5")
@@ -145,7 +143,7 @@ def test_a_cron_of_five_fields_begins_each_minute(js: JetStream, jobs: Stream) -
 
 
 @pytest.mark.server(">=2.12")
-def test_a_stream_without_schedules_refuses_them(js: JetStream, stream: Stream) -> None:
+def test_a_stream_without_schedules_refuses_them(js, stream):
     """The stream must allow schedules, and have the target."""
     at = datetime.now(timezone.utc)
     with pytest.raises(BadRequestError, match="schedules is disabled"):
@@ -165,14 +163,14 @@ def test_a_stream_without_schedules_refuses_them(js: JetStream, stream: Stream) 
         ({"at": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5)))}, "at"),
     ],
 )
-def test_rules_are_checked(js: JetStream, rule: dict[str, object], option: str) -> None:
+def test_rules_are_checked(js, rule, option):
     """Exactly one rule, in the form that the server knows."""
     with pytest.raises(InvalidOptionError) as caught:
         js.schedule("plan", target="due", **rule)
     assert caught.value.option == option
 
 
-def test_a_target_is_one_subject(js: JetStream) -> None:
+def test_a_target_is_one_subject(js):
     """Wildcards are refused."""
     with pytest.raises(BadSubjectError):
         js.schedule("plan", target="due.*", every=5)

@@ -14,6 +14,7 @@ from jetstream_sync import (
     Connection,
     JetStream,
     Msg,
+    NoStreamResponseError,
     ObjectMeta,
     ObjectMetaOptions,
     PullError,
@@ -89,7 +90,7 @@ def shared(request: pytest.FixtureRequest) -> Iterator[tuple[JetStream, JetStrea
         yield owner.jetstream(), user.jetstream(prefix=prefix, timeout=5 * SCALE)
 
 
-def test_key_value(shared: tuple[JetStream, JetStream]) -> None:
+def test_key_value(shared):
     """Listings, histories and watches return everything, although a request has one reply."""
     own, other = shared
     kv = own.create_key_value(bucket="B", history=3, storage="memory")
@@ -113,7 +114,7 @@ def test_key_value(shared: tuple[JetStream, JetStream]) -> None:
             assert [(entry.key, b"%d" % entry.revision) for entry in seen] == changes
 
 
-def test_ordered_consumer(shared: tuple[JetStream, JetStream]) -> None:
+def test_ordered_consumer(shared):
     """An ordered consumer fetches and iterates, once it is known that a request has one reply."""
     own, other = shared
     stream = own.create_stream(name="S", subjects=["s"])
@@ -129,9 +130,7 @@ def test_ordered_consumer(shared: tuple[JetStream, JetStream]) -> None:
         assert [message.data for message in fetched] == found
 
 
-def test_watch_without_initial_entries(
-    shared: tuple[JetStream, JetStream], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watch_without_initial_entries(shared, monkeypatch):
     """A watch of an empty bucket reports all changes, also while no reply was lost before."""
     monkeypatch.setattr("jetstream_sync.jetstream.watch.HEARTBEAT_S", 0.5)
     own, other = shared
@@ -142,7 +141,7 @@ def test_watch_without_initial_entries(
         assert [watch.next(30 * SCALE).value for _ in range(3)] == [b"1", b"2", b"3"]
 
 
-def test_object_store(shared: tuple[JetStream, JetStream]) -> None:
+def test_object_store(shared, request):
     """An object of several chunks is read, and objects are listed."""
     own, other = shared
     store = own.create_object_store(bucket="B", storage="memory")
@@ -153,6 +152,10 @@ def test_object_store(shared: tuple[JetStream, JetStream]) -> None:
     assert [info.name for info in found.list()] == ["a", "b", "c"]
     with found.open("b") as file:
         assert file.read() == DATA
+    # The subjects of the data are not imported.
+    reason = "can only be read" if request.node.callspec.params["shared"] else "may not exist"
+    with within(5), pytest.raises(NoStreamResponseError, match=reason):
+        found.put(small("d"), DATA)
 
 
 def relay(nc: Connection, lost: Container[int]) -> None:
@@ -168,7 +171,7 @@ def relay(nc: Connection, lost: Container[int]) -> None:
     nc.flush()
 
 
-def test_lost_pull_requests_of_a_download() -> None:
+def test_lost_pull_requests_of_a_download():
     """A download whose pull request is lost asks again with another consumer."""
     with accounts(RELAY) as (owner, user):
         store = owner.jetstream().create_object_store(bucket="B", storage="memory")
@@ -178,7 +181,7 @@ def test_lost_pull_requests_of_a_download() -> None:
         assert found.get_bytes("a", timeout=5 * SCALE) == DATA
 
 
-def test_watch_that_receives_nothing() -> None:
+def test_watch_that_receives_nothing():
     """A watch raises an error if the server has messages for it, and none arrives."""
     with accounts(RELAY) as (owner, user):
         kv = owner.jetstream().create_key_value(bucket="B", storage="memory")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from fix_server import paused
 from fix_threads import wait_until, within
 
 import jetstream_sync
@@ -47,7 +47,7 @@ def echo(request: ServiceRequest) -> None:
     request.respond(request.data)
 
 
-def test_requests_and_statistics(nc: Connection, client: Connection) -> None:
+def test_requests_and_statistics(nc, client):
     """An endpoint gets the requests of its subject, and counts them."""
     with nc.add_service("orders", "1.0.0", "test", {"team": "a"}) as service:
         service.add_endpoint("create", echo, subject="orders.create", metadata={"auth": "no"})
@@ -78,7 +78,7 @@ def test_requests_and_statistics(nc: Connection, client: Connection) -> None:
         assert service.info() == info
 
 
-def test_replies_have_the_documented_types_and_fields(nc: Connection, client: Connection) -> None:
+def test_replies_have_the_documented_types_and_fields(nc, client):
     """The JSON of the replies is that of ADR-32."""
     with nc.add_service("wire", "1.2.3-rc.1+b7") as service:
         service.add_endpoint("e", echo)
@@ -112,9 +112,7 @@ def test_replies_have_the_documented_types_and_fields(nc: Connection, client: Co
     ]
 
 
-def test_all_instances_answer_discovery_and_share_requests(
-    fresh_server: NatsServer, client: Connection
-) -> None:
+def test_all_instances_answer_discovery_and_share_requests(fresh_server, client):
     """Each instance answers a ping; each request goes to one of them."""
     connections = [jetstream_sync.connect(fresh_server.url) for _ in range(3)]
     services = [each.add_service("shared", "1.0.0") for each in connections]
@@ -143,7 +141,7 @@ def test_all_instances_answer_discovery_and_share_requests(
     assert client.service_ping(timeout=0.5) == []
 
 
-def test_groups_prefix_subjects_and_pass_on_the_queue_group(nc: Connection) -> None:
+def test_groups_prefix_subjects_and_pass_on_the_queue_group(nc):
     """The queue group of an endpoint comes from itself, its group, the outer group or the service."""
     with nc.add_service("groups", "1.0.0", queue_group="svc") as service:
         v1 = service.add_group("v1")
@@ -179,9 +177,7 @@ def test_groups_prefix_subjects_and_pass_on_the_queue_group(nc: Connection) -> N
         (lambda nc: nc.service_info("a.b"), InvalidNameError),
     ],
 )
-def test_invalid_arguments_are_refused(
-    nc: Connection, call: Callable[[Connection], object], error: type[Exception]
-) -> None:
+def test_invalid_arguments_are_refused(nc, call, error):
     """Invalid names and options are refused, and leave no subscription."""
     before = len(nc._core.subscriptions())
     with pytest.raises(error):
@@ -189,7 +185,7 @@ def test_invalid_arguments_are_refused(
     assert len(nc._core.subscriptions()) == before
 
 
-def test_invalid_endpoints_are_refused(nc: Connection) -> None:
+def test_invalid_endpoints_are_refused(nc):
     """Invalid groups and endpoints are refused, and are not listed."""
     with nc.add_service("a", "1.0.0") as service:
         with pytest.raises(BadSubjectError):
@@ -205,9 +201,7 @@ def test_invalid_endpoints_are_refused(nc: Connection) -> None:
         service.add_endpoint("late", echo)
 
 
-def test_errors_of_handlers_are_answered_and_counted(
-    fresh_server: NatsServer, client: Connection
-) -> None:
+def test_errors_of_handlers_are_answered_and_counted(fresh_server, client):
     """A ServiceError is the reply; another exception is a reply without its text."""
     reported: list[BaseException] = []
 
@@ -248,7 +242,7 @@ def test_errors_of_handlers_are_answered_and_counted(
     assert [str(each) for each in reported] == ["password 123"]
 
 
-def test_workers_handle_requests_concurrently(nc: Connection, client: Connection) -> None:
+def test_workers_handle_requests_concurrently(nc, client):
     """With 8 workers, 8 requests are in progress at a time; with one worker the order is kept."""
     together = threading.Barrier(8)
     order: list[bytes] = []
@@ -271,7 +265,7 @@ def test_workers_handle_requests_concurrently(nc: Connection, client: Connection
     assert order == [b"%d" % number for number in range(500)]
 
 
-def test_stop_answers_queued_requests(nc: Connection, client: Connection) -> None:
+def test_stop_answers_queued_requests(nc, client):
     """Requests that have arrived before the stop are answered; later ones find no responders."""
     reasons: list[object] = []
     release = threading.Event()
@@ -303,9 +297,7 @@ def test_stop_answers_queued_requests(nc: Connection, client: Connection) -> Non
         client.request("$SRV.PING.stopping", timeout=5.0)
 
 
-def test_stop_within_a_handler_and_with_a_handler_that_does_not_end(
-    nc: Connection, client: Connection
-) -> None:
+def test_stop_within_a_handler_and_with_a_handler_that_does_not_end(nc, client):
     """A handler may stop its service; a stop gives up on a handler after its timeout."""
     service = nc.add_service("self", "1.0.0")
 
@@ -328,22 +320,18 @@ def test_stop_within_a_handler_and_with_a_handler_that_does_not_end(
     release.set()
 
 
-def test_a_stop_that_the_server_does_not_confirm(fresh_server: NatsServer, nc: Connection) -> None:
+def test_a_stop_that_the_server_does_not_confirm(fresh_server, nc):
     """The service has stopped and says so, although the subscriptions could not be drained."""
     reasons: list[object] = []
     service = nc.add_service("paused", "1.0.0", stop_cb=reasons.append)
     service.add_endpoint("paused", lambda _: None)
-    fresh_server.pause()
-    try:
-        with within(10.0), pytest.raises(DrainTimeoutError):
-            service.stop(timeout=0.3)
-    finally:
-        fresh_server.resume()
+    with paused(fresh_server), within(10.0), pytest.raises(DrainTimeoutError):
+        service.stop(timeout=0.3)
     assert service.is_stopped
     assert reasons == [None]
 
 
-def test_a_closed_or_drained_connection_stops_the_service(fresh_server: NatsServer) -> None:
+def test_a_closed_or_drained_connection_stops_the_service(fresh_server):
     """The stop callback gets the reason, and a drain answers the queued requests first."""
     reasons: list[BaseException | None] = []
     with jetstream_sync.connect(fresh_server.url) as client:
@@ -375,7 +363,7 @@ def test_a_closed_or_drained_connection_stops_the_service(fresh_server: NatsServ
     assert isinstance(reasons[1], ConnectionClosedError)
 
 
-def test_an_overloaded_endpoint_refuses_requests(nc: Connection, client: Connection) -> None:
+def test_an_overloaded_endpoint_refuses_requests(nc, client):
     """Requests above the limit are answered with 503 at once; other endpoints are not affected."""
     release = threading.Event()
 
@@ -404,7 +392,7 @@ def test_an_overloaded_endpoint_refuses_requests(nc: Connection, client: Connect
         assert service.stats().endpoints[0].num_errors == refused
 
 
-def test_stats_handler(nc: Connection, client: Connection) -> None:
+def test_stats_handler(nc, client):
     """Its result is the data of the endpoint; if it raises, there is no data."""
 
     def more(stats: Any) -> dict[str, int]:
@@ -419,7 +407,7 @@ def test_stats_handler(nc: Connection, client: Connection) -> None:
     assert [each.data for each in stats.endpoints] == [{"seen": 0}, None]
 
 
-def test_a_malformed_reply_hides_no_other_instance(fresh_server: NatsServer) -> None:
+def test_a_malformed_reply_hides_no_other_instance(fresh_server):
     """Discovery reports a malformed reply, and returns the others."""
     reported: list[BaseException] = []
     with jetstream_sync.connect(fresh_server.url, error_cb=reported.append) as nc:
@@ -429,14 +417,14 @@ def test_a_malformed_reply_hides_no_other_instance(fresh_server: NatsServer) -> 
         wait_until(lambda: len(reported) == 1)
 
 
-def test_another_prefix(nc: Connection, client: Connection) -> None:
+def test_another_prefix(nc, client):
     """A service with its own prefix is found under that only."""
     with nc.add_service("own", "1.0.0", prefix="ACME.SRV") as service:
         assert [each.id for each in client.service_ping(prefix="ACME.SRV")] == [service.id]
         assert client.service_ping(timeout=0.5) == []
 
 
-def test_a_service_survives_a_reconnect(fresh_server: NatsServer) -> None:
+def test_a_service_survives_a_reconnect(fresh_server):
     """After a restart of the server, endpoints and discovery answer as before."""
     with (
         jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.1) as nc,
@@ -451,18 +439,3 @@ def test_a_service_survives_a_reconnect(fresh_server: NatsServer) -> None:
         assert client.request("echo", b"2", timeout=5.0).data == b"2"
         assert [each.id for each in client.service_ping("again")] == [service.id]
         wait_until(lambda: service.stats().endpoints[0].num_requests == 2)
-
-
-def test_a_service_in_a_forked_child_is_unusable(nc: Connection, client: Connection) -> None:
-    """The child's calls raise, and the parent's service continues."""
-    with nc.add_service("parent", "1.0.0") as service:
-        service.add_endpoint("echo", echo)
-        child = os.fork()
-        if not child:
-            try:
-                service.stop()
-            except jetstream_sync.ForkedConnectionError:
-                os._exit(0)
-            os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert client.request("echo", b"x", timeout=5.0).data == b"x"

@@ -11,7 +11,6 @@ import pytest
 from jetstream_sync import BucketNotFoundError, Connection, JetStream, KeyValue
 from jetstream_sync.api.stream import StreamSource
 from jetstream_sync.errors import Error, InvalidOptionError
-from jetstream_sync.server import NatsServer
 from jetstream_sync.spark.connections import connection
 from jetstream_sync.spark.options import BucketReadOptions, ReadOptions, WriteOptions
 from jetstream_sync.spark.reading.bucket import read_entries
@@ -35,7 +34,7 @@ def keys(js: JetStream, kv: KeyValue, *patterns: str) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("count", [3, 1500])
-def test_current_entries_are_read(js: JetStream, kv: KeyValue, count: int) -> None:
+def test_current_entries_are_read(js, kv, count):
     """Every key has its last value, keys that were deleted are left out, and patterns select keys."""
     for number in range(count):
         js.publish_async(f"$KV.{kv.bucket}.n.{number}", b"%d" % number)
@@ -53,7 +52,7 @@ def test_current_entries_are_read(js: JetStream, kv: KeyValue, count: int) -> No
     assert revisions == sorted(revisions)
 
 
-def test_an_empty_bucket_has_no_entries(js: JetStream, kv: KeyValue) -> None:
+def test_an_empty_bucket_has_no_entries(js, kv):
     """An empty bucket, or one with only deleted keys, is read without waiting."""
     assert keys(js, kv) == {}
     kv.put("a", b"1")
@@ -61,7 +60,7 @@ def test_an_empty_bucket_has_no_entries(js: JetStream, kv: KeyValue) -> None:
     assert keys(js, kv) == {}
 
 
-def test_a_bucket_that_does_not_exist(js: JetStream) -> None:
+def test_a_bucket_that_does_not_exist(js):
     """The error names the bucket."""
     with pytest.raises(BucketNotFoundError, match="nothing"):
         read_entries(js, "nothing")
@@ -100,7 +99,7 @@ def put(nc: Connection, url: str, bucket: str, rows: Sequence[tuple[Any, Any]]) 
     assert written.rows == len(rows)
 
 
-def test_rows_are_put(nc: Connection, js: JetStream, kv: KeyValue, nats_server: NatsServer) -> None:
+def test_rows_are_put(nc, js, kv, nats_server):
     """Each row puts a key, and a later row of the same key wins."""
     rows = [("a", "1"), ("b.c", b"\xff"), ("a", ""), ("d", "\u00e4")]
     put(nc, nats_server.url, kv.bucket, rows)
@@ -118,23 +117,14 @@ def test_rows_are_put(nc: Connection, js: JetStream, kv: KeyValue, nats_server: 
         (("a", None), "value is NULL"),
     ],
 )
-def test_rows_that_are_no_entries(
-    nc: Connection,
-    js: JetStream,
-    kv: KeyValue,
-    nats_server: NatsServer,
-    row: tuple[Any, Any],
-    text: str,
-) -> None:
+def test_rows_that_are_no_entries(nc, js, kv, nats_server, row, text):
     """The error names the column, and nothing of the row is stored."""
     with pytest.raises(RowError, match=text):
         put(nc, nats_server.url, kv.bucket, [row])
     assert keys(js, kv) == {}
 
 
-def test_buckets_that_take_no_rows(
-    nc: Connection, js: JetStream, kv: KeyValue, nats_server: NatsServer
-) -> None:
+def test_buckets_that_take_no_rows(nc, js, kv, nats_server):
     """A bucket that does not exist, and a mirror, are refused by the driver."""
     with pytest.raises(SinkError, match="bucket 'nothing' does not exist"):
         put(nc, nats_server.url, "nothing", [("a", "b")])
@@ -157,7 +147,7 @@ def test_buckets_that_take_no_rows(
         [("key", "string"), ("value", "binary"), ("ttl", "int")],
     ],
 )
-def test_wrong_columns_to_write(columns: list[tuple[str, str]]) -> None:
+def test_wrong_columns_to_write(columns):
     """Rows for a bucket have a key and a value."""
     with pytest.raises(SchemaError):
         RowLayout.of_bucket(schema(*columns))
@@ -167,7 +157,7 @@ def test_wrong_columns_to_write(columns: list[tuple[str, str]]) -> None:
     ("column", "kind"),
     [("key", "binary"), ("value", "string"), ("data", "binary"), ("Key", "string")],
 )
-def test_wrong_columns_to_read(column: str, kind: str) -> None:
+def test_wrong_columns_to_read(column, kind):
     """The columns of a bucket are not those of a stream."""
     with pytest.raises(SchemaError):
         check_read_columns([(column, kind)], BUCKET_TYPES)
@@ -190,13 +180,13 @@ def test_wrong_columns_to_read(column: str, kind: str) -> None:
         (WriteOptions, {"keys": "a"}),
     ],
 )
-def test_options_that_contradict_a_bucket(parse: Any, options: dict[str, str]) -> None:
+def test_options_that_contradict_a_bucket(parse, options):
     """Options that do not apply to a bucket are refused and not ignored."""
     with pytest.raises(InvalidOptionError):
         parse.from_options({"bucket": "CONFIG", **options})
 
 
-def test_keys_need_a_bucket() -> None:
+def test_keys_need_a_bucket():
     """The option ``keys`` is not ignored for a stream, and a stream has no bucket options."""
     with pytest.raises(InvalidOptionError, match="needs bucket"):
         ReadOptions.from_options({"stream": "S", "keys": "a"})

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import traceback
-from pathlib import Path
 
 import pytest
 from fix_threads import wait_until, within
@@ -22,7 +21,7 @@ def options(server: NatsServer, **more: str) -> ReadOptions:
     return ReadOptions.from_options({"stream": "S", "servers": server.url, **more})
 
 
-def test_one_connection_for_all_tasks_of_a_process(fresh_server: NatsServer) -> None:
+def test_one_connection_for_all_tasks_of_a_process(fresh_server):
     """Equal settings give the same connection, others another; a closed one is replaced."""
     settings = options(fresh_server).connection
     nc = connection(settings)
@@ -37,7 +36,7 @@ def test_one_connection_for_all_tasks_of_a_process(fresh_server: NatsServer) -> 
     other.close()
 
 
-def test_a_connection_works_again_after_an_outage(fresh_server: NatsServer) -> None:
+def test_a_connection_works_again_after_an_outage(fresh_server):
     """After an outage of the server, the next task gets a connection that works."""
     settings = options(fresh_server).connection
     nc = connection(settings)
@@ -52,7 +51,7 @@ def test_a_connection_works_again_after_an_outage(fresh_server: NatsServer) -> N
 
 
 @pytest.mark.parametrize("how", ["url", "option", "file", "variable"])
-def test_logging_in(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logging_in(how, tmp_path, monkeypatch):
     """A login may be in a URL, an option, a file or an environment variable."""
     path = tmp_path / "password"
     path.write_text("hunter2\n")
@@ -70,7 +69,7 @@ def test_logging_in(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("how", ["url", "option"])
-def test_a_login_that_fails_shows_no_secret(how: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_login_that_fails_shows_no_secret(how, caplog):
     """The error with its causes and frames, and the log, have no password or login of the URL."""
     caplog.set_level("DEBUG")
     with NatsServer(name="closed", config=LOGIN) as server:
@@ -87,7 +86,7 @@ def test_a_login_that_fails_shows_no_secret(how: str, caplog: pytest.LogCaptureF
     assert "wrong-one" not in repr(settings)
 
 
-def test_a_forked_child_has_its_own_connection(fresh_server: NatsServer) -> None:
+def test_a_forked_child_has_its_own_connection(fresh_server):
     """After a fork the child gets another connection, and the parent's stays usable."""
     program = f"""
 import os

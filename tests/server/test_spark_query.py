@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fix_spark_streams import fill
-from fix_threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync.errors import (
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from jetstream_sync import JetStream, Stream
-    from jetstream_sync.server import NatsCluster, NatsServer
+    from jetstream_sync.server import NatsServer
 
 
 class Planner:
@@ -78,7 +77,7 @@ def work_queue(js: JetStream, name: str, **more: Any) -> Stream:
     return js.create_stream(name=name, subjects=[f"{name}.>"], **config)
 
 
-def test_batches_are_adjacent(js: JetStream, stream: Stream, planner: Planner) -> None:
+def test_batches_are_adjacent(js, stream, planner):
     """Each batch begins at the end of the previous one, and all messages are read."""
     fill(js, f"{stream.name}.a", 25)
     query = planner.query(stream.name, startingOffsets="earliest", maxOffsetsPerTrigger=10)
@@ -89,7 +88,7 @@ def test_batches_are_adjacent(js: JetStream, stream: Stream, planner: Planner) -
     assert found == [[(1, 11)], [(11, 21)], [(21, 26)]]
 
 
-def test_the_initial_offset_is_stable(js: JetStream, stream: Stream, planner: Planner) -> None:
+def test_the_initial_offset_is_stable(js, stream, planner):
     """Spark asks a new query twice, and messages that arrive in between belong to the query."""
     query = planner.query(stream.name)
     first = query.initial()
@@ -98,7 +97,7 @@ def test_the_initial_offset_is_stable(js: JetStream, stream: Stream, planner: Pl
     assert planned(query, first, step(query, first)) == [(1, 6)]
 
 
-def test_an_idle_offset_keeps_its_text(js: JetStream, stream: Stream, planner: Planner) -> None:
+def test_an_idle_offset_keeps_its_text(js, stream, planner):
     """Without new messages the offset is returned unchanged, for any key order."""
     fill(js, f"{stream.name}.a", 5)
     query = planner.query(stream.name, startingOffsets="earliest")
@@ -110,9 +109,7 @@ def test_an_idle_offset_keeps_its_text(js: JetStream, stream: Stream, planner: P
     assert list(query.latest(json.loads(text), unlimited=True)) == ["v", "streams"]
 
 
-def test_a_batch_is_planned_from_its_end_alone(
-    js: JetStream, stream: Stream, planner: Planner
-) -> None:
+def test_a_batch_is_planned_from_its_end_alone(js, stream, planner):
     """Another process with other options and another start plans the same partitions."""
     fill(js, f"{stream.name}.a", 100)
     query = planner.query(stream.name, startingOffsets="earliest", maxRecordsPerPartition=30)
@@ -143,7 +140,7 @@ def read(
     return [(each.stream, each.start_seq, each.end_seq) for each in query.partitions(start, end)]
 
 
-def test_an_idle_stream_is_not_read_again(js: JetStream, two: list[str], planner: Planner) -> None:
+def test_an_idle_stream_is_not_read_again(js, two, planner):
     """A batch of one stream has an empty range for the others."""
     query = planner.query(",".join(two), startingOffsets="earliest")
     first = step(query, query.initial())
@@ -151,9 +148,7 @@ def test_an_idle_stream_is_not_read_again(js: JetStream, two: list[str], planner
     assert read(query, first, step(query, first)) == [(two[0], 6, 11)]
 
 
-def test_streams_that_are_no_longer_selected_are_dropped(
-    js: JetStream, two: list[str], planner: Planner
-) -> None:
+def test_streams_that_are_no_longer_selected_are_dropped(js, two, planner):
     """With fewer streams in the options, a query continues with the remaining ones."""
     query = planner.query(",".join(two), startingOffsets="earliest")
     first = step(query, query.initial())
@@ -163,7 +158,7 @@ def test_streams_that_are_no_longer_selected_are_dropped(
     assert read(fewer, first, step(fewer, first)) == [(two[0], 6, 11)]
 
 
-def test_a_trigger_asks_each_stream_once(js: JetStream, stream: Stream, planner: Planner) -> None:
+def test_a_trigger_asks_each_stream_once(js, stream, planner):
     """A trigger needs one request for a stream that is read without filters."""
     fill(js, f"{stream.name}.a", 5)
     query = planner.query(stream.name, startingOffsets="earliest")
@@ -182,7 +177,7 @@ def test_a_trigger_asks_each_stream_once(js: JetStream, stream: Stream, planner:
     assert subjects == [f"$JS.API.STREAM.INFO.{stream.name}"]
 
 
-def test_a_missing_stream_fails_at_the_start(planner: Planner) -> None:
+def test_a_missing_stream_fails_at_the_start(planner):
     """A stream that does not exist fails the query at its start."""
     with pytest.raises(StreamNotFoundError):
         planner.query("NONE").initial()
@@ -190,9 +185,7 @@ def test_a_missing_stream_fails_at_the_start(planner: Planner) -> None:
         plan_read(planner.options("NONE"))
 
 
-def test_strict_reports_removals_by_a_limit_per_subject(
-    js: JetStream, stream_name: str, planner: Planner
-) -> None:
+def test_strict_reports_removals_by_a_limit_per_subject(js, stream_name, planner):
     """A limit per subject moves the start of the stream, which is an error only with ``strict``."""
     js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], max_msgs_per_subject=1)
     fill(js, f"{stream_name}.a", 3)
@@ -205,7 +198,7 @@ def test_strict_reports_removals_by_a_limit_per_subject(
         step(strict, offset)
 
 
-def test_planning_timeout_ends_the_query(fresh_server: NatsServer) -> None:
+def test_planning_timeout_ends_the_query(fresh_server):
     """After ``planningTimeout`` the error is raised."""
     planner = Planner(fresh_server)
     with jetstream_sync.connect(fresh_server.url) as nc:
@@ -218,34 +211,10 @@ def test_planning_timeout_ends_the_query(fresh_server: NatsServer) -> None:
     planner.close()
 
 
-@pytest.mark.full
-@pytest.mark.server(">=2.11")
-def test_a_leader_failure_is_waited_out(cluster: NatsCluster) -> None:
-    """In a cluster, planning and commits continue with the next leader, and lose nothing."""
-    with jetstream_sync.connect(cluster.urls, reconnect_time_wait=0.05) as nc:
-        js = nc.jetstream(timeout=10 * SCALE)
-        stream = work_queue(js, "Q", num_replicas=3)
-        fill(js, "Q.a", 100)
-        urls = ",".join(cluster.urls)
-        given = {"servers": urls, "stream": "Q", "maxOffsetsPerTrigger": "40", "timeout": "2s"}
-        options = ReadOptions.from_options(given)
-        query = QueryPlanner(options)
-        first = step(query, query.initial())
-        before = stream.info().cluster
-        assert before is not None
-        next(each for each in cluster.servers if each.name == before.leader).kill()
-        second = step(query, first)
-        assert planned(query, first, second) == [(41, 81)]
-        wait_until(lambda: stream.info().state.first_seq == 41, 20)
-        query.close()
-
-
 # --- retention ----------------------------------------------------------------------------------
 
 
-def test_a_trigger_releases_committed_messages(
-    js: JetStream, stream_name: str, planner: Planner
-) -> None:
+def test_a_trigger_releases_committed_messages(js, stream_name, planner):
     """The start of a batch counts as a commit, since Spark may never call commit."""
     stream = work_queue(js, stream_name)
     fill(js, f"{stream_name}.a", 10)
@@ -258,9 +227,7 @@ def test_a_trigger_releases_committed_messages(
     assert stream.info().state.first_seq == 9
 
 
-def test_commits_can_be_repeated_and_never_go_back(
-    js: JetStream, stream_name: str, planner: Planner
-) -> None:
+def test_commits_can_be_repeated_and_never_go_back(js, stream_name, planner):
     """An old offset in a new process removes no unread message."""
     stream = work_queue(js, stream_name)
     fill(js, f"{stream_name}.a", 10)
@@ -274,9 +241,7 @@ def test_commits_can_be_repeated_and_never_go_back(
     assert stream.info().state.last_seq == 10
 
 
-def test_a_commit_does_not_touch_a_re_created_stream(
-    js: JetStream, stream_name: str, planner: Planner
-) -> None:
+def test_a_commit_does_not_touch_a_re_created_stream(js, stream_name, planner):
     """Neither messages nor sequences of the new stream are affected."""
     work_queue(js, stream_name)
     fill(js, f"{stream_name}.a", 10)
@@ -291,9 +256,7 @@ def test_a_commit_does_not_touch_a_re_created_stream(
 
 
 @pytest.mark.server(">=2.11")
-def test_two_queries_share_a_queue_by_subject(
-    js: JetStream, stream_name: str, planner: Planner
-) -> None:
+def test_two_queries_share_a_queue_by_subject(js, stream_name, planner):
     """Each query removes its own messages, and is not affected by those that the other one removed."""
     stream = work_queue(js, stream_name)
     fill(js, lambda number: f"{stream_name}.{'ab'[number % 2]}", 20)
@@ -308,7 +271,7 @@ def test_two_queries_share_a_queue_by_subject(
     assert planned(one, ends[0], step(one, ends[0])) == [(21, 22)]
 
 
-def test_a_guard_is_taken_over(js: JetStream, stream_name: str, planner: Planner) -> None:
+def test_a_guard_is_taken_over(js, stream_name, planner):
     """The next process of a query uses the existing consumer."""
     stream = work_queue(js, stream_name)
     planner.query(stream_name, consumer="guard").initial()
@@ -320,7 +283,7 @@ def test_a_guard_is_taken_over(js: JetStream, stream_name: str, planner: Planner
         planner.query(stream_name, subjects=f"{stream_name}.a").initial()
 
 
-def test_a_progress_durable_must_match_the_query(stream: Stream, planner: Planner) -> None:
+def test_a_progress_durable_must_match_the_query(stream, planner):
     """The durable must be resettable with the same filters; it is created if it does not exist."""
     planner.query(stream.name, consumer="lag", subjects=f"{stream.name}.a").initial()
     assert stream.get_consumer("lag").cached_info.config.filter_subject == f"{stream.name}.a"
@@ -332,9 +295,7 @@ def test_a_progress_durable_must_match_the_query(stream: Stream, planner: Planne
 
 
 @pytest.mark.server("<2.14")
-def test_old_servers_move_the_durable_with_acknowledgements(
-    js: JetStream, stream_name: str, planner: Planner
-) -> None:
+def test_old_servers_move_the_durable_with_acknowledgements(js, stream_name, planner):
     """Messages that another attempt fetched without acknowledging them are waited for."""
     stream = js.create_stream(
         name=stream_name, subjects=[f"{stream_name}.>"], retention="interest", allow_direct=True
@@ -353,7 +314,7 @@ def test_old_servers_move_the_durable_with_acknowledgements(
 
 
 @pytest.mark.server("<2.14")
-def test_old_servers_need_ack_policy_all(js: JetStream, stream_name: str, planner: Planner) -> None:
+def test_old_servers_need_ack_policy_all(js, stream_name, planner):
     """One acknowledgement must cover all messages before it."""
     stream = js.create_stream(
         name=stream_name, subjects=[f"{stream_name}.>"], retention="interest", allow_direct=True

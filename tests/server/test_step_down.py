@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+from fix_server import running_cluster
 from fix_threads import wait_until
 
 import jetstream_sync
@@ -15,6 +18,13 @@ from jetstream_sync import (
     StreamInfo,
 )
 from jetstream_sync.server import NatsCluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[NatsCluster]:
+    """Three servers of these tests, with JetStream clustered."""
+    with running_cluster() as servers:
+        yield servers
 
 
 def leader(stream: Stream) -> str | None:
@@ -30,7 +40,7 @@ def replicas(info: StreamInfo) -> set[str]:
     return {cluster.leader, *(peer.name for peer in cluster.replicas if peer.current)}
 
 
-def test_leaders_step_down(cluster: NatsCluster) -> None:
+def test_leaders_step_down(cluster):
     """Another replica becomes the leader, the preferred one if it is named."""
     with jetstream_sync.connect(cluster.urls) as nc:
         js = nc.jetstream(timeout=20.0)
@@ -64,9 +74,10 @@ def test_leaders_step_down(cluster: NatsCluster) -> None:
             stream.step_down_consumer("absent")
         with pytest.raises(InvalidNameError):
             stream.step_down_consumer("a.b")
+        js.delete_stream("S")
 
 
-def test_a_replica_moves_to_another_server(cluster: NatsCluster) -> None:
+def test_a_replica_moves_to_another_server(cluster):
     """After the removal of a peer, the third server has the replica."""
     with jetstream_sync.connect(cluster.urls) as nc:
         js = nc.jetstream(timeout=20.0)
@@ -81,7 +92,7 @@ def test_a_replica_moves_to_another_server(cluster: NatsCluster) -> None:
             stream.remove_peer("absent")
 
 
-def test_without_a_cluster_the_server_refuses(stream: Stream) -> None:
+def test_without_a_cluster_the_server_refuses(stream):
     """A single server has no leaders."""
     with pytest.raises(APIError):
         stream.step_down()

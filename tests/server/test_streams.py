@@ -9,10 +9,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from fix_threads import wait_until, within
+from fix_threads import within
 from rawnats import RawClient
 
-import jetstream_sync
 from jetstream_sync import (
     APIError,
     BadRequestError,
@@ -31,14 +30,6 @@ from jetstream_sync import (
     StreamNotFoundError,
     StreamSubjectOverlapError,
 )
-from jetstream_sync.server import NatsServer
-
-
-@pytest.fixture
-def stream(request: pytest.FixtureRequest, js: JetStream, stream_name: str) -> Stream:
-    """An empty stream, in memory unless the test has another storage as its parameter."""
-    storage = getattr(request, "param", "memory")
-    return js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage=storage)
 
 
 def fill(js: JetStream, stream: Stream, *subjects: str) -> None:
@@ -55,9 +46,7 @@ def left(stream: Stream) -> dict[str, int]:
 # --- create, get, update ------------------------------------------------------------------------
 
 
-def test_a_stream_is_created_with_its_config(
-    js: JetStream, stream_name: str, nats_server: NatsServer
-) -> None:
+def test_a_stream_is_created_with_its_config(js, stream_name, nats_server):
     """The server has the given config, and the result has the server's defaults."""
     stream = js.create_stream(
         StreamConfig(
@@ -85,7 +74,7 @@ def test_a_stream_is_created_with_its_config(
     assert (got.max_bytes, got.num_replicas) == (-1, 1)
 
 
-def test_an_info_is_the_same_however_it_was_had(js: JetStream, stream_name: str) -> None:
+def test_an_info_is_the_same_however_it_was_had(js, stream_name):
     """Creating, getting and listing return one config, without fields of the request."""
     made = js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
     found = js.get_stream(stream_name)
@@ -96,7 +85,7 @@ def test_an_info_is_the_same_however_it_was_had(js: JetStream, stream_name: str)
         assert replace(info.config, metadata=None) == replace(infos[0].config, metadata=None)
 
 
-def test_creating_an_equal_consumer_twice_is_allowed(js: JetStream, stream_name: str) -> None:
+def test_creating_an_equal_consumer_twice_is_allowed(js, stream_name):
     """Creating an equal stream again returns the existing one."""
     first = js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
     js.publish(stream_name, b"x")
@@ -105,7 +94,7 @@ def test_creating_an_equal_consumer_twice_is_allowed(js: JetStream, stream_name:
     assert second.info().state.messages == 1
 
 
-def test_an_update_changes_only_the_given_field(js: JetStream, stream_name: str) -> None:
+def test_an_update_changes_only_the_given_field(js, stream_name):
     """A config that was read, changed and sent back changes only the changed field."""
     stream = js.create_stream(
         name=stream_name, subjects=[stream_name], storage="memory", description="one"
@@ -119,7 +108,7 @@ def test_an_update_changes_only_the_given_field(js: JetStream, stream_name: str)
 
 
 @pytest.mark.server(">=2.11")
-def test_a_pedantic_server_corrects_nothing(js: JetStream, stream_name: str) -> None:
+def test_a_pedantic_server_corrects_nothing(js, stream_name):
     """With `pedantic` create and update refuse what the server would silently correct."""
     # The server's default window of 2 minutes is longer than the age.
     for create in (js.create_stream, js.create_or_update_stream):
@@ -132,7 +121,7 @@ def test_a_pedantic_server_corrects_nothing(js: JetStream, stream_name: str) -> 
     assert js.update_stream(config).cached_info.config.max_age == timedelta(seconds=20)
 
 
-def test_create_or_update_does_either(js: JetStream, stream_name: str) -> None:
+def test_create_or_update_does_either(js, stream_name):
     """A stream that does not exist is created, an existing one is updated."""
     fields: dict[str, Any] = {"name": stream_name, "subjects": [stream_name], "storage": "memory"}
     made = js.create_or_update_stream(**fields)
@@ -143,7 +132,7 @@ def test_create_or_update_does_either(js: JetStream, stream_name: str) -> None:
     assert changed.info().state.messages == 1
 
 
-def test_calls_on_a_deleted_stream_raise(js: JetStream, stream_name: str) -> None:
+def test_calls_on_a_deleted_stream_raise(js, stream_name):
     """After a stream was deleted, every call on it raises at once."""
     stream = js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
     js.delete_stream(stream_name)
@@ -177,9 +166,7 @@ def test_calls_on_a_deleted_stream_raise(js: JetStream, stream_name: str) -> Non
         ({"name": "{}_2"}, StreamSubjectOverlapError),
     ],
 )
-def test_a_refused_stream(
-    js: JetStream, stream_name: str, change: dict[str, Any], error: type[APIError]
-) -> None:
+def test_a_refused_stream(js, stream_name, change, error):
     """The server's refusals have their own classes, and the connection stays usable."""
     fields: dict[str, Any] = {"name": stream_name, "subjects": [stream_name], "storage": "memory"}
     js.create_stream(**fields)
@@ -193,7 +180,7 @@ def test_a_refused_stream(
     assert js.stream_names() == [stream_name]
 
 
-def test_a_refused_update(js: JetStream, stream_name: str) -> None:
+def test_a_refused_update(js, stream_name):
     """A change of a fixed property is refused, and the stream is unchanged."""
     js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
     with within(1), pytest.raises(ServerError):
@@ -220,16 +207,11 @@ def unanswered(nc: Connection) -> JetStream:
         (StreamConfig(name="S"), {"max_msgs": 1}, "max_msgs"),
         ({"name": "S"}, {}, "config"),
         (None, {}, "name"),
-        (None, {"max_msgs": 1}, "name"),
         (None, {"name": "S", "max_mesgs": 1}, "max_mesgs"),
         (None, {"name": "S", "max_msgs": "1"}, "max_msgs"),
-        (None, {"name": "S", "storage": "disk"}, "storage"),
-        (None, {"name": "S", "num_replicas": 6}, "num_replicas"),
     ],
 )
-def test_a_bad_config_is_refused_here(
-    unanswered: JetStream, config: Any, fields: dict[str, Any], option: str
-) -> None:
+def test_a_bad_config_is_refused_here(unanswered, config, fields, option):
     """A config together with fields, none of them, or an invalid field is refused."""
     for call in (
         unanswered.create_stream,
@@ -244,7 +226,7 @@ def test_a_bad_config_is_refused_here(
 # --- listing ------------------------------------------------------------------------------------
 
 
-def test_names_and_lists_follow_a_subject(js: JetStream, stream_name: str) -> None:
+def test_names_and_lists_follow_a_subject(js, stream_name):
     """With a subject only the streams that have it are listed."""
     for suffix in ("a", "b", "c"):
         subjects = [f"{stream_name}.{suffix}.>"]
@@ -258,7 +240,7 @@ def test_names_and_lists_follow_a_subject(js: JetStream, stream_name: str) -> No
         assert js.find_stream_name_by_subject(subject) == names[0]
 
 
-def test_no_stream_for_a_subject(js: JetStream) -> None:
+def test_no_stream_for_a_subject(js):
     """The list is empty, and looking up the name by subject is an error."""
     assert js.stream_names("nothing.here") == []
     assert js.list_streams("nothing.here") == []
@@ -268,21 +250,20 @@ def test_no_stream_for_a_subject(js: JetStream) -> None:
     assert "nothing.here" in str(caught.value)
 
 
-def test_lists_are_put_together_of_pages(fresh_server: NatsServer) -> None:
+def test_lists_are_put_together_of_pages(alone, fresh_server):
     """Names come in pages of 1024, infos in pages of 256; each stream is listed once, sorted."""
     names = [f"S{number:04}" for number in range(1030)]
     with RawClient(fresh_server.port) as raw:
         for name in names:
             raw.api(f"STREAM.CREATE.{name}", name=name, subjects=[f"s.{name}"], storage="memory")
-    with jetstream_sync.connect(fresh_server.url) as nc:
-        js = nc.jetstream()
-        assert js.stream_names() == names
-        assert [info.config.name for info in js.list_streams()] == names
-        assert js.stream_names("s.*") == names
-        assert [info.config.name for info in js.list_streams("s.S0001")] == ["S0001"]
+    js = alone.jetstream()
+    assert js.stream_names() == names
+    assert [info.config.name for info in js.list_streams()] == names
+    assert js.stream_names("s.*") == names
+    assert [info.config.name for info in js.list_streams("s.S0001")] == ["S0001"]
 
 
-def test_what_cannot_be_listed_does_not_come_twice(nc: Connection) -> None:
+def test_what_cannot_be_listed_does_not_come_twice(nc):
     """Streams without an info are listed by name; the next page starts behind them, too."""
     asked = []
     pages = {
@@ -311,7 +292,7 @@ def item(name: str) -> dict[str, Any]:
 # --- info ---------------------------------------------------------------------------------------
 
 
-def test_info_counts_the_messages_of_subjects(js: JetStream, stream: Stream) -> None:
+def test_info_counts_the_messages_of_subjects(js, stream):
     """Subjects are counted only with a filter; without a match the map is empty."""
     fill(js, stream, "a.1", "a.1", "a.2", "b.1")
     assert stream.info().state.subjects is None
@@ -324,7 +305,7 @@ def test_info_counts_the_messages_of_subjects(js: JetStream, stream: Stream) -> 
     assert stream.cached_info.state.messages == 4
 
 
-def test_info_lists_what_was_deleted(js: JetStream, stream: Stream) -> None:
+def test_info_lists_what_was_deleted(js, stream):
     """The sequences of deleted messages are returned on request."""
     fill(js, stream, "a", "a", "a", "a")
     stream.delete_msg(2)
@@ -337,47 +318,6 @@ def test_info_lists_what_was_deleted(js: JetStream, stream: Stream) -> None:
     both = stream.info(subjects_filter=">", deleted_details=True).state
     assert both.deleted == [2, 3]
     assert both.subjects == {f"{stream.name}.a": 2}
-
-
-def test_info_puts_many_subjects_together(nc: Connection, js: JetStream, stream_name: str) -> None:
-    """The server sends 100,000 subjects per page; each is returned once."""
-    stream = js.create_stream(name=stream_name, subjects=[f"{stream_name}.*"], storage="memory")
-    count = 100_010
-    for number in range(count):
-        nc.publish(f"{stream_name}.{number}")
-    nc.flush()
-    wait_until(lambda: stream.info().state.messages == count, limit=30)
-    subjects = stream.info(subjects_filter=">").state.subjects
-    assert subjects is not None
-    assert set(subjects) == {f"{stream_name}.{number}" for number in range(count)}
-    assert set(subjects.values()) == {1}
-
-
-# --- newer servers --------------------------------------------------------------------------------
-
-
-def test_what_is_not_known_is_sent_back_on_update(nc: Connection) -> None:
-    """Unknown fields survive reading, changing and writing a config, at any depth."""
-    config = {
-        "name": "S",
-        "subjects": ["s"],
-        "max_msgs": -1,
-        "future": {"a": [1, None, 1.5]},
-        "discard": "both",
-        "consumer_limits": {"max_ack_pending": 5, "future_limit": 7},
-        "sources": [{"name": "T", "future_source": True}],
-    }
-    sent = []
-
-    def respond(message: Msg) -> None:
-        if message.subject.startswith("new.API.STREAM.UPDATE"):
-            sent.append(json.loads(message.data))
-        message.respond(json.dumps({**item("S"), "config": config}).encode())
-
-    nc.subscribe("new.API.STREAM.>", cb=respond)
-    js = nc.jetstream(prefix="new.API")
-    js.update_stream(replace(js.get_stream("S").cached_info.config, max_msgs=5))
-    assert sent == [{**config, "max_msgs": 5}]
 
 
 # --- purging ------------------------------------------------------------------------------------
@@ -393,19 +333,13 @@ SUBJECTS = ("a.1", "b.1", "a.2", "a.1", "b.1")
         ({"subject": "a.*"}, 3, {"b.1": 2}),
         ({"subject": "none"}, 0, {"a.1": 2, "b.1": 2, "a.2": 1}),
         ({"seq": 3}, 2, {"a.2": 1, "a.1": 1, "b.1": 1}),
-        ({"seq": 6}, 5, {}),
-        ({"seq": 1}, 0, {"a.1": 2, "b.1": 2, "a.2": 1}),
-        ({"subject": "b.1", "seq": 1}, 0, {"a.1": 2, "b.1": 2, "a.2": 1}),
         ({"subject": "b.1", "seq": 5}, 1, {"a.1": 2, "b.1": 1, "a.2": 1}),
         ({"keep": 2}, 3, {"a.1": 1, "b.1": 1}),
         ({"keep": 0}, 5, {}),
-        ({"keep": 100}, 0, {"a.1": 2, "b.1": 2, "a.2": 1}),
         ({"subject": "a.*", "keep": 1}, 2, {"a.1": 1, "b.1": 2}),
     ],
 )
-def test_purge(
-    js: JetStream, stream: Stream, arguments: dict[str, Any], purged: int, expected: dict[str, int]
-) -> None:
+def test_purge(js, stream, arguments, purged, expected):
     """A purge deletes and counts exactly the selected messages."""
     fill(js, stream, *SUBJECTS)
     if "subject" in arguments:
@@ -415,9 +349,7 @@ def test_purge(
     assert stream.info().state.last_seq == len(SUBJECTS)
 
 
-def test_a_purge_up_to_a_later_sequence_moves_the_stream_there(
-    js: JetStream, stream: Stream
-) -> None:
+def test_a_purge_up_to_a_later_sequence_moves_the_stream_there(js, stream):
     """The next message gets the sequence up to which the stream was purged."""
     fill(js, stream, *SUBJECTS)
     assert stream.purge(seq=100) == len(SUBJECTS)
@@ -425,9 +357,7 @@ def test_a_purge_up_to_a_later_sequence_moves_the_stream_there(
 
 
 @pytest.mark.parametrize("answer", [b"", b"[]", b'{"success": true}', b'{"purged": "all"}'])
-def test_a_reply_to_a_purge_without_a_count_is_an_error(
-    nc: Connection, stream: Stream, answer: bytes
-) -> None:
+def test_a_reply_to_a_purge_without_a_count_is_an_error(nc, stream, answer):
     """A reply that is not JSON of the API, or does not say how much was purged, is an error."""
     nc.subscribe("odd.API.STREAM.PURGE.>", cb=lambda message: message.respond(answer))
     with pytest.raises(InvalidResponseError):
@@ -438,17 +368,11 @@ def test_a_reply_to_a_purge_without_a_count_is_an_error(
     ("arguments", "option"),
     [
         ({"seq": 1, "keep": 1}, "keep"),
-        ({"seq": 5, "keep": 0}, "keep"),
         ({"seq": 0}, "seq"),
-        ({"seq": -1}, "seq"),
-        ({"seq": 1.5}, "seq"),
         ({"keep": -1}, "keep"),
-        ({"keep": True}, "keep"),
     ],
 )
-def test_a_bad_purge_deletes_nothing(
-    js: JetStream, stream: Stream, arguments: dict[str, Any], option: str
-) -> None:
+def test_a_bad_purge_deletes_nothing(js, stream, arguments, option):
     """An invalid bound is refused: the server would read 0 as none, and delete all."""
     fill(js, stream, *SUBJECTS)
     with pytest.raises(InvalidOptionError) as caught:
@@ -461,7 +385,7 @@ def test_a_bad_purge_deletes_nothing(
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_a_message_is_deleted(js: JetStream, nc: Connection, stream: Stream, secure: bool) -> None:
+def test_a_message_is_deleted(js, nc, stream, secure):
     """It is deleted, the others stay; its bytes are erased on request only."""
     fill(js, stream, "a", "b", "c")
     spy = nc.subscribe("$JS.API.STREAM.MSG.DELETE.*")
@@ -473,20 +397,17 @@ def test_a_message_is_deleted(js: JetStream, nc: Connection, stream: Stream, sec
     assert request.get("no_erase", False) is (not secure)
 
 
-@pytest.mark.parametrize("stream", ["memory", "file"], indirect=True)
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize("seq", [2, 4])
-def test_a_message_that_is_not_there_cannot_be_deleted(
-    js: JetStream, stream: Stream, seq: int, secure: bool
-) -> None:
-    """A deleted message and one that never existed give the same error, in each storage."""
+def test_a_message_that_is_not_there_cannot_be_deleted(js, stream, seq, secure):
+    """A deleted message and one that never existed give the same error."""
     fill(js, stream, "a", "b", "c")
     stream.delete_msg(2)
     with within(1), pytest.raises(MessageNotFoundError):
         stream.delete_msg(seq, secure=secure)
 
 
-def test_a_stream_that_denies_it_keeps_its_messages(js: JetStream, stream_name: str) -> None:
+def test_a_stream_that_denies_it_keeps_its_messages(js, stream_name):
     """A forbidden deletion has another error than a missing message."""
     stream = js.create_stream(
         name=stream_name, subjects=[f"{stream_name}.>"], storage="memory", deny_delete=True
@@ -498,8 +419,8 @@ def test_a_stream_that_denies_it_keeps_its_messages(js: JetStream, stream_name: 
     assert stream.get_msg(1).seq == 1
 
 
-@pytest.mark.parametrize("seq", [0, -1, 2**64, True, "1", None])
-def test_a_sequence_is_a_number_from_1_on(stream: Stream, seq: Any) -> None:
+@pytest.mark.parametrize("seq", [0, 2**64, True, None])
+def test_a_sequence_is_a_number_from_1_on(stream, seq):
     """An invalid sequence is refused by the client."""
     with pytest.raises(InvalidOptionError) as caught:
         stream.delete_msg(seq)

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 from fix_proxy import Listener, ScriptedPeer
-from fix_threads import SCALE, wait_until, within
-from fix_tls import Certificates
+from fix_threads import SCALE, wait_until
+from fix_tls import Certificates, connect, echoes, refused
 
 import jetstream_sync
 from jetstream_sync import (
     CertificateError,
-    Connection,
     InvalidOptionError,
     ProtocolError,
     SecureConnectionError,
@@ -27,30 +26,6 @@ from jetstream_sync.net.clock import Deadline
 from jetstream_sync.options import ConnectionOptions, TLSOptions
 from jetstream_sync.server import NatsServer
 from jetstream_sync.server.runtime import reserve_port
-
-BIG = bytes(range(256)) * 3000
-#: Far below the connect timeout: no test may wait for bytes that do not arrive.
-QUICKLY = 2.0
-
-
-@contextmanager
-def refused(kind: type[Exception], text: str) -> Iterator[None]:
-    """Assert that connecting fails quickly, with exactly this kind of error."""
-    with within(QUICKLY), pytest.raises(kind, match=text) as caught:
-        yield
-    assert type(caught.value) is kind
-
-
-def connect(url: str, **options: Any) -> Connection:
-    return jetstream_sync.connect(url, connect_timeout=5 * SCALE, **options)
-
-
-def echoes(nc: Connection) -> bool:
-    """Return whether small and large messages make a round trip."""
-    sub = nc.subscribe("tls.echo")
-    for data in (b"small", BIG, b""):
-        nc.publish("tls.echo", data)
-    return [sub.next_msg(timeout=5 * SCALE).data for _ in range(3)] == [b"small", BIG, b""]
 
 
 def url_of(server: NatsServer, scheme: str = "nats", host: str = "127.0.0.1") -> str:
@@ -76,16 +51,14 @@ def verifying(certificates: Certificates) -> Iterator[NatsServer]:
 
 @pytest.mark.parametrize("scheme", ["nats", "tls"])
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_a_server_that_requires_tls(
-    server: NatsServer, certificates: Certificates, scheme: str, host: str
-) -> None:
+def test_a_server_that_requires_tls(server, certificates, scheme, host):
     """It is reached by name and by address, with or without tls:// in its URL."""
     with connect(url_of(server, scheme, host), tls=certificates.trusted()) as nc:
         assert echoes(nc)
         assert nc.server_info.tls_required
 
 
-def test_a_given_context_is_used_unchanged(server: NatsServer) -> None:
+def test_a_given_context_is_used_unchanged(server):
     """A given SSLContext is used unchanged; this one trusts any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -95,12 +68,7 @@ def test_a_given_context_is_used_unchanged(server: NatsServer) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"tls": True}, {"tls": TLSOptions()}])
-def test_by_default_the_system_is_trusted(
-    server: NatsServer,
-    certificates: Certificates,
-    options: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_by_default_the_system_is_trusted(server, certificates, options, monkeypatch):
     """Without a given CA the system's are used, also if only the server requires TLS."""
     with refused(CertificateError, "authority that is not trusted here"):
         connect(server.url, **options)
@@ -109,7 +77,7 @@ def test_by_default_the_system_is_trusted(
         assert echoes(nc)
 
 
-def test_tls_can_be_forbidden(server: NatsServer) -> None:
+def test_tls_can_be_forbidden(server):
     """With tls=False a server that requires TLS is refused, and so is a tls:// URL."""
     with refused(SecureConnectionError, "the server requires TLS"):
         connect(server.url, tls=False)
@@ -118,7 +86,7 @@ def test_tls_can_be_forbidden(server: NatsServer) -> None:
 
 
 @pytest.mark.parametrize("how", ["scheme", "option"])
-def test_a_server_without_tls_is_refused(nats_server: NatsServer, how: str) -> None:
+def test_a_server_without_tls_is_refused(nats_server, how):
     """If TLS is required by the client, no byte is sent in the clear."""
     with refused(SecureConnectionError, "the server does not offer it"):
         if how == "scheme":
@@ -127,7 +95,7 @@ def test_a_server_without_tls_is_refused(nats_server: NatsServer, how: str) -> N
             connect(nats_server.url, tls=True)
 
 
-def test_a_server_that_offers_tls(certificates: Certificates) -> None:
+def test_a_server_that_offers_tls(certificates):
     """TLS is used only on request; CONNECT says whether it is."""
     with NatsServer(config=certificates.server() + "\nallow_non_tls: true") as server:
         for options, encrypted in (({}, False), ({"tls": certificates.trusted()}, True)):
@@ -142,7 +110,7 @@ def test_a_server_that_offers_tls(certificates: Certificates) -> None:
 # --- the server's certificate -----------------------------------------------------------------
 
 
-def test_the_name_to_check_can_be_given(certificates: Certificates) -> None:
+def test_the_name_to_check_can_be_given(certificates):
     """A server that is reached by its address can be checked against a name."""
     with NatsServer(config=certificates.server("elsewhere"), jetstream=False) as server:
         trusted = certificates.trusted()
@@ -154,9 +122,7 @@ def test_the_name_to_check_can_be_given(certificates: Certificates) -> None:
             connect(server.url, tls=trusted, tls_hostname=".bad")
 
 
-def test_a_discovered_server_is_verified_with_the_name_of_its_announcer(
-    certificates: Certificates,
-) -> None:
+def test_a_discovered_server_is_verified_with_the_name_of_its_announcer(certificates):
     """A server known by its address alone is checked against the name of its announcer."""
     with NatsServer(config=certificates.server("elsewhere"), jetstream=False) as server:
         address = ServerAddress("127.0.0.1", server.port, tls_name="elsewhere.example")
@@ -200,9 +166,7 @@ def tls_and_plain(certificates: Certificates) -> Iterator[tuple[NatsServer, Nats
 
 @pytest.mark.parametrize("how", ["discovered", "listed"])
 @pytest.mark.parametrize("downgrade", [False, True])
-def test_a_connection_that_used_tls_keeps_it(
-    certificates: Certificates, monkeypatch: pytest.MonkeyPatch, how: str, *, downgrade: bool
-) -> None:
+def test_a_connection_that_used_tls_keeps_it(certificates, monkeypatch, how, downgrade):
     """No later server gets the login in the clear, unless ``tls_allow_downgrade`` is set."""
     monkeypatch.setenv("SSL_CERT_FILE", str(certificates.path("ca")))
     errors: SimpleQueue[Exception] = SimpleQueue()
@@ -233,9 +197,7 @@ def test_a_connection_that_used_tls_keeps_it(
             nc.close()
 
 
-def test_a_refused_login_over_tls_is_not_tried_in_the_clear(
-    certificates: Certificates, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_login_over_tls_is_not_tried_in_the_clear(certificates, nats_server, monkeypatch):
     """After a login over TLS no server without TLS is used."""
     monkeypatch.setenv("SSL_CERT_FILE", str(certificates.path("ca")))
     with NatsServer(config=f"{certificates.server()}\n{LOGIN}", jetstream=False) as secure:
@@ -249,9 +211,7 @@ def test_a_refused_login_over_tls_is_not_tried_in_the_clear(
             assert nc.connected_url == nats_server.url
 
 
-def test_a_plain_websocket_is_refused_after_tls(
-    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plain_websocket_is_refused_after_tls(certificates, monkeypatch):
     """A ``ws://`` address cannot be upgraded, so a connection that used TLS refuses it."""
     monkeypatch.setenv("SSL_CERT_FILE", str(certificates.path("ca")))
     with NatsServer(config=f"{certificates.server()}\n{LOGIN}", jetstream=False) as secure:
@@ -265,7 +225,7 @@ def test_a_plain_websocket_is_refused_after_tls(
 # --- the client's certificate -----------------------------------------------------------------
 
 
-def test_a_client_with_a_certificate(verifying: NatsServer, certificates: Certificates) -> None:
+def test_a_client_with_a_certificate(verifying, certificates):
     """A server that verifies its clients accepts a certificate that it trusts."""
     with connect(verifying.url, tls=certificates.trusted("client")) as nc:
         assert echoes(nc)
@@ -273,9 +233,7 @@ def test_a_client_with_a_certificate(verifying: NatsServer, certificates: Certif
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("own", [None, "stranger", "outdated"])
-def test_a_client_that_is_not_trusted(
-    verifying: NatsServer, certificates: Certificates, version: ssl.TLSVersion, own: str | None
-) -> None:
+def test_a_client_that_is_not_trusted(verifying, certificates, version, own):
     """
     No certificate, one of another CA, or an expired one is a typed error, quickly.
 
@@ -293,7 +251,7 @@ def test_a_client_that_is_not_trusted(
 # --- handshake first --------------------------------------------------------------------------
 
 
-def test_handshake_first(certificates: Certificates) -> None:
+def test_handshake_first(certificates):
     """A server that begins with TLS accepts a client that does, too."""
     config = certificates.server(more="handshake_first: true")
     with NatsServer(config=config, jetstream=False) as server:
@@ -305,9 +263,7 @@ def test_handshake_first(certificates: Certificates) -> None:
             connect(server.url, tls_handshake_first=True)
 
 
-def test_handshake_first_with_a_server_that_does_not(
-    server: NatsServer, nats_server: NatsServer, certificates: Certificates
-) -> None:
+def test_handshake_first_with_a_server_that_does_not(server, nats_server, certificates):
     """Its INFO in the clear is reported as not TLS."""
     for each in (server, nats_server):
         with refused(SecureConnectionError, "the server does not speak TLS here"):
@@ -320,7 +276,7 @@ INFO = b'INFO {"server_id":"S","tls_required":true,"max_payload":1048576}\r\n'
 
 
 @pytest.mark.parametrize("behind", [b"PING\r\n", b"M", b"+OK\r\n-ERR", b"INFO"])
-def test_nothing_may_come_between_info_and_tls(behind: bytes) -> None:
+def test_nothing_may_come_between_info_and_tls(behind):
     """Bytes inserted before the handshake are not treated as protected by TLS."""
     heard: SimpleQueue[bytes] = SimpleQueue()
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 from fix_faults import FaultProxy, Toward
+from fix_fork import in_child
 from fix_threads import SCALE, wait_until
 from fix_tls import Certificates
 
 import jetstream_sync
-from jetstream_sync import Connection, ForkedConnectionError, OutboundBufferLimitError
+from jetstream_sync import Connection, OutboundBufferLimitError
 from jetstream_sync.server import NatsServer
 
 LATER = 10 * SCALE
@@ -74,7 +71,7 @@ def echoes(nc: Connection, data: bytes = b"x" * 5000) -> bool:
     return answer == data
 
 
-def test_a_trickle(transport: Transport, proxy: FaultProxy) -> None:
+def test_a_trickle(transport, proxy):
     """If bytes arrive one by one, everything is slow and nothing is lost."""
     proxy.slow(piece=1)
     with transport.connect(proxy.port) as nc:
@@ -83,7 +80,7 @@ def test_a_trickle(transport: Transport, proxy: FaultProxy) -> None:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("reset", [True, False], ids=["reset", "end"])
-def test_a_cut_link(transport: Transport, proxy: FaultProxy, reset: bool) -> None:
+def test_a_cut_link(transport, proxy, reset):
     """A link that is cut anywhere is replaced, also in the middle of a record or a frame."""
     with transport.connect(proxy.port) as nc:
         sub = nc.subscribe("faults.cut")
@@ -110,7 +107,7 @@ def drop(sub: Any) -> bool:
     return True
 
 
-def test_a_full_socket_does_not_stop_the_reader(transport: Transport, proxy: FaultProxy) -> None:
+def test_a_full_socket_does_not_stop_the_reader(transport, proxy):
     """While a publisher waits because the server does not read, messages are received."""
     with (
         transport.connect(proxy.port, allow_reconnect=False) as nc,
@@ -154,47 +151,9 @@ def test_a_full_socket_does_not_stop_the_reader(transport: Transport, proxy: Fau
             assert going.next_msg(timeout=LATER).data == b"%06d" % number + BIG
 
 
-def test_a_fork(transport: Transport) -> None:
+def test_a_fork(transport):
     """A child that closes its copy, or ends, does not affect the parent's stream of bytes."""
     with transport.connect(allow_reconnect=False) as nc:
         assert echoes(nc)
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                nc.publish("faults.fork", b"from the child")
-            except ForkedConnectionError:
-                nc.close()
-                status = 0
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        in_child(nc.close)
         assert echoes(nc)
-
-
-@pytest.mark.matrix
-def test_many_interrupts(transport: Transport, certificates: Certificates) -> None:
-    """However often the main thread is interrupted, nothing is lost, repeated or corrupt."""
-    config = Path(__file__).with_name("ctrl_c_storm.py")
-    with NatsServer(
-        config=f"{certificates.server()}\nallow_non_tls: true"
-        if transport.scheme == "tls"
-        else websocket_config(transport)
-    ) as server:
-        port = server.port if transport.scheme == "tls" else transport.port
-        done = subprocess.run(
-            [sys.executable, str(config), f"{transport.scheme}://localhost:{port}", "7", "30"],
-            env={**os.environ, "SSL_CERT_FILE": str(certificates.path("ca"))},
-            capture_output=True,
-            text=True,
-            timeout=50 * SCALE,
-            check=False,
-        )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def websocket_config(transport: Transport) -> str:
-    """Return the config of a WebSocket server with JetStream, as the transport has it."""
-    transport.server.stop()
-    tls = "no_tls: true" if transport.scheme == "ws" else transport.certificates.server()
-    return f"websocket {{ host: 127.0.0.1, port: {transport.port}, {tls} }}"

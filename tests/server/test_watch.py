@@ -48,7 +48,7 @@ def put(js: JetStream, stream: Stream, **values: int) -> None:
         js.publish(f"{stream.name}.{name}", b"%d" % value)
 
 
-def test_waiting_buffers_the_entries(js: JetStream, store: Stream) -> None:
+def test_waiting_buffers_the_entries(js, store):
     """`wait_current()` keeps what it receives for the next calls."""
     put(js, store, a=1, b=2, c=3)
     with watch(js, store) as watching:
@@ -59,9 +59,7 @@ def test_waiting_buffers_the_entries(js: JetStream, store: Stream) -> None:
 
 @pytest.mark.parametrize("kept", [1, 5])
 @pytest.mark.parametrize("policy", [DeliverPolicy.LAST_PER_SUBJECT, DeliverPolicy.ALL])
-def test_replaced_before_delivery(
-    js: JetStream, store: Stream, policy: DeliverPolicy, kept: int
-) -> None:
+def test_replaced_before_delivery(js, store, policy, kept):
     """A key that is replaced before its delivery is not left out when new keys appear before it."""
     js.update_stream(replace(store.cached_info.config, max_msgs_per_subject=kept))
     names = [f"k{number}" for number in range(2000)]
@@ -80,7 +78,7 @@ def test_replaced_before_delivery(
     assert found.issuperset(names)
 
 
-def test_messages_removed_before_their_delivery(js: JetStream, store: Stream) -> None:
+def test_messages_removed_before_their_delivery(js, store):
     """A watch becomes current although fewer messages arrive than the server counted."""
     names = {f"k{number}": number for number in range(3000)}
     for name in names:
@@ -94,7 +92,14 @@ def test_messages_removed_before_their_delivery(js: JetStream, store: Stream) ->
         assert len(list(watching.initial())) < len(names)
 
 
-def test_lost_consumer_before_current(js: JetStream, store: Stream) -> None:
+@pytest.fixture
+def quick(monkeypatch):
+    """Use short heartbeats: a server may drop a request that arrives while its consumer is deleted."""
+    monkeypatch.setattr("jetstream_sync.jetstream.watch.HEARTBEAT_S", 0.5)
+
+
+@pytest.mark.usefixtures("quick")
+def test_lost_consumer_before_current(js, store):
     """After a failure in the initial phase no older revision and no entry is repeated."""
     for value in range(3):
         for key in range(1500):
@@ -114,7 +119,8 @@ def test_lost_consumer_before_current(js: JetStream, store: Stream) -> None:
         assert sorted(others) == sorted((f"k{key}", b"2") for key in range(1500) if key != 1)
 
 
-def test_lost_consumer_afterwards(js: JetStream, store: Stream) -> None:
+@pytest.mark.usefixtures("quick")
+def test_lost_consumer_afterwards(js, store):
     """After a failure of a current watch all changes arrive, also several of one subject."""
     with watch(js, store) as watching:
         assert watching.is_current

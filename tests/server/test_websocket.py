@@ -2,49 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from fix_threads import SCALE
-from fix_tls import Certificates
+from fix_tls import connect, echoes, refused
 
-import jetstream_sync
 from jetstream_sync import (
     AuthorizationError,
     CertificateError,
-    Connection,
     ProtocolError,
     SecureConnectionError,
     ServerRefusedError,
 )
 from jetstream_sync.server import NatsServer
-
-QUICKLY = 2.0
-BIG = bytes(range(256)) * 3000
-
-
-@contextmanager
-def refused(kind: type[Exception], text: str) -> Iterator[None]:
-    """Assert that connecting fails quickly, with exactly this kind of error."""
-    began = time.monotonic()
-    with pytest.raises(kind, match=text) as caught:
-        yield
-    assert type(caught.value) is kind
-    assert time.monotonic() - began < QUICKLY * SCALE
-
-
-def connect(url: str, **options: Any) -> Connection:
-    return jetstream_sync.connect(url, connect_timeout=5 * SCALE, **options)
-
-
-def echoes(nc: Connection) -> bool:
-    sub = nc.subscribe("websocket.echo")
-    for data in (b"small", BIG, b""):
-        nc.publish("websocket.echo", data)
-    return [sub.next_msg(timeout=5 * SCALE).data for _ in range(3)] == [b"small", BIG, b""]
 
 
 def listening(port: int, more: str = "no_tls: true") -> str:
@@ -59,7 +30,7 @@ def server(free_port: int) -> Iterator[NatsServer]:
 
 
 @pytest.mark.usefixtures("server")
-def test_everything_works_through_a_websocket(free_port: int) -> None:
+def test_everything_works_through_a_websocket(free_port):
     """Messages of all sizes, requests, and JetStream."""
     url = f"ws://127.0.0.1:{free_port}"
     with connect(url) as nc:
@@ -73,7 +44,7 @@ def test_everything_works_through_a_websocket(free_port: int) -> None:
         assert [msg.data for msg in got] == [b"%d" % number for number in range(500)]
 
 
-def test_a_login_goes_with_connect(free_port: int) -> None:
+def test_a_login_goes_with_connect(free_port):
     """User and password are checked like on other ports."""
     config = f"authorization {{ user: a, password: b }}\n{listening(free_port)}"
     with NatsServer(config=config, jetstream=False):
@@ -87,7 +58,7 @@ def test_a_login_goes_with_connect(free_port: int) -> None:
             connect(f"ws://127.0.0.1:{free_port}", user="a", password="c")
 
 
-def test_headers_reach_the_server(free_port: int) -> None:
+def test_headers_reach_the_server(free_port):
     """A server that accepts requests of some origins only checks the header."""
     only = 'no_tls: true, allowed_origins: ["http://good.example"]'
     with NatsServer(config=listening(free_port, only), jetstream=False):
@@ -98,7 +69,7 @@ def test_headers_reach_the_server(free_port: int) -> None:
             connect(url, ws_connection_headers={"Origin": "http://evil.example"})
 
 
-def test_wss(free_port: int, certificates: Certificates) -> None:
+def test_wss(free_port, certificates):
     """wss:// uses TLS with all its options."""
     config = listening(free_port, certificates.server())
     with NatsServer(config=config, jetstream=False):
@@ -120,13 +91,13 @@ def test_wss(free_port: int, certificates: Certificates) -> None:
 
 
 @pytest.mark.usefixtures("server")
-def test_wss_where_there_is_no_tls(free_port: int) -> None:
+def test_wss_where_there_is_no_tls(free_port):
     """The error is raised at once."""
     with refused(SecureConnectionError, "the server does not speak TLS here"):
         connect(f"wss://127.0.0.1:{free_port}")
 
 
-def test_a_client_certificate_over_wss(free_port: int, certificates: Certificates) -> None:
+def test_a_client_certificate_over_wss(free_port, certificates):
     """A server that verifies its clients refuses one without a certificate, without a hang."""
     with NatsServer(config=listening(free_port, certificates.verifying()), jetstream=False):
         url = f"wss://127.0.0.1:{free_port}"
@@ -136,7 +107,7 @@ def test_a_client_certificate_over_wss(free_port: int, certificates: Certificate
             connect(url, tls=certificates.trusted())
 
 
-def test_the_port_for_other_clients(nats_server: NatsServer) -> None:
+def test_the_port_for_other_clients(nats_server):
     """The error says that the port does not speak HTTP."""
     with refused(ProtocolError, "does not speak HTTP on this port"):
         connect(nats_server.url.replace("nats://", "ws://"))

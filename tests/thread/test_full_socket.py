@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from fix_proxy import Listener, ScriptedPeer
-from fix_threads import SCALE, wait_until
+from fix_threads import wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (
@@ -66,12 +66,11 @@ def fill_alone(nc: Connection) -> None:
 
 @pytest.mark.parametrize("filled", [fill, fill_alone], ids=["publisher waits", "no waiter"])
 @pytest.mark.parametrize("call", ["flush", "rtt", "request", "next_msg", "drain"])
-def test_calls_with_a_timeout_keep_it(nc: Connection, filled: object, call: str) -> None:
+def test_calls_with_a_timeout_keep_it(nc, filled, call):
     """A call with a timeout keeps it, although the server reads nothing."""
     sub = nc.subscribe("answers")
     filled(nc)
-    began = time.monotonic()
-    with pytest.raises(TimeoutError):
+    with within(1), pytest.raises(TimeoutError):
         if call == "request":
             nc.request("service", timeout=0.1)
         elif call == "next_msg":
@@ -80,32 +79,27 @@ def test_calls_with_a_timeout_keep_it(nc: Connection, filled: object, call: str)
             sub.drain(timeout=0.1)
         else:
             getattr(nc, call)(timeout=0.1)
-    assert time.monotonic() - began < 1 * SCALE
 
 
-def test_a_request_that_finds_the_buffer_full_ends_in_time(nc: Connection) -> None:
+def test_a_request_that_finds_the_buffer_full_ends_in_time(nc):
     """Requests to a server that reads nothing do not use unlimited memory."""
     fill_alone(nc)
     size = nc._core.engine.writer._size
     for _ in range(3):
-        began = time.monotonic()
-        with pytest.raises(TimeoutError):
+        with within(1), pytest.raises(TimeoutError):
             nc.request("service", BIG, timeout=0.1)
-        assert time.monotonic() - began < 1 * SCALE
     assert nc._core.engine.writer._size <= size + 3 * len(BIG) + 1000
 
 
-def test_drain_keeps_its_timeout(nc: Connection) -> None:
+def test_drain_keeps_its_timeout(nc):
     """Draining a connection whose server reads nothing ends in time, and closes it."""
     fill_alone(nc)
-    began = time.monotonic()
-    with pytest.raises(jetstream_sync.DrainTimeoutError):
+    with within(2.5), pytest.raises(jetstream_sync.DrainTimeoutError):
         nc.drain(timeout=0.2)
-    assert time.monotonic() - began < 2.5 * SCALE
     assert nc.is_closed
 
 
-def test_a_publisher_waits_and_goes_on(nc: Connection, listener: Listener) -> None:
+def test_a_publisher_waits_and_goes_on(nc, listener):
     """A publisher faster than the server waits for it, and everything arrives in order."""
     peer = listener.take()
     count = 60
@@ -127,26 +121,7 @@ def test_a_publisher_waits_and_goes_on(nc: Connection, listener: Listener) -> No
     publisher.join()
 
 
-@pytest.mark.parametrize(
-    "noise", [b"PING\r\n" * 1000, b"MSG a 1 5\r\nhello\r\n" * 1000], ids=["pings", "messages"]
-)
-def test_both_directions_may_be_full(listener: Listener, noise: bytes) -> None:
-    """A server that does not read while it floods the client does not stop the reader."""
-    nc = jetstream_sync.connect(listener.url, allow_reconnect=False)
-    peer = listener.take()
-    sub = nc.subscribe("a", pending_msgs_limit=10)
-    publisher = fill(nc)
-    for _ in range(200):
-        peer.send(noise)
-    peer.send(b"MSG a 1 4\r\nlast\r\n")
-    expected = 200_001 if noise.startswith(b"MSG") else 1
-    wait_until(lambda: nc.stats["in_msgs"] == expected, 20)
-    assert sub.delivered == expected
-    nc.close()
-    publisher.join()
-
-
-def test_a_server_that_reads_again_gets_everything(nc: Connection, listener: Listener) -> None:
+def test_a_server_that_reads_again_gets_everything(nc, listener):
     """Commands that a timed-out call left in the buffer are sent later, in order."""
     peer: ScriptedPeer = listener.take()
     fill_alone(nc)

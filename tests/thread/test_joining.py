@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from fix_threads import between, within
+from fix_threads import between
 
 from jetstream_sync import connect
-from jetstream_sync.cli import bench
-from jetstream_sync.cli.bench import BenchKind, Meter, Workload
 from jetstream_sync.client.threads import join, spawn
-from jetstream_sync.server import NatsServer
 
 
 @contextmanager
@@ -32,7 +27,7 @@ def ctrl_c_after(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, old)
 
 
-def test_an_interrupted_wait_leaves_a_running_thread_running() -> None:
+def test_an_interrupted_wait_leaves_a_running_thread_running():
     """After an interrupted wait, the next one still waits for the end of the thread."""
     release = threading.Event()
     thread = spawn("test", lambda: release.wait(30) and None)
@@ -46,7 +41,7 @@ def test_an_interrupted_wait_leaves_a_running_thread_running() -> None:
     assert not thread.is_alive()
 
 
-def test_a_thread_that_crashed_has_ended() -> None:
+def test_a_thread_that_crashed_has_ended():
     """A crashed thread has ended, like any other."""
 
     def crash() -> None:
@@ -58,7 +53,7 @@ def test_a_thread_that_crashed_has_ended() -> None:
     assert len(crashed) == 1
 
 
-def test_a_close_that_was_interrupted_is_finished_by_the_next(nats_server: NatsServer) -> None:
+def test_a_close_that_was_interrupted_is_finished_by_the_next(nats_server):
     """After a Ctrl-C in close(), the next close() waits until trace_cb has had the last line."""
     release, waits, lines = threading.Event(), threading.Event(), []
 
@@ -77,43 +72,3 @@ def test_a_close_that_was_interrupted_is_finished_by_the_next(nats_server: NatsS
     threading.Timer(0.1, release.set).start()
     nc.close()
     assert "> PUB a 1 | x" in lines
-
-
-def _slow_to_stop(hold: threading.Event) -> Callable[..., Callable[[], None]]:
-    def start(_nc: Any, _js: Any, _cell: Workload, meter: Meter) -> Callable[[], None]:
-        def work() -> None:
-            while not meter.stopped:
-                meter.done += 1
-                hold.wait(0.01)
-            hold.wait(0.2)
-
-        return work
-
-    return start
-
-
-def test_a_bench_that_is_interrupted_knows_its_time(
-    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a Ctrl-C the clients are joined, so that the duration of their work is known."""
-    monkeypatch.setattr(bench, "_PROGRESS_INTERVAL_S", 30.0)
-    kind = BenchKind("test", "Test", "none", _slow_to_stop(threading.Event()))
-    workload = Workload(count=10, size=1, subject="test", name="")
-    settings: Any = SimpleNamespace(
-        connection=lambda: connect(nats_server.url), jetstream_on=lambda nc: nc.jetstream()
-    )
-
-    seen: list[bench.Outcome] = []
-
-    def interrupted() -> None:
-        try:
-            bench.run_clients(settings, kind, [workload], lambda _: None)
-        except bench.Interrupted as error:
-            seen.append(error.outcome)
-            raise
-
-    with within(10), ctrl_c_after(1.0):
-        interrupted()
-    (outcome,) = seen
-    assert outcome.messages > 0
-    assert 0.5 < outcome.seconds < 10

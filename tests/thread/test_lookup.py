@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from fix_proxy import Listener, black_hole
-from fix_threads import SCALE, wait_until
+from fix_threads import SCALE, between, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import NoServersError
@@ -57,7 +57,7 @@ def lookups() -> list[str]:
     return [each.name for each in threading.enumerate() if each.name.startswith("nats-lookup")]
 
 
-def test_an_address_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_needs_no_thread(monkeypatch):
     """A numeric host is not looked up."""
     monkeypatch.setattr("jetstream_sync.client.transport.spawn", None)
     for host in ("127.0.0.1", "::1"):
@@ -65,7 +65,7 @@ def test_an_address_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
         assert address.where[:2] == (host, 4222)
 
 
-def test_a_name_is_looked_up(resolver: Resolver) -> None:
+def test_a_name_is_looked_up(resolver):
     """All of its addresses are returned, and no thread is left."""
     resolver.found = [("10.0.0.1", 1), ("10.0.0.2", 1)]
     found = look_up(NAME, 1, Deadline(5 * SCALE), randomize=False)
@@ -73,26 +73,24 @@ def test_a_name_is_looked_up(resolver: Resolver) -> None:
     wait_until(lambda: not lookups())
 
 
-def test_a_name_that_does_not_exist(resolver: Resolver) -> None:
+def test_a_name_that_does_not_exist(resolver):
     """The system's error is raised, with its reason."""
     resolver.error = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
     with pytest.raises(NoServersError, match="Name or service not known"):
         jetstream_sync.connect(f"nats://{NAME}:4222")
 
 
-def test_a_look_up_that_hangs_is_left_behind(resolver: Resolver) -> None:
+def test_a_look_up_that_hangs_is_left_behind(resolver):
     """The connect timeout holds, although the system's look-up cannot be cancelled."""
     resolver.free.clear()
-    began = time.monotonic()
-    with pytest.raises(NoServersError, match="timed out|took too long"):
+    with within(1.0), pytest.raises(NoServersError, match="timed out|took too long"):
         jetstream_sync.connect(f"nats://{NAME}:4222", connect_timeout=0.1)
-    assert time.monotonic() - began < 1.0 * SCALE
     assert len(lookups()) == 1
     resolver.free.set()
     wait_until(lambda: not lookups())
 
 
-def test_a_fork_while_a_name_is_looked_up(resolver: Resolver) -> None:
+def test_a_fork_while_a_name_is_looked_up(resolver):
     """The child does not wait for a thread that it does not have, and can look up names itself."""
     resolver.free.clear()
     resolver.found = [("10.0.0.1", 1)]
@@ -114,7 +112,7 @@ def test_a_fork_while_a_name_is_looked_up(resolver: Resolver) -> None:
     assert len(results) == 1
 
 
-def test_every_address_is_tried(resolver: Resolver) -> None:
+def test_every_address_is_tried(resolver):
     """An address that refuses is skipped, in any position."""
     with Listener() as listener, socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -139,7 +137,7 @@ def full() -> tuple[ExitStack, tuple[str, int]]:
     return things, where
 
 
-def test_each_address_gets_its_share_of_the_time(resolver: Resolver) -> None:
+def test_each_address_gets_its_share_of_the_time(resolver):
     """An address that does not answer leaves time for the others, as in nats.go."""
     things, where = full()
     with things, Listener() as listener:
@@ -155,18 +153,16 @@ def test_each_address_gets_its_share_of_the_time(resolver: Resolver) -> None:
             assert (len(found) - 1) / len(found) - 0.1 < took / SCALE < 1
 
 
-def test_all_addresses_share_one_deadline() -> None:
+def test_all_addresses_share_one_deadline():
     """All attempts together take no longer than the timeout."""
     things, where = full()
     with things:
         addresses = [Address(socket.AF_INET, socket.SOCK_STREAM, 6, where)] * 5
-        began = time.monotonic()
-        with pytest.raises(TimeoutError):
+        with between(0.25, 0.3 + 0.5), pytest.raises(TimeoutError):
             tcp.dial(addresses, "nowhere:1", Deadline(0.3), 60.0)
-        assert 0.25 < time.monotonic() - began < 0.3 + 0.5 * SCALE
 
 
-def test_a_host_without_addresses() -> None:
+def test_a_host_without_addresses():
     """It is an error, not an endless loop."""
     with pytest.raises(OSError, match="nowhere:1 has no address"):
         tcp.dial([], "nowhere:1", Deadline(1), 60.0)
@@ -182,11 +178,11 @@ def test_a_host_without_addresses() -> None:
     ids=["default", "pings", "fast pings"],
 )
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system has no such option")
-def test_the_system_gives_a_silent_host_up(options: dict[str, Any], patience: float) -> None:
+def test_the_system_gives_a_silent_host_up(options, patience):
     """As soon as the pings would, but not before 10 seconds, and within a minute."""
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, **options)
-        connected = nc._core.engine.state.transport.stream._socket  # type: ignore[union-attr]
+        connected = nc._core.engine.state.transport.stream._socket
 
         def option(name: str) -> int:
             return connected.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))

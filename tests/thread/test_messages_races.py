@@ -1,23 +1,20 @@
 """
 Iterators, fetches and futures when two things happen at the same moment.
 
-The peer is a small NATS server of this file, which sends exactly what a test requests, so that each
-order of events is possible.
+The peer sends exactly what a test requests, so that each order of events is possible.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fake_jetstream import consumer_of
-from fix_threads import wait_until
+from fake_jetstream import FakeJetStream, consumer_of
+from fix_threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
@@ -29,96 +26,33 @@ from jetstream_sync import (
 )
 
 
-class Peer:
+class Peer(FakeJetStream):
     """A server that accepts one connection after the other and only answers pings by itself."""
 
     def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._socket: socket.socket | None = None
-        self.links = 0
-        #: Pull requests: the reply subject, the decoded request, the number of the link.
-        self.pulls: list[tuple[str, dict[str, int], int]] = []
-        #: Subjects subscribed to on the current link, by sid.
-        self.subs: dict[str, str] = {}
-        self._thread = threading.Thread(target=self._run, name="peer", daemon=True)
-        self._thread.start()
+        super().__init__(lambda *_: None)
 
-    def _run(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self.links += 1
-            self.subs.clear()
-            self._socket = connection
-            connection.sendall(b'INFO {"server_id":"x","headers":true,"max_payload":1048576}\r\n')
-            with connection, contextlib.suppress(OSError):
-                self._serve(connection)
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection.makefile("rb") as lines:
-            while line := lines.readline():
-                verb, *fields = line.decode().split()
-                if verb == "PING":
-                    connection.sendall(b"PONG\r\n")
-                elif verb == "SUB":
-                    self.subs[fields[-1]] = fields[0]
-                elif verb == "UNSUB":
-                    self.subs.pop(fields[0], None)
-                elif verb == "PUB":
-                    payload = lines.read(int(fields[-1]) + 2)[:-2]
-                    if ".MSG.NEXT." in fields[0]:
-                        self.pulls.append((fields[1], json.loads(payload), self.links))
-
-    def sid(self, reply: str) -> str:
-        """Return the sid of the subscription that receives a reply subject."""
-        wanted = (reply, reply.rpartition(".")[0] + ".*")
-        (sid,) = [sid for sid, subject in self.subs.items() if subject in wanted]
-        return sid
-
-    def deliver(self, reply: str, numbers: range) -> None:
+    def deliver_numbers(self, reply: str, numbers: range) -> None:
         """Send messages to an inbox, in one write."""
-        sid = self.sid(reply)
-        self.send(
-            b"".join(
-                b"MSG s %s $JS.ACK.S.C.1.%d.%d.1.0 %d\r\n%d\r\n"
-                % (sid.encode(), n, n, len(str(n)), n)
-                for n in numbers
-            )
-        )
+        acks = {number: f"$JS.ACK.S.C.1.{number}.{number}.1.0" for number in numbers}
+        self.send(b"".join(self.message(reply, b"%d" % n, ack) for n, ack in acks.items()))
 
-    def status(self, reply: str, line: str) -> None:
-        """Send a status to an inbox."""
-        block = f"NATS/1.0 {line}\r\n\r\n"
-        size = len(block)
-        self.send(f"HMSG {reply} {self.sid(reply)} {size} {size}\r\n{block}\r\n".encode())
+    def pulls(self) -> list[tuple[str, dict[str, int]]]:
+        """Return the reply subjects and the contents of the pull requests so far."""
+        found = [command for command in self.received if ".MSG.NEXT." in command.subject]
+        return [(command.rest, json.loads(command.body)) for command in found]
 
-    def send(self, data: bytes) -> None:
-        assert self._socket is not None
-        self._socket.sendall(data)
-
-    def hang_up(self) -> None:
-        """Break the current link."""
-        assert self._socket is not None
-        self._socket.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self.hang_up()
-        self._thread.join(5)
+    def pull(self, number: int = 0) -> tuple[str, dict[str, int]]:
+        """Wait for a pull request and return it."""
+        self.wait_for(lambda command: ".MSG.NEXT." in command.subject, number + 1)
+        return self.pulls()[number]
 
 
 @pytest.fixture
 def peer() -> Iterator[Peer]:
     """The server of this file."""
-    peer = Peer()
-    yield peer
-    peer.close()
+    with Peer() as peer:
+        yield peer
 
 
 @pytest.fixture
@@ -130,9 +64,7 @@ def errors() -> list[Exception]:
 @pytest.fixture
 def nc(peer: Peer, errors: list[Exception]) -> Iterator[Connection]:
     """A connection to it, with a short reconnect delay."""
-    nc = jetstream_sync.connect(
-        f"nats://127.0.0.1:{peer.port}", reconnect_time_wait=0.01, error_cb=errors.append
-    )
+    nc = jetstream_sync.connect(peer.url, reconnect_time_wait=0.01, error_cb=errors.append)
     yield nc
     nc.close()
 
@@ -143,87 +75,77 @@ def consumer(nc: Connection) -> PullConsumer:
     return consumer_of(nc)
 
 
-def pull(peer: Peer, number: int = 0) -> tuple[str, dict[str, int], int]:
-    """Wait for a pull request and return it."""
-    wait_until(lambda: len(peer.pulls) > number)
-    return peer.pulls[number]
-
-
 # --- requests -----------------------------------------------------------------------------------
 
 
-def test_a_refused_request_is_reported_once(
-    consumer: PullConsumer, peer: Peer, errors: list[Exception]
-) -> None:
+def test_a_refused_request_is_reported_once(consumer, peer, errors):
     """A consumer limit is reported, and the same request is not sent again at once."""
     with consumer.messages() as messages:
-        peer.status(pull(peer)[0], "409 Exceeded MaxRequestBatch of 5")
+        peer.deliver(peer.pull()[0], header=b"NATS/1.0 409 Exceeded MaxRequestBatch of 5\r\n\r\n")
         with pytest.raises(jetstream_sync.TimeoutError):
             messages.next(0.2)
     wait_until(lambda: errors)
     assert [type(error) for error in errors] == [RequestLimitError]
-    assert len(peer.pulls) == 1
+    assert len(peer.pulls()) == 1
 
 
 # --- links --------------------------------------------------------------------------------------
 
 
-def test_each_link_has_an_inbox_of_its_own(consumer: PullConsumer, peer: Peer) -> None:
+def test_each_link_has_an_inbox_of_its_own(consumer, peer):
     """After each lost link one request is sent, with a new inbox, and the old inbox is dropped."""
     with consumer.messages(max_messages=10) as messages, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(messages.next, 20)
         replies = []
         for number in range(4):
-            reply, request, link = pull(peer, number)
-            assert (request["batch"], link) == (10, number + 1)
+            reply, request = peer.pull(number)
+            assert (request["batch"], peer.links) == (10, number + 1)
             replies.append(reply)
             if number < 3:
                 peer.hang_up()
         assert len(set(replies)) == 4
-        assert [subject for subject in peer.subs.values() if subject in replies] == [replies[-1]]
-        peer.deliver(replies[-1], range(1, 2))
+        assert peer.subscribed & set(replies) == {replies[-1]}
+        peer.deliver_numbers(replies[-1], range(1, 2))
         assert waiting.result(5).data == b"1"
-    assert len(peer.pulls) == 4
+    assert len(peer.pulls()) == 4
 
 
-def test_nothing_is_asked_between_a_new_link_and_its_news(
-    consumer: PullConsumer, peer: Peer, nc: Connection
-) -> None:
+def test_nothing_is_asked_between_a_new_link_and_its_news(consumer, peer, nc):
     """While the event of a new link waits in the buffer, taken messages cause no request."""
     with consumer.messages(max_messages=10, threshold_messages=10) as messages:
-        reply, _, _ = pull(peer)
-        peer.deliver(reply, range(1, 11))
+        reply, _ = peer.pull()
+        peer.deliver_numbers(reply, range(1, 11))
         wait_until(lambda: len(messages._source._inbox.mailbox) == 10)
         peer.hang_up()
         wait_until(lambda: nc._core.reconnects == 1)
         wait_until(lambda: len(messages._source._inbox.mailbox) == 12)
         for number in range(1, 11):
             assert messages.next(5).data == b"%d" % number
-        assert len(peer.pulls) == 1
+        assert len(peer.pulls()) == 1
         with pytest.raises(jetstream_sync.TimeoutError):
             messages.next(0.1)
-        assert [(request["batch"], link) for _, request, link in peer.pulls[1:]] == [(10, 2)]
+        assert [request["batch"] for _, request in peer.pulls()[1:]] == [10]
 
 
-def test_a_fetch_asks_for_the_rest_on_a_new_link(consumer: PullConsumer, peer: Peer) -> None:
+def test_a_fetch_asks_for_the_rest_on_a_new_link(consumer, peer):
     """Messages received before the link broke count; the rest is requested again."""
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(consumer.fetch, 5, 20)
-        reply, _, _ = pull(peer)
-        peer.deliver(reply, range(1, 3))
+        reply, _ = peer.pull()
+        peer.deliver_numbers(reply, range(1, 3))
         peer.hang_up()
-        again, request, link = pull(peer, 1)
-        assert (request["batch"], link) == (3, 2)
+        again, request = peer.pull(1)
+        assert (request["batch"], peer.links) == (3, 2)
         assert again != reply
         assert request["expires"] < 20_000_000_000
-        peer.deliver(again, range(3, 6))
+        peer.deliver_numbers(again, range(3, 6))
         assert [msg.data for msg in fetched.result(5)] == [b"1", b"2", b"3", b"4", b"5"]
 
 
 # --- races --------------------------------------------------------------------------------------
 
 
-def test_threads_and_deliveries_race(consumer: PullConsumer, peer: Peer) -> None:
+def test_threads_and_deliveries_race(consumer, peer):
     """Four threads take single messages as they arrive: each goes to one of them, none is lost."""
     got: list[int] = []
     lock = threading.Lock()
@@ -243,11 +165,11 @@ def test_threads_and_deliveries_race(consumer: PullConsumer, peer: Peer) -> None
         workers = [pool.submit(work, number) for number in range(4)]
         sent = served = 0
         while sent < 2000:
-            reply, request, _ = pull(peer, served)
+            reply, request = peer.pull(served)
             served += 1
             for _ in range(request["batch"]):
                 sent += 1
-                peer.deliver(reply, range(sent, sent + 1))
+                peer.deliver_numbers(reply, range(sent, sent + 1))
         wait_until(lambda: len(got) == sent)
         messages.stop()
         for worker in workers:
@@ -256,12 +178,10 @@ def test_threads_and_deliveries_race(consumer: PullConsumer, peer: Peer) -> None
 
 
 @pytest.mark.parametrize("end", ["stop", "drain", "close"])
-def test_an_end_races_with_deliveries(
-    consumer: PullConsumer, peer: Peer, nc: Connection, end: str
-) -> None:
+def test_an_end_races_with_deliveries(consumer, peer, nc, end):
     """Whatever ends an iterator while messages arrive, every waiting thread is woken soon."""
     messages = consumer.messages(max_messages=1000)
-    reply, _, _ = pull(peer)
+    reply, _ = peer.pull()
     with ThreadPoolExecutor(5) as pool:
 
         def work(_: int) -> int:
@@ -274,19 +194,16 @@ def test_an_end_races_with_deliveries(
                 return count
 
         def deliver() -> None:
-            try:
+            with contextlib.suppress(OSError):  # the link has ended
                 for number in range(1, 500):
-                    peer.deliver(reply, range(number, number + 1))
-            except (OSError, ValueError):  # the subscription or the link has ended
-                return
+                    peer.deliver_numbers(reply, range(number, number + 1))
 
         workers = [pool.submit(work, number) for number in range(4)]
         sender = pool.submit(deliver)
         wait_until(lambda: messages._source._ledger.delivered > 50)
-        began = time.monotonic()
-        {"stop": messages.stop, "drain": messages.drain, "close": nc.close}[end]()
-        counts = [worker.result(5) for worker in workers]
-        assert time.monotonic() - began < 2
+        with between(0, 2):
+            {"stop": messages.stop, "drain": messages.drain, "close": nc.close}[end]()
+            counts = [worker.result(5) for worker in workers]
         sender.result(5)
     delivered = messages._source._ledger.delivered
     if end == "stop":
@@ -295,7 +212,7 @@ def test_an_end_races_with_deliveries(
         assert sum(counts) == delivered
 
 
-def test_stopping_from_many_threads_is_fine(consumer: PullConsumer, peer: Peer) -> None:
+def test_stopping_from_many_threads_is_fine(consumer, peer):
     """Eight threads stop one iterator at the same time while another one waits."""
     for _ in range(20):
         messages = consumer.messages()
@@ -303,11 +220,11 @@ def test_stopping_from_many_threads_is_fine(consumer: PullConsumer, peer: Peer) 
 
         def stop(barrier: threading.Barrier = barrier, messages: object = messages) -> None:
             barrier.wait(5)
-            messages.stop()  # type: ignore[attr-defined]
+            messages.stop()
 
         with ThreadPoolExecutor(9) as pool:
             waiting = pool.submit(list, messages)
             for future in [pool.submit(stop) for _ in range(8)]:
                 future.result(5)
             assert waiting.result(5) == []
-    wait_until(lambda: not peer.subs)
+    wait_until(lambda: not peer.subscribed)

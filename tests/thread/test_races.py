@@ -7,15 +7,14 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from fix_proxy import Listener, ScriptedPeer
-from fix_threads import SCALE, wait_until
+from fix_threads import SCALE, run_all, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
-    Connection,
     ConnectionClosedError,
     ConnectionLostError,
     ConnectionStatus,
@@ -28,35 +27,12 @@ from jetstream_sync.client.mailbox import Mailbox, ResultSlot
 from jetstream_sync.errors import Error
 from jetstream_sync.net.clock import FOREVER, Deadline
 
-
-def run_all(*targets: Callable[[], object]) -> None:
-    """Run each target on its own thread, all at once; raise the first error."""
-    barrier = threading.Barrier(len(targets))
-    raised: list[BaseException] = []
-
-    def run(target: Callable[[], object]) -> None:
-        barrier.wait()
-        try:
-            target()
-        except BaseException as error:
-            raised.append(error)
-
-    threads = [threading.Thread(target=run, args=(target,), daemon=True) for target in targets]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(40 * SCALE)
-        assert not thread.is_alive(), "it hangs"
-    if raised:
-        raise raised[0]
-
-
 # --- mailboxes ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("readers", [1, 2, 8])
 @pytest.mark.parametrize("batch", [1, 3, 100])
-def test_each_item_goes_to_one_reader(readers: int, batch: int) -> None:
+def test_each_item_goes_to_one_reader(readers, batch):
     """Each item is read once, whatever the timing of waits, timeouts and deliveries."""
     mailbox: Mailbox[int] = Mailbox()
     total = 3000
@@ -91,7 +67,7 @@ def test_each_item_goes_to_one_reader(readers: int, batch: int) -> None:
     assert not mailbox._gates
 
 
-def test_a_reader_without_a_timeout_gets_its_item() -> None:
+def test_a_reader_without_a_timeout_gets_its_item():
     """A reader without a timeout gets its item while other readers keep giving up."""
     mailbox: Mailbox[int] = Mailbox()
     patient: list[int] = []
@@ -121,7 +97,7 @@ def test_a_reader_without_a_timeout_gets_its_item() -> None:
     assert sorted(patient + impatient) == list(range(rounds))
 
 
-def test_closing_wakes_every_reader() -> None:
+def test_closing_wakes_every_reader():
     """Each reader waiting at a mailbox that is closed gets its own copy of the error."""
     mailbox: Mailbox[int] = Mailbox()
     reason = ConnectionLostError("gone")
@@ -141,7 +117,7 @@ def test_closing_wakes_every_reader() -> None:
     assert reason not in errors
 
 
-def test_a_result_at_the_moment_of_the_timeout() -> None:
+def test_a_result_at_the_moment_of_the_timeout():
     """A result that arrives as the timeout expires is returned completely or not at all."""
     for _ in range(300):
         handoff: ResultSlot[str] = ResultSlot()
@@ -165,7 +141,7 @@ def listener() -> Iterator[Listener]:
         yield listening
 
 
-def test_replies_at_the_moment_of_the_timeout() -> None:
+def test_replies_at_the_moment_of_the_timeout():
     """A late reply is delivered to its own request, or to none."""
 
     def play(peer: ScriptedPeer) -> None:
@@ -194,7 +170,7 @@ def test_replies_at_the_moment_of_the_timeout() -> None:
     assert answered > 10
 
 
-def test_pongs_find_their_flushes(listener: Listener) -> None:
+def test_pongs_find_their_flushes(listener):
     """A PONG that comes after its flush timed out does not complete the next flush."""
     nc = jetstream_sync.connect(listener.url)
     peer = listener.take()
@@ -213,7 +189,7 @@ def test_pongs_find_their_flushes(listener: Listener) -> None:
     nc.close()
 
 
-def test_unsolicited_pongs_are_ignored(listener: Listener) -> None:
+def test_unsolicited_pongs_are_ignored(listener):
     """Extra PONGs from the server have no effect."""
     nc = jetstream_sync.connect(listener.url)
     sub = nc.subscribe("a")
@@ -223,9 +199,7 @@ def test_unsolicited_pongs_are_ignored(listener: Listener) -> None:
 
 
 @pytest.mark.parametrize("refused", ["reader", "flusher"])
-def test_a_thread_that_cannot_be_started(
-    listener: Listener, monkeypatch: pytest.MonkeyPatch, refused: str
-) -> None:
+def test_a_thread_that_cannot_be_started(listener, monkeypatch, refused):
     """If a thread cannot be started, connecting fails and leaves neither thread nor socket."""
     real = engine_module.spawn
 
@@ -240,9 +214,7 @@ def test_a_thread_that_cannot_be_started(
     assert listener.take().rest() == b"", "the socket is still open"
 
 
-def test_an_error_inside_closes_the_connection(
-    listener: Listener, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_inside_closes_the_connection(listener, monkeypatch):
     """An internal error on the reader thread closes the connection, with the error as the cause."""
     told: list[Exception] = []
     closed = threading.Event()
@@ -264,7 +236,7 @@ def test_an_error_inside_closes_the_connection(
     nc.close()
 
 
-def test_a_closed_connection_always_has_its_reason() -> None:
+def test_a_closed_connection_always_has_its_reason():
     """`is_closed` is never true before the reason is set."""
     wrong: list[object] = []
     for _ in range(40):
@@ -283,7 +255,7 @@ def test_a_closed_connection_always_has_its_reason() -> None:
     assert all(isinstance(error, ConnectionClosedError) for error in wrong), wrong
 
 
-def test_close_at_the_moment_of_a_reconnect() -> None:
+def test_close_at_the_moment_of_a_reconnect():
     """A close during a reconnect also closes the new link, and leaves no thread."""
     dice = random.Random(7)
     before = set(threading.enumerate())
@@ -307,7 +279,7 @@ def test_close_at_the_moment_of_a_reconnect() -> None:
             wait_until(lambda: not left())
 
 
-def test_pings_while_disconnected_do_not_count_for_the_next_link(listener: Listener) -> None:
+def test_pings_while_disconnected_do_not_count_for_the_next_link(listener):
     """Pings that were due while disconnected do not make the next link stale."""
     told: list[Exception] = []
     back = threading.Event()
@@ -347,7 +319,7 @@ def test_pings_while_disconnected_do_not_count_for_the_next_link(listener: Liste
 
 
 @pytest.mark.parametrize("limit", [1, 5, 50])
-def test_a_limit_set_while_its_messages_arrive(listener: Listener, limit: int) -> None:
+def test_a_limit_set_while_its_messages_arrive(listener, limit):
     """A limit set while messages arrive ends the subscription, whichever thread is faster."""
     nc = jetstream_sync.connect(listener.url)
     peer = listener.take()
@@ -367,7 +339,7 @@ def test_a_limit_set_while_its_messages_arrive(listener: Listener, limit: int) -
 # --- all operations at once ---------------------------------------------------------------------
 
 
-def test_eight_threads_do_everything(nc: Connection) -> None:
+def test_eight_threads_do_everything(nc):
     """Threads can publish, subscribe, request and flush on one connection at the same time."""
     nc.subscribe("hammer.echo", cb=lambda msg: msg.respond(msg.data))
     everything = nc.subscribe("hammer.all.>", pending_msgs_limit=0)

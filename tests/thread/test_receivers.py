@@ -50,7 +50,7 @@ CONSTRUCTORS: dict[str, Callable[[Connection], object]] = {
 
 
 @pytest.mark.parametrize("name", CONSTRUCTORS)
-def test_the_link_breaks_while_a_receiver_is_created(nc: Connection, name: str) -> None:
+def test_the_link_breaks_while_a_receiver_is_created(nc, name):
     """At every line of its constructor, a receiver accepts that the connection is lost and back."""
     core = nc._core
     modules = ("pull.py", "replies.py", "snapshots.py", "subscription.py")
@@ -109,9 +109,7 @@ class FaultyReceiver(MessageReceiver):
 
 
 @pytest.mark.parametrize("kind", ["message", "disconnect", "permission"])
-def test_a_receiver_that_raises_ends_alone(
-    listener: Listener, nc: Connection, told: list[Exception], kind: str
-) -> None:
+def test_a_receiver_that_raises_ends_alone(listener, nc, told, kind):
     """An exception of one receiver is reported and ends its subscription; the connection goes on."""
     receiver = FaultyReceiver(kind)
     state = nc._core.add_subscription("faulty", "", receiver)
