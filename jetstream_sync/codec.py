@@ -275,12 +275,12 @@ def decode(cls: type[R], data: Any) -> R:
             if raw is not None:
                 assign(record, conversions.decode(raw))
                 found += 1
-            elif default is not dataclasses.MISSING:
-                assign(record, default)
-            elif conversions.zero is not None:
-                assign(record, conversions.zero())
-            else:
-                raise InvalidResponseError(f"{cls.__name__}.{name}: required field is missing")
+                continue
+            if default is dataclasses.MISSING:
+                if conversions.zero is None:
+                    raise InvalidResponseError(f"{cls.__name__}.{name}: required field is missing")
+                default = conversions.zero()  # noqa: PLW2901 - of this record only
+            assign(record, default)
     except _MismatchError as error:
         raise InvalidResponseError(f"{cls.__name__}.{name}: {error}") from None
     extra = _NO_EXTRA

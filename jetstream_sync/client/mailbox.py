@@ -175,11 +175,11 @@ class Mailbox(Generic[T]):
             # one could be raised in a Python function, so none is called here.
             if not woken:
                 with self._lock:
-                    if gate in self._gates:
+                    is_late = gate not in self._gates  # woken after the timeout
+                    if not is_late:
                         self._gates.remove(gate)
-                    elif self.items and self._gates:
-                        # Woken after the timeout: wake another reader instead.
-                        self._gates.popleft().release()
+                    if is_late and self.items and self._gates:
+                        self._gates.popleft().release()  # wakes another reader instead
         if not woken and not self.items:
             raise self._timed_out("no message arrived in time")
 

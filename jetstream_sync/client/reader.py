@@ -149,14 +149,17 @@ class Reader:
         elif isinstance(operation, Info):
             self._on_info(ServerInfo.from_fields(operation.fields))
         elif isinstance(operation, ErrorLine):
-            self.errors_received += 1
-            error = error_from_text(operation.text)
-            if ends_connection(error):
-                self._final_error = error
-                return
-            self._events.error(error)
-            if isinstance(error, PermissionsError):
-                self._dispatch_permission_error(error)
+            self._handle_error(error_from_text(operation.text))
+
+    def _handle_error(self, error: Error) -> None:
+        """Report an error of the server, or keep it if the server closes the connection after it."""
+        self.errors_received += 1
+        if ends_connection(error):
+            self._final_error = error
+            return
+        self._events.error(error)
+        if isinstance(error, PermissionsError):
+            self._dispatch_permission_error(error)
 
     def _dispatch_permission_error(self, error: PermissionsError) -> None:
         """Notify the receiver that the refused command belongs to."""

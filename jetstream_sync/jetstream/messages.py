@@ -386,8 +386,10 @@ class MessagePuller:
                     delivery = self._next_delivery()
                     if delivery is None:
                         self._waiting.add(get_ident())
-                    elif (not delivery[2] or delivery[3]) and (
-                        monotonic() < leases.fresh_until or self._is_deliverable(delivery)
+                    if (
+                        delivery is not None
+                        and (not delivery[2] or delivery[3])
+                        and (monotonic() < leases.fresh_until or self._is_deliverable(delivery))
                     ):
                         return self._accept(delivery)
                 if delivery is None:
@@ -664,27 +666,24 @@ class MessagePuller:
         if error is not None and status.kind is PullStatusKind.AWAY:
             self._consumer_unavailable(error)
             return
+        unpinned = error is not None and error.code == 423
         with self._lock:
             whole = self._ledger.request_ended(status.pending)
-            if status.kind is PullStatusKind.FULL:
-                # If messages are buffered or still to come, there is room after they are taken. The
-                # same request at once would fail for the same message.
-                if whole:
-                    error = PullError(409, "Message Size Exceeds MaxBytes: it will never fit")
-                    self._schedule.retry_at = monotonic() + self._schedule.heartbeats.limit
-                elif self._ledger.empty():
-                    self._pull()
-            elif error is None:
-                self._pull()
-            elif error.code == 423:
+            is_full = status.kind is PullStatusKind.FULL
+            if is_full and whole:
+                error = PullError(409, "Message Size Exceeds MaxBytes: it will never fit")
+                self._schedule.retry_at = monotonic() + self._schedule.heartbeats.limit
+            if unpinned:
                 self._requester.unpin()
-                if status.pending is None:
-                    self._request_again()
-                else:
-                    self._pull()
+            if unpinned and status.pending is None:
+                self._request_again()
+            elif unpinned or (error is None and (not is_full or self._ledger.empty())):
+                # If a message did not fit and others are buffered or still to come, there is room after
+                # they are taken. The same request at once would fail for the same message.
+                self._pull()
             # After other warnings the request has ended, and the same request would fail again. The
             # heartbeat timeout triggers the next one.
-        if error is not None and error.code != 423:
+        if error is not None and not unpinned:
             self._requester.core.report_error(error)
 
     def _consumer_unavailable(self, error: PullError) -> None:
