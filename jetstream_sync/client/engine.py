@@ -324,7 +324,6 @@ class Engine:
             self.events.error(reason)
             self._finish(reason)
             return None
-        self.table.drop_refused(cause, self.keepalive.pongs)
         self.table.on_connection_change(connected=False)
         if isinstance(cause, Error) and type(cause) is not ConnectionLostError:
             # The server sent an error or stopped answering pings: more than a lost connection.
@@ -357,8 +356,8 @@ class Engine:
                 return False
             # In one step, so that close() finds the transport that it has to shut down.
             self.state.attach(transport)
-            preamble, pings = self.table.restore()
-        self.keepalive.on_connected(pings)
+            preamble = self.table.restore()
+        self.keepalive.on_connected()
         self.connector.on_info(transport.info, transport.address)
         self.writer.attach(transport.stream, preamble)
         return True

@@ -37,8 +37,6 @@ class KeepAlive:
         self._outstanding = 0
         self._connected = False
         self._next_ping = monotonic() + interval
-        #: Number of pongs received on the current transport, or on the last one.
-        self.pongs: int = 0
 
     def flush(self, deadline: Deadline) -> None:
         """Wait until the server has processed everything that was sent before."""
@@ -64,7 +62,6 @@ class KeepAlive:
         """Process a pong; called by the reader."""
         with self._lock:
             self._outstanding = 0
-            self.pongs += 1
             waiter = self._waiters.pop(0) if self._waiters else None
         if waiter is not None:
             waiter.set(None)
@@ -102,11 +99,8 @@ class KeepAlive:
             if waiter is not None:
                 waiter.fail(lost)
 
-    def on_connected(self, first: int = 0) -> None:
+    def on_connected(self) -> None:
         """Restart the schedule."""
-        with self._lock:
-            self.pongs = 0
-            self._waiters[:0] = [None] * first
         self._next_ping = monotonic() + self._interval
         self._connected = True
 

@@ -9,8 +9,8 @@ import itertools
 import logging
 import os
 
-from ..errors import BadSubjectError, BadSubscriptionError, ConnectionClosedError, PermissionsError
-from ..protocol.session import Session, SubscriptionState, refuses_line
+from ..errors import ConnectionClosedError
+from ..protocol.session import Session, SubscriptionState
 from .direct_reads import DirectReads
 from .events import Events
 from .mailbox import MessageReceiver
@@ -42,9 +42,6 @@ class SubscriptionTable:
         # Inboxes share an unguessable random part and differ by a number.
         self._inbox_base = f"{inbox_prefix}.{os.urandom(11).hex()}"
         self._inbox_numbers = itertools.count(1)
-        # After a server refused a command line as too long: the subscriptions that were restored on
-        # the current transport, each followed by a PING. Used by the reader only.
-        self._probed: list[SubscriptionState[MessageReceiver]] | None = None
 
     def new_inbox(self) -> str:
         """Return a unique subject for replies."""
@@ -135,9 +132,9 @@ class SubscriptionTable:
                 # from zero, so it would keep the subscription.
                 self._writer.append(self._session.unsubscribe(subscription))
 
-    def restore(self) -> tuple[bytes, int]:
-        """Return the commands that restore all subscriptions, and their number of PINGs; lock held."""
-        return self._session.resubscribe(self._probed), len(self._probed or ())
+    def restore(self) -> bytes:
+        """Return the commands that restore all subscriptions; the lock is held."""
+        return self._session.resubscribe()
 
     def on_connection_change(self, *, connected: bool) -> None:
         """Notify all receivers."""
@@ -161,40 +158,6 @@ class SubscriptionTable:
         self.remove_deferred(subscription)
         self._events.error(ended)
         self._close_receiver(subscription, ended)
-
-    def drop_refused(self, cause: BaseException, pongs: int) -> None:
-        """End the subscription whose command line the server refuses as too long."""
-        # Restored on every reconnect, it would end every connection. The error does not name the line,
-        # so on the next transport a PING follows each SUB, and the pongs show which one was refused.
-        #
-        # `cause`: why the transport broke; `pongs`: the number of pongs on it.
-        probed, self._probed = self._probed, None
-        if not refuses_line(cause):
-            return
-        if probed is None:
-            self._probed = []
-            return
-        if pongs >= len(probed):
-            return  # all SUBs were accepted: the line belonged to a message, which is not sent again
-        subscription = probed[pongs]
-        self._probed = []  # there may be more refused subscriptions
-        error = BadSubjectError(
-            subscription.subject,
-            "the server refused the subscription: its command line is too long",
-        )
-        self.forget([subscription])
-        self._events.error(error)
-        if subscription.receiver.is_reply_inbox:
-            # A reply inbox with a long inbox_prefix: its requests fail, but it may be used again.
-            refusal = PermissionsError(
-                f'Permissions Violation for Subscription to "{subscription.subject}"'
-            )
-            refusal.__cause__ = error
-            subscription.receiver.on_permission_error(subscription.subject.encode(), refusal)
-        else:
-            ended = BadSubscriptionError(str(error))
-            ended.__cause__ = error
-            self._close_receiver(subscription, ended)
 
     def close(self, reason: BaseException) -> None:
         """End all subscriptions; the connection is closed."""

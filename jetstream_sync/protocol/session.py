@@ -173,10 +173,8 @@ class Session(Generic[ReceiverT]):
         """Remove a subscription that was stopped or has reached its limit."""
         self.subscriptions.pop(subscription.sid, None)
 
-    def resubscribe(self, confirming: list[SubscriptionState[ReceiverT]] | None = None) -> bytes:
+    def resubscribe(self) -> bytes:
         """Return the commands that restore every subscription, with the rest of its limit."""
-        # `confirming`: a list to which every subscription is added. A PING follows each SUB, so that
-        # the pongs show which commands the server accepted. ``None``: no PINGs.
         parts = []
         for subscription in self.subscriptions.values():
             if subscription.ending:
@@ -184,9 +182,6 @@ class Session(Generic[ReceiverT]):
             parts.append(
                 commands.subscribe(subscription.subject, subscription.queue, subscription.sid)
             )
-            if confirming is not None:
-                confirming.append(subscription)
-                parts.append(commands.PING)
             if subscription.limit:
                 left = max(1, subscription.limit - subscription.delivered)
                 parts.append(commands.unsubscribe(subscription.sid, left))
@@ -264,11 +259,6 @@ def error_from_text(text: str) -> Error:
     if "secure connection" in lower:
         return SecureConnectionError(text)
     return ServerRefusedError(text)
-
-
-def refuses_line(error: BaseException) -> bool:
-    """Return whether the server refused a command because its line is too long."""
-    return isinstance(error, ServerRefusedError) and "control line" in str(error).lower()
 
 
 def ends_connection(error: Error) -> bool:

@@ -7,17 +7,13 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 import pytest
-from fix_threads import wait_until
 
-import jetstream_sync
 from jetstream_sync import Connection, JetStream, Stream
 from jetstream_sync.errors import (
     BadSubjectError,
-    BadSubscriptionError,
     InvalidArgumentError,
     InvalidNameError,
 )
-from jetstream_sync.server import NatsServer
 
 LATER = datetime(2100, 1, 1, tzinfo=timezone.utc)
 INJECTION = "x 0\r\n\r\nPUB evil 2\r\nhi\r\nPUB y"
@@ -217,34 +213,3 @@ def test_the_longest_subjects_are_sent(nc):
     nc.flush()
     assert held.is_valid
     assert nc.stats["reconnects"] == 0
-
-
-def test_a_refused_line_ends_its_subscription_and_not_every_link():
-    """If a server accepts shorter lines only, the connection does not reconnect repeatedly."""
-    errors: list[Exception] = []
-    with (
-        NatsServer(name="short", config="max_control_line: 1024") as server,
-        jetstream_sync.connect(
-            server.url, error_cb=errors.append, reconnect_time_wait=0.01, max_reconnect_attempts=-1
-        ) as nc,
-    ):
-        short, longs = nc.subscribe("short"), [nc.subscribe(c * 2000) for c in "ab"]
-        for each in longs:
-            with pytest.raises(BadSubscriptionError):
-                each.next_msg(timeout=20)
-        wait_until(lambda: nc.is_connected)
-        nc.flush()
-        nc.publish("short", b"1")
-        assert short.next_msg(timeout=5).data == b"1"
-        reconnects = nc.stats["reconnects"]
-        assert reconnects <= 5
-        refused = [error.subject for error in errors if isinstance(error, BadSubjectError)]
-        assert refused == ["a" * 2000, "b" * 2000]
-
-        # The line of a message is not sent again, and does not end a subscription.
-        nc.publish("c" * 2000, b"")
-        wait_until(lambda: nc.stats["reconnects"] > reconnects and nc.is_connected)
-        nc.publish("c" * 2000, b"")
-        wait_until(lambda: nc.stats["reconnects"] > reconnects + 1 and nc.is_connected)
-        nc.publish("short", b"2")
-        assert short.next_msg(timeout=5).data == b"2"
