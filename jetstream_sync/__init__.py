@@ -46,10 +46,10 @@ from .address import Server as Server
 from .api.account import AccountInfo as AccountInfo
 from .api.account import AccountLimits as AccountLimits
 from .api.account import APIStats as APIStats
+from .api.account import ClusterInfo as ClusterInfo
+from .api.account import PeerInfo as PeerInfo
+from .api.account import Placement as Placement
 from .api.account import Tier as Tier
-from .api.cluster import ClusterInfo as ClusterInfo
-from .api.cluster import PeerInfo as PeerInfo
-from .api.cluster import Placement as Placement
 from .api.consumer import ConsumerConfig as ConsumerConfig
 from .api.consumer import ConsumerInfo as ConsumerInfo
 from .api.consumer import ConsumerPause as ConsumerPause
@@ -105,6 +105,7 @@ from .api.stream import StreamState as StreamState
 from .api.stream import SubjectTransform as SubjectTransform
 from .client.message import Msg as Msg
 from .client.replies import ReplyIterator as ReplyIterator
+from .client.state import ConnectionStatus as ConnectionStatus
 from .client.subscription import Subscription as Subscription
 from .errors import *  # noqa: F403 - every error of the tree
 from .headers import Headers as Headers
@@ -153,7 +154,6 @@ from .options import ConnectOptions as ConnectOptions
 from .options import EventKind as EventKind
 from .options import TLSOptions as TLSOptions
 from .protocol.session import ServerInfo as ServerInfo
-from .protocol.state import ConnectionStatus as ConnectionStatus
 from .version import __version__ as __version__
 
 # Type checkers take the aliases above as the public names.

@@ -13,8 +13,6 @@ import inspect as _inspect
 import typing as _t
 from collections.abc import Mapping as _Mapping
 
-from .permission_errors import parse_permissions_violation as _parse_permissions_violation
-
 if _t.TYPE_CHECKING:
     from typing_extensions import dataclass_transform as _dataclass_transform
 else:
@@ -266,19 +264,20 @@ class SlowConsumerError(SubscriptionError):
     )
 
 
+@_with_fields
 class PermissionsError(SubscriptionError):
     """The server does not permit publishing or subscribing to a subject."""
 
-    operation: str
+    text: str
+    """The text of the server."""
+    operation: str = ""
     """The refused operation: ``publish``, ``subscribe``, or ``reply`` for a reply subject."""
-    subject: str
+    subject: str = ""
     """The refused subject."""
-    queue: str
+    queue: str = ""
     """The queue group of the subscription, or an empty string."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.operation, self.subject, self.queue = _parse_permissions_violation(text)
+    _template = "{text}"
 
 
 @_with_fields

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 from .address import Secret, Server, ServerAddress, left_out, missing_secret
 from .errors import BadSubjectError, InvalidOptionError
 from .subjects import check_publish_subject
-from .suggestions import closest_match
 
 if TYPE_CHECKING:
     from socket import socket
@@ -296,13 +295,7 @@ class ConnectionOptions:
         cls, servers: tuple[ServerAddress, ...], options: Mapping[str, Any]
     ) -> ConnectionOptions:
         """Create the options from keyword arguments."""
-        known = [each.name for each in fields(cls) if each.name != "servers"]
-        for name in options:
-            if name not in known:
-                close = closest_match(name, known)
-                hint = f"; did you mean {close}?" if close else ""
-                # The value is omitted: it may be a secret under a misspelled name.
-                raise InvalidOptionError(name, "...", f"unknown option{hint}")
+        check_known(options, [each.name for each in fields(cls) if each.name != "servers"])
         return cls(servers=servers, **options)
 
     def __post_init__(self) -> None:
@@ -480,8 +473,21 @@ def check_int(option: str, value: object, least: int, most: int | None = None) -
         raise InvalidOptionError(option, value, f"must be an integer {limits}")
 
 
-def check_known(options: Iterable[str], known: Iterable[str]) -> None:
+def check_known(
+    options: Iterable[str], known: Iterable[str], problem: str = "unknown option"
+) -> None:
     """Raise `InvalidOptionError` if an option is unknown."""
     unknown = set(options).difference(known)
     if unknown:
-        raise InvalidOptionError(min(unknown), "...", f"not one of {sorted(known)}")
+        name = min(unknown)
+        close = closest_match(name, known)
+        hint = f"did you mean {close}?" if close else f"not one of {', '.join(sorted(known))}"
+        # The value is omitted: it may be a secret under a misspelled name.
+        raise InvalidOptionError(name, "...", f"{problem}; {hint}")
+
+
+def closest_match(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most similar to a misspelled one, or ``None``."""
+    from difflib import get_close_matches  # noqa: PLC0415 - for errors only
+
+    return next(iter(get_close_matches(name, list(known), 1)), None)

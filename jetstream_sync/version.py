@@ -1,7 +1,29 @@
-"""The version of this package, independent of installed metadata, which a zip file does not have."""
+"""The version of this package, independent of installed metadata, and how to install its extras."""
+
+# A zip file, as Spark sends it to executors, has no metadata.
 
 from __future__ import annotations
 
 from typing import Final
 
 __version__: Final = "0.1.0.dev0"
+
+_NAME: Final = "jetstream-sync"
+
+
+def install_command(extras: str) -> str:
+    """Return the command that installs this package with extras such as ``cli,server``."""
+    # It names the distribution, which pip also finds if it was installed from a clone. A source tree
+    # that runs without an installation is named by its path.
+    # Slow to import, and needed for an error only.
+    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415
+    from pathlib import Path  # noqa: PLC0415
+
+    source = _NAME
+    try:
+        distribution(_NAME)
+    except PackageNotFoundError:
+        tree = Path(__file__).parents[1]
+        if (tree / "pyproject.toml").is_file():
+            source = str(tree)
+    return f"pip install '{source}[{extras}]'"

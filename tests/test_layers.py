@@ -63,7 +63,7 @@ ENTRY_POINTS: dict[str, set[str]] = {
 MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
     ("workers", "base"): {"differences"},
     # Scripts that do not use the client can start a server.
-    ("server", "base"): {"errors", "suggestions"},
+    ("server", "base"): {"errors", "version"},
     # Deadlines are passed down to every layer; sockets stay in `net`.
     ("jetstream", "net"): {"net.clock"},
     ("services", "net"): {"net.clock"},
@@ -76,7 +76,7 @@ MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
     ("cli", "client"): set(),
     ("cli", "jetstream"): set(),
     # Acks and pull requests are a hot path: they are built and parsed as bytes in wire format.
-    ("jetstream", "protocol"): {"protocol.commands", "protocol.parser"},
+    ("jetstream", "protocol"): {"protocol.parser"},
 }
 
 # Standard library modules that only some places may import.

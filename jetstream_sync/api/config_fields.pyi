@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
-from .cluster import Placement
+from .account import Placement
 from .enums import (
     AckPolicy,
     DeliverPolicy,

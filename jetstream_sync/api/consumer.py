@@ -15,7 +15,7 @@ from ..codec import UNSET, Duration, Durations, Record
 from ..errors import InvalidOptionError
 from ..records import record, setting
 from ..subjects import check_consumer_name, check_publish_subject, check_queue, check_subject
-from .cluster import ClusterInfo
+from .account import ClusterInfo
 from .enums import AckPolicy, DeliverPolicy, PriorityPolicy, ReplayPolicy
 
 _INT64_MAX = 2**63 - 1

@@ -27,7 +27,7 @@ from ..subjects import (
     subject_matches,
     subjects_overlap,
 )
-from .cluster import Placement
+from .account import Placement
 from .enums import DiscardPolicy, KeyValueOperation, StorageType, StoreCompression
 from .reply import metadata_of
 from .stream import (

@@ -15,7 +15,7 @@ from ..codec import UNSET, Duration, Record, UnknownEnumValue
 from ..errors import InvalidOptionError
 from ..records import record, setting
 from ..subjects import check_stream_name, check_subject
-from .cluster import ClusterInfo, Placement
+from .account import ClusterInfo, Placement
 from .enums import DiscardPolicy, PersistMode, RetentionPolicy, StorageType, StoreCompression
 
 _INT32_MAX = 2**31 - 1

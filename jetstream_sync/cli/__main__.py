@@ -19,7 +19,7 @@ import traceback
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
-from ..suggestions import install_command
+from ..version import install_command
 
 #: 128 + SIGINT; `ExitStatus` may not be imported yet.
 _INTERRUPTED = 130

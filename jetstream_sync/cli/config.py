@@ -22,7 +22,7 @@ from ..codec import Record, decode, encode, loads
 from ..differences import Difference, differences, without_server_labels
 from ..durations import duration_to_ns, time_to_text
 from ..errors import APIError, Error, InvalidArgumentError, InvalidResponseError
-from ..suggestions import closest_match
+from ..options import closest_match
 from .fields import ConfigField, changed, config_fields, is_record, option_type, parse_list
 from .output import emit, say, to_json
 from .prompts import Asker

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..suggestions import closest_match
+from ..options import closest_match
 from .settings import Settings, common_options
 
 if TYPE_CHECKING:

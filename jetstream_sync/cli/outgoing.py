@@ -16,7 +16,7 @@ import click
 
 from .. import Headers
 from ..errors import PermissionsError, ServerTooOldError
-from ..suggestions import closest_match
+from ..options import closest_match
 from .env import Environment
 from .long_running import password_once, read_interruptibly
 from .settings import Settings

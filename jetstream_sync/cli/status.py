@@ -34,7 +34,7 @@ from ..errors import (
     ServerUnavailableError,
     TimeoutError,
 )
-from ..suggestions import closest_match
+from ..options import closest_match
 from .env import readable
 
 

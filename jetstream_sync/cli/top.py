@@ -8,7 +8,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
-from ..suggestions import install_command
+from ..version import install_command
 from .long_running import RECONNECT_OPTIONS, failover_options, pause
 from .output import emit
 from .render import write_rows

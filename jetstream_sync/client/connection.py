@@ -13,12 +13,12 @@ from ..headers import HeadersLike
 from ..net.clock import Deadline, monotonic
 from ..options import DEFAULT_PENDING_BYTES_LIMIT, DEFAULT_PENDING_MSGS_LIMIT, check_callback
 from ..protocol.session import ServerInfo
-from ..protocol.state import ConnectionStatus
 from ..subjects import check_queue, check_subject
 from .core import ConnectionCore
 from .engine import Engine
 from .message import Msg
 from .replies import ReplyIterator, Sentinel
+from .state import ConnectionStatus
 from .subscription import MsgCallback, Subscription
 from .threads import in_callback
 

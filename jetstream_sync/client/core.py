@@ -14,12 +14,12 @@ from ..errors import TimeoutError
 from ..net.clock import Deadline
 from ..options import ConnectionOptions
 from ..protocol.session import ServerInfo, SubscriptionState
-from ..protocol.state import ConnectionStatus
 from .direct_reads import DirectReads
 from .encoder import EncodeFunction
 from .engine import Engine
 from .mailbox import MessageReceiver
 from .request import RequestFunction
+from .state import ConnectionStatus
 from .threads import spawn_from_finalizer
 from .writer import SendFunction
 

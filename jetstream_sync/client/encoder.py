@@ -7,8 +7,7 @@ from typing import Protocol, TypeVar
 from .. import speedups
 from ..errors import BadSubjectError, InvalidArgumentError, MaxPayloadError
 from ..headers import HeadersLike, encode_headers
-from ..protocol import commands
-from ..protocol.session import ServerInfo
+from ..protocol.session import ServerInfo, publish_command, publish_with_headers_command
 from ..subjects import MAX_CONTROL_LINE, check_publish_subject
 
 _Subject_contra = TypeVar("_Subject_contra", contravariant=True)
@@ -78,7 +77,7 @@ class MessageEncoder:
         size = len(payload)
         if size > self.max_payload:
             raise MaxPayloadError(size, self.max_payload)
-        # Repeats commands.publish() to save a call: this runs once per message.
+        # Repeats publish_command() to save a call: this runs once per message.
         return b"PUB %b %d\r\n%b\r\n" % (known, size, payload), size
 
     def encode_command(
@@ -100,9 +99,9 @@ class MessageEncoder:
         if size > self.max_payload:
             raise MaxPayloadError(size, self.max_payload)
         if header:
-            command = commands.publish_with_headers(subject, reply, header, payload)
+            command = publish_with_headers_command(subject, reply, header, payload)
         else:
-            command = commands.publish(subject, reply, payload)
+            command = publish_command(subject, reply, payload)
         if len(command) - size > MAX_CONTROL_LINE + _LINE_END_BYTES:
             raise BadSubjectError(
                 subject.decode("utf-8", "replace"),

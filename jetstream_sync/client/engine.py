@@ -28,7 +28,6 @@ from ..net.clock import Deadline
 from ..net.layer import ByteStream
 from ..options import ConnectionEvent, ConnectionOptions, EventKind
 from ..protocol.session import ServerInfo, Session, SubscriptionState
-from ..protocol.state import ConnectionStatus, Event
 from .connector import Connector
 from .direct_reads import DirectReads
 from .encoder import MessageEncoder
@@ -38,7 +37,7 @@ from .login import Dialer
 from .mailbox import MessageReceiver
 from .reader import Reader
 from .request import RequestMux
-from .state import ConnectionState
+from .state import ConnectionState, ConnectionStatus, Event
 from .subscription_table import SubscriptionTable
 from .threads import after_fork, at_exit, check_patches, join, spawn
 from .tracing import Tracer

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from ..errors import ConnectionLostError, StaleConnectionError, TimeoutError
 from ..net.clock import Deadline, monotonic
-from ..protocol.commands import PING
+from ..protocol.session import PING
 from .mailbox import ResultSlot, copy_exception
 from .writer import Writer
 

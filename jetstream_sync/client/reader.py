@@ -19,7 +19,8 @@ from ..errors import (
 from ..net.clock import Deadline
 from ..net.tcp import TCPStream
 from ..protocol.parser import Delivery, ErrorLine, Info, Messages, Operation, Parser, Ping, Pong
-from ..protocol.session import ServerInfo, SubscriptionState, ends_connection, error_from_text
+from ..protocol.server_errors import ends_connection, error_from_text
+from ..protocol.session import ServerInfo, SubscriptionState
 from .direct_reads import DirectReads
 from .events import Events
 from .keepalive import KeepAlive

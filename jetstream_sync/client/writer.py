@@ -33,10 +33,9 @@ from ..errors import (
     OutboundBufferLimitError,
     TimeoutError,
 )
-from ..interrupts import call_and_record
-from ..net.clock import FOREVER, Deadline
+from ..net.clock import FOREVER, Deadline, call_and_record
 from ..net.layer import ByteStream
-from ..protocol.commands import PING, PONG
+from ..protocol.session import PING, PONG
 from .mailbox import copy_exception
 from .threads import Signal
 

@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS
 
 from .. import KeyValueConfig, StreamConfig
-from ..suggestions import closest_match
+from ..options import closest_match
 
 #: What Django assumes for a database without settings.
 _NO_ENGINE: Final = "django.db.backends.dummy"

@@ -31,13 +31,13 @@ from ..errors import (
     NoRespondersError,
     PermissionsError,
     ServerTooOldError,
+    StreamNotFoundError,
 )
 from ..headers import REQUIRED_API_LEVEL
 from ..net.clock import Deadline, monotonic
-from ..options import check_callback, check_int
+from ..options import check_callback, check_int, check_known
 from ..protocol.parser import Delivery
 from ..subjects import check_subject
-from ..suggestions import closest_match
 
 log: logging.Logger = logging.getLogger("jetstream_sync.connection")
 
@@ -297,9 +297,13 @@ def listed(answer: Mapping[str, Any], items: str, route: str) -> list[Any]:
     return found
 
 
-def names_in(answer: Mapping[str, Any], items: str, route: str) -> list[str]:
-    """Return the names that an answer has under a key; raises as `listed()`."""
-    return [_name_of(name, items, route) for name in listed(answer, items, route)]
+def names_by_subject(api: APIRequests, subject: str) -> list[str]:
+    """Return the names of the streams with a subject, at least one, in the server's order."""
+    route = api.routes.to("STREAM.NAMES")
+    found = listed(api.ask(route, {"subject": subject}), "streams", route)
+    if not found:
+        raise StreamNotFoundError(404, 10059, f"no stream has the subject {subject!r}")
+    return [_name_of(name, "streams", route) for name in found]
 
 
 def _name_of(item: Any, items: str, route: str) -> str:
@@ -370,11 +374,7 @@ def resolve_config(record: type[R], config: R | None, fields: Mapping[str, Any])
             raise InvalidOptionError(name, value, "excludes config: change the record instead")
         return config
     known = {each.name: each for each in fields_of(record)}
-    for name, value in fields.items():
-        if name not in known:
-            close = closest_match(name, known)
-            hint = f"; did you mean {close}?" if close else ""
-            raise InvalidOptionError(name, value, f"{record.__name__} has no such field{hint}")
+    check_known(fields, known, f"{record.__name__} has no such field")
     for name, each in known.items():
         if each.default is MISSING and each.default_factory is MISSING and name not in fields:
             raise InvalidOptionError(name, None, "it must be given")

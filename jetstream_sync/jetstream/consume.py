@@ -50,7 +50,58 @@ def nak_failed(msg: JetStreamMsg, config: ConsumerConfig | None) -> None:
         msg.nak(delay)
 
 
-class ConsumeHandle:
+class CallbackHandle:
+    """What the handles of running callbacks have in common."""
+
+    def __init__(self, core: ConnectionCore) -> None:
+        self._core = core
+        self._closed = Signal()
+        self._error: Error | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether the callback has handled its last message."""
+        return self._closed.is_set()
+
+    @property
+    def error(self) -> Error | None:
+        """The error that ended it; ``None`` if it was stopped or still runs."""
+        return self._error
+
+    def stop(self) -> None:
+        """Stop and drop the buffered messages; `wait_closed()` waits for a running callback."""
+        raise NotImplementedError
+
+    def wait_closed(self, timeout: float | timedelta | None = None) -> None:
+        """
+        Wait until the callback has handled its last message.
+
+        Args:
+            timeout: in seconds; ``None``: no limit.
+
+        Raises:
+            TimeoutError: the timeout expired, or the callback itself called this.
+            ForkedConnectionError: the handle belongs to the parent process.
+
+        """
+        self._core.check_not_forked()
+        if self._is_callback_thread():
+            raise TimeoutError("the callback cannot wait for its own end")
+        if not self._closed.wait(Deadline(timeout).left()):
+            raise TimeoutError("the callback has not handled its last message yet")
+
+    def _is_callback_thread(self) -> bool:
+        """Return whether the callback runs on the calling thread."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class ConsumeHandle(CallbackHandle):
     """
     A running callback of a consumer.
 
@@ -76,26 +127,14 @@ class ConsumeHandle:
         callback: JetStreamCallback,
         config: ConsumerConfig | None = None,
     ) -> None:
-        self._core = core
+        super().__init__(core)
         self._messages = messages
         self._callback = callback
         self._config = config
-        self._closed = Signal()
-        self._error: Error | None = None
         # Before another thread may look at it, such as one that closes the connection.
         self._thread: threading.Thread | None = None
         messages.set_callback_waiter(self._finished)
         self._thread = spawn(f"consume-{name}", self._run)
-
-    @property
-    def closed(self) -> bool:
-        """Whether the callback has handled its last message."""
-        return self._closed.is_set()
-
-    @property
-    def error(self) -> Error | None:
-        """The error that ended it; ``None`` if it was stopped or still runs."""
-        return self._error
 
     def stop(self) -> None:
         """
@@ -120,35 +159,12 @@ class ConsumeHandle:
         """
         self._messages.drain(timeout)
 
-    def wait_closed(self, timeout: float | timedelta | None = None) -> None:
-        """
-        Wait until the callback has handled its last message.
-
-        Args:
-            timeout: in seconds; ``None``: no limit.
-
-        Raises:
-            TimeoutError: the timeout expired, or the callback itself called this.
-            ForkedConnectionError: the handle belongs to the parent process.
-
-        """
-        self._core.check_not_forked()
-        if threading.current_thread() is self._thread:
-            raise TimeoutError("the callback cannot wait for its own end")
-        if not self._closed.wait(Deadline(timeout).left()):
-            raise TimeoutError("the callback has not handled its last message yet")
+    def _is_callback_thread(self) -> bool:
+        return threading.current_thread() is self._thread
 
     def _finished(self, deadline: Deadline) -> bool:
         """Wait until the callback has handled its last message; return whether it has."""
-        if threading.current_thread() is self._thread:
-            return True
-        return self._closed.wait(deadline.left())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+        return self._is_callback_thread() or self._closed.wait(deadline.left())
 
     def _on_callback_error(self, msg: JetStreamMsg) -> None:
         """Let a message be delivered again whose callback raised."""

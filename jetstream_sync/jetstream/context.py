@@ -31,7 +31,7 @@ from .api_requests import (
     APIRequests,
     EchoCheck,
     info_of,
-    names_in,
+    names_by_subject,
     require_level,
     resolve_config,
     stream_info,
@@ -316,12 +316,7 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
             Error: otherwise as `stream_names()`.
 
         """
-        body = {"subject": check_subject(subject)}
-        route = self._api.routes.to("STREAM.NAMES")
-        names = names_in(self._api.ask(route, body), "streams", route)
-        if not names:
-            raise StreamNotFoundError(404, 10059, f"no stream has the subject {subject!r}")
-        return names[0]
+        return names_by_subject(self._api, check_subject(subject))[0]
 
     # --- the consumers of a stream ----------------------------------------------------------------
 

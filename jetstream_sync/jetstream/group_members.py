@@ -17,13 +17,12 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from ..api.consumer import ConsumerConfig
 from ..api.groups import PRIORITY_GROUP, GroupConfig, parse_config
 from ..client.events import is_deliberate_close
-from ..client.threads import Signal, spawn
+from ..client.threads import spawn
 from ..errors import (
     APIError,
     ConnectionClosedError,
@@ -42,14 +41,11 @@ from ..errors import (
 )
 from ..net.clock import Deadline
 from .api_requests import APIRequests
-from .consume import JetStreamCallback
+from .consume import CallbackHandle, JetStreamCallback
 from .consumer import PullConsumer
 from .consumer_api import CREATE, add_consumer, consumer_info, delete_consumer
 from .key_value import KeyValue
 from .message import JetStreamMsg
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 #: Minimum of the pull expiry and of the priority timeout, in seconds.
 MIN_TIMEOUT_S: Final = 1.0
@@ -215,7 +211,7 @@ def take_partition(msg: JetStreamMsg) -> bytes:
     return partition
 
 
-class GroupConsumeHandle:
+class GroupConsumeHandle(CallbackHandle):
     """
     The running callback of a member of a consumer group; returned by `ConsumerGroup.consume`.
 
@@ -233,12 +229,10 @@ class GroupConsumeHandle:
         *,
         elastic: bool,
     ) -> None:
-        self._core = api.core
+        super().__init__(api.core)
         self._instance = instance
         self._config = config
         self._elastic = elastic
-        self._closed = Signal()
-        self._error: Error | None = None
         self._drain = False
         self._retry_s = _FIRST_RETRY_S
         self._watch = kv.watch(instance.key)
@@ -256,16 +250,6 @@ class GroupConsumeHandle:
         """The partitions of the member according to the last received config."""
         return list(self._config.partitions(self.member))
 
-    @property
-    def closed(self) -> bool:
-        """Whether the callback has handled its last message."""
-        return self._closed.is_set()
-
-    @property
-    def error(self) -> Error | None:
-        """The error that ended it; ``None`` if it was stopped, the group was deleted, or it still runs."""
-        return self._error
-
     def stop(self) -> None:
         """
         Stop and drop the buffered messages, which are redelivered after the ``ack_wait``.
@@ -279,29 +263,8 @@ class GroupConsumeHandle:
         self._drain = True
         self._watch.stop()
 
-    def wait_closed(self, timeout: float | timedelta | None = None) -> None:
-        """
-        Wait until the callback has handled its last message.
-
-        Args:
-            timeout: in seconds; ``None``: no limit.
-
-        Raises:
-            TimeoutError: the timeout expired, or the callback itself called this.
-            ForkedConnectionError: the handle belongs to the parent process.
-
-        """
-        self._core.check_not_forked()
-        if threading.current_thread() is self._instance.callback_thread:
-            raise TimeoutError("the callback cannot wait for its own end")
-        if not self._closed.wait(Deadline(timeout).left()):
-            raise TimeoutError("the callback has not handled its last message yet")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+    def _is_callback_thread(self) -> bool:
+        return threading.current_thread() is self._instance.callback_thread
 
     # --- the control thread ---------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ from ..codec import dumps
 from ..durations import duration, duration_to_ns
 from ..errors import InvalidOptionError, MsgAlreadyAckdError, NoRespondersError, NotJSMessageError
 from ..net.clock import Deadline
-from ..protocol import commands
 
 if TYPE_CHECKING:
     from ..client.core import ConnectionCore
@@ -28,7 +27,8 @@ _NAKED: Final = 2
 
 def send_in_progress(core: ConnectionCore, ack_subject: bytes) -> None:
     """Make the server restart the ``ack_wait`` of a message; raises as `Writer.publish`."""
-    core.publish(commands.publish(ack_subject, b"", _IN_PROGRESS), len(_IN_PROGRESS))
+    command, size = core.encode_command(ack_subject, _IN_PROGRESS)
+    core.publish(command, size)
 
 
 class JetStreamMsg(Msg):
@@ -200,7 +200,8 @@ class JetStreamMsg(Msg):
     def _settle(self, answer: bytes, settled: bool | int = True) -> None:
         if self._settled is False or self._open():
             reply = self._reply or self._no_reply()
-            self._core.send_deferred(commands.publish(reply, b"", answer), len(answer))
+            command, size = self._core.encode_command(reply, answer)
+            self._core.send_deferred(command, size)
             # Set after the acknowledgement was buffered: one that could not be sent may be retried.
             self._settled = settled
 

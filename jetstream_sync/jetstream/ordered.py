@@ -32,8 +32,7 @@ from ..errors import (
     RequestLimitError,
     TimeoutError,
 )
-from ..interrupts import call_and_record
-from ..net.clock import Deadline, seconds
+from ..net.clock import Deadline, call_and_record, seconds
 from ..options import check_callback
 from ..protocol.parser import Delivery
 from .api_requests import APIRequests

@@ -23,12 +23,11 @@ from ..errors import (
     DuplicateSubscriptionError,
     InvalidOptionError,
     PermissionsError,
-    StreamNotFoundError,
     TimeoutError,
 )
 from ..options import check_callback, check_known
 from ..subjects import check_consumer_name, check_stream_name, check_subject
-from .api_requests import APIRequests, names_in
+from .api_requests import APIRequests, names_by_subject
 from .consume import JetStreamCallback
 from .consumer_api import BOUND_CHECK_DELAY_S, CREATE, add_consumer, consumer_info
 from .push import OrderedPushSubscription, PushOptions, PushSubscription
@@ -54,10 +53,7 @@ def find_stream(api: APIRequests, request: SubscribeRequest) -> str:
     """Return the stream that is named, or the stream with the subject."""
     if request.stream is not None:
         return request.stream
-    route = api.routes.to("STREAM.NAMES")
-    names = names_in(api.ask(route, {"subject": request.subject}), "streams", route)
-    if not names:
-        raise StreamNotFoundError(404, 10059, f"no stream has the subject {request.subject!r}")
+    names = names_by_subject(api, request.subject)
     if len(names) > 1:
         raise AmbiguousSubjectError(request.subject, names)
     return names[0]

@@ -1,4 +1,4 @@
-"""Deadlines on the monotonic clock, which changes of the system time do not affect."""
+"""Waits: deadlines on the monotonic clock, and waits whose result an interrupt cannot lose."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import math
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Final
+from itertools import starmap
+from typing import Final, TypeVar
 
 from ..errors import InvalidOptionError
 
+T = TypeVar("T")
+
+#: The clock that changes of the system time do not affect.
 monotonic: Callable[[], float] = time.monotonic
 
 # Maximum timeout in seconds that locks accept, about 292 years.
@@ -61,3 +65,22 @@ class Deadline:
 
 #: The deadline that never expires.
 FOREVER: Final = Deadline(None)
+
+
+def call_and_record(results: list[T], function: Callable[..., T], *args: object) -> None:
+    """
+    Call a function written in C, and append its result to a list.
+
+    Python handles a signal between two instructions of its bytecode. No bytecode runs between the call
+    and the append, so a `KeyboardInterrupt` comes before the call or finds the result in the list. To
+    acquire a lock with a timeout::
+
+        acquired: list[bool] = []
+        try:
+            call_and_record(acquired, lock.acquire, True, timeout)
+            ...
+        finally:
+            if True in acquired:
+                lock.release()
+    """
+    results.extend(starmap(function, (args,)))

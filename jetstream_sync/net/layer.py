@@ -19,8 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ..interrupts import call_and_record
-from .clock import Deadline
+from .clock import Deadline, call_and_record
 
 if TYPE_CHECKING:
     from threading import Lock

@@ -13,8 +13,7 @@ from types import BuiltinMethodType
 from typing import Any
 
 from ..errors import Error, InvalidOptionError
-from ..interrupts import call_and_record
-from .clock import Deadline
+from .clock import Deadline, call_and_record
 
 #: Bytes requested with one read, enough for a thousand small messages.
 RECEIVE_SIZE = 256 * 1024

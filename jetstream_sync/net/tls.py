@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ..errors import SecureConnectionError
-from ..interrupts import call_and_record
-from .clock import Deadline
+from .clock import Deadline, call_and_record
 from .layer import ByteStream, Layer
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..address import ServerAddress
 from ..errors import ConnectionLostError, InvalidOptionError, ProtocolError, ServerRefusedError
-from ..suggestions import install_command
+from ..version import install_command
 from .clock import Deadline
 from .layer import ByteStream, Layer
 

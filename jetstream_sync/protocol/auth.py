@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ..suggestions import install_command
+from ..version import install_command
 
 
 class BadCredentialsError(Exception):

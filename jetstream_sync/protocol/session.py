@@ -1,30 +1,23 @@
-"""The protocol state shared with a server: the handshake and the subscription table."""
+"""What a client sends to a server: its commands, the handshake, and the subscription table."""
 
+# The callers of the functions that encode a command have validated the arguments, so these do not fail.
+# Subjects of messages are bytes, because the callers cache them in this form.
+#
 # A `Session` survives reconnects: it returns the commands that restore the subscriptions. Nothing here
 # takes a lock: the owner of a session does (see ``client/subscription_table.py``). Looking up a sid needs
 # none, because one dictionary access is atomic.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from ..errors import (
-    AuthenticationExpiredError,
-    AuthorizationError,
-    BadSubjectError,
-    Error,
-    PermissionsError,
-    ProtocolError,
-    SecureConnectionError,
-    ServerRefusedError,
-    StaleConnectionError,
-    SubscriptionError,
-)
+from ..codec import dumps
+from ..errors import BadSubjectError, ProtocolError
 from ..subjects import MAX_CONTROL_LINE
-from . import commands
 from .parser import ErrorLine, Info, Operation, Ping, Pong
+from .server_errors import error_from_text
 
 #: The protocol level that makes a server send INFO again when the cluster changes.
 _PROTOCOL_LEVEL: Final = 1
@@ -113,6 +106,44 @@ _INFO_DEFAULTS: Final = {
 }
 
 
+PING: Final = b"PING\r\n"
+PONG: Final = b"PONG\r\n"
+
+
+def connect_command(fields: Mapping[str, Any]) -> bytes:
+    """Return the command for the login, with the features of this client."""
+    return b"CONNECT %b\r\n" % dumps(fields)
+
+
+def publish_command(subject: bytes, reply: bytes, payload: bytes) -> bytes:
+    """Return the command for a message without headers; ``reply`` may be empty."""
+    if reply:
+        return b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(payload), payload)
+    return b"PUB %b %d\r\n%b\r\n" % (subject, len(payload), payload)
+
+
+def publish_with_headers_command(
+    subject: bytes, reply: bytes, header: bytes, payload: bytes
+) -> bytes:
+    """Return the command for a message with a header block; ``reply`` may be empty."""
+    sizes = (len(header), len(header) + len(payload))
+    if reply:
+        return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (subject, reply, *sizes, header, payload)
+    return b"HPUB %b %d %d\r\n%b%b\r\n" % (subject, *sizes, header, payload)
+
+
+def subscribe_command(subject: str, queue: str, sid: int) -> bytes:
+    """Return the command for a subscription, alone or as a member of a queue group."""
+    if queue:
+        return f"SUB {subject} {queue} {sid}\r\n".encode()
+    return f"SUB {subject} {sid}\r\n".encode()
+
+
+def unsubscribe_command(sid: int, limit: int = 0) -> bytes:
+    """Return the command that ends a subscription, at once or after ``limit`` messages in total."""
+    return b"UNSUB %d %d\r\n" % (sid, limit) if limit else b"UNSUB %d\r\n" % sid
+
+
 @dataclass(slots=True)
 class SubscriptionState(Generic[ReceiverT]):
     """One subscription as the server knows it, and the receiver of its messages."""
@@ -141,7 +172,7 @@ class Session(Generic[ReceiverT]):
     ) -> tuple[SubscriptionState[ReceiverT], bytes]:
         """Add a subscription, and return it with the command that must be sent."""
         # The receiver has it as `subscription` before it is in the table, where the reader finds it.
-        command = commands.subscribe(subject, queue, self._last_sid + 1)
+        command = subscribe_command(subject, queue, self._last_sid + 1)
         size = len(command) - len(b"\r\n")
         if size > MAX_CONTROL_LINE:
             raise BadSubjectError(
@@ -160,14 +191,14 @@ class Session(Generic[ReceiverT]):
         # It ends at once if ``limit`` is 0 or was reached before.
         if limit > subscription.delivered:
             subscription.limit = limit
-            return commands.unsubscribe(subscription.sid, limit)
+            return unsubscribe_command(subscription.sid, limit)
         self.subscriptions.pop(subscription.sid, None)
-        return commands.unsubscribe(subscription.sid)
+        return unsubscribe_command(subscription.sid)
 
     def stop(self, subscription: SubscriptionState[ReceiverT]) -> bytes:
         """Return the command that ends a subscription, which stays for the messages in flight."""
         subscription.ending = True
-        return commands.unsubscribe(subscription.sid)
+        return unsubscribe_command(subscription.sid)
 
     def forget(self, subscription: SubscriptionState[ReceiverT]) -> None:
         """Remove a subscription that was stopped or has reached its limit."""
@@ -180,11 +211,11 @@ class Session(Generic[ReceiverT]):
             if subscription.ending:
                 continue
             parts.append(
-                commands.subscribe(subscription.subject, subscription.queue, subscription.sid)
+                subscribe_command(subscription.subject, subscription.queue, subscription.sid)
             )
             if subscription.limit:
                 left = max(1, subscription.limit - subscription.delivered)
-                parts.append(commands.unsubscribe(subscription.sid, left))
+                parts.append(unsubscribe_command(subscription.sid, left))
         return b"".join(parts)
 
 
@@ -205,11 +236,11 @@ class Handshake:
             self.info = ServerInfo.from_fields(operation.fields)
             if not first:
                 return b""
-            return commands.connect(self._connect_fields(self.info)) + commands.PING
+            return connect_command(self._connect_fields(self.info)) + PING
         if isinstance(operation, ErrorLine):
             raise error_from_text(operation.text)
         if isinstance(operation, Ping):
-            return commands.PONG
+            return PONG
         if self.info is None:
             raise ProtocolError(f"expected INFO, got {type(operation).__name__.upper()}")
         if isinstance(operation, Pong):
@@ -235,32 +266,3 @@ def connect_fields(
     if name:
         fields["name"] = name
     return fields
-
-
-# A login that was valid before, of a user or of a whole account.
-_EXPIRED_WORDS: Final = ("authentication expired", "authentication revoked")
-_AUTH_WORDS: Final = ("authorization violation", "authentication timeout")
-
-
-def error_from_text(text: str) -> Error:
-    """Return the error for the text of a server's ``-ERR``, as in the sources of nats-server."""
-    lower = text.lower()
-    if any(words in lower for words in _EXPIRED_WORDS):
-        return AuthenticationExpiredError(text)
-    if any(words in lower for words in _AUTH_WORDS):
-        return AuthorizationError(text)
-    if "permissions violation" in lower:
-        return PermissionsError(text)
-    # The last two texts: the subject of a SUB, and in pedantic mode of a PUB.
-    if lower in ("maximum subscriptions exceeded", "invalid subject", "invalid publish subject"):
-        return SubscriptionError(text)
-    if "stale connection" in lower:
-        return StaleConnectionError(text)
-    if "secure connection" in lower:
-        return SecureConnectionError(text)
-    return ServerRefusedError(text)
-
-
-def ends_connection(error: Error) -> bool:
-    """Return whether a server closes the connection after the ``-ERR`` of this error."""
-    return not isinstance(error, SubscriptionError)

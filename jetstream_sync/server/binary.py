@@ -12,7 +12,7 @@ import sysconfig
 from pathlib import Path
 
 from ..errors import ServerUnavailableError
-from ..suggestions import install_command
+from ..version import install_command
 
 
 def find_nats_server() -> Path:

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from ..durations import duration_from_text, time_from_ns, time_from_text
 from ..errors import InvalidOptionError
-from ..suggestions import closest_match
+from ..options import closest_match
 from .kafka import counterpart
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from packaging.version import Version
 
 import jetstream_sync
 from jetstream_sync import ConsumerConfig, JetStream, StreamConfig
-from jetstream_sync.api.cluster import Placement
+from jetstream_sync.api.account import Placement
 from jetstream_sync.api.stream import (
     ExternalStream,
     RePublish,

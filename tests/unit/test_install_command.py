@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jetstream_sync import suggestions
+from jetstream_sync import version
 
 
 def uninstall(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,7 +20,7 @@ def uninstall(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_installed_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command names the distribution, from whatever it was installed."""
     monkeypatch.setattr(importlib.metadata, "distribution", lambda _name: object())
-    assert suggestions.install_command("cli,server") == "pip install 'jetstream-sync[cli,server]'"
+    assert version.install_command("cli,server") == "pip install 'jetstream-sync[cli,server]'"
 
 
 def test_a_source_tree_without_installation_is_named_by_its_path(
@@ -29,10 +29,8 @@ def test_a_source_tree_without_installation_is_named_by_its_path(
     """In a clone that is not installed, pip would not find the distribution by its name."""
     uninstall(monkeypatch)
     (tmp_path / "pyproject.toml").touch()
-    monkeypatch.setattr(
-        suggestions, "__file__", str(tmp_path / "jetstream_sync" / "suggestions.py")
-    )
-    assert suggestions.install_command("cli") == f"pip install '{tmp_path}[cli]'"
+    monkeypatch.setattr(version, "__file__", str(tmp_path / "jetstream_sync" / "version.py"))
+    assert version.install_command("cli") == f"pip install '{tmp_path}[cli]'"
 
 
 def test_copied_modules_name_the_distribution(
@@ -40,7 +38,5 @@ def test_copied_modules_name_the_distribution(
 ) -> None:
     """Without a source tree, as in a zip for Spark, the command names the distribution."""
     uninstall(monkeypatch)
-    monkeypatch.setattr(
-        suggestions, "__file__", str(tmp_path / "jetstream_sync" / "suggestions.py")
-    )
-    assert suggestions.install_command("nkeys") == "pip install 'jetstream-sync[nkeys]'"
+    monkeypatch.setattr(version, "__file__", str(tmp_path / "jetstream_sync" / "version.py"))
+    assert version.install_command("nkeys") == "pip install 'jetstream-sync[nkeys]'"

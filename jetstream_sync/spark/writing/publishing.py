@@ -27,6 +27,7 @@ from typing import Final
 from ...api.publish import PubAck
 from ...client.core import ConnectionCore
 from ...client.mailbox import Mailbox, MessageReceiver
+from ...client.state import ConnectionStatus
 from ...codec import loads
 from ...errors import (
     APIError,
@@ -43,7 +44,6 @@ from ...errors import (
 from ...headers import MSG_ID, parse_status
 from ...net.clock import Deadline, monotonic
 from ...protocol.parser import Delivery
-from ...protocol.state import ConnectionStatus
 from ...speedups import join_commands
 from ..reading.replies import PAYLOAD, SUBJECT, Replies
 from ..retry import ID_IN_PROCESS, RowError, is_retriable

@@ -21,7 +21,7 @@ from jetstream_sync.client.writer import (
 )
 from jetstream_sync.errors import ConnectionClosedError, OutboundBufferLimitError, TimeoutError
 from jetstream_sync.net.clock import FOREVER, Deadline
-from jetstream_sync.protocol.commands import PING, PONG
+from jetstream_sync.protocol.session import PING, PONG
 
 
 class Narrow(MemoryStream):

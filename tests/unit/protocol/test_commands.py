@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from jetstream_sync.errors import BadSubjectError, InvalidHeaderError
 from jetstream_sync.headers import Headers, encode_headers
-from jetstream_sync.protocol import commands
+from jetstream_sync.protocol.session import (
+    PING,
+    PONG,
+    connect_command,
+    publish_command,
+    publish_with_headers_command,
+    subscribe_command,
+    unsubscribe_command,
+)
 from jetstream_sync.subjects import check_publish_subject, check_queue, check_subject
 
 
@@ -36,24 +44,24 @@ def read(data):
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        (commands.PING, b"PING\r\n"),
-        (commands.PONG, b"PONG\r\n"),
-        (commands.publish(b"a.b", b"", b""), b"PUB a.b 0\r\n\r\n"),
-        (commands.publish(b"a.b", b"r", b"x\r\n"), b"PUB a.b r 3\r\nx\r\n\r\n"),
-        (commands.subscribe("a.*", "", 1), b"SUB a.* 1\r\n"),
-        (commands.subscribe("a.>", "q", 22), b"SUB a.> q 22\r\n"),
-        (commands.subscribe("ä", "ö", 1), "SUB ä ö 1\r\n".encode()),
-        (commands.unsubscribe(1), b"UNSUB 1\r\n"),
-        (commands.unsubscribe(1, 5), b"UNSUB 1 5\r\n"),
+        (PING, b"PING\r\n"),
+        (PONG, b"PONG\r\n"),
+        (publish_command(b"a.b", b"", b""), b"PUB a.b 0\r\n\r\n"),
+        (publish_command(b"a.b", b"r", b"x\r\n"), b"PUB a.b r 3\r\nx\r\n\r\n"),
+        (subscribe_command("a.*", "", 1), b"SUB a.* 1\r\n"),
+        (subscribe_command("a.>", "q", 22), b"SUB a.> q 22\r\n"),
+        (subscribe_command("ä", "ö", 1), "SUB ä ö 1\r\n".encode()),
+        (unsubscribe_command(1), b"UNSUB 1\r\n"),
+        (unsubscribe_command(1, 5), b"UNSUB 1 5\r\n"),
         # The examples of ADR-4.
         (
-            commands.publish_with_headers(
+            publish_with_headers_command(
                 b"SUBJECT", b"REPLY", b"NATS/1.0\r\nHeader: X\r\n\r\n", b"PAYLOAD"
             ),
             b"HPUB SUBJECT REPLY 23 30\r\nNATS/1.0\r\nHeader: X\r\n\r\nPAYLOAD\r\n",
         ),
         (
-            commands.publish_with_headers(b"S", b"", b"NATS/1.0\r\nHeader: X\r\n\r\n", b""),
+            publish_with_headers_command(b"S", b"", b"NATS/1.0\r\nHeader: X\r\n\r\n", b""),
             b"HPUB S 23 23\r\nNATS/1.0\r\nHeader: X\r\n\r\n\r\n",
         ),
     ],
@@ -68,7 +76,7 @@ def test_exact_bytes(command, expected):
 )
 def test_connect_is_one_line_of_json(fields):
     """CONNECT is one line, even for a name with line ends."""
-    command = commands.connect(fields)
+    command = connect_command(fields)
     assert command.startswith(b"CONNECT {")
     assert command.count(b"\r\n") == command.count(b"\n") == 1
     assert json.loads(command.removeprefix(b"CONNECT ")) == fields
@@ -97,8 +105,8 @@ def test_a_subscription_is_one_command(subject, queue, sid):
     if checked(check_subject, subject) is None or checked(check_queue, queue) is None:
         return
     words = [subject.encode(), *([queue.encode()] if queue else []), str(sid).encode()]
-    command = commands.subscribe(subject, queue, sid)
-    assert read(command + commands.PING) == [(b"SUB", words, None), (b"PING", [], None)]
+    command = subscribe_command(subject, queue, sid)
+    assert read(command + PING) == [(b"SUB", words, None), (b"PING", [], None)]
 
 
 @given(WORDS, WORDS, st.binary(max_size=20), CUNNING, CUNNING)
@@ -109,15 +117,15 @@ def test_a_publish_is_one_command(subject, reply, payload, name, value):
     if reply and checked(check_publish_subject, reply) is None:
         return
     words = [subject.encode(), *([reply.encode()] if reply else [])]
-    command = commands.publish(*map(str.encode, (subject, reply)), payload)
+    command = publish_command(*map(str.encode, (subject, reply)), payload)
     expected = (b"PUB", [*words, b"%d" % len(payload)], payload)
-    assert read(command + commands.PING) == [expected, (b"PING", [], None)]
+    assert read(command + PING) == [expected, (b"PING", [], None)]
 
     try:
         header = encode_headers(Headers({name: value, "A": "1"}))
     except InvalidHeaderError:
         header = encode_headers({"A": "1"})
-    command = commands.publish_with_headers(*map(str.encode, (subject, reply)), header, payload)
+    command = publish_with_headers_command(*map(str.encode, (subject, reply)), header, payload)
     whole = header + payload
     expected = (b"HPUB", [*words, b"%d" % len(header), b"%d" % len(whole)], whole)
-    assert read(command + commands.PING) == [expected, (b"PING", [], None)]
+    assert read(command + PING) == [expected, (b"PING", [], None)]

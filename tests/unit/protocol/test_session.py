@@ -19,13 +19,12 @@ from jetstream_sync.errors import (
     SubscriptionError,
 )
 from jetstream_sync.protocol.parser import ErrorLine, Info, Messages, Ok, Parser, Ping, Pong
+from jetstream_sync.protocol.server_errors import ends_connection, error_from_text
 from jetstream_sync.protocol.session import (
     Handshake,
     ServerInfo,
     Session,
     connect_fields,
-    ends_connection,
-    error_from_text,
 )
 
 # An INFO as nats-server 2.15 sends it.

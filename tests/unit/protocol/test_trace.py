@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync.protocol import commands
+from jetstream_sync.protocol.session import connect_command
 from jetstream_sync.protocol.trace import RECEIVED, SENT, LineCutter
 
 
@@ -117,7 +117,7 @@ SECRETS = {
 def test_secrets_of_connect_are_masked() -> None:
     """The user and the public key are shown; other fields are masked unless they are known to be harmless."""
     fields = {"user": "alice", "nkey": "UABC", "name": "orders", "verbose": False, **SECRETS}
-    (line,) = lines_of(commands.connect(fields))
+    (line,) = lines_of(connect_command(fields))
     assert "s3cret" not in line
     verb, _, shown = line.partition(" {")
     assert verb == "> CONNECT"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jetstream_sync.protocol.state import TRANSITIONS, ConnectionStatus, Event, next_status
+from jetstream_sync.client.state import TRANSITIONS, ConnectionStatus, Event, next_status
 
 S, E = ConnectionStatus, Event
 
