@@ -362,13 +362,14 @@ def _rest_of(file: BinaryIO) -> int | None:
 
 def chunks_of(data: ObjectData, size: int) -> Iterator[bytes]:
     """Yield the data in chunks of exactly ``size`` bytes; only the last one may be shorter."""
+    pieces: Iterable[Any]
     if hasattr(data, "read"):
-        yield from _file_chunks(cast("BinaryIO", data), size)
-        return
-    try:
-        pieces: Iterable[Any] = [memoryview(cast("Buffer", data))]
-    except TypeError:
-        pieces = cast("Iterable[Any]", data)
+        pieces = iter(lambda: _read(cast("BinaryIO", data), size), b"")
+    else:
+        try:
+            pieces = [memoryview(cast("Buffer", data))]
+        except TypeError:
+            pieces = cast("Iterable[Any]", data)
     cutter = _Cutter(size)
     for piece in pieces:
         yield from cutter.chunks(_view(piece))
@@ -400,27 +401,11 @@ class _Cutter:
         rest += piece[start:]
 
 
-def _file_chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
-    while True:
-        piece = _read(file, size)
-        if not piece:
-            return
-        if len(piece) < size:
-            # A pipe returns what it has. A chunk for each of these pieces would make many of them.
-            whole = bytearray(piece)
-            while len(whole) < size and (piece := _read(file, size - len(whole))):
-                whole += piece
-            yield bytes(whole)
-        else:
-            yield piece
-
-
 def _read(file: BinaryIO, size: int) -> bytes:
+    # A pipe returns what it has, which may be less.
     piece = file.read(size)
     if piece is None:
         raise InvalidOptionError("data", file, "the file must be in blocking mode")
-    if not isinstance(piece, bytes):
-        piece = bytes(_view(piece))
     if len(piece) > size:
         raise InvalidOptionError("data", file, f"read({size}) returned {len(piece)} bytes")
     return piece
