@@ -388,7 +388,7 @@ class Connection(ForeignNames):
         """
         pool = parse_servers(servers)
         engine = self._core.engine
-        engine.state.check_not_closed()
+        engine.state.check_usable(draining=True)
         engine.connector.pool.replace_all(pool)
 
     @property

@@ -64,7 +64,7 @@ class ConnectionCore:
         self.request: RequestFunction = engine.requests.request
         #: Lets callers read their replies themselves, and ends that.
         self.direct: DirectReads = engine.direct
-        self.end_direct_reads: Callable[[], None] = table.end_direct_reads
+        self.end_direct_reads: Callable[[], None] = engine.direct.end
         # Subscriptions.
         self.new_inbox: Callable[[], str] = table.new_inbox
         self.subscriptions: Callable[[], list[_Subscription]] = table.all
@@ -113,7 +113,8 @@ class ConnectionCore:
     @property
     def address(self) -> ServerAddress | None:
         """The address of the connected server; ``None`` while disconnected."""
-        return self._state.address
+        transport = self._state.transport
+        return transport.address if transport is not None else None
 
     @property
     def reconnects(self) -> int:

@@ -26,6 +26,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from itertools import chain
+from operator import attrgetter
 from typing import Final
 
 from ..net.clock import Deadline
@@ -48,6 +49,8 @@ _USEFUL_READS: Final = 4
 _MAX_SKIPPED: Final = 63
 #: Number of subscriptions above which the reader does not pause, because it checks each of them.
 _MAX_SUBSCRIPTIONS: Final = 8
+
+_AWAITED: Final = attrgetter("receiver.awaited")
 
 # The arguments of a `Lock.acquire` that does not wait.
 _NO_WAIT: Final = (False,)
@@ -149,7 +152,7 @@ class DirectReads:
         subscriptions = self._subscriptions
         # A copy, because other threads change the table. Only `dict.copy()` is one step without the GIL.
         return len(subscriptions) <= _MAX_SUBSCRIPTIONS and all(
-            each.receiver.awaited for each in subscriptions.copy().values()
+            map(_AWAITED, subscriptions.copy().values())
         )
 
     def _caller_waits(self) -> bool:
@@ -161,6 +164,8 @@ class DirectReads:
 
     def end(self) -> None:
         """Make the reader continue; for a caller that waits for anything but its own reply."""
+        if not self.paused:
+            return
         with self._lock:
             if self.paused:
                 self.paused = False

@@ -179,7 +179,7 @@ class Engine:
         # Returns whether this call started the drain; ``False``: another drain is in progress.
         reason = ConnectionClosedError("the connection was drained while it was disconnected")
         with self.state.lock:
-            self.state.check_not_closed()
+            self.state.check_usable(draining=True)
             if self.state.status is ConnectionStatus.DRAINING:
                 return False
             closed = self.state.transition(Event.DRAIN, reason)
@@ -249,7 +249,7 @@ class Engine:
 
     def flush(self, deadline: Deadline) -> None:
         """Wait until the server has processed everything sent before; see `KeepAlive.flush`."""
-        self.table.end_direct_reads()
+        self.direct.end()
         try:
             self.keepalive.flush(deadline)
         except TimeoutError as error:
@@ -282,9 +282,9 @@ class Engine:
         """Process an INFO that arrived while connected."""
         with self.state.lock:
             self.state.update(info)
-            address = self.state.address
-        if address is not None:
-            self.connector.on_info(info, address)
+            transport = self.state.transport
+        if transport is not None:
+            self.connector.on_info(info, transport.address)
 
     # --- reconnecting ---------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Final
 
-from ..address import ServerAddress
 from ..errors import ConnectionClosedError, ConnectionDrainingError, TimeoutError
 from ..net.clock import monotonic
 from ..protocol.session import ServerInfo
@@ -144,27 +143,17 @@ class ConnectionState:
 
     # --- asking for it --------------------------------------------------------------------------
 
-    @property
-    def address(self) -> ServerAddress | None:
-        """The address of the connected server; ``None`` while disconnected."""
-        transport = self.transport
-        return transport.address if transport is not None else None
-
     def closed_error(self) -> BaseException:
         """Return the error for a call on the closed connection."""
         return copy_exception(
             self._writer.closed or ConnectionClosedError("the connection is closed")
         )
 
-    def check_not_closed(self) -> None:
-        """Raise if the connection is closed."""
+    def check_usable(self, *, draining: bool = False) -> None:
+        """Raise if the connection is closed, or draining unless that is permitted."""
         if self.status is ConnectionStatus.CLOSED:
             raise self.closed_error()
-
-    def check_usable(self) -> None:
-        """Raise if the connection is closed or draining."""
-        self.check_not_closed()
-        if self.status is ConnectionStatus.DRAINING:
+        if self.status is ConnectionStatus.DRAINING and not draining:
             raise ConnectionDrainingError("the connection is draining")
 
     def timed_out(self, text: str) -> TimeoutError:

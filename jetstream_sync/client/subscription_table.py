@@ -59,11 +59,12 @@ class SubscriptionTable:
     ) -> SubscriptionState[MessageReceiver]:
         """Subscribe; the command is sent with the next flush or by the flusher."""
         with self._state.lock:
-            self._check_open_for(receiver)
+            # While draining, callbacks may still make requests, also the first one of the connection.
+            self._state.check_usable(draining=receiver.is_reply_inbox)
             subscription, command = self._session.subscribe(subject, queue, receiver)
             self._writer.append(command)
         if not receiver.awaited:
-            self.end_direct_reads()
+            self._direct.end()
         return subscription
 
     def add_deferred(
@@ -71,27 +72,14 @@ class SubscriptionTable:
     ) -> SubscriptionState[MessageReceiver]:
         """Subscribe, for ``limit`` messages if given; sent together with the caller's next command."""
         with self._state.lock:
-            self._check_open_for(receiver)
+            self._state.check_usable(draining=receiver.is_reply_inbox)
             subscription, command = self._session.subscribe(subject, "", receiver)
             if limit:
                 command += self._session.unsubscribe(subscription, limit)
             self._writer.enqueue_deferred(command)
         if not receiver.awaited:
-            self.end_direct_reads()
-        return subscription
-
-    def _check_open_for(self, receiver: MessageReceiver) -> None:
-        """Raise if the state does not permit a new subscription; the lock is held."""
-        if receiver.is_reply_inbox:
-            # While draining, callbacks may still make requests, also the first one of the connection.
-            self._state.check_not_closed()
-        else:
-            self._state.check_usable()
-
-    def end_direct_reads(self) -> None:
-        """Make the reader continue, because messages may come that no caller reads."""
-        if self._direct.paused:
             self._direct.end()
+        return subscription
 
     def remove(self, subscription: SubscriptionState[MessageReceiver], limit: int = 0) -> None:
         """End a subscription, at once or after ``limit`` messages."""

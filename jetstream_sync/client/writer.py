@@ -110,7 +110,6 @@ class Writer:
         with self._lock:
             if self._flusher >= wake_from:
                 self._wake()
-            # Repeats _add() to save a call: this runs once per message.
             length = len(command)
             if self._stream is None and self._size + length > self._pending_size:
                 raise OutboundBufferLimitError(self._pending_size)
@@ -128,15 +127,6 @@ class Writer:
         # This is for messages without a waiting caller, such as acknowledgements. A caller that waits
         # for a reply calls `send_buffered()` first. Arguments and errors are those of `publish()`.
         self.publish(command, size, _ASLEEP)
-
-    def _add(self, command: bytes, size: int, messages: int) -> None:
-        """Append the commands of messages; the lock is held."""
-        if self._stream is None and self._size + len(command) > self._pending_size:
-            raise OutboundBufferLimitError(self._pending_size)
-        self.out_msgs += messages
-        self.out_bytes += size
-        self._size += len(command)
-        self._chunks.append(command)
 
     def _wake(self) -> None:
         """Wake the sleeping flusher; the lock is held."""
@@ -185,14 +175,22 @@ class Writer:
         if self.closed is not None:
             raise copy_exception(self.closed)
         with self._lock:
-            self._add(command, size, messages)
-        self._flush()
+            if self._stream is None and self._size + len(command) > self._pending_size:
+                raise OutboundBufferLimitError(self._pending_size)
+            self.out_msgs += messages
+            self.out_bytes += size
+            self._size += len(command)
+            self._chunks.append(command)
+        self.send_buffered()
         if self._size > _SEND_ABOVE_BYTES:
             self._apply_backpressure(deadline)
 
-    def send_buffered(self) -> None:
-        """Send the buffer as far as the socket accepts it; do nothing if the connection is closed."""
-        self._flush()
+    def send_buffered(self, deadline: Deadline | None = None) -> None:
+        """Send the buffer as far as the socket accepts it, unless another thread is sending."""
+        # With a deadline it waits for the socket, see `_send_all`.
+        while (self._size or self._batch) and self._stream is not None:
+            if not self._send_if_free(0.0, deadline):
+                return
 
     # --- sending the buffer ---------------------------------------------------------------------
 
@@ -202,13 +200,14 @@ class Writer:
         while True:
             schedule = Deadline(next_wake())
             try:
-                self._flush(schedule)
+                self.send_buffered(schedule)
             except TimeoutError:
                 continue  # the socket is full, and scheduled work is due
             with self._lock:
                 if self.closed is not None:
                     return
-                if self._unsent() and not self._sending.locked():
+                unsent = (self._size or self._batch) and self._stream is not None
+                if unsent and not self._sending.locked():
                     continue
                 self._flusher = _TICKING if ticks else _ASLEEP
             timeout = schedule.lock_timeout()
@@ -251,16 +250,6 @@ class Writer:
             if True in acquired:
                 self._sending.release()
 
-    def _flush(self, deadline: Deadline | None = None) -> None:
-        """Send the buffer unless another thread is sending; see `_send_all` for the deadline."""
-        while (self._size or self._batch) and self._stream is not None:
-            if not self._send_if_free(0.0, deadline):
-                return
-
-    def _unsent(self) -> bool:
-        """Return whether there is unsent data and a stream to send it to."""
-        return bool(self._size or self._batch) and self._stream is not None
-
     def _apply_backpressure(self, deadline: Deadline = FOREVER) -> None:
         """Send until the buffer is below its limit."""
         while self._size > _SEND_ABOVE_BYTES and self._stream is not None:
@@ -276,7 +265,7 @@ class Writer:
         if self.closed is not None:
             raise copy_exception(self.closed)
         # Other threads may have added data while this one was sending.
-        self._flush()
+        self.send_buffered()
 
     def _send_if_free(self, timeout: float, deadline: Deadline | None) -> bool:
         """Send if ``_sending`` is free within ``timeout`` seconds; return whether all data was sent."""

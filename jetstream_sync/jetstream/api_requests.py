@@ -13,6 +13,7 @@ from copy import copy
 from dataclasses import MISSING, dataclass
 from dataclasses import fields as fields_of
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from ..api.echo import Release, fields_left_out, fields_refused, release, server_release
@@ -146,15 +147,27 @@ class APIRequests:
         payload = b"" if body is None else dumps(body)
         deadline = deadline or self.deadline()
         reading = self.routes.is_reading(route)
+        read = partial(read_answer, route)
+        repeat_after = _REPEAT_AFTER_S if reading else 0.0
         while True:
             try:
-                return self._ask(route, payload, deadline, _REPEAT_AFTER_S if reading else 0.0)
+                return self.call(route.encode(), payload, deadline, read, repeat_after)
+            except NoRespondersError as error:
+                raise JetStreamNotEnabledError(*_NOT_ENABLED.args) from error
             except APIError as error:
+                if error.err_code == _LEVEL_TOO_LOW and self._headers is not None:
+                    raise self._level_error(int(self._headers[REQUIRED_API_LEVEL])) from error
                 left = deadline.left()
                 late = left is not None and left <= _UNAVAILABLE_DELAY_S
                 if not reading or error.err_code != _UNAVAILABLE or late:
                     raise
             self.core.wait_closed(_UNAVAILABLE_DELAY_S)
+
+    def _level_error(self, level: int) -> ServerTooOldError:
+        """Return the error for a server without the API level that a request demands."""
+        first = _LEVELS.get(level)
+        needs = f"{first[0]}.{first[1]}" if first else f"with API level {level}"
+        return ServerTooOldError(f"API level {level}", needs, self.core.info.version)
 
     def call(
         self,
@@ -180,45 +193,29 @@ class APIRequests:
             size = len(delivery[3])
             result = read(delivery)
         except Exception as error:
-            self._tell(subject, payload, size, began, error)
+            if self._callback is not None:
+                self._tell(self._callback, subject, payload, size, began, error)
             raise
-        self._tell(subject, payload, size, began, None)
+        if self._callback is not None:
+            self._tell(self._callback, subject, payload, size, began, None)
         return result
 
     def _tell(
-        self, subject: bytes, payload: bytes, size: int, began: float, error: Exception | None
+        self,
+        callback: APICallback,
+        subject: bytes,
+        payload: bytes,
+        size: int,
+        began: float,
+        error: Exception | None,
     ) -> None:
         """Call the user's function; what it raises is reported."""
-        if self._callback is None:
-            return
         took = monotonic() - began
         try:
-            self._callback(APICall(subject.decode(), len(payload), size, took, error))
+            callback(APICall(subject.decode(), len(payload), size, took, error))
         except Exception as fault:
             log.exception("api_cb raised")
             self.core.report_error(fault)
-
-    def _ask(
-        self, route: str, payload: bytes, deadline: Deadline, repeat_after: float
-    ) -> dict[str, Any]:
-        try:
-            return self.call(
-                route.encode(),
-                payload,
-                deadline,
-                lambda reply: read_answer(route, reply[3]),
-                repeat_after,
-            )
-        except NoRespondersError as error:
-            raise JetStreamNotEnabledError(*_NOT_ENABLED.args) from error
-        except APIError as error:
-            if error.err_code != _LEVEL_TOO_LOW or self._headers is None:
-                raise
-            level = int(self._headers[REQUIRED_API_LEVEL])
-            first = _LEVELS.get(level)
-            needs = f"{first[0]}.{first[1]}" if first else f"with API level {level}"
-            version = self.core.info.version
-            raise ServerTooOldError(f"API level {level}", needs, version) from error
 
     def command(
         self, route: str, body: Mapping[str, Any] | None = None, deadline: Deadline | None = None
@@ -273,9 +270,9 @@ class APIRequests:
                 return
 
 
-def read_answer(route: str, payload: bytes) -> dict[str, Any]:
+def read_answer(route: str, delivery: Delivery) -> dict[str, Any]:
     """Return the decoded answer; raise the error that it has."""
-    answer = loads(payload)
+    answer = loads(delivery[3])
     if not isinstance(answer, dict):
         raise InvalidResponseError(f"{route} replied with something other than a JSON object")
     refusal = answer.get("error")

@@ -361,7 +361,7 @@ class OrderedCursor:
         route = self._api.routes.to("CONSUMER.DELETE", self.stream, name)
         try:
             core = self._api.core
-            core.publish(*core.encode_message(route, b""))
+            core.publish(*core.encode_command(route.encode(), b""))
         except Error:
             return  # the server deletes it after its inactive_threshold
 

@@ -339,9 +339,7 @@ class PullRequester:
         self.consumer = consumer
         self.config = config
         self._api = api
-        self._subject = api.core.encode_subject(
-            api.routes.to("CONSUMER.MSG.NEXT", stream, consumer)
-        )
+        self._subject = api.routes.to("CONSUMER.MSG.NEXT", stream, consumer).encode()
         #: Initial acknowledgement state of a message; ``None``: the consumer wants no acknowledgements.
         self.settled: bool | None = None if config.ack_policy == AckPolicy.NONE else False
         #: Whether a message may bring the pin id of this client.

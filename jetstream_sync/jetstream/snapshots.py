@@ -359,9 +359,9 @@ class _RestoreSender:
         with suppress(Error):
             self._request(b"", deadline)
 
-    def _request(self, chunk: bytes, deadline: Deadline) -> bytes:
+    def _request(self, chunk: bytes, deadline: Deadline) -> Delivery:
         try:
-            return self._core.request(self._subject, chunk, deadline, fail_on_disconnect=True)[3]
+            return self._core.request(self._subject, chunk, deadline, fail_on_disconnect=True)
         except NoRespondersError as error:
             raise RestoreBrokenError(self._name, self._sent) from error
         except TimeoutError as error:
@@ -372,11 +372,9 @@ class _RestoreSender:
             raise
 
     @staticmethod
-    def _parse_reply(answer: bytes) -> dict[str, Any] | None:
+    def _parse_reply(delivery: Delivery) -> dict[str, Any] | None:
         """Return the decoded reply; ``None`` for an empty one, which means success."""
-        if not answer:
-            return None
-        return read_answer("a restore", answer)
+        return read_answer("a restore", delivery) if delivery[3] else None
 
 
 def _chunks(data: BinaryIO | Iterable[bytes], size: int) -> Iterator[bytes]:
