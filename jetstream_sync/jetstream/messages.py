@@ -265,20 +265,14 @@ class MessageIterator:
 class PullerState(Enum):
     """What a puller does; the server may have closed it as well, which its mailbox knows."""
 
+    # A drain may be followed by a stop; there is no way back.
+
     PULLING = "pulling"
     """Requests are sent when messages are taken."""
     DRAINING = "draining"
     """No more requests are sent; messages that are buffered or in flight can be taken."""
     STOPPED = "stopped"
     """Messages are dropped."""
-
-
-#: A drain may be followed by a stop; there is no way back.
-_NEXT_STATES: Final = {
-    PullerState.PULLING: {PullerState.DRAINING, PullerState.STOPPED},
-    PullerState.DRAINING: {PullerState.DRAINING, PullerState.STOPPED},
-    PullerState.STOPPED: {PullerState.STOPPED},
-}
 
 
 class _Schedule:
@@ -295,13 +289,6 @@ class _Schedule:
         #: When to check whether a silent consumer exists; see `PullRequester`.
         self.check_at: float | None = None
         self._delivered_at_failure = 0
-
-    def due(self, last_seen: float) -> float:
-        """Return the time of the next action."""
-        due = self.retry_at if self.backoff.retry_at is None else self.backoff.retry_at
-        if due is None:
-            due = last_seen + self.heartbeats.limit
-        return due if self.check_at is None else min(due, self.check_at)
 
     def failed(self, error: PullError, delivered: int) -> bool:
         """Schedule a request to an unavailable consumer; return whether the error is the first one."""
@@ -345,7 +332,8 @@ class MessagePuller:
         self._schedule = _Schedule(pull_heartbeat_timeout(pull.request.heartbeat_ns))
         after_fork(self)
         with self._lock:
-            self._request_again()
+            self._pull()
+            self._check_consumer_soon()
         if auto_in_progress and isinstance(self._inbox, _LeasedInbox) and leases:
             self._renewer = LeaseRenewer(core, requester.consumer, leases, self._buffer_state)
             self._inbox.renewer = weakref.ref(self._renewer)
@@ -575,7 +563,13 @@ class MessagePuller:
         """Return the seconds until the next due action; ``None``: there is none."""
         if not self._inbox.connected or self._state is not PullerState.PULLING:
             return None
-        return self._schedule.due(self._inbox.last_seen) - monotonic()
+        schedule = self._schedule
+        due = schedule.retry_at if schedule.backoff.retry_at is None else schedule.backoff.retry_at
+        if due is None:
+            due = self._inbox.last_seen + schedule.heartbeats.limit
+        if schedule.check_at is not None:
+            due = min(due, schedule.check_at)
+        return due - monotonic()
 
     def _run_due_actions(self) -> Error | None:
         """Repeat the request if that is due; return the error to report, if any."""
@@ -707,7 +701,7 @@ class MessagePuller:
     def end(self, reason: Error) -> None:
         """Stop as `stop()` does, with another reason for waiting threads."""
         self._close(reason)
-        self._enter(PullerState.STOPPED)
+        self._state = PullerState.STOPPED
         self._arrived.clear()
         self._ready.clear()
         # A running callback finishes its message, and renewal stops by itself afterwards.
@@ -737,17 +731,13 @@ class MessagePuller:
     def drain(self, timeout: float | timedelta | None = None) -> None:
         """Request no more messages; see `MessageIterator.drain`."""
         with self._lock:
-            self._enter(PullerState.DRAINING)
+            if self._state is PullerState.PULLING:
+                self._state = PullerState.DRAINING
         limit = self._requester.core.options.drain_timeout if timeout is None else timeout
         try:
             self._inbox.drain(Deadline(limit))
         finally:
             self._close(IteratorClosedError("the iterator was drained"))
-
-    def _enter(self, state: PullerState) -> None:
-        """Enter a state, unless the current one is behind it."""
-        if state in _NEXT_STATES[self._state]:
-            self._state = state
 
     @property
     def closed(self) -> bool:

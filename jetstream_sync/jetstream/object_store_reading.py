@@ -32,7 +32,7 @@ from .message import JetStreamMsg
 from .object_store_bucket import ObjectBucket
 from .object_store_writing import ProgressCallback
 from .ordered import HEARTBEAT_S, OrderedPuller
-from .ordered_cursor import UNREAD_LIMIT_S, OrderedCursor, OrderedOptions, pull_cursor
+from .ordered_cursor import UNREAD_LIMIT_S, OrderedOptions, pull_cursor
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -137,7 +137,7 @@ class Download:
         buffered = max(_BUFFERED_BYTES, 2 * (api.core.max_payload + _HEADER_RESERVE))
         pull = continuous_pull({"max_bytes": buffered, "heartbeat": HEARTBEAT_S})
         options: OrderedOptions = {"filter_subjects": self._subject}
-        cursor = pull_cursor(api, bucket.stream, options, OrderedCursor, UNREAD_LIMIT_S)
+        cursor = pull_cursor(api, bucket.stream, options, UNREAD_LIMIT_S)
         puller = OrderedPuller(api, cursor, pull)
         with bucket.errors():
             puller.start(api.deadline())

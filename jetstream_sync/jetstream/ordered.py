@@ -34,7 +34,6 @@ from ..errors import (
 )
 from ..net.clock import Deadline, call_and_record, seconds
 from ..options import check_callback
-from ..protocol.parser import Delivery
 from .api_requests import APIRequests
 from .consume import ConsumeHandle, JetStreamCallback
 from .consumer import (
@@ -48,12 +47,11 @@ from .consumer_api import consumer_info
 from .message import JetStreamMsg
 from .messages import MessageIterator, MessagePuller
 from .ordered_cursor import OrderedCursor, OrderedOptions, check_options, pull_cursor
-from .pull import Fetch, PullInbox, PullRequester
+from .pull import Fetch, GapError, PullInbox, PullRequester
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from ..api.reply import DeliverySequence
 
 log: logging.Logger = logging.getLogger("jetstream_sync.ordered")
 
@@ -72,43 +70,9 @@ _MIN_EXPIRES_NS: Final = 1_000_000
 _CONFIG: Final = ConsumerConfig(ack_policy=AckPolicy.NONE)
 
 
-class OrderedRequester(PullRequester):
-    """Pulls for an ordered consumer, and checks that no message is missing."""
-
-    def __init__(self, api: APIRequests, consumer: str, cursor: OrderedCursor) -> None:
-        super().__init__(api, cursor.stream, consumer, _CONFIG)
-        self.cursor = cursor
-        self.sequence: DeliverySequence | None = cursor.sequence
-        self._single_replies = api.single_replies
-
-    def send(self, request: PullRequest, inbox: PullInbox, *, deferred: bool = False) -> None:
-        """Send a request, or one for each message if a request has a single reply."""
-        if not self._single_replies:
-            super().send(request, inbox, deferred=deferred)
-            return
-        single = request.single()
-        for _ in range(request.batch - 1):
-            super().send(single, inbox, deferred=True)
-        super().send(single, inbox, deferred=deferred)
-
-    def message(self, delivery: Delivery) -> JetStreamMsg:
-        """Return the message for the caller; raise if one before it is missing."""
-        if not self.cursor.advance(delivery[1]):
-            raise self.gap_error()
-        return self.make(delivery)
-
-    def gap_error(self) -> Error:
-        """Return the error after which another consumer is created."""
-        return _GapError(f"a message is missing after consumer sequence {self.cursor.consumer_seq}")
-
-
-class _GapError(Error):
-    """The deliveries of a consumer have a gap."""
-
-
 #: Errors after which a new consumer is created.
 _RECREATE_ON: Final = (
-    _GapError,
+    GapError,
     PullError,
     ConsumerNotFoundError,
     NoHeartbeatError,
@@ -134,7 +98,7 @@ class OrderedPuller:
     """Pulls the messages of an ordered consumer ahead of their use; see `MessageSource`."""
 
     #: Sends the pull requests and makes the messages.
-    _requester_type: type[OrderedRequester] = OrderedRequester
+    _requester_type: type[PullRequester] = PullRequester
 
     def __init__(self, api: APIRequests, cursor: OrderedCursor, pull: ContinuousPull) -> None:
         self._api = api
@@ -181,7 +145,7 @@ class OrderedPuller:
                 return self._messages
             if self._stopped is not None:
                 raise copy_exception(self._stopped)
-            messages = self._renewed(deadline)
+            messages = self.start(deadline)
         finally:
             if True in acquired:
                 self._renewing.release()
@@ -191,8 +155,10 @@ class OrderedPuller:
             self._cursor.drop()
         return messages
 
-    def _renewed(self, deadline: Deadline) -> MessagePuller:
-        """Create a consumer and an iterator over it; ``_renewing`` is held."""
+    def start(self, deadline: Deadline) -> MessagePuller:
+        """Create a consumer and an iterator over it, as one thread does at a time."""
+        # The first one is created before other threads use this, so that errors are raised there.
+        self._api.core.check_not_forked()
         pull = self._pull
         if pull.stop_after:
             left = pull.stop_after - self._cursor.delivered
@@ -202,8 +168,12 @@ class OrderedPuller:
         if self._api.single_replies:
             pull = pull.with_single_replies()
         self._messages = None
-        name = self._cursor.renew(deadline).name
-        requester = self._requester_type(self._api, name, self._cursor)
+        cursor = self._cursor
+        requester = self._requester_type(
+            self._api, cursor.stream, cursor.renew(deadline).name, _CONFIG
+        )
+        requester.sequence = cursor.sequence
+        requester.single_replies = self._api.single_replies
         messages = self._messages = MessagePuller(requester, pull, fail_fast=True)
         if self._callback_finished is not None:
             messages.set_callback_waiter(self._callback_finished)
@@ -244,7 +214,7 @@ class OrderedPuller:
         self._cursor.stopping = True
         messages = self._messages
         if messages is not None:
-            messages.stop()
+            messages.end(self._stopped)
             self._cursor.drop()
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
@@ -264,11 +234,6 @@ class OrderedPuller:
         self._callback_finished = callback_finished
         if self._messages is not None:
             self._messages.set_callback_waiter(callback_finished)
-
-    def start(self, deadline: Deadline) -> None:
-        """Create the first consumer, before other threads use this, so that errors are raised there."""
-        self._api.core.check_not_forked()
-        self._renewed(deadline)
 
     @property
     def closed(self) -> bool:
@@ -296,7 +261,7 @@ class OrderedConsumer:
         # The position of fetch() and next(); guarded by _lock, which is held while they wait.
         self._lock = threading.Lock()
         check_options(options)
-        self._cursor = pull_cursor(api, stream_name, options, OrderedCursor)
+        self._cursor = pull_cursor(api, stream_name, options)
         # Pulls from the server's consumer; None: the next pull creates one.
         self._requester: PullRequester | None = None
         self._reconnects = 0
@@ -389,7 +354,7 @@ class OrderedConsumer:
         options.setdefault("heartbeat", _heartbeat(options))
         if "max_bytes" not in options:
             options.setdefault("max_messages", _DEFAULT_MAX_MESSAGES)
-        cursor = pull_cursor(self._api, self._stream, self._options, OrderedCursor)
+        cursor = pull_cursor(self._api, self._stream, self._options)
         cursor.start = self._start
         puller = OrderedPuller(self._api, cursor, continuous_pull(options))
         self._pullers.add(puller)
@@ -536,7 +501,7 @@ class OrderedConsumer:
             received[0].ack_subject, received[-1].ack_subject, len(received)
         ):
             for msg in received:
-                if not self._cursor.advance(msg.ack_subject):
+                if not self._cursor.sequence.follows(msg.ack_subject):
                     break
                 messages.append(msg)
             return False

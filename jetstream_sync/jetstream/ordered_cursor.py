@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypedDict, TypeVar
+from typing import Any, Final, NamedTuple, TypedDict
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import AckPolicy, DeliverPolicy, ReplayPolicy
@@ -120,9 +120,6 @@ class ServerConsumer(NamedTuple):
 class OrderedCursor:
     """The position of an ordered consumer, and the server's consumer that continues from there."""
 
-    #: Whether the state of a new consumer always tells where it starts.
-    _start_is_known = False
-
     def __init__(
         self,
         api: APIRequests,
@@ -137,10 +134,20 @@ class OrderedCursor:
         self.stream = stream
         self._prefix = prefix
         self._serial = 0
+        #: The name of the current consumer, or of the one that is being created.
+        self.name: str = f"{prefix}_0"
         self._attempts = attempts
         self._first = first
         #: The sequence just before the first message; ``None``: not known before the first consumer.
         self.start: int | None = None
+        #: Whether the start of a new consumer is also kept for the last messages of subjects, which have
+        #: no common one: then it is only used if there are none.
+        self.keeps_start: bool = False
+        #: Whether the next consumer starts as the first one did.
+        self.from_scratch: bool = False
+        #: Whether to request the last sequence of the stream before each consumer, and that sequence.
+        self.reads_end: bool = False
+        self.end = 0
         #: Whether other servers than the leader have the stream; known after `last_seq()`.
         self.replicated: bool = False
         self._delivered = 0  # messages from earlier consumers
@@ -156,13 +163,6 @@ class OrderedCursor:
         self.stopping = False  # stopped by the user: a failed attempt is the last
         #: The last returned message; the next consumer starts after it.
         self.sequence: DeliverySequence = DeliverySequence()
-        #: Record the message with this reply subject; return whether it is the next one.
-        self.advance: Callable[[bytes], bool] = self.sequence.follows
-
-    @property
-    def name(self) -> str:
-        """The name of the current consumer, or of the one that is being created."""
-        return f"{self._prefix}_{self._serial}"
 
     @property
     def info(self) -> ConsumerInfo | None:
@@ -185,6 +185,13 @@ class OrderedCursor:
         reply = self.sequence.reply
         return int(ack_tokens(reply)[3]) if reply else self.start
 
+    @property
+    def position(self) -> int:
+        """The last sequence that was received, or the one before the start."""
+        reply = self.sequence.reply
+        start: int = self._first.get("opt_start_seq", 1)
+        return max(int(ack_tokens(reply)[3]) if reply else 0, start - 1)
+
     def rewind(self, reply: bytes) -> None:
         """Move the position back to before the message with this reply subject."""
         tokens = ack_tokens(reply)
@@ -195,6 +202,7 @@ class OrderedCursor:
     def _next_config(self, deliver_subject: str | None) -> dict[str, Any]:
         """Return the config of a consumer that starts after the last message."""
         self._serial += 1
+        self.name = f"{self._prefix}_{self._serial}"
         config = {**self._first, "name": self.name}
         if deliver_subject is not None:
             config["deliver_subject"] = deliver_subject
@@ -211,6 +219,9 @@ class OrderedCursor:
         """Create a consumer that continues from the position, and delete the old one."""
         # If several consumers in a row end at once and without a message, there is a delay before
         # the next.
+        if self.from_scratch:
+            self.start = None
+            self.sequence.reply = b""
         self._count_short_lives()
         self.drop()
         if self._create_at is not None:
@@ -262,7 +273,7 @@ class OrderedCursor:
                 self.sequence.last = 0
             # The last messages of many subjects have no common start sequence.
             if self.start is None and (
-                self._start_is_known
+                self.keeps_start
                 or self._first.get("deliver_policy") != DeliverPolicy.LAST_PER_SUBJECT.value
             ):
                 self.start = consumer.start
@@ -270,6 +281,8 @@ class OrderedCursor:
 
     def _create(self, config: dict[str, Any], deadline: Deadline) -> ServerConsumer:
         """Create a consumer, once."""
+        if self.reads_end:
+            self.end = self.last_seq(deadline)
         routes, stream = self._api.routes, self.stream
         route = routes.consumer_create(stream, config["name"], config.get("filter_subject"))
         body = {"stream_name": stream, "config": config, "action": CREATE}
@@ -366,9 +379,6 @@ class OrderedCursor:
             return  # the server deletes it after its inactive_threshold
 
 
-OrderedCursorT = TypeVar("OrderedCursorT", bound=OrderedCursor)
-
-
 def check_options(options: OrderedOptions) -> None:
     """Check the options of an ordered consumer that `_pull_config()` does not check."""
     check_known(options, OrderedOptions.__annotations__)
@@ -381,9 +391,8 @@ def pull_cursor(
     api: APIRequests,
     stream: str,
     options: OrderedOptions,
-    cursor_type: type[OrderedCursorT],
     inactive_s: float = _INACTIVE_THRESHOLD_S,
-) -> OrderedCursorT:
+) -> OrderedCursor:
     """Return the cursor of an ordered pull consumer, before its first message."""
     prefix = options.get("name_prefix")
     # Never the prefix alone: another reader with the same prefix would use or delete the consumer.
@@ -398,7 +407,7 @@ def pull_cursor(
         "filter_subjects": (filters,) if isinstance(filters, str) else tuple(filters),
         "metadata": None if metadata is None else tuple(metadata.items()),
     }
-    return cursor_type(api, stream, prefix, _pull_config(**known), attempts)
+    return OrderedCursor(api, stream, prefix, _pull_config(**known), attempts)
 
 
 @lru_cache(maxsize=32, typed=True)

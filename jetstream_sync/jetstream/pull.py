@@ -326,6 +326,10 @@ class RetryBackoff:
         self.error = None
 
 
+class GapError(Error):
+    """The deliveries of an ordered consumer have a gap."""
+
+
 class PullRequester:
     """Sends the pull requests of one consumer."""
 
@@ -346,6 +350,8 @@ class PullRequester:
         self.pinned: bool = config.priority_policy == PriorityPolicy.PINNED_CLIENT
         #: The position that each message has to follow; ``None``: gaps are allowed.
         self.sequence: DeliverySequence | None = None
+        #: Whether to send one request for each message of a continuous pull, because each has one reply.
+        self.single_replies: bool = False
         #: The pin id of this client; ``None``: it was never pinned, or another client is.
         self.pin_id: str | None = None
         # The last request and its JSON: programs repeat the same request.
@@ -376,17 +382,23 @@ class PullRequester:
         inbox.request_subject = self._subject
         if self.pin_id is not None:
             request = replace(request, pin_id=self.pin_id)
+        count = 1
+        if self.single_replies:
+            count, request = request.batch, request.single()
         encoded = self._encoded
         if encoded is None or encoded[0] is not request:
             encoded = self._encoded = request, request.encode()
         command, size = self.core.encode_command(self._subject, encoded[1], reply)
         if deferred:
-            self.core.send_deferred(command, size)
+            self.core.send_deferred(command * count, size * count)
         else:
-            self.core.send(command, 1, size)
+            self.core.send(command * count, count, size * count)
 
     def message(self, delivery: Delivery) -> JetStreamMsg:
-        """Check a message, and return it for the caller."""
+        """Check a message, and return it for the caller; raise if one before it is missing."""
+        sequence = self.sequence
+        if sequence is not None and not sequence.follows(delivery[1]):
+            raise GapError(f"a message is missing after consumer sequence {sequence.last}")
         if self.pinned and delivery[2]:
             headers = parse_headers(delivery[2])
             self.pin_id = (headers.get(PIN_ID) if headers else None) or self.pin_id

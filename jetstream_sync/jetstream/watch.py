@@ -60,16 +60,15 @@ from .ordered import (
     CHECK_TIMEOUT_S,
     HEARTBEAT_S,
     OrderedPuller,
-    OrderedRequester,
     deadline_to_create,
 )
 from .ordered_cursor import (
     UNREAD_LIMIT_S,
     OrderedCursor,
     OrderedOptions,
-    ServerConsumer,
     pull_cursor,
 )
+from .pull import PullRequester
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -111,41 +110,7 @@ def _pull(max_messages: int, heartbeat_s: float) -> ContinuousPull:
     return continuous_pull({"max_messages": max_messages, "heartbeat": heartbeat_s})
 
 
-class _WatchCursor(OrderedCursor):
-    """The position of a watch."""
-
-    #: Whether the next consumer starts as the first one did.
-    from_scratch = False
-    #: Whether the watch is not current yet.
-    initial = True
-    # The start is used when nothing is pending, and is then known for the last messages of subjects, too.
-    _start_is_known = True
-    #: The last sequence of the stream before the current consumer was created, while not current.
-    end = 0
-
-    @property
-    def position(self) -> int:
-        """The last sequence that was received, or the one before the start."""
-        reply = self.sequence.reply
-        start: int = self._first.get("opt_start_seq", 1)
-        return max(_stream_seq(reply) if reply else 0, start - 1)
-
-    def renew(
-        self, deadline: Deadline, deliver_to: Callable[[], str] | None = None
-    ) -> ServerConsumer:
-        """Create a consumer that continues from the position, or starts from scratch."""
-        if self.from_scratch:
-            self.start = None
-            self.sequence.reply = b""
-        return super().renew(deadline, deliver_to)
-
-    def _create(self, config: dict[str, Any], deadline: Deadline) -> ServerConsumer:
-        if self.initial:
-            self.end = self.last_seq(deadline)
-        return super()._create(config, deadline)
-
-
-class _DeliveryRequester(OrderedRequester):
+class _DeliveryRequester(PullRequester):
     """Returns deliveries as they were received; the watch makes its entries of them."""
 
     def make(self, delivery: Delivery) -> Any:
@@ -221,7 +186,7 @@ class _Initial:
 
     # Guarded by the lock of the watch.
 
-    def __init__(self, cursor: _WatchCursor, messages: _WatchMessages) -> None:
+    def __init__(self, cursor: OrderedCursor, messages: _WatchMessages) -> None:
         self._cursor = cursor
         self._messages = messages
         # Subject -> last reply subject, to drop revisions that were handed out before a failure.
@@ -364,7 +329,11 @@ class _LiveKeys:
     """The subjects with a value, in a bucket that removes the markers of deletions."""
 
     def __init__(
-        self, api: APIRequests, cursor: _WatchCursor, markers: Markers, filters: str | Sequence[str]
+        self,
+        api: APIRequests,
+        cursor: OrderedCursor,
+        markers: Markers,
+        filters: str | Sequence[str],
     ) -> None:
         self._api = api
         self._cursor = cursor
@@ -441,9 +410,10 @@ class Watch(Generic[E]):
         self._api = api
         self._make = make
         self._not_found = not_found
-        self._cursor = cursor = pull_cursor(api, stream, options, _WatchCursor, UNREAD_LIMIT_S)
+        self._cursor = cursor = pull_cursor(api, stream, options, UNREAD_LIMIT_S)
         policy = options.get("deliver_policy")
         cursor.from_scratch = policy == DeliverPolicy.LAST_PER_SUBJECT
+        cursor.keeps_start = cursor.reads_end = True
         self._messages = _WatchMessages(api, cursor, _pull(_MAX_BUFFERED, HEARTBEAT_S))
         # Reentrant: a Ctrl-C just after it was acquired must not lock out the main thread itself.
         self._lock = threading.RLock()
@@ -626,7 +596,7 @@ class Watch(Generic[E]):
 
     def _set_current(self) -> None:
         self._initial = None
-        self._cursor.initial = False
+        self._cursor.reads_end = False
         self._cursor.from_scratch = False
 
     def _restore(self) -> None:
