@@ -80,9 +80,7 @@ else:
     # Records and datetimes are converted by encode(); orjson would use its own format.
     _OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
-    def _dumps(value: Any) -> bytes:
-        return orjson.dumps(value, option=_OPTIONS)
-
+    _dumps = partial(orjson.dumps, option=_OPTIONS)
     _loads = orjson.loads
 
 _MAX_EXCERPT_CHARS: Final = 60

@@ -257,3 +257,9 @@ def parse_status(block: bytes) -> Status | None:
     if not code.isdigit() or len(code) > 3:
         return None
     return Status(int(code), text.strip().decode("utf-8", "replace"))
+
+
+def is_no_responders(header: bytes, payload: bytes) -> bool:
+    """Return whether a reply is the status of the server for a subject without subscribers."""
+    status = parse_status(header) if header and not payload else None
+    return status is not None and status.code == 503

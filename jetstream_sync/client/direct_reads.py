@@ -26,7 +26,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Final
 
 from ..net.clock import Deadline
@@ -50,7 +50,9 @@ _MAX_SKIPPED: Final = 63
 #: Number of subscriptions above which the reader does not pause, because it checks each of them.
 _MAX_SUBSCRIPTIONS: Final = 8
 
+_RECEIVER: Final = attrgetter("receiver")
 _AWAITED: Final = attrgetter("receiver.awaited")
+_CALLER_WAITS: Final = methodcaller("caller_waits")
 
 # The arguments of a `Lock.acquire` that does not wait.
 _NO_WAIT: Final = (False,)
@@ -156,9 +158,8 @@ class DirectReads:
         )
 
     def _caller_waits(self) -> bool:
-        return self._pong_awaited() or any(
-            each.receiver.caller_waits() for each in self._subscriptions.copy().values()
-        )
+        receivers = map(_RECEIVER, self._subscriptions.copy().values())
+        return self._pong_awaited() or any(map(_CALLER_WAITS, receivers))
 
     # --- callers --------------------------------------------------------------------------------
 

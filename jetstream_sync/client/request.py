@@ -16,7 +16,7 @@ import threading
 from typing import Protocol
 
 from ..errors import ConnectionLostError, Error, NoRespondersError, PermissionsError
-from ..headers import HeadersLike, parse_status
+from ..headers import HeadersLike, is_no_responders
 from ..net.clock import FOREVER, Deadline
 from ..protocol.parser import Delivery
 from ..protocol.session import SubscriptionState
@@ -128,10 +128,8 @@ class RequestMux(MessageReceiver):
             self._waiting.pop(token, None)
             self._fail_on_disconnect.discard(token)
         delivery = replies[0] if replies else slot.result()
-        if delivery[2] and not delivery[3]:
-            status = parse_status(delivery[2])
-            if status is not None and status.code == 503:
-                raise NoRespondersError(subject.decode())
+        if delivery[2] and is_no_responders(delivery[2], delivery[3]):
+            raise NoRespondersError(subject.decode())
         return delivery
 
     def caller_waits(self) -> bool:

@@ -193,26 +193,21 @@ class APIRequests:
             size = len(delivery[3])
             result = read(delivery)
         except Exception as error:
-            if self._callback is not None:
-                self._tell(self._callback, subject, payload, size, began, error)
+            self._tell(subject, len(payload), size, began, error)
             raise
         if self._callback is not None:
-            self._tell(self._callback, subject, payload, size, began, None)
+            self._tell(subject, len(payload), size, began, None)
         return result
 
     def _tell(
-        self,
-        callback: APICallback,
-        subject: bytes,
-        payload: bytes,
-        size: int,
-        began: float,
-        error: Exception | None,
+        self, subject: bytes, sent: int, received: int, began: float, error: Exception | None
     ) -> None:
         """Call the user's function; what it raises is reported."""
+        if self._callback is None:
+            return
         took = monotonic() - began
         try:
-            callback(APICall(subject.decode(), len(payload), size, took, error))
+            self._callback(APICall(subject.decode(), sent, received, took, error))
         except Exception as fault:
             log.exception("api_cb raised")
             self.core.report_error(fault)

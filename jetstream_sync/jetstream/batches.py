@@ -50,7 +50,7 @@ from ..headers import (
     ROLLUP,
     HeadersLike,
     encode_headers,
-    parse_status,
+    is_no_responders,
 )
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
@@ -69,7 +69,6 @@ _MAX_ANSWERED_SUBJECTS: Final = 16
 _LATE_REPLY_S: Final = 0.25
 #: Maximum delay between two attempts while the stream has too many open batches, in seconds.
 _MAX_RETRY_WAIT_S: Final = 2.0
-_NO_RESPONDERS: Final = 503
 #: Maximum number of subjects in the error for a batch that no stream stores.
 _MAX_NAMED: Final = 3
 _STATUS_LINE: Final = b"NATS/1.0\r\n"
@@ -174,10 +173,8 @@ class AtomicBatchSender(MessageReceiver):
 def _reply_error(header: bytes, payload: bytes, subjects: frozenset[bytes]) -> Error | None:
     """Return the error in a reply; ``None``: there is none."""
     if not payload:
-        status = parse_status(header) if header else None
-        no_responders = status is not None and status.code == _NO_RESPONDERS
         text = b", ".join(sorted(subjects)[:_MAX_NAMED]).decode()
-        return NoStreamResponseError(text) if no_responders else None
+        return NoStreamResponseError(text) if is_no_responders(header, payload) else None
     answer = loads(payload)
     error = answer.get("error") if isinstance(answer, dict) else None
     return APIError.from_response(error) if isinstance(error, dict) else None

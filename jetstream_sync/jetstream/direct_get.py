@@ -28,7 +28,16 @@ from ..errors import (
     ServerTooOldError,
     TimeoutError,
 )
-from ..headers import SEQUENCE, STREAM, SUBJECT, TIMESTAMP, Headers, parse_headers, parse_status
+from ..headers import (
+    SEQUENCE,
+    STREAM,
+    SUBJECT,
+    TIMESTAMP,
+    Headers,
+    is_no_responders,
+    parse_headers,
+    parse_status,
+)
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
 from .api_requests import APIRequests, stream_info
@@ -173,7 +182,7 @@ def direct_get_many(
     if is_direct_status(items[-1]):
         if len(items) > 1:
             items.pop()  # it ends them; one alone says why there are none
-        elif (status := parse_status(items[0][2])) is not None and status.code == 503:
+        elif is_no_responders(items[0][2], b""):
             raise NoRespondersError(route)
     return [
         read_direct(block, data, _ADDED if _is_of_batch(block) else ())

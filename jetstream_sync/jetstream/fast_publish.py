@@ -34,7 +34,7 @@ from ..errors import (
     NoStreamResponseError,
     PermissionsError,
 )
-from ..headers import HeadersLike, parse_status
+from ..headers import HeadersLike, is_no_responders
 from ..net.clock import Deadline, seconds
 from ..options import check_callback, check_int
 from ..protocol.parser import Delivery
@@ -54,7 +54,6 @@ _MAX_OUTSTANDING: Final = 3
 _PINGS_PER_TIMEOUT: Final = 3
 #: Maximum number of refused messages that are kept for the user.
 _MAX_REFUSED: Final = 1000
-_NO_RESPONDERS: Final = 503
 #: Timeout in seconds for a context without one.
 _DEFAULT_TIMEOUT_S: Final = 5.0
 
@@ -101,8 +100,7 @@ class _Flow(MessageReceiver):
 
     def _process(self, header: bytes, answer: Any) -> None:
         if answer is None:
-            status = parse_status(header) if header else None
-            if status is not None and status.code == _NO_RESPONDERS and not self.heard:
+            if is_no_responders(header, b"") and not self.heard:
                 self._end(NoStreamResponseError(self.subject.decode()))
             return
         if not isinstance(answer, dict):

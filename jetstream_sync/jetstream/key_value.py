@@ -725,26 +725,23 @@ class KeyValue(ForeignNames):
         self, stored: list[str], options: OrderedOptions, ignore_deletes: bool = False
     ) -> Watch[KeyValueEntry]:
         """Watch the stored forms of keys and patterns."""
+        subjects, config = self._subjects, self._stream.cached_info.config
         filters, select = merge_patterns(stored)
-        options["filter_subjects"] = [self._subjects.read + pattern for pattern in filters]
+        options["filter_subjects"] = [subjects.read + pattern for pattern in filters]
+        markers = None  # the bucket keeps them
+        if config.subject_delete_marker_ttl:
+            markers = Markers(
+                seconds(config.subject_delete_marker_ttl),
+                lambda delivery: KeyValueEntry(subjects, delivery).has_value,
+                f"NATS/1.0\r\n{OPERATION}: {KeyValueOperation.PURGE.value}\r\n\r\n".encode(),
+            )
         return Watch(
             self._api,
-            self._stream.name,
+            config.name,
             options,
-            _entry_maker(self._subjects, select, ignore_deletes),
-            partial(bucket_not_found, self._subjects.bucket),
-            self._markers(),
-        )
-
-    def _markers(self) -> Markers | None:
-        """Return how to tell the markers of deletions; ``None``: the bucket keeps them."""
-        ttl = self._stream.cached_info.config.subject_delete_marker_ttl
-        if not ttl:
-            return None
-        return Markers(
-            seconds(ttl),
-            lambda delivery: KeyValueEntry(self._subjects, delivery).has_value,
-            f"NATS/1.0\r\n{OPERATION}: {KeyValueOperation.PURGE.value}\r\n\r\n".encode(),
+            _entry_maker(subjects, select, ignore_deletes),
+            partial(bucket_not_found, subjects.bucket),
+            markers,
         )
 
     # --- like a dict ----------------------------------------------------------------------------

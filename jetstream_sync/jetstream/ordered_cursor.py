@@ -222,7 +222,8 @@ class OrderedCursor:
         if self.from_scratch:
             self.start = None
             self.sequence.reply = b""
-        self._count_short_lives()
+        if self.consumer is not None or self._cut_short:
+            self._count_short_lives()
         self.drop()
         if self._create_at is not None:
             self._wait_to_create(deadline, self._create_at)
@@ -316,8 +317,8 @@ class OrderedCursor:
 
     def _count_short_lives(self) -> None:
         """Delay the next consumer if the last ones ended at once and without a message."""
-        if self._create_at is not None or not (self._cut_short or self.consumer):
-            return  # the deadline of an earlier call passed during the delay, or this is the first
+        if self._create_at is not None:
+            return  # the deadline of an earlier call passed during the delay
         now = monotonic()
         was_cut_short, self._cut_short = self._cut_short, False
         if not was_cut_short and (self.consumer_seq or now - self._created_at > _SHORT_LIFE_S):

@@ -50,7 +50,7 @@ from ..errors import (
     TimeoutError,
     TooManyStalledMsgsError,
 )
-from ..headers import HeadersLike, parse_status
+from ..headers import HeadersLike, is_no_responders
 from ..net.clock import Deadline, monotonic, seconds
 from ..options import check_int
 from ..protocol.parser import Delivery
@@ -628,8 +628,7 @@ class Publisher(MessageReceiver):
             return
         subject, _, header, payload = item
         token = subject[len(self._reply_prefix) :]
-        status = parse_status(header) if header and not payload else None
-        no_responders = status is not None and status.code == 503
+        no_responders = is_no_responders(header, payload)
         if no_responders and self._schedule_retry(token):
             return
         future = self._pending.pop(token, None)

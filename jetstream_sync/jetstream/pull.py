@@ -346,6 +346,8 @@ class PullRequester:
         self._subject = api.routes.to("CONSUMER.MSG.NEXT", stream, consumer).encode()
         #: Initial acknowledgement state of a message; ``None``: the consumer wants no acknowledgements.
         self.settled: bool | None = None if config.ack_policy == AckPolicy.NONE else False
+        #: Whether the consumer's ack policy is ``none``.
+        self.without_acks: bool = self.settled is None
         #: Whether a message may bring the pin id of this client.
         self.pinned: bool = config.priority_policy == PriorityPolicy.PINNED_CLIENT
         #: The position that each message has to follow; ``None``: gaps are allowed.
@@ -360,11 +362,6 @@ class PullRequester:
         # the caller, and inboxes that may still receive messages, are kept for the next fetch.
         self._unread: deque[JetStreamMsg] = deque()
         self._open: list[AnswerInbox] = []
-
-    @property
-    def without_acks(self) -> bool:
-        """Whether the consumer's ack policy is ``none``."""
-        return self.settled is None
 
     def check(self, request: PullRequest) -> None:
         """Check that this consumer can serve a request."""
@@ -548,21 +545,24 @@ class Fetch:
     def run(self) -> list[JetStreamMsg]:
         """Pull and return the messages in order; fewer than the batch, or none, after a timeout."""
         try:
-            return self._run()
-        except Error:
-            raise
-        except BaseException:
-            self.keep_unread()
-            raise
-
-    def _run(self) -> list[JetStreamMsg]:
-        requester = self._requester
-        if not (self._is_small or requester.without_acks):
-            inbox = PullInbox(requester.core)
+            if self._is_small or self._requester.without_acks:
+                return self._run_in_kept()
+            inbox = PullInbox(self._requester.core)
             try:
                 return self.run_in(inbox)
             finally:
                 inbox.close(deferred=self.answered)
+        except Error:
+            raise
+        except BaseException:
+            # Such as a KeyboardInterrupt, which keeps the messages from the caller.
+            if self._requester.without_acks:  # otherwise the server redelivers them
+                self._requester.keep_unread(self._messages)
+            raise
+
+    def _run_in_kept(self) -> list[JetStreamMsg]:
+        """Pull into the inbox of an earlier fetch, and keep it for a later one."""
+        requester = self._requester
         kept = requester.take_inbox()
         try:
             return self.run_in(kept)
@@ -578,14 +578,8 @@ class Fetch:
             else:
                 kept.close()
 
-    def keep_unread(self) -> None:
-        """Keep the messages for the next fetch if the server redelivers none."""
-        # For an exception such as a KeyboardInterrupt, which keeps them from the caller.
-        if self._requester.without_acks:
-            self._requester.keep_unread(self._messages)
-
     def run_in(self, inbox: PullInbox) -> list[JetStreamMsg]:
-        """Pull as `run()` does, into an inbox that the caller closes; see `keep_unread()`."""
+        """Pull as `run()` does, into an inbox that the caller closes."""
         # More messages arrive in several reads, which cost less in the reader.
         inbox.awaited = self._request.batch == 1
         inbox.waiting = True
