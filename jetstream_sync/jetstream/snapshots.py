@@ -291,11 +291,13 @@ def _restore(
     try:
         for chunk in _chunks(data, min(_CHUNK_SIZE, api.core.info.max_payload)):
             sender.send(chunk, api.deadline(timeout))
-        return sender.finish(Deadline(final_timeout))
+        return info_of(sender.send(b"", Deadline(final_timeout)))
     except RestoreNameInUseError:
         raise  # another client created the stream meanwhile
     except BaseException:
-        sender.abort(api.deadline(timeout))
+        if api.core.address is not None:  # otherwise the server ends the restore by itself
+            with suppress(Error):
+                sender.send(b"", api.deadline(timeout))
         _remove_part(api, info, Deadline(_CLEANUP_TIMEOUT_S))
         raise
 
@@ -340,28 +342,10 @@ class _RestoreSender:
         self._subject = subject
         self._sent = 0
 
-    def send(self, chunk: bytes, deadline: Deadline) -> None:
-        """Send a chunk and wait for its confirmation."""
-        self._parse_reply(self._request(chunk, deadline))
-        self._sent += len(chunk)
-
-    def finish(self, deadline: Deadline) -> StreamInfo:
-        """End the restore and return the info of the restored stream."""
-        answer = self._parse_reply(self._request(b"", deadline))
-        if answer is None:
-            raise InvalidResponseError("a restore ended without a reply")
-        return info_of(answer)
-
-    def abort(self, deadline: Deadline) -> None:
-        """Make the server end the restore now; ignore its reply."""
-        if self._core.address is None:
-            return  # the server aborts by itself after a reconnect
-        with suppress(Error):
-            self._request(b"", deadline)
-
-    def _request(self, chunk: bytes, deadline: Deadline) -> Delivery:
+    def send(self, chunk: bytes, deadline: Deadline) -> dict[str, Any]:
+        """Send a chunk, and wait for its confirmation; an empty one ends the restore, with an answer."""
         try:
-            return self._core.request(self._subject, chunk, deadline, fail_on_disconnect=True)
+            reply = self._core.request(self._subject, chunk, deadline, fail_on_disconnect=True)
         except NoRespondersError as error:
             raise RestoreBrokenError(self._name, self._sent) from error
         except TimeoutError as error:
@@ -370,11 +354,9 @@ class _RestoreSender:
                     "the connection was lost before the restore was complete"
                 ) from error
             raise
-
-    @staticmethod
-    def _parse_reply(delivery: Delivery) -> dict[str, Any] | None:
-        """Return the decoded reply; ``None`` for an empty one, which means success."""
-        return read_answer("a restore", delivery) if delivery[3] else None
+        answer = read_answer("a restore", reply) if reply[3] else {}
+        self._sent += len(chunk)
+        return answer
 
 
 def _chunks(data: BinaryIO | Iterable[bytes], size: int) -> Iterator[bytes]:
