@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import combinations, takewhile
 from typing import Any, Final, Protocol
 
 from ..codec import UNSET, Duration, Record
@@ -238,19 +239,6 @@ def check_writable(key: str) -> str:
     return key
 
 
-def _common(one: str, other: str) -> str:
-    """Return the smallest pattern that covers two others."""
-    ones, others = one.split("."), other.split(".")
-    tokens: list[str] = []
-    for first, second in zip(ones, others, strict=False):
-        if ">" in {first, second}:
-            return ".".join([*tokens, ">"])
-        tokens.append(first if first == second else "*")
-    if len(ones) != len(others):
-        tokens.append(">")
-    return ".".join(tokens)
-
-
 def merge_patterns(patterns: Iterable[str]) -> tuple[list[str], Callable[[str], bool] | None]:
     """Return patterns that do not overlap, which the server requires of the filters of a consumer."""
     given = list(dict.fromkeys(patterns)) or [">"]
@@ -261,24 +249,12 @@ def merge_patterns(patterns: Iterable[str]) -> tuple[list[str], Callable[[str], 
         for pattern in given
         if not any(subject_matches(each, pattern) for each in given if each != pattern)
     ]
-    merged = kept
-    exact = True
-    while pair := _overlapping(merged):
-        exact = False
-        common = _common(*pair)
-        merged = [each for each in merged if not subject_matches(common, each)]
-        merged.append(common)
-    if exact:
-        return merged, None
-    return merged, lambda key: any(subject_matches(each, key) for each in kept)
-
-
-def _overlapping(patterns: Sequence[str]) -> tuple[str, str] | None:
-    for position, one in enumerate(patterns):
-        for other in patterns[position + 1 :]:
-            if subjects_overlap(one, other):
-                return one, other
-    return None
+    if not any(subjects_overlap(one, other) for one, other in combinations(kept, 2)):
+        return kept, None
+    # One pattern with the tokens that all of them begin with, other than their last one.
+    columns = zip(*(pattern.split(".")[:-1] for pattern in kept), strict=False)
+    common = [tokens[0] for tokens in takewhile(lambda tokens: len(set(tokens)) == 1, columns)]
+    return [".".join([*common, ">"])], lambda key: any(subject_matches(each, key) for each in kept)
 
 
 # --- the bucket ---------------------------------------------------------------------------------

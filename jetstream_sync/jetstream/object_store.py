@@ -133,17 +133,8 @@ class ObjectStore(ForeignNames):
             ConnectionClosedError: the connection is closed.
 
         """
-        return self._put(_meta_of(meta), data, progress, timeout)
-
-    def _put(
-        self,
-        meta: ObjectMeta,
-        data: ObjectData,
-        progress: ProgressCallback | None,
-        timeout: float | timedelta | None,
-    ) -> ObjectInfo:
         total = check_data(data)
-        upload = Upload(self._bucket, meta, total, progress, timeout)
+        upload = Upload(self._bucket, _meta_of(meta), total, progress, timeout)
         try:
             for chunk in chunks_of(data, upload.chunk_size):
                 upload.send(chunk)
@@ -173,9 +164,9 @@ class ObjectStore(ForeignNames):
             Error: as `put()`.
 
         """
-        meta = _meta_of(os.path.basename(path) if name is None else name)  # noqa: PTH119
+        meta = os.path.basename(path) if name is None else name  # noqa: PTH119
         with open(path, "rb") as file:  # noqa: PTH123
-            return self._put(meta, file, progress, timeout)
+            return self.put(meta, file, progress, timeout)
 
     # --- reading --------------------------------------------------------------------------------
 
