@@ -7,11 +7,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ..codec import dumps
+from ..durations import duration, duration_to_ns
 from ..errors import (
     BadRequestStatusError,
     ConsumerDeletedError,
@@ -24,6 +26,7 @@ from ..errors import (
 )
 from ..headers import PENDING_BYTES, PENDING_MESSAGES, Headers, parse_headers, parse_status
 from ..options import check_int
+from .consumer import ConsumerConfig
 
 _NS_PER_S: Final = 1_000_000_000
 
@@ -46,6 +49,8 @@ SINGLE_REPLIES: Final = 100
 SINGLE_REPLIES_LARGE: Final = 16
 
 
+#: The options of a continuous pull that limit a number, which is at least 1.
+_LIMITS: Final = ("max_messages", "max_bytes", "stop_after")
 #: The optional fields of a pull request with their names in the JSON of the server.
 _WIRE_NAMES: Final = {
     "expires_ns": "expires",
@@ -148,60 +153,49 @@ class ContinuousPull:
     @classmethod
     def of(
         cls,
+        options: Mapping[str, Any],
+        config: ConsumerConfig | None = None,
         *,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
-        threshold_messages: int | None = None,
-        threshold_bytes: int | None = None,
-        expires_ns: int | None = None,
-        heartbeat_ns: int | None = None,
-        stop_after: int | None = None,
         on_demand: bool = False,
-        priority: PullRequest | None = None,
-        largest_batch: int = UNLIMITED_BATCH,
     ) -> ContinuousPull:
-        """Compute the limits from the user's options; ``None`` means *not set*."""
+        """Compute the limits from the options of a user for a consumer, with its config if known."""
+        get = options.get
         if on_demand:
-            _exclude_on_demand(
-                max_messages=max_messages,
-                max_bytes=max_bytes,
-                threshold_messages=threshold_messages,
-                threshold_bytes=threshold_bytes,
-                stop_after=stop_after,
-            )
-            max_messages = threshold_messages = largest_batch
-        limits = {"max_messages": max_messages, "max_bytes": max_bytes, "stop_after": stop_after}
-        for option, limit in limits.items():
-            if limit is not None:
-                check_int(option, limit, 1)
+            for option in (*_LIMITS, "threshold_messages", "threshold_bytes"):
+                if get(option) is not None:
+                    reason = "cannot be combined with on_demand"
+                    raise InvalidOptionError(option, get(option), reason)
+        for option in _LIMITS:
+            if get(option) is not None:
+                check_int(option, get(option), 1)
+        max_messages, max_bytes = get("max_messages"), get("max_bytes") or 0
+        largest = (config.max_batch if config is not None else None) or UNLIMITED_BATCH
+        batch = max_messages or (
+            largest if on_demand or max_bytes else min(DEFAULT_MESSAGES, largest)
+        )
         # Beside a number of messages, the bytes limit each request, not the buffer.
-        buffered_bytes = 0 if max_messages else max_bytes or 0
+        buffered_bytes = 0 if max_messages else max_bytes
+        threshold_bytes = get("threshold_bytes")
         if threshold_bytes is not None and not buffered_bytes:
             reason = "requires max_bytes without max_messages"
             raise InvalidOptionError("threshold_bytes", threshold_bytes, reason)
-        expires = DEFAULT_EXPIRES_NS if expires_ns is None else expires_ns
-        if expires < MIN_EXPIRES_NS:
-            raise InvalidOptionError("expires", expires / _NS_PER_S, "must be at least 1 second")
-        if heartbeat_ns is None:
-            heartbeat_ns = min(_MAX_HEARTBEAT_NS, expires // 2)
-        elif not _MIN_HEARTBEAT_NS <= heartbeat_ns <= _MAX_HEARTBEAT_NS:
-            raise InvalidOptionError(
-                "heartbeat", heartbeat_ns / _NS_PER_S, "must be from 0.5 to 30 seconds"
-            )
-        batch = max_messages or (largest_batch if max_bytes else DEFAULT_MESSAGES)
-        request = replace(
-            priority or PullRequest(no_wait=True),
-            no_wait=False,
+        expires_ns, heartbeat_ns = _times(options, config)
+        request = PullRequest(
             batch=batch,
-            max_bytes=max_bytes or 0,
-            expires_ns=expires,
+            max_bytes=max_bytes,
+            expires_ns=expires_ns,
             heartbeat_ns=heartbeat_ns,
+            group=get("group"),
+            min_pending=get("min_pending", 0),
+            min_ack_pending=get("min_ack_pending", 0),
+            priority=get("priority"),
         )
+        threshold = batch if on_demand else get("threshold_messages")
         return cls(
             request=request,
-            threshold_messages=_threshold("threshold_messages", threshold_messages, batch),
+            threshold_messages=_threshold("threshold_messages", threshold, batch),
             threshold_bytes=_threshold("threshold_bytes", threshold_bytes, buffered_bytes),
-            stop_after=stop_after or 0,
+            stop_after=get("stop_after") or 0,
             on_demand=on_demand,
         )
 
@@ -217,10 +211,24 @@ class ContinuousPull:
         )
 
 
-def _exclude_on_demand(**options: int | None) -> None:
-    for option, value in options.items():
-        if value is not None:
-            raise InvalidOptionError(option, value, "cannot be combined with on_demand")
+def _times(options: Mapping[str, Any], config: ConsumerConfig | None) -> tuple[int, int]:
+    """Return the expiry and the heartbeat of the requests of a continuous pull."""
+    expires, heartbeat = options.get("expires"), options.get("heartbeat")
+    if expires is not None:
+        expires_ns = duration_to_ns(duration(expires, "expires"))
+    elif config is not None and config.max_expires:
+        longest_ns = duration_to_ns(duration(config.max_expires))
+        expires_ns = max(MIN_EXPIRES_NS, min(DEFAULT_EXPIRES_NS, longest_ns))
+    else:
+        expires_ns = DEFAULT_EXPIRES_NS
+    if expires_ns < MIN_EXPIRES_NS:
+        raise InvalidOptionError("expires", expires, "must be at least 1 second")
+    if heartbeat is None:
+        return expires_ns, min(_MAX_HEARTBEAT_NS, expires_ns // 2)
+    heartbeat_ns = duration_to_ns(duration(heartbeat, "heartbeat"))
+    if not _MIN_HEARTBEAT_NS <= heartbeat_ns <= _MAX_HEARTBEAT_NS:
+        raise InvalidOptionError("heartbeat", heartbeat, "must be from 0.5 to 30 seconds")
+    return expires_ns, heartbeat_ns
 
 
 def _threshold(option: str, value: int | None, limit: int) -> int:

@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerReset
 from ..api.pull import (
-    DEFAULT_EXPIRES_NS,
-    DEFAULT_MESSAGES,
-    MIN_EXPIRES_NS,
     UNLIMITED_BATCH,
     ContinuousPull,
     PullRequest,
@@ -345,32 +342,7 @@ def continuous_pull(
             True,
             "cannot be used with an ordered consumer, which does not acknowledge",
         )
-    max_messages = options.get("max_messages")
-    expires_ns = _ns_or_none(options.get("expires"), "expires")
-    largest = (config.max_batch if config is not None else None) or UNLIMITED_BATCH
-    if max_messages is None and "max_bytes" not in options and not on_demand:
-        max_messages = min(DEFAULT_MESSAGES, largest)
-    if expires_ns is None and config is not None and config.max_expires:
-        longest_ns = duration_to_ns(duration(config.max_expires))
-        expires_ns = max(MIN_EXPIRES_NS, min(DEFAULT_EXPIRES_NS, longest_ns))
-    return ContinuousPull.of(
-        max_messages=max_messages,
-        max_bytes=options.get("max_bytes"),
-        threshold_messages=options.get("threshold_messages"),
-        threshold_bytes=options.get("threshold_bytes"),
-        largest_batch=largest,
-        expires_ns=expires_ns,
-        heartbeat_ns=_ns_or_none(options.get("heartbeat"), "heartbeat"),
-        stop_after=options.get("stop_after"),
-        on_demand=on_demand,
-        priority=PullRequest(
-            no_wait=True,
-            group=options.get("group"),
-            min_pending=options.get("min_pending", 0),
-            min_ack_pending=options.get("min_ack_pending", 0),
-            priority=options.get("priority"),
-        ),
-    )
+    return ContinuousPull.of(options, config, on_demand=on_demand)
 
 
 @lru_cache(maxsize=64, typed=True)  # because True == 1
@@ -405,10 +377,6 @@ def no_wait_request(batch: int | None, max_bytes: int | None) -> PullRequest:
 
 def _ns(value: float | timedelta, option: str) -> int:
     return duration_to_ns(duration(value, option))
-
-
-def _ns_or_none(value: float | timedelta | None, option: str) -> int | None:
-    return None if value is None else _ns(value, option)
 
 
 def add_pull_consumer(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from datetime import timedelta
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from jetstream_sync.api.consumer import ConsumerConfig
 from jetstream_sync.api.pull import (
     ContinuousPull,
     PullLedger,
@@ -92,7 +94,7 @@ def test_a_long_fetch_has_heartbeats(expires, heartbeat):
 
 
 def limits(**said):
-    pull = ContinuousPull.of(**said)
+    pull = ContinuousPull.of(said)
     request = pull.request
     return (
         request.batch,
@@ -117,11 +119,11 @@ def limits(**said):
         ({"max_messages": 10, "max_bytes": 1001}, (10, 1001, 5, 0, 30, 15.0, 0)),
         ({"max_bytes": 1001}, (1_000_000, 1001, 500_000, 501, 30, 15.0, 0)),
         ({"max_bytes": 10, "threshold_bytes": 3}, (1_000_000, 10, 500_000, 3, 30, 15.0, 0)),
-        ({"expires_ns": S}, (500, 0, 250, 0, 1, 0.5, 0)),
-        ({"expires_ns": 300 * S}, (500, 0, 250, 0, 300, 30.0, 0)),
-        ({"expires_ns": 60 * S}, (500, 0, 250, 0, 60, 30.0, 0)),
-        ({"heartbeat_ns": S // 2}, (500, 0, 250, 0, 30, 0.5, 0)),
-        ({"expires_ns": 60 * S, "heartbeat_ns": 30 * S}, (500, 0, 250, 0, 60, 30.0, 0)),
+        ({"expires": 1}, (500, 0, 250, 0, 1, 0.5, 0)),
+        ({"expires": 300.0}, (500, 0, 250, 0, 300, 30.0, 0)),
+        ({"expires": timedelta(minutes=1)}, (500, 0, 250, 0, 60, 30.0, 0)),
+        ({"heartbeat": 0.5}, (500, 0, 250, 0, 30, 0.5, 0)),
+        ({"expires": 60, "heartbeat": 30}, (500, 0, 250, 0, 60, 30.0, 0)),
         ({"stop_after": 7}, (500, 0, 250, 0, 30, 15.0, 7)),
     ],
 )
@@ -145,24 +147,23 @@ def test_what_depends_on_what(said, worked_out):
         ("threshold_bytes", {"max_bytes": 10, "threshold_bytes": 0}),
         ("threshold_bytes", {"threshold_bytes": 1}),
         ("threshold_bytes", {"max_messages": 5, "threshold_bytes": 1}),
-        ("expires", {"expires_ns": S - 1}),
-        ("expires", {"expires_ns": 0}),
-        ("heartbeat", {"heartbeat_ns": S // 2 - 1}),
-        ("heartbeat", {"expires_ns": 120 * S, "heartbeat_ns": 30 * S + 1}),
-        ("heartbeat", {"expires_ns": S, "heartbeat_ns": S // 2 + 1}),
+        ("expires", {"expires": 1 - 1e-9}),
+        ("expires", {"expires": 0}),
+        ("heartbeat", {"heartbeat": 0.5 - 1e-9}),
+        ("heartbeat", {"expires": 120, "heartbeat": 30 + 1e-9}),
+        ("heartbeat", {"expires": 1, "heartbeat": 0.5 + 1e-9}),
     ],
 )
 def test_invalid_limits_are_refused(blamed, said):
     """Messages and bytes exclude each other, a threshold is at most its limit (ADR-37)."""
     with pytest.raises(InvalidOptionError) as caught:
-        ContinuousPull.of(**said)
+        ContinuousPull.of(said)
     assert caught.value.option == blamed
 
 
 def test_priority_groups_are_in_every_request():
-    """Only the priority options of the given request are copied into each pull request."""
-    group = PullRequest(no_wait=True, group="g", min_pending=3, priority=2, batch=9)
-    pull = ContinuousPull.of(max_messages=4, priority=group)
+    """The priority options are copied into each pull request."""
+    pull = ContinuousPull.of({"max_messages": 4, "group": "g", "min_pending": 3, "priority": 2})
     assert pull.request == PullRequest(
         batch=4, expires_ns=30 * S, heartbeat_ns=15 * S, group="g", min_pending=3, priority=2
     )
@@ -175,7 +176,7 @@ def test_priority_groups_are_in_every_request():
 
 def test_on_demand_only_the_allowed_messages_are_asked_for():
     """A pull on demand requests what is allowed, also again after a reset, and no more."""
-    ledger = PullLedger(ContinuousPull.of(on_demand=True))
+    ledger = PullLedger(ContinuousPull.of({}, on_demand=True))
     assert ledger.next_request() is None
     ledger.allow(3)
     assert ledger.next_request().batch == 3
@@ -193,7 +194,7 @@ def test_on_demand_only_the_allowed_messages_are_asked_for():
 
 def test_on_demand_the_consumer_s_largest_batch_is_respected():
     """More messages than the largest batch are requested in several requests."""
-    ledger = PullLedger(ContinuousPull.of(on_demand=True, largest_batch=10))
+    ledger = PullLedger(ContinuousPull.of({}, ConsumerConfig(max_batch=10), on_demand=True))
     ledger.allow(25)
     batches = []
     while request := ledger.next_request():
@@ -215,7 +216,7 @@ def test_messages_before_a_request_cause_none(limit: int, stop_after: int, count
 
     `messages_before_request` is as far as that goes: with the next message, a request may be due.
     """
-    pull = ContinuousPull.of(max_messages=limit, stop_after=stop_after or None)
+    pull = ContinuousPull.of({"max_messages": limit, "stop_after": stop_after or None})
     together, single = PullLedger(pull), PullLedger(pull)
     together.next_request()
     single.next_request()
@@ -241,7 +242,7 @@ def test_messages_before_a_request_cause_none(limit: int, stop_after: int, count
 
 def test_a_dropped_message_makes_room_and_does_not_count() -> None:
     """A dropped message is no longer pending and does not count for ``stop_after``."""
-    ledger = PullLedger(ContinuousPull.of(max_messages=10, stop_after=10))
+    ledger = PullLedger(ContinuousPull.of({"max_messages": 10, "stop_after": 10}))
     assert ledger.next_request() is not None
     due = [ledger.dropped(0) for _ in range(6)]
     assert due == [False] * 5 + [True]
@@ -249,21 +250,21 @@ def test_a_dropped_message_makes_room_and_does_not_count() -> None:
     request = ledger.next_request()
     assert request.batch == 6
 
-    ledger = PullLedger(ContinuousPull.of(max_bytes=100))
+    ledger = PullLedger(ContinuousPull.of({"max_bytes": 100}))
     ledger.next_request()
     assert (ledger.dropped(40), ledger.dropped(40), ledger.pending_bytes) == (False, True, 20)
 
 
 def test_a_request_that_found_no_room_for_a_message():
     """If an unused request for the whole buffer ends, the next message is larger than the buffer."""
-    ledger = PullLedger(ContinuousPull.of(max_bytes=100))
+    ledger = PullLedger(ContinuousPull.of({"max_bytes": 100}))
     ledger.next_request()
     assert ledger.request_ended((1_000_000, 100))
     ledger.next_request()
     ledger.message(60)
     assert not ledger.request_ended((999_999, 40))
     assert not ledger.request_ended(None), "a status without counts"
-    assert not PullLedger(ContinuousPull.of(max_messages=10)).request_ended((10, 0))
+    assert not PullLedger(ContinuousPull.of({"max_messages": 10})).request_ended((10, 0))
 
 
 # --- the account, against a server --------------------------------------------------------------------
@@ -323,12 +324,13 @@ class Pulling(RuleBasedStateMachine):
         self.by_bytes = by_bytes
         self.limit = limit
         threshold = max(1, round(part * limit)) if part < 1 else None
+        config = None
         if by_bytes:
             said = {"max_bytes": limit, "threshold_bytes": threshold}
-            said["largest_batch"] = largest_batch
+            config = ConsumerConfig(max_batch=largest_batch)
         else:
             said = {"max_messages": limit, "threshold_messages": threshold}
-        self.pull = ContinuousPull.of(stop_after=stop_after, **said)
+        self.pull = ContinuousPull.of({**said, "stop_after": stop_after}, config)
         self.stop_after = stop_after
         self.ledger = PullLedger(self.pull)
         self.server = Server()
