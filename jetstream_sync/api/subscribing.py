@@ -25,6 +25,13 @@ from .enums import AckPolicy
 _NOT_COMPARED: Final = frozenset(
     ("name", "filter_subject", "filter_subjects", "deliver_group", "extra")
 )
+#: The fields of an ordered push consumer that cannot be chosen (ADR-17).
+_ORDERED_FIELDS: Final[Mapping[str, Any]] = {
+    "max_deliver": 1,
+    "flow_control": True,
+    "mem_storage": True,
+    "num_replicas": 1,
+}
 #: Default heartbeat of an ordered push consumer (ADR-17).
 _ORDERED_HEARTBEAT: Final = timedelta(seconds=5)
 #: A long time, because nothing is acknowledged (ADR-17).
@@ -233,42 +240,26 @@ def _differs(name: str, asked: Any, found: Any) -> bool:
 def ordered_config(request: SubscribeRequest, name: str, deliver_subject: str) -> ConsumerConfig:
     """Return the config of the first consumer of an ordered push subscription (ADR-17)."""
     requested = request.requested
-    reasons = {
-        "durable_name": "an ordered consumer is not durable",
-        "deliver_subject": "an ordered consumer generates its own",
-        "deliver_group": "an ordered consumer is not shared by a queue group",
-        "num_replicas": "an ordered consumer has one replica",
-    }
     if request.queue:
-        raise InvalidOptionError("queue", request.queue, reasons["deliver_group"])
-    if request.bound:
-        raise InvalidOptionError(
-            "consumer",
-            request.consumer,
-            "an ordered consumer cannot be bound to an existing consumer",
-        )
-    for option, reason in reasons.items():
+        raise InvalidOptionError("queue", request.queue, "an ordered consumer is not shared")
+    for option in ("durable_name", "deliver_subject"):
         if requested.get(option):
+            reason = "is not possible for an ordered consumer"
             raise InvalidOptionError(option, requested[option], reason)
-    for option, only in (("max_deliver", 1), ("flow_control", True), ("mem_storage", True)):
+    for option, only in _ORDERED_FIELDS.items():
         if requested.get(option, only) != only:
-            raise InvalidOptionError(
-                option, requested[option], f"must be {only} for an ordered consumer"
-            )
+            reason = f"must be {only} for an ordered consumer"
+            raise InvalidOptionError(option, requested[option], reason)
     # Explicit is the default of a config.
     if requested.get("ack_policy", AckPolicy.NONE) not in (AckPolicy.NONE, AckPolicy.EXPLICIT):
-        raise InvalidOptionError(
-            "ack_policy", requested["ack_policy"], "must be none for an ordered consumer"
-        )
+        reason = "must be none for an ordered consumer"
+        raise InvalidOptionError("ack_policy", requested["ack_policy"], reason)
     return replace(
         request.config,
+        **_ORDERED_FIELDS,
         name=requested.get("name") or name,
         ack_policy=AckPolicy.NONE,
         ack_wait=_ORDERED_ACK_WAIT,
-        max_deliver=1,
-        flow_control=True,
-        mem_storage=True,
-        num_replicas=1,
         idle_heartbeat=requested.get("idle_heartbeat") or _ORDERED_HEARTBEAT,
         deliver_subject=deliver_subject,
     )

@@ -319,9 +319,8 @@ def ordered(**asked: Any) -> ConsumerConfig:
         ("ack_policy", {"config": CFG(ack_policy="all")}),
         ("flow_control", {"config": CFG(flow_control=False)}),
         ("mem_storage", {"config": CFG(mem_storage=False)}),
-        ("num_replicas", {"config": CFG(num_replicas=1)}),
+        ("num_replicas", {"config": CFG(num_replicas=3)}),
         ("queue", {"queue": "g"}),
-        ("consumer", {"bind": "C", "stream": "S"}),
     ],
 )
 def test_options_unsupported_by_ordered_consumers_are_refused(
