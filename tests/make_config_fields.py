@@ -13,7 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from jetstream_sync.api import cluster, enums, stream
+from jetstream_sync.api import account, enums, stream
 from jetstream_sync.api.consumer import ConsumerConfig
 from jetstream_sync.api.key_value import KeyValueConfig
 from jetstream_sync.api.object_store import ObjectStoreConfig
@@ -42,7 +42,7 @@ def contents() -> str:
     classes = "".join(map(_typed_dict, RECORDS))
     words = set(re.findall(r"\b[A-Z]\w+", re.sub(r"`\w+`|class \w+", "", classes)))
     imports = ""
-    for module in (cluster, enums, stream):
+    for module in (account, enums, stream):
         names = sorted(
             name
             for name, value in vars(module).items()

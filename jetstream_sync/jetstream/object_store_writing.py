@@ -6,7 +6,8 @@
 #    bounded, which also bounds the memory.
 # 2. The info is published after all chunks were acknowledged. From then on the object can be read.
 # 3. If an exception ends the upload before, also a Ctrl-C, the object that was there stays, and the
-#    chunks are purged; after a Ctrl-C one may be left, which `ObjectStore.purge_orphans` takes.
+#    chunks are purged. They are kept if the info may be stored. `ObjectStore.purge_orphans` takes those
+#    that are left of no object.
 # 4. If the acknowledgement of the info is lost, the same info is published again with the same expected
 #    sequence. The reply tells whether one of them was stored.
 
@@ -259,14 +260,27 @@ class Upload:
         if not self._chunks and self._info is None:
             return
         deadline = Deadline(_CLEANUP_TIMEOUT_S)
-        stored = self._is_stored(deadline)
-        self._abandon()
-        if stored:
-            self._committed()
-        elif stored is None:
-            log.warning("object %r may be stored: its chunks are kept", self._meta.name)
-        else:
+        futures = [future for future, _ in self._pending]
+        if self._commit is not None:
+            futures.append(self._commit)
+        # The server may process a purge before messages that were sent earlier.
+        with suppress(TimeoutError):
+            for future in futures:
+                future.exception(deadline.sooner(_SETTLE_TIMEOUT_S).left())
+        for future in futures:
+            future.due = monotonic()  # type: ignore[attr-defined]  # the publisher drops it
+        self._pending.clear()
+        if self._info is None or self._is_refused():
             self._bucket.purge_chunks(self._nuid, deadline)
+        else:
+            log.warning("object %r may be stored: its chunks are kept", self._meta.name)
+
+    def _is_refused(self) -> bool:
+        """Return whether the server has refused the info."""
+        # After a wrong sequence, an earlier attempt may be stored.
+        commit = self._commit
+        error = commit.exception() if commit is not None and commit.done() else None
+        return isinstance(error, APIError) and not isinstance(error, WrongLastSequenceError)
 
     def drop(self) -> None:
         """Request the purge of the chunks without waiting for it."""
@@ -284,37 +298,6 @@ class Upload:
     def _request_purge(self, _: object = None) -> None:
         with suppress(Error):
             self._bucket.request_purge(self._subject)
-
-    def _abandon(self) -> None:
-        """Let the publisher drop the messages that still have no acknowledgement."""
-        futures = [future for future, _ in self._pending]
-        if self._commit is not None:
-            futures.append(self._commit)
-        for future in futures:
-            future.due = monotonic()  # type: ignore[attr-defined]
-        self._pending.clear()
-
-    def _is_stored(self, deadline: Deadline) -> bool | None:
-        """Return whether the info was stored; ``None``: unknown."""
-        futures = [future for future, _ in self._pending]
-        info, commit = self._info, self._commit
-        if commit is not None:
-            futures.append(commit)
-        # The server may process a purge before messages that were sent earlier.
-        with suppress(TimeoutError):
-            for future in futures:
-                future.exception(deadline.sooner(_SETTLE_TIMEOUT_S).left())
-        if info is None or commit is None:
-            return False
-        if commit.done() and isinstance(commit.exception(), APIError):
-            return False
-        try:
-            current, _ = self._bucket.last_info(info.name, deadline, to_replace=True)
-        except Error:
-            return None
-        if current is not None and current.nuid == info.nuid:
-            return True
-        return False if commit.done() else None
 
 
 # --- data ---------------------------------------------------------------------------------------

@@ -105,6 +105,10 @@ class _Link:
     def __init__(self, outcome: Outcome) -> None:
         self._outcome = outcome
 
+    def encode_command(self, _subject: bytes, payload: bytes) -> tuple[bytes, int]:
+        """Return a command with a payload."""
+        return b"PUB\r\n" + payload, len(payload)
+
     def publish(self, _command: bytes, _size: int) -> None:
         """Send a renewal."""
 

@@ -113,9 +113,9 @@ def test_every_error_survives_copies(cls):
         assert str(again) == str(error)
 
 
-@pytest.mark.parametrize("cls", CLASSES)
+@pytest.mark.parametrize("cls", [cls for cls in CLASSES if cls is not errors.PermissionsError])
 def test_every_text_says_what_the_fields_say(cls):
-    """The text of an error contains all of its fields."""
+    """The text of an error contains all of its fields; that of a `PermissionsError` is the server's."""
     error = example(cls)
     text = str(error)
     assert text
