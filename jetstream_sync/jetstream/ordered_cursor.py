@@ -147,7 +147,7 @@ class OrderedCursor:
         self.from_scratch: bool = False
         #: Whether to request the last sequence of the stream before each consumer, and that sequence.
         self.reads_end: bool = False
-        self.end = 0
+        self.end: int = 0
         #: Whether other servers than the leader have the stream; known after `last_seq()`.
         self.replicated: bool = False
         self._delivered = 0  # messages from earlier consumers
