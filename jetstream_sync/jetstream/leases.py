@@ -68,18 +68,6 @@ def ack_waits(config: ConsumerConfig) -> list[float]:
     return [wait.total_seconds() for wait in waits] or [_DEFAULT_ACK_WAIT_S]
 
 
-class _Run:
-    """Messages that were read at about the same time."""
-
-    __slots__ = ("first", "received")
-
-    def __init__(self, first: int, received: float) -> None:
-        #: The consumer sequence of its first message.
-        self.first = first
-        #: When it was read, or its leases were renewed, by the monotonic clock.
-        self.received = received
-
-
 class ReceiveTimes:
     """The times when runs of messages were read, recorded by the reader thread."""
 
@@ -143,7 +131,8 @@ class Leases(NoLeases):
         "_late",
         "_late_until",
         "_lock",
-        "_run",
+        "_run_first",
+        "_run_received",
         "_shortest",
         "_stream",
         "_waits",
@@ -164,7 +153,10 @@ class Leases(NoLeases):
         self.times: ReceiveTimes = ReceiveTimes()
         self._lock = threading.Lock()
         # --- under _lock ---
-        self._run = _Run(0, _NEVER)  # the run of the last checked message
+        # The run of the last checked message: the consumer sequence of its first message, and when it was
+        # read, or its leases were renewed.
+        self._run_first = 0
+        self._run_received = _NEVER
         self._checked = _NEVER  # when the config was last read
         # Messages being handled when a lease expired, by stream sequence, and the time until which
         # another delivery of them may arrive.
@@ -198,7 +190,7 @@ class Leases(NoLeases):
             if now >= self._expiry:
                 self._note_late(now)
             self._advance(position)
-            received = self._run.received
+            received = self._run_received
             self._expiry = received + self._shortest
             late = self._late_copy(sequence, reply, now)
             self.fresh_until = _NEVER if self._late else self._expiry
@@ -219,7 +211,7 @@ class Leases(NoLeases):
                 return
             runs.popleft()
             if first >= 0:
-                self._run = _Run(first, received)
+                self._run_first, self._run_received = first, received
 
     def _note_late(self, now: float) -> None:
         """Remember the messages being handled when a lease expires; ``_lock`` is held."""
@@ -272,10 +264,10 @@ class Leases(NoLeases):
         """Record new leases, and return the reply subjects of the messages to renew."""
         # An expired lease cannot be renewed: the server may have redelivered the message.
         with self._lock:
-            live = now < self._run.received + self._shortest
-            horizon = self._run.first if live else _ALWAYS
+            live = now < self._run_received + self._shortest
+            horizon = self._run_first if live else _ALWAYS
             if live:
-                self._run.received = now
+                self._run_received = now
             # The reader may append a run meanwhile; it has just received its first lease.
             for index, (reply, received) in enumerate(first_items(self.times.runs)):
                 if now < received + self._shortest:

@@ -458,19 +458,19 @@ class Publisher(MessageReceiver):
 
     def completed(self, deadline: Deadline) -> None:
         """Wait until every message has its ack."""
-        self._core.check_not_forked()
         if threading.current_thread() is self._thread and self._pending:
             raise TimeoutError("a callback of a future cannot wait for other messages")
-        self._core.end_direct_reads()
-        self._core.send_buffered()
-        if not self._room.wait_for(lambda: not self._pending, deadline):
+        if not self._wait_for_acks(lambda: not self._pending, deadline):
             raise self._core.timed_out(f"{len(self._pending)} messages still await their acks")
 
-    def _wait_for_room(self, deadline: Deadline) -> None:
+    def _wait_for_acks(self, holds: Callable[[], object], deadline: Deadline) -> bool:
         self._core.check_not_forked()
         self._core.end_direct_reads()
         self._core.send_buffered()
-        if not self._room.wait_for(lambda: len(self._pending) < self._window, deadline):
+        return self._room.wait_for(holds, deadline)
+
+    def _wait_for_room(self, deadline: Deadline) -> None:
+        if not self._wait_for_acks(lambda: len(self._pending) < self._window, deadline):
             raise TooManyStalledMsgsError(
                 self._core.with_outage(
                     f"{len(self._pending)} messages await their acks; "

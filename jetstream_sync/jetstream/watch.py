@@ -454,11 +454,19 @@ class Watch(Generic[E]):
             ConnectionClosedError: the connection is closed.
 
         """
-        return self._take(FOREVER if timeout is None else Deadline(timeout))
+        self._api.core.check_not_forked()  # a thread of the parent may have held the lock
+        deadline = FOREVER if timeout is None else Deadline(timeout)
+        while True:
+            entry = self._turn(deadline.lock_timeout(), self._next_entry, deadline)
+            if entry is _BUSY:
+                raise TimeoutError("another thread is still waiting for an entry")
+            if entry is not None:
+                taken: E = entry  # cast() would be a call, at which a Ctrl-C could lose the entry
+                return taken
 
     def __iter__(self) -> Iterator[E]:
         """Yield entries until the watch is stopped; raise any other reason for the end."""
-        return until_stopped(self._take)
+        return until_stopped(lambda _: self.next())
 
     def initial(self, timeout: float | timedelta | None = None) -> Iterator[E]:
         """
@@ -493,17 +501,6 @@ class Watch(Generic[E]):
             if timeout is not None and (entry is not None or received != self._cursor.consumer_seq):
                 received = self._cursor.consumer_seq
                 deadline = Deadline(timeout)
-
-    def _take(self, deadline: Deadline) -> E:
-        """Return the next entry, as `next()` does, before the deadline."""
-        self._api.core.check_not_forked()  # a thread of the parent may have held the lock
-        while True:
-            entry = self._turn(deadline.lock_timeout(), self._next_entry, deadline)
-            if entry is _BUSY:
-                raise TimeoutError("another thread is still waiting for an entry")
-            if entry is not None:
-                taken: E = entry  # cast() would be a call, at which a Ctrl-C could lose the entry
-                return taken
 
     def _turn(
         self, lock_timeout_s: float, step: Callable[[Deadline], Any], deadline: Deadline
