@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 from jetstream_sync.cli.commands import Node, default_of, parameters, walk
-from jetstream_sync.cli.fields import FieldOption
+from jetstream_sync.cli.config import FieldOption
 from jetstream_sync.cli.main import jsm
 from jetstream_sync.cli.status import MEANINGS
 

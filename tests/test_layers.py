@@ -93,11 +93,9 @@ ONLY_IN: dict[str, set[str]] = {
     "selectors": {"net"},
     "signal": {"server", "cli", "spark/streaming/reader.py", "workers"},
     "socket": {"net", "server", "workers/http_server.py", "workers/health.py"},
-    # The server for browsers has a certificate of its own.
-    "ssl": {"net", "cli/top_web.py"},
-    # sub --translate runs a command given by the user. Workers
-    # run in several processes, and handlers in processes of their own.
-    "subprocess": {"server", "cli/view.py"} | {"workers/supervisor.py", "workers/processes.py"},
+    "ssl": {"net"},
+    # Workers run in several processes, and handlers in processes of their own.
+    "subprocess": {"server", "workers/supervisor.py", "workers/processes.py"},
     "threading": {
         "client",
         "services",

@@ -263,9 +263,7 @@ def prune(js: JetStream, desired: Sequence[DesiredResource]) -> list[Step]:
 
 
 @command("apply")
-@option(
-    "-f, --file FILE", "JSON or YAML file; '-' for standard input.", FILE, to="path", required=True
-)
+@option("-f, --file FILE", "JSON or YAML file; - is stdin.", FILE, to="path", required=True)
 @option("--dry-run", "Show what would be done, and change nothing.")
 @option("--exit-code", "With --dry-run: exit with status 1 if there are changes.")
 @option("--prune", "Delete streams and consumers that are not in the file.", to="pruning")
@@ -336,8 +334,7 @@ def _execute(js: JetStream, step: Step) -> None:
             _apply_consumer(js, step.stream, step.config, create=step.action == CREATE)
     except APIError as error:
         if step.action == UPDATE:
-            name = step.stream if step.consumer is None else f"{step.stream} > {step.consumer}"
-            raise update_error(step.kind, name, error, step.found) from error
+            raise update_error(step.title, error, step.found) from error
         raise CommandError(f"{step.title}: {error}", ExitStatus.FAILED) from error
 
 

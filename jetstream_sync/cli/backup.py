@@ -41,12 +41,12 @@ from ..errors import APIError, ConnectionClosedError, Error, StreamNotFoundError
 from .config import config_of_file
 from .long_running import failover, failover_options
 from .names import find_stream, stream_argument
-from .output import count, counted, emit, note, say, size, to_json
+from .output import count, counted, emit_text, note, size, to_json
 from .prompts import Asker
 from .render import show_progress
 from .settings import Settings, command
 from .status import CommandError, ExitStatus, exit_status, file_errors, one_line
-from .stream_config import write_info
+from .stream_config import show_info
 from .values import FILE, SIZE, FilePath, option
 
 _INFO: Final = "backup.json"
@@ -100,7 +100,6 @@ def back_up(
     directory: Path,
     *,
     force: bool,
-    quiet: bool,
     check: bool = False,
     **options: Any,
 ) -> Backup:
@@ -112,7 +111,7 @@ def back_up(
         check_target(directory, force=force)
         directory.parent.mkdir(parents=True, exist_ok=True)
         with (
-            show_progress(settings.env, title, total, in_bytes=True, quiet=quiet) as show,
+            show_progress(settings.env, title, total, in_bytes=True) as show,
             stream.snapshot(timeout=timeout, check=check, **options) as snapshot,
             _partial(directory) as partial,
         ):
@@ -236,7 +235,6 @@ class _ProgressFile(io.FileIO):
         return data or b""
 
 
-_progress = option("--progress/--no-progress", "Show progress on standard error.", default=True)
 _directory = click.argument("directory", type=FilePath(path_type=Path))
 _consumers = option("--consumers/--no-consumers", "Save the consumers too.", default=True)
 _check = option("--check", "Let the server check every message first.")
@@ -251,10 +249,7 @@ _force = option("-f, --force, -y, --yes", "Replace older backups.")
 @option("--chunk-size", "Size of a chunk; the server default is 128KiB.", SIZE)
 @option("--window-size", "Maximum data in flight; the server default is 8MiB.", SIZE)
 @_force
-@_progress
-def backup(
-    settings: Settings, name: str, directory: Path, force: bool, progress: bool, **options: Any
-) -> None:
+def backup(settings: Settings, name: str, directory: Path, force: bool, **options: Any) -> None:
     """
     Save a stream to a directory.
 
@@ -264,7 +259,7 @@ def backup(
     check_target(directory, force=force)
     with settings.jetstream(**failover_options(settings)) as js:
         stream = find_stream(js, name)
-        saved = back_up(settings, stream, directory, force=force, quiet=not progress, **options)
+        saved = back_up(settings, stream, directory, force=force, **options)
     document = {
         "stream": saved.info.config.name,
         "directory": str(saved.directory),
@@ -274,22 +269,15 @@ def backup(
         "state": saved.info.state,
     }
     what = f"{counted(saved.info.state.messages, 'message')}, {size(saved.size)} of data"
-    emit(
-        settings,
-        document,
-        lambda: say(settings, f"Stream {name} was backed up to {directory}: {what}"),
-    )
+    emit_text(settings, document, f"Stream {name} was backed up to {directory}: {what}")
 
 
 @command()
 @_directory
-@option(
-    "--config FILE", "Restore with this config; its name must match the backup.", FILE, to="file"
-)
+@option("--config FILE", "Restore with this config of the same name.", FILE, to="file")
 @option("--replicas", "Number of replicas.", int)
 @option("--overwrite", "Delete an existing stream with this name first.")
 @option("-f, --force, -y, --yes", "With --overwrite: do not ask for confirmation.")
-@_progress
 def restore(
     settings: Settings,
     directory: Path,
@@ -297,7 +285,6 @@ def restore(
     replicas: int | None,
     overwrite: bool,
     force: bool,
-    progress: bool,
 ) -> None:
     """
     Restore a stream from a backup of jsm or the nats CLI.
@@ -320,13 +307,9 @@ def restore(
     with settings.jetstream(allow_reconnect=True) as js:
         if overwrite:
             _delete_existing(settings, js, config.name, force=force)
-        info = bring_back(settings, js, saved, config, quiet=not progress)
+        info = bring_back(settings, js, saved, config)
 
-    def human() -> None:
-        say(settings, f"Stream {config.name} was restored\n")
-        write_info(settings, info)
-
-    emit(settings, info, human)
+    show_info(settings, info, "was restored")
 
 
 def _delete_existing(settings: Settings, js: JetStream, name: str, *, force: bool) -> None:
@@ -343,19 +326,14 @@ def _delete_existing(settings: Settings, js: JetStream, name: str, *, force: boo
 
 
 def bring_back(
-    settings: Settings,
-    js: JetStream,
-    saved: Backup,
-    config: StreamConfig,
-    *,
-    quiet: bool = False,
+    settings: Settings, js: JetStream, saved: Backup, config: StreamConfig
 ) -> StreamInfo:
     """Restore a stream from a backup, and verify its state."""
     info = SnapshotInfo(config=config, state=saved.info.state)
     title = f"Restoring {config.name}"
     try:
         with (
-            show_progress(settings.env, title, saved.size, in_bytes=True, quiet=quiet) as show,
+            show_progress(settings.env, title, saved.size, in_bytes=True) as show,
             _ProgressFile(saved.directory / _DATA, show) as file,
         ):
             stream = js.restore_stream(info, file, timeout=settings.timeout)
@@ -415,10 +393,7 @@ def _compare(settings: Settings, saved: Backup, found: StreamInfo) -> None:
 @_consumers
 @_check
 @_force
-@_progress
-def backup_account(
-    settings: Settings, *, directory: Path, force: bool, progress: bool, **options: Any
-) -> None:
+def backup_account(settings: Settings, *, directory: Path, force: bool, **options: bool) -> None:
     """
     Back up all streams to a directory, each in its own subdirectory.
 
@@ -432,7 +407,7 @@ def backup_account(
 
         def save(name: str) -> Backup:
             stream, target = js.get_stream(name), directory / name
-            return back_up(settings, stream, target, force=force, quiet=not progress, **options)
+            return back_up(settings, stream, target, force=force, **options)
 
         directory.mkdir(parents=True, exist_ok=True)
         results = [_attempt(settings, name, directory / name, save) for name in names]
@@ -441,8 +416,7 @@ def backup_account(
 
 @command("restore")
 @_directory
-@_progress
-def restore_account(settings: Settings, *, directory: Path, progress: bool) -> None:
+def restore_account(settings: Settings, *, directory: Path) -> None:
     """
     Restore the streams from a backup made by this command or by nats.
 
@@ -468,7 +442,7 @@ def restore_account(settings: Settings, *, directory: Path, progress: bool) -> N
     with settings.jetstream(allow_reconnect=True) as js:
 
         def make(name: str) -> Backup:
-            bring_back(settings, js, saved[name], saved[name].info.config, quiet=not progress)
+            bring_back(settings, js, saved[name], saved[name].info.config)
             return saved[name]
 
         results = [_attempt(settings, name, each.directory, make) for name, each in saved.items()]
@@ -497,6 +471,6 @@ def _report(settings: Settings, results: list[dict[str, Any]], done: str, undone
     messages = counted(sum(each["messages"] for each in good), "message")
     data = size(sum(each["bytes"] for each in good))
     text = f"{counted(len(good), 'Stream')} {done}: {messages}, {data} of data"
-    emit(settings, results, lambda: say(settings, text))
+    emit_text(settings, results, text)
     if failed:
         raise CommandError(f"not {undone}: {', '.join(failed)}", ExitStatus.FAILED)

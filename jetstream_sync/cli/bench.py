@@ -23,7 +23,7 @@ import click
 
 from ..errors import Error, StreamNotFoundError, TimeoutError
 from ..subjects import check_publish_subject
-from .long_running import password_once, pause
+from .long_running import pause
 from .output import count as count_text
 from .output import note, size
 from .render import Block, Field, show_blocks, show_progress
@@ -477,9 +477,7 @@ _RATE: Final = option(
     click.FloatRange(0, min_open=True),
 )
 _SUBJECT: Final = option("--subject SUBJECT", "Subject of the messages.", default="jsm.bench")
-_BATCH: Final = option(
-    "--batch N", "Maximum number of messages in a pull request.", FROM_1, default=500
-)
+_BATCH: Final = option("--batch N", "Maximum number of messages in a request.", FROM_1, default=500)
 _STORED: Final = (
     option(
         "--storage",
@@ -496,13 +494,7 @@ def _command(kind: BenchKind, text: str, *more: Callable[[Any], Any]) -> click.C
 
     @command(help=text)
     @with_options(
-        option(
-            "--msgs N",
-            "Number of messages of all clients together.",
-            _POSITIVE,
-            to="count",
-            default="100k",
-        ),
+        option("--msgs N", "Messages of all clients.", _POSITIVE, to="count", default="100k"),
         option("--size BYTES", "Size of each message.", _POSITIVE, default="128"),
         option(
             "--clients N",
@@ -511,20 +503,17 @@ def _command(kind: BenchKind, text: str, *more: Callable[[Any], Any]) -> click.C
             default=1,
         ),
         *more,
-        option("--no-progress", "Show no progress.", to="quiet"),
     )
-    def measure(settings: Settings, clients: int, quiet: bool, **options: Any) -> None:
+    def measure(settings: Settings, clients: int, **options: Any) -> None:
         own = uuid.uuid4().hex[:12]
         options = {"subject": f"jsm.bench.{own}", **options}
         check_publish_subject(options["subject"])
         workload = Workload(name=f"JSM_BENCH_{own}", **options)
         workloads = list(_split(workload, clients, each=kind.each))
-        password_once(settings)
         total = sum(each.count for each in workloads)
-        quiet = quiet or settings.json
         with _prepared(settings, kind, workload):
             try:
-                with show_progress(settings.env, kind.title, total, quiet=quiet) as show:
+                with show_progress(settings.env, kind.title, total) as show:
                     outcome = run_clients(settings, kind, workloads, show)
             except Interrupted as stopped:
                 line = _summary(stopped.outcome, workload.size)

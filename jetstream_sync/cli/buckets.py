@@ -7,17 +7,17 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import click
 
-from .. import StreamInfo
+from .. import JetStream, StreamInfo
 from ..differences import without_server_labels
 from ..durations import duration_to_ns, time_to_text
 from ..errors import NotFoundError
 from ..net.clock import Deadline
+from .config import changed, config_options, display_fields, take_fields
 from .env import single_line, visible
-from .fields import changed, config_options, display_fields, take_fields
 from .long_running import reconnect_options, wait_interruptibly
 from .output import announce, emit, emit_item, emit_names, emit_text, size
 from .prompts import Asker
@@ -26,9 +26,6 @@ from .settings import Settings, common_options
 from .status import CommandError, ExitStatus, not_found
 from .stream_config import CLUSTER, REPLICATION
 from .values import Decorator, ParamType, force_option, option
-
-if TYPE_CHECKING:
-    from .. import JetStream
 
 
 class _BucketName(ParamType):
@@ -94,7 +91,6 @@ class BucketKind(Generic[_B]):
     """Return a key or object, or raise `NotFoundError`."""
     complete: Any
     """Completes the names of buckets."""
-    complete_item: Any
 
     def argument(self, *, required: bool = True) -> Decorator:
         """Return the decorator that adds the name of a bucket to a command."""
@@ -118,8 +114,9 @@ class BucketKind(Generic[_B]):
         """Open a connection and yield the bucket with a name, by default the answer to a prompt."""
         with settings.jetstream(**options) as js:
             if name is None:
-                with Asker(settings) as ask:
-                    name = ask.select("Select a bucket", lambda: self.names(js), "BUCKET")
+                ask = Asker(settings)
+                name = ask.select("Select a bucket", lambda: self.names(js), "BUCKET")
+                ask.done()
             yield self.find(js, name)
 
     # --- output ---------------------------------------------------------------------------------
@@ -250,7 +247,7 @@ class BucketKind(Generic[_B]):
 
         @click.command(help=text)
         @self.argument()
-        @click.argument("names", nargs=-1, metavar=usage, shell_complete=self.complete_item)
+        @click.argument("names", nargs=-1, metavar=usage)
         @force_option
         @option("--ignore-missing", "Ignore what does not exist.")
         @common_options

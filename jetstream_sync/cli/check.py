@@ -11,7 +11,7 @@ import json
 import operator
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -32,8 +32,6 @@ from .values import DURATION, FROM_0, PATTERN, Decorator, FilePath, option, with
 _WORDS: Final = ("OK", "WARNING", "CRITICAL")
 #: The start of the names of Prometheus metrics.
 _NAMESPACE: Final = "nats_server_check"
-#: The start of the metadata keys of streams and consumers that set thresholds.
-_METADATA: Final = "io.nats.monitor."
 #: A JWT with its claims: its first two parts are JSON objects.
 _JWT: Final = re.compile(r"eyJ[\w-]+\.(eyJ[\w-]+)\.[\w-]+")
 
@@ -75,15 +73,6 @@ class _Check:
     def status(self) -> int:
         """The exit status of a Nagios plugin."""
         return 2 if self.critical else 1 if self.warning else 0
-
-    def take_metadata(self, metadata: Mapping[str, str] | None) -> None:
-        """Take the thresholds of a stream or consumer for the options that were not given."""
-        context = click.get_current_context()
-        for parameter in context.command.params:
-            name = parameter.name or ""
-            text = (metadata or {}).get(f"{_METADATA}{name.replace('_', '-')}")
-            if text is not None and self.options.get(name, 0) is None:
-                self.options[name] = _seconds(parameter.type.convert(text, parameter, context))
 
     def add(
         self,
@@ -211,9 +200,7 @@ def _levels(name: str, about: str, *defaults: Any, kind: Any = None) -> Decorato
     )
 
 
-_stream_option = option(
-    "--stream STREAM", "The stream.", required=True, shell_complete=complete_stream
-)
+_stream = option("--stream STREAM", "The stream.", required=True, shell_complete=complete_stream)
 
 
 @_check("connections", "Connection")
@@ -236,7 +223,7 @@ def connection(settings: Settings, check: _Check) -> None:
 
 
 @_check("stream")
-@_stream_option
+@_stream
 @_option("--lag-critical", "Fail if a source or the mirror is N messages behind.")
 @_option("--seen-critical", "Fail if a source or the mirror was not seen for this time.", DURATION)
 @_option("--peer-expect", "Fail unless there are N replicas.")
@@ -249,13 +236,11 @@ def stream(settings: Settings, check: _Check) -> None:
     """
     Check the messages, the sources and the replicas of a stream.
 
-    With a critical threshold below that for warnings, small numbers of subjects are bad. Thresholds that are
-    not given are read from the metadata of the stream, such as "io.nats.monitor.msgs-warn".
+    With a critical threshold below that for warnings, small numbers of subjects are bad.
     """
     check.name = check.options["stream"]
     with settings.jetstream() as js:
         info = js.get_stream(check.name).cached_info
-    check.take_metadata(info.config.metadata)
     state, options = info.state, check.options
     check.add("messages", state.messages, "Messages", levels="msgs", below=True)
     check.add("subjects", state.num_subjects or 0, "Subjects", levels="subjects", below=None)
@@ -297,7 +282,7 @@ def _replica_problem(
 
 
 @_check("consumer")
-@_stream_option
+@_stream
 @option("--consumer CONSUMER", "The consumer.", required=True)
 @_option("--outstanding-ack-critical", "Fail with N unacknowledged messages.")
 @_option("--waiting-critical", "Fail with N waiting pulls.")
@@ -307,17 +292,11 @@ def _replica_problem(
 @_option("--redelivery-critical", "Fail with N redelivered messages.")
 @option("--pinned", "Fail unless all groups have a client.", default=None)
 def consumer(settings: Settings, check: _Check) -> None:
-    """
-    Check the progress of a consumer.
-
-    Thresholds that are not given are read from the metadata of the consumer, such as
-    "io.nats.monitor.unprocessed-critical".
-    """
+    """Check the progress of a consumer."""
     stream, name = check.options["stream"], check.options["consumer"]
     check.name = f"{stream}_{name}"
     with settings.jetstream() as js:
         info = js.consumer_info(stream, name)
-    check.take_metadata(info.config.metadata)
     pending = info.num_ack_pending
     check.add("ack_pending", pending, "Unacknowledged messages", levels="outstanding_ack")
     check.add("pull_waiting", info.num_waiting, "Waiting pulls", levels="waiting")
@@ -343,7 +322,7 @@ def consumer(settings: Settings, check: _Check) -> None:
 
 
 @_check("message", "Stream Message")
-@_stream_option
+@_stream
 @option("--subject SUBJECT", "Check the last message of it.", default=">")
 @_levels("age", "age of the message", kind=DURATION)
 @_option("--content", "Fail unless the body matches this regular expression.", PATTERN)

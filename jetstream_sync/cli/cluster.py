@@ -12,11 +12,8 @@ import click
 from .. import ClusterInfo, ConsumerInfo, JetStream, StreamInfo
 from ..errors import APIError, NoStreamResponseError, TimeoutError
 from ..net.clock import Deadline
-from .consumers import find_consumers
-from .consumers import find_options as consumer_options
 from .long_running import pause
 from .names import (
-    complete_stream,
     consumer_arguments,
     consumer_of,
     named_stream,
@@ -28,15 +25,13 @@ from .prompts import Asker
 from .render import Field, bad, show_rows
 from .settings import Settings, command
 from .status import CommandError, ExitStatus
-from .streams import find_options as stream_options
-from .streams import find_streams
+from .streams import find_options, find_streams
 from .values import force_option, option
 
 #: Seconds between two checks for a new leader.
 _CHECK_INTERVAL_S: Final = 0.2
 
 _preferred_option = option("--preferred SERVER", "Elect this server. (2.11)")
-_dry_run_option = option("--dry-run", "Only show the changes.")
 
 
 @dataclass(frozen=True)
@@ -201,50 +196,29 @@ _MOVES: Final = (
 )
 
 
-def _balance(settings: Settings, groups: list[_Group], noun: str, *, dry_run: bool) -> None:
-    rows = []
-    moves = _planned(groups)
-    for group in (each for each in groups if each.name in moves):
-        row: dict[str, Any] = {"name": group.name, "from": group.leader, "to": moves[group.name]}
-        if not dry_run:
-            group.step_down(row["to"])
-            try:
-                row["leader"] = group.wait_leader(settings.timeout)
-            except CommandError as error:
-                note(settings, error.message)
-                row["leader"] = None
-        rows.append(row)
-    title = f"{noun} leaders to move" if dry_run else f"Moved {noun.lower()} leaders"
-    show_rows(settings, rows, _MOVES, title=title, none=f"{noun} leaders are balanced")
-
-
 @command()
-@stream_options
-@_dry_run_option
+@find_options
+@option("--dry-run", "Only show the changes.")
 def stream_balance(settings: Settings, *, dry_run: bool, **options: Any) -> None:
     """
     Spread the leaders of streams evenly over the servers of each cluster.
 
     Without options, all streams are considered. It needs nats-server 2.11.
     """
+    rows = []
     with settings.jetstream() as js:
-        found = find_streams(js, options, everything=True)
-        groups = [_stream_group(js, info) for info in found]
-        _balance(settings, groups, "Stream", dry_run=dry_run)
-
-
-@command()
-@click.argument("stream", required=False, shell_complete=complete_stream)
-@consumer_options
-@_dry_run_option
-def consumer_balance(
-    settings: Settings, *, stream: str | None, dry_run: bool, **options: Any
-) -> None:
-    """
-    Spread the leaders of consumers evenly over the servers of each cluster.
-
-    Without a STREAM, the consumers of all streams are considered. It needs nats-server 2.11.
-    """
-    with settings.jetstream() as js:
-        groups = [_consumer_group(js, info) for info in find_consumers(js, stream, options)]
-        _balance(settings, groups, "Consumer", dry_run=dry_run)
+        groups = [_stream_group(js, info) for info in find_streams(js, options, everything=True)]
+        moves = _planned(groups)
+        for group in (each for each in groups if each.name in moves):
+            row: dict[str, Any] = {"name": group.name, "from": group.leader}
+            row["to"] = moves[group.name]
+            if not dry_run:
+                group.step_down(row["to"])
+                try:
+                    row["leader"] = group.wait_leader(settings.timeout)
+                except CommandError as error:
+                    note(settings, error.message)
+                    row["leader"] = None
+            rows.append(row)
+    title = "Stream leaders to move" if dry_run else "Moved stream leaders"
+    show_rows(settings, rows, _MOVES, title=title, none="Stream leaders are balanced")

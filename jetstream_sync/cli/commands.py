@@ -184,13 +184,6 @@ def _options_help(root: click.Context) -> str:
 
 
 _SHELLS: Final = ("bash", "zsh", "fish", "powershell")
-#: Where each shell looks for the script.
-_PLACES: Final = {
-    "bash": "~/.local/share/bash-completion/completions/jsm",
-    "zsh": "a directory of $fpath, as _jsm",
-    "fish": "~/.config/fish/completions/jsm.fish",
-    "powershell": "$PROFILE",
-}
 
 
 @click.command()
@@ -217,11 +210,8 @@ def completion(settings: Settings, *, shell: str) -> None:
             hint="install a newer version of click",
         )
     script = kind(click.Command("jsm"), {}, "jsm", "_JSM_COMPLETE").source()
-    emit(
-        settings,
-        {"shell": shell, "script": script, "place": _PLACES[shell]},
-        lambda: settings.env.stdout.write(script),
-    )
+    document = {"shell": shell, "script": script}
+    emit(settings, document, lambda: settings.env.stdout.write(script))
 
 
 # --- errors of the server ---------------------------------------------------------------------------

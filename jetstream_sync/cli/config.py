@@ -1,38 +1,54 @@
 """
-Configs of streams and consumers: config files, differences and the editor.
+Configs of streams, consumers and buckets: their options, values, files, differences and the editor.
+
+Options and values are made from the declarations of the fields on the records. `config_options` adds an option
+for each field of a config, `take_fields` reads them, and `changed` applies them to a config. A field of a
+nested record has an option of its own if its declaration has flags. An option that is not given sets nothing,
+so the same options create a config and edit one.
 
 Files are read by ``--config`` and written by ``--output``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
+from enum import Enum
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType
+from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
-from .. import StreamConfig
+from .. import StreamConfig, StreamSource
 from ..codec import Record, decode, encode, loads
 from ..differences import Difference, differences, without_server_labels
-from ..durations import duration_to_ns, time_to_text
+from ..durations import duration_text, duration_to_ns, time_to_text
 from ..errors import APIError, Error, InvalidArgumentError, InvalidResponseError
 from ..options import closest_match
-from .fields import ConfigField, changed, config_fields, is_record, option_type, parse_list
-from .output import emit, say, to_json
+from ..records import field_docs
+from .output import count, emit, limit, say, size, to_json
 from .prompts import Asker
+from .render import Field
 from .settings import Settings
 from .status import CommandError, ExitStatus, file_errors
 from .values import (
     FILE,
+    LIMIT,
+    LIMITED_DURATION,
+    LIMITED_SIZE,
+    SIZE,
+    TIME,
     Decorator,
     Parsed,
     option,
+    parse_duration,
     parse_limited_duration,
     parse_limited_size,
     with_options,
@@ -40,6 +56,363 @@ from .values import (
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
+
+#: Words of field names that titles write in another way.
+_TITLE_WORDS: Final = {
+    "hdrs": "Headers",
+    "max": "Maximum",
+    "msg": "Message",
+    "msgs": "Messages",
+    "num": "",
+    "opt": "",
+    "seq": "Sequence",
+    "ttl": "TTL",
+}
+#: Other names of the values of enums.
+_ENUM_ALIASES: Final = {"stream": "limits", "next": "new"}
+#: Other names of the keys of a source.
+_SOURCE_KEYS: Final = {
+    "stream": "name",
+    "seq": "opt_start_seq",
+    "start_seq": "opt_start_seq",
+    "time": "opt_start_time",
+    "start_time": "opt_start_time",
+    "subject": "filter_subject",
+    "filter": "filter_subject",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ConfigField:
+    """A field of a config record."""
+
+    owner: type[Record]
+    name: str
+    metadata: Mapping[str, Any]
+    type: Any
+    """The type of a value, or of an item if `many`."""
+    many: bool
+    path: tuple[str, ...]
+    """The names of the enclosing fields, and its own."""
+
+    @property
+    def title(self) -> str:
+        """The label in output."""
+        words = (_TITLE_WORDS.get(word, word.capitalize()) for word in self.name.split("_"))
+        return self.metadata.get("title") or " ".join(filter(None, words))
+
+    @property
+    def parameter(self) -> str:
+        """The name of the option's value in a command."""
+        return "_".join(self.path)
+
+    @property
+    def flags(self) -> list[str]:
+        """The flags of the option; empty: none."""
+        flags: str = self.metadata.get("flags", f"--{self.name.replace('_', '-')}")
+        return flags.split()
+
+    def help(self) -> str:
+        """Return the first sentence of the docstring of the field, and the release that it needs."""
+        text = field_docs(self.owner).get(self.name, "").replace("`", "")
+        sentence = re.split(r"(?<=\.)\s(?=[A-Z])", " ".join(text.split()))[0]
+        # An option accepts other units as well.
+        sentence = sentence.replace(", in seconds", "").replace(" in seconds", "")
+        sentence = sentence.replace("Seconds ", "Time ")
+        since = self.metadata.get("since")
+        return f"{sentence} ({since[0]}.{since[1]})" if since else sentence
+
+
+def config_fields(record: type[Record], path: tuple[str, ...] = ()) -> list[ConfigField]:
+    """Return the fields of a record, each followed by the fields of a nested record that have flags."""
+    found: list[ConfigField] = []
+    hints = get_type_hints(record)
+    for each in dataclasses.fields(record):
+        if each.name == "extra" or (path and not each.metadata.get("flags")):
+            continue
+        kind, many = _value_type(hints[each.name])
+        own = ConfigField(record, each.name, each.metadata, kind, many, (*path, each.name))
+        found.append(own)
+        if not path and not many and is_record(kind):
+            found += config_fields(kind, own.path)
+    return found
+
+
+def _value_type(hint: Any) -> tuple[Any, bool]:
+    """Return the type of the values or items of a field, and whether it has several."""
+    choices = [each for each in get_args(hint) if each is not NoneType]
+    if get_origin(hint) is Sequence:
+        return choices[0], True
+    if get_origin(hint) is Mapping:
+        return dict, False
+    if not choices:
+        return hint, False
+    enums = [each for each in choices if isinstance(each, type) and issubclass(each, Enum)]
+    return _value_type(enums[0] if enums else choices[0])
+
+
+def is_record(kind: Any) -> bool:
+    """Return whether the type of a field is a record."""
+    return isinstance(kind, type) and issubclass(kind, Record)
+
+
+# --- parsing ------------------------------------------------------------------------------------
+
+
+def _enum_type(kind: type[Enum], prefix: str) -> Parsed:
+    """Return the type of an enum; it accepts the beginning of a name, and names such as AckExplicit."""
+    words = [str(member.value) for member in kind]
+    plain = {word.replace("_", ""): word for word in words}
+
+    def parse(text: str) -> Any:
+        given = "".join(text.lower().replace("_", " ").replace("-", " ").split())
+        given = given.removesuffix("policy")
+        for name in (given, given.removeprefix(prefix)):
+            known = _ENUM_ALIASES.get(name, name)
+            found = [word for key, word in plain.items() if known and key.startswith(known)]
+            if known in plain or len(found) == 1:
+                return kind(plain.get(known) or found[0])
+        raise ValueError(f"{text!r} is not one of {', '.join(words)}")
+
+    return Parsed("policy", parse, words, listed=True)
+
+
+def _record_type(kind: type[Record]) -> Parsed:
+    """Return the type of a record: a name, ``key=value,key=value`` or a JSON object."""
+
+    def parse(text: str) -> Any:
+        try:
+            made = decode(kind, _document(text.strip()))
+        except ValueError as error:
+            raise error if isinstance(error, Error) else ValueError(f"{text!r}: {error}") from None
+        if made.extra:
+            raise ValueError(f"{text!r}: unknown fields: {', '.join(made.extra)}")
+        # Decoding checks only types; creating a copy runs the other checks.
+        return replace(made)
+
+    return Parsed("NAME|KEY=VALUE,...|JSON", parse)
+
+
+def _document(text: str) -> dict[str, Any]:
+    """Return the fields of a source of messages in a text."""
+    if text.startswith("{"):
+        found = loads(text)
+        if not isinstance(found, dict):
+            raise ValueError("expected a JSON object")
+        return found
+    if "=" not in text:
+        return {"name": text}
+    fields: dict[str, Any] = {}
+    for pair in text.split(","):
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals:
+            raise ValueError("expected key=value,key=value or a JSON object")
+        if key == "domain":
+            key, value = "api", f"$JS.{value}.API"
+        if key in ("api", "deliver"):
+            fields.setdefault("external", {})[key] = value
+        else:
+            key = _SOURCE_KEYS.get(key, key)
+            fields[key] = int(value) if key == "opt_start_seq" else value
+    return fields
+
+
+def _parse_pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ValueError(f"invalid value {text!r}: expected KEY=VALUE")
+    return key, value
+
+
+#: The origin of a mirror or source.
+SOURCE: Final = _record_type(StreamSource)
+
+
+def parse_list(text: str) -> list[str]:
+    """Return the items of a text, which are separated by commas or spaces."""
+    return text.replace(",", " ").split()
+
+
+_DURATIONS: Final = Parsed(
+    "durations", lambda text: [parse_duration(each) for each in parse_list(text)]
+)
+_LIST: Final = Parsed("list", parse_list)
+PAIR: Final = Parsed("KEY=VALUE", _parse_pair)
+
+
+def option_type(field: ConfigField) -> Any:
+    """Return the click type of a value of a field; ``None`` for a text."""
+    low = field.metadata.get("range", (0,))[0]
+    if is_record(field.type):
+        return _record_type(field.type)
+    if isinstance(field.type, type) and issubclass(field.type, Enum):
+        return _enum_type(field.type, field.name.partition("_")[0])
+    if field.type is timedelta:
+        return _DURATIONS if field.many else LIMITED_DURATION
+    if field.type is int:
+        if field.metadata.get("unit") == "bytes":
+            return SIZE if low >= 0 else LIMITED_SIZE
+        return int if low >= 0 else LIMIT
+    if field.type is str:
+        return _LIST if field.many else None
+    return {dict: PAIR, datetime: TIME, bool: bool}[field.type]
+
+
+# --- options ------------------------------------------------------------------------------------
+
+
+class FieldOption(click.Option):
+    """An option for a field, with the docstring of the field as its help text."""
+
+    def __init__(self, *args: Any, describe: Callable[[], str], **kwargs: Any) -> None:
+        self._describe = describe
+        super().__init__(*args, **kwargs)
+
+    @property
+    def help(self) -> str:
+        """The help text; it is read from the source of the record, for which only help has time."""
+        return self._describe()
+
+    @help.setter  # noqa: A003 - the name in click
+    def help(self, _value: str | None) -> None:
+        """Ignore the value that click sets."""
+
+
+def config_options(record: type[Record], types: Mapping[str, Any] | None = None) -> Decorator:
+    """Return a decorator that adds the options for the fields of a config."""
+    options = []
+    for each in config_fields(record):
+        if not each.flags:
+            continue
+        kind = (types or {}).get(each.name) or option_type(each)
+        first, *others = each.flags
+        if kind is bool and "/" not in first:
+            first = f"{first}/--no-{first[2:]}"
+        options.append(
+            click.option(
+                first,
+                *others,
+                each.parameter,
+                cls=FieldOption,
+                describe=each.help,
+                type=None if kind is bool else kind,
+                multiple=(each.many and each.type is not timedelta) or each.type is dict,
+                default=None,
+            )
+        )
+    return with_options(*options)
+
+
+def take_fields(record: type[Record], options: dict[str, Any]) -> dict[str, Any]:
+    """
+    Remove the options of `config_options` from ``options``, and return the fields they set.
+
+    The fields of a nested record are in a dict of their own.
+    """
+    fields: dict[str, Any] = {}
+    for each in config_fields(record):
+        value = options.pop(each.parameter, None) if each.flags else None
+        if value is None or value == ():
+            continue
+        if each.type is dict:
+            value = dict(value)
+        elif each.many and each.type is str:
+            value = [item for part in value for item in part]
+        elif each.many:
+            value = list(value)
+        *parents, name = each.path
+        target = fields
+        for parent in parents:
+            target = target.setdefault(parent, {})
+        target[name] = value
+    return fields
+
+
+def changed(config: R, fields: Mapping[str, Any]) -> R:
+    """
+    Return a config with some fields replaced; nested records and metadata are merged.
+
+    An empty metadata value removes its key.
+    """
+    values: dict[str, Any] = dict(_merged(config, fields))
+    return replace(config, **values)
+
+
+def _merged(config: Record, fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    types = {each.name: each.type for each in config_fields(type(config))}
+    for name, value in fields.items():
+        before = getattr(config, name)
+        if not isinstance(value, dict):
+            yield name, value
+        elif is_record(types[name]):
+            try:
+                yield name, replace(before, **value) if before else types[name](**value)
+            except TypeError as error:  # a required field is missing
+                raise click.UsageError(f"{name}: {error}") from None
+        else:
+            old = before or {}
+            yield name, {k: text for k, text in {**old, **value}.items() if text or k not in old}
+
+
+# --- output -------------------------------------------------------------------------------------
+
+
+def display_fields(record: type[Record], *, without: str) -> list[Field]:
+    """Return a line for each field of a config but one; fields that are not set have no line."""
+    own = (each for each in config_fields(record) if len(each.path) == 1)
+    return [_display_field(each) for each in own if each.name != without]
+
+
+def _display_field(field: ConfigField) -> Field:
+    limited = field.metadata.get("server_default") == -1
+    return Field(
+        field.title,
+        (lambda config: _own_labels(getattr(config, field.name)))
+        if field.name == "metadata"
+        else field.name,
+        _shown_limit(field) if limited else (lambda value: value_text(value, field)),
+        if_set=not limited,
+        each=field.name == "metadata" or (field.many and is_record(field.type)),
+    )
+
+
+def _shown_limit(field: ConfigField) -> Callable[[int | None], str]:
+    return lambda value: limit(value, size if field.metadata.get("unit") == "bytes" else count)
+
+
+def _own_labels(metadata: Mapping[str, str] | None) -> list[str]:
+    """Return the metadata as texts, without what the server adds."""
+    labels = sorted((metadata or {}).items())
+    return [f"{key}: {value}" for key, value in labels if not key.startswith("_nats.")]
+
+
+def value_text(value: Any, field: ConfigField | None = None) -> Any:
+    """Return what is shown of a config value that is not 0, false or empty."""
+    if isinstance(value, Record):
+        return record_text(value)
+    if isinstance(value, (list, tuple)):
+        return ", ".join(str(value_text(item)) for item in value)
+    if isinstance(value, timedelta):
+        return duration_text(value)
+    if field is not None and field.metadata.get("unit") == "bytes" and isinstance(value, int):
+        return size(value)
+    return value.value if isinstance(value, Enum) else value
+
+
+def record_text(record: Record) -> str:
+    """Return a nested record, such as a source or a placement, in one line."""
+    values = {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
+    parts = []
+    if "dest" in values:
+        parts.append(f"{values.pop('src') or '>'} to {values.pop('dest')}")
+    for name, value in values.items():
+        if value and name != "extra":
+            shown = "" if value is True else f" {value_text(value)}"
+            parts.append(str(value) if name == "name" else f"{name.replace('_', ' ')}{shown}")
+    return ", ".join(parts)
+
+
+# --- files and changes --------------------------------------------------------------------------
 
 
 def difference_documents(found: Sequence[Difference]) -> list[dict[str, Any]]:
@@ -111,7 +484,7 @@ def config_of(record: type[R], document: Any, more: dict[str, Any]) -> R:
             key: text for key, text in labels.items() if not str(key).startswith("_nats.")
         }
     config = decode(record, values)
-    known = [each.name for each in fields(record)]
+    known = [each.name for each in dataclasses.fields(record)]
     for name in config.extra:
         # A newer server may support the field, unless the name looks like a typing error.
         if close := closest_match(name, known):
@@ -199,12 +572,11 @@ def show_differences(settings: Settings, found: list[Difference]) -> None:
     emit(settings, document, lambda: settings.env.stdout.writelines(lines))
 
 
-def update_error(kind: str, name: str, error: APIError, found: list[Difference]) -> CommandError:
+def update_error(title: str, error: APIError, found: list[Difference]) -> CommandError:
     """Return the error for a change that the server rejected, with the differences."""
     listed = "; ".join(each.text for each in found)
-    return CommandError(
-        f"{kind} {name} cannot be changed: {error} [{listed}]", ExitStatus.FAILED, cause=error
-    )
+    text = f"{title} cannot be changed: {error} [{listed}]"
+    return CommandError(text, ExitStatus.FAILED, cause=error)
 
 
 def _in_editor(config: R, names: Mapping[str, Any]) -> R:
@@ -229,9 +601,7 @@ def edit_config(
     names: Mapping[str, Any],
     update: Callable[[R], T],
     *,
-    kind: str,
-    name: str,
-    confirm: str,
+    title: str,
     options: Mapping[str, Any],
     check: Callable[[R], object] = lambda _config: None,
 ) -> T | None:
@@ -260,8 +630,8 @@ def edit_config(
     check(after)
     if not settings.json:
         show_differences(settings, found)
-    Asker(settings).confirm(confirm, force=options["force"])
+    Asker(settings).confirm(f"Change {title}?", force=options["force"])
     try:
         return update(without_server_labels(after))
     except APIError as error:
-        raise update_error(kind, name, error, found) from error
+        raise update_error(title, error, found) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -14,6 +14,7 @@ from .. import (
     ConsumerConfig,
     ConsumerInfo,
     DeliverPolicy,
+    JetStream,
     PriorityGroupState,
     SequenceInfo,
     StreamConfig,
@@ -22,8 +23,18 @@ from ..differences import without_server_labels
 from ..durations import duration_text, seconds_text
 from ..errors import ConsumerExistsError, ConsumerNotFoundError, StreamNotFoundError
 from ..subjects import check_consumer_name, subjects_overlap
-from .config import config_of_file, edit_config, edit_options, write_config
-from .fields import changed, config_fields, config_options, display_fields, option_type, take_fields
+from .config import (
+    changed,
+    config_fields,
+    config_of_file,
+    config_options,
+    display_fields,
+    edit_config,
+    edit_options,
+    option_type,
+    take_fields,
+    write_config,
+)
 from .names import (
     complete_consumer,
     complete_stream,
@@ -32,17 +43,13 @@ from .names import (
     no_stream,
     title,
 )
-from .output import count, emit, note, when
+from .output import count, note, when
 from .prompts import Asker
-from .render import Block, Field, bad, warn, write_blocks
+from .render import Block, Field, bad, show_blocks, warn
 from .settings import Settings, command
 from .status import CommandError, ExitStatus
 from .stream_config import CLUSTER
 from .values import FILE, Parsed, option, parse_duration, parse_time
-
-if TYPE_CHECKING:
-    from .. import JetStream
-    from .settings import Settings
 
 
 def info_blocks(settings: Settings, info: ConsumerInfo) -> list[Block]:
@@ -51,11 +58,14 @@ def info_blocks(settings: Settings, info: ConsumerInfo) -> list[Block]:
     return [config_block(info.config), Block("Cluster", CLUSTER, info), state]
 
 
-def show(settings: Settings, info: ConsumerInfo, *, state_only: bool = False) -> None:
-    """Write the info of a consumer to ``stdout``."""
+def show(
+    settings: Settings, info: ConsumerInfo, done: str = "", *, state_only: bool = False
+) -> None:
+    """Show a consumer, or only its state, after a line with what was ``done``."""
     blocks = info_blocks(settings, info)
     heading = f"Information for consumer {title(info)}"
-    write_blocks(settings, *(blocks[-1:] if state_only else blocks), heading=heading)
+    heading = f"Consumer {title(info)} {done}\n\n{heading}" if done else heading
+    show_blocks(settings, info, *(blocks[-1:] if state_only else blocks), heading=heading)
 
 
 def filters_of(config: ConsumerConfig) -> list[str]:
@@ -227,9 +237,7 @@ def _filters(subjects: list[str]) -> dict[str, Any]:
 @option("--pull", "Create a pull consumer.")
 @option("--ephemeral", "Create an ephemeral consumer; the name is optional.")
 @_config_options
-@option(
-    "--config FILE", "Read the config from FILE; '-' is standard input.", FILE, to="config_file"
-)
+@option("--config FILE", "Read the config from FILE; - is stdin.", FILE, to="config_file")
 @option("--output FILE", "Write the config to FILE instead of creating it.", FILE)
 @option("--defaults", "Use defaults instead of prompts.")
 @option("--update", "Update the consumer if it exists.")
@@ -278,7 +286,7 @@ def add(
             write_config(settings, config, output)
             return
         info = put(js, stream, config, update=update)
-        emit(settings, info, lambda: show(settings, info))
+        show(settings, info)
         _warn_inactive(settings, info)
 
 
@@ -395,30 +403,18 @@ def edit(settings: Settings, *, stream: str | None, consumer: str | None, **opti
             fields,
             {"durable_name": before.durable_name, "name": before.name},
             lambda config: _update(js, info.stream_name, config),
-            kind="Consumer",
-            name=title(info),
-            confirm=f"Change consumer {title(info)}?",
+            title=f"consumer {title(info)}",
             check=check,
             options=options,
         )
     verb = "is unchanged" if updated is None else "was changed"
-    _show(settings, updated or info, verb)
+    show(settings, updated or info, verb)
 
 
 def _update(js: JetStream, stream: str, config: ConsumerConfig) -> ConsumerInfo:
     if config.deliver_subject is not None:
         return js.update_push_consumer(stream, config)
     return js.update_consumer(stream, config).cached_info
-
-
-def _show(settings: Settings, info: ConsumerInfo, done: str) -> None:
-    """Write what was done with a consumer, and its info."""
-
-    def human() -> None:
-        settings.env.stdout.write(f"Consumer {title(info)} {done}\n\n")
-        show(settings, info)
-
-    emit(settings, info, human)
 
 
 @command()
@@ -463,4 +459,4 @@ def copy(
         if same is not None and same == source.config.deliver_subject:
             note(settings, f"warning: both deliver to {same}; set another subject with --target")
         info = put(js, stream, config, update=False)
-    _show(settings, info, f"was copied from {title(source)}")
+    show(settings, info, f"was copied from {title(source)}")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..durations import seconds_text
-from ..errors import DuplicateSubscriptionError, TimeoutError
+from ..errors import DuplicateSubscriptionError
 from .env import readable
 from .long_running import reconnect_options
 from .names import consumer_arguments, find_consumer, find_pull, title
@@ -44,9 +42,7 @@ _DELAY: Final = Parsed("duration", partial(parse_duration, bare="s"))
 #: How a read message is answered.
 _answer_options = with_options(
     option("--no-ack", "Do not acknowledge; it is redelivered after ack wait."),
-    option(
-        "--nak [=DELAY]", "Negatively acknowledge, to redeliver at once or after DELAY.", _DELAY
-    ),
+    option("--nak [=DELAY]", "Have it redelivered, at once or after DELAY.", _DELAY),
     option("--term", "Terminate the message, so that it is not redelivered."),
 )
 _read_options = with_options(
@@ -104,7 +100,12 @@ def next(  # noqa: A001 - the command's name
         wait = settings.timeout if expires is None else expires
         reading.run(count, wait, each=False)
         if not reading.shown:
-            raise _nothing(found, None if no_wait else wait)
+            where = f"{found.stream_name} {found.name}"
+            raise CommandError(
+                "no message" if no_wait else f"no message in {wait:g} s",
+                ExitStatus.TIMED_OUT,
+                hint=f"'jsm consumer info {where}' shows what is left",
+            )
 
 
 def _writer(
@@ -138,50 +139,16 @@ def _writer(
 def _source(
     consumer: PullConsumer, count: int, *, no_wait: bool, expires: float | None, group: str | None
 ) -> Source:
-    if no_wait:
-        return NowSource(consumer, count, group)
     options: Any = {} if group is None else {"group": group}
     config = consumer.cached_info.config
+    # One pull requests all messages, up to the limit of the consumer.
+    batch = min(count, config.max_batch or count)
+    if no_wait:
+        return NowSource(consumer.fetch_no_wait(batch, **options))
     if expires is not None and not config.max_expires:
         # The command ends the pull request; this limits it when the process is killed.
         options["expires"] = max(expires, _MIN_EXPIRES_S)
-    # One pull requests all messages, up to the limit of the consumer.
-    batch = min(count, config.max_batch or count)
     return PullSource(consumer.messages(max_messages=batch, stop_after=count, **options))
-
-
-def _nothing(consumer: PullConsumer, waited: float | None) -> CommandError:
-    """Return the error for a fetch without messages, with the reason as its hint."""
-    text = (
-        "no message"
-        if waited is None
-        else f"no message in {seconds_text(timedelta(seconds=waited))}"
-    )
-    try:
-        hint = _why(consumer.info())
-    except TimeoutError:
-        hint = ""
-    return CommandError(text, ExitStatus.TIMED_OUT, hint=hint)
-
-
-def _why(info: ConsumerInfo) -> str:
-    if info.paused:
-        return f"{title(info)} is paused"
-    pending = info.num_ack_pending
-    if info.num_pending:
-        most = info.config.max_ack_pending
-        full = most is not None and 0 < most <= pending
-        reason = f": {with_separators(pending)} await their acknowledgement" if full else ""
-        return f"{title(info)} has {with_separators(info.num_pending)} to deliver{reason}"
-    if not pending:
-        most = info.config.max_deliver
-        # Messages at the delivery limit count neither as pending nor as ack pending.
-        end = ", and acknowledged or given up" if most and most > 0 else " and acknowledged"
-        return f"{title(info)} has everything delivered{end}"
-    wait = info.config.ack_wait
-    within = f" within {seconds_text(wait)}" if wait else ""
-    left = with_separators(pending)
-    return f"{title(info)}: {left} delivered and not acknowledged, to come again{within}"
 
 
 @command(cls=OptionalNak)

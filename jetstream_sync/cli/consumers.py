@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
-from .. import PriorityPolicy
+from .. import ConsumerInfo, ConsumerPause, JetStream, PriorityPolicy
 from ..durations import duration_text, seconds_text
 from ..errors import ConsumerNotFoundError, InvalidNameError, StreamNotFoundError
 from .consumer_config import UNTIL, show
@@ -24,24 +24,13 @@ from .names import (
     no_stream,
     title,
 )
-from .output import count, counted, emit, emit_names, emit_text, when
+from .output import count, counted, emit_names, emit_text, when
 from .prompts import Asker
 from .render import Field, Mark, bad, in_order, report_options, show_rows, warn, write_reports
 from .settings import Settings, command
 from .status import CommandError
 from .streams import matching, servers_of
-from .values import (
-    DURATION,
-    FROM_0,
-    FROM_1,
-    force_option,
-    names_option,
-    option,
-    with_options,
-)
-
-if TYPE_CHECKING:
-    from .. import ConsumerInfo, ConsumerPause, JetStream
+from .values import DURATION, FROM_0, FROM_1, force_option, names_option, option
 
 
 @command()
@@ -120,11 +109,10 @@ def _show_names(settings: Settings, found: list[ConsumerInfo], stream: str | Non
 
 @command()
 @consumer_arguments
-@option("--state", "Show only the state.", to="state_only")
-def info(settings: Settings, *, stream: str | None, consumer: str | None, state_only: bool) -> None:
+def info(settings: Settings, *, stream: str | None, consumer: str | None) -> None:
     """Show the configuration and the state of a CONSUMER of a STREAM."""
     with consumer_of(settings, stream, consumer) as (_, found):
-        emit(settings, found, lambda: show(settings, found, state_only=state_only))
+        show(settings, found)
 
 
 @command()
@@ -132,7 +120,7 @@ def info(settings: Settings, *, stream: str | None, consumer: str | None, state_
 def state(settings: Settings, *, stream: str | None, consumer: str | None) -> None:
     """Show the state of a CONSUMER of a STREAM."""
     with consumer_of(settings, stream, consumer) as (_, found):
-        emit(settings, found, lambda: show(settings, found, state_only=True))
+        show(settings, found, state_only=True)
 
 
 def _mode(info: ConsumerInfo) -> str | Mark:
@@ -185,48 +173,25 @@ def report(
         )
 
 
-#: The options that select consumers, for `find_consumers`.
-find_options: Final = with_options(
-    option("--pull", "Pull consumers."),
-    option("--push", "Push consumers."),
-    option("--bound", "Consumers with a bound subscription or waiting pulls."),
-    option(
-        "--ack-pending N",
-        "Consumers with at most N messages that were delivered and not acknowledged.",
-        FROM_0,
-    ),
-    option("--pending N", "Consumers with at most N messages to deliver.", FROM_0),
-    option("--idle", "Consumers without deliveries for this time.", DURATION),
-    option("--leader SERVER", "Consumers with this leader."),
-    option("--pinned", "Consumers that have a pinned client in each group."),
-    option(
-        "--stuck",
-        "Consumers that have messages to deliver, and no reader or too many unacknowledged ones.",
-    ),
-    option("--invert", "Invert each of these conditions."),
-)
-
-
 @command()
 @click.argument("stream", required=False, shell_complete=complete_stream)
-@find_options
+@option("--ack-pending N", "Consumers with at most N unacknowledged messages.", FROM_0)
+@option("--pending N", "Consumers with at most N messages to deliver.", FROM_0)
+@option("--idle", "Consumers without deliveries for this time.", DURATION)
+@option("--leader SERVER", "Consumers with this leader.")
+@option("--pinned", "Consumers that have a pinned client in each group.")
+@option("--stuck", "Consumers with messages, and no reader or too many unacknowledged.")
+@option("--invert", "Invert each of these conditions.")
 @names_option
 def find(settings: Settings, *, stream: str | None, names: bool, **options: Any) -> None:
     """Find the consumers of a STREAM, or of all streams, that match all options."""
     with settings.jetstream() as js:
-        found = find_consumers(js, stream, options)
+        found = matching(js, infos_of(js, stream), _CONDITIONS, options)
     if names:
         _show_names(settings, found, stream)
         return
     fields = (_name_of(stream), *_LIST)
     show_rows(settings, found, fields, title=_title(stream), none="No Consumers match")
-
-
-def find_consumers(
-    js: JetStream, stream: str | None, options: dict[str, Any]
-) -> list[ConsumerInfo]:
-    """Return the consumers of a stream or of all streams that match all of the `find_options`."""
-    return matching(js, infos_of(js, stream), _CONDITIONS, options)
 
 
 def _is_idle(info: ConsumerInfo, since: datetime) -> bool:
@@ -242,10 +207,6 @@ def _is_pinned(info: ConsumerInfo) -> bool | None:
     return len(pinned) == len(info.config.priority_groups or ())
 
 
-def _is_bound(info: ConsumerInfo) -> bool:
-    return bool(info.push_bound or info.num_waiting)
-
-
 def _is_stuck(info: ConsumerInfo) -> bool:
     if not info.num_pending or info.paused:
         return False
@@ -253,14 +214,11 @@ def _is_stuck(info: ConsumerInfo) -> bool:
     if most is not None and 0 < most <= info.num_ack_pending:
         return True
     # A client that works on its messages may have no pull open.
-    return not _is_bound(info) and not info.num_ack_pending
+    return not (info.push_bound or info.num_waiting or info.num_ack_pending)
 
 
 #: Whether a consumer meets the condition of an option with some value.
 _CONDITIONS: Final[dict[str, Callable[[JetStream, ConsumerInfo, Any], bool | None]]] = {
-    "pull": lambda _, info, __: not info.config.deliver_subject,
-    "push": lambda _, info, __: bool(info.config.deliver_subject),
-    "bound": lambda _, info, __: _is_bound(info),
     "ack_pending": lambda _, info, most: info.num_ack_pending <= most,
     "pending": lambda _, info, most: info.num_pending <= most,
     "idle": lambda _, info, since: _is_idle(info, since),
@@ -367,10 +325,7 @@ def reset(
         what = f"Reset consumer {title(info)}, which is at {count(start)}, to continue"
         Asker(settings).confirm(f"{what} {where}?", force=force)
         result = js.reset_consumer(info.stream_name, info.name, seq)
-    text = f"Consumer {title(info)} continues at sequence {count(result.reset_seq)}\n"
-    emit_text(settings, result, text)
-    if not settings.json:
-        show(settings, result, state_only=True)
+    show(settings, result, f"continues at sequence {count(result.reset_seq)}", state_only=True)
 
 
 @command()

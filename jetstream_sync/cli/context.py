@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import operator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,57 +11,26 @@ import click
 
 from ..address import parse_servers
 from ..contexts import KEYS, fault_in
-from ..errors import Error, InvalidOptionError
+from ..errors import InvalidOptionError
 from .context_store import SECRETS, Contexts, complete_context, redacted
-from .output import emit, emit_names, note, say
+from .output import emit_names, emit_text, note
 from .prompts import Asker
 from .render import Block, Field, show_blocks, show_rows
-from .settings import Login, Settings, chosen_context, command, read_password
-from .status import CommandError, ExitStatus, one_line
+from .settings import (
+    DEFAULT_SERVER,
+    LOGIN_PARTS,
+    Login,
+    Settings,
+    chosen_context,
+    command,
+    read_password,
+)
+from .status import CommandError, ExitStatus
 from .values import force_option, names_option, option
-
-#: Options that do not affect the login.
-_KEPT = ("timeout", "trace")
-
-
-def _with_context_only(settings: Settings, name: str) -> Settings:
-    """Return settings with the login of a context, without login options and variables."""
-    variables = {
-        variable: value
-        for variable, value in settings.env.variables.items()
-        if variable != "SERVERS" and not variable.startswith("NATS_")
-    }
-    given: dict[str, Any] = {each: value for each, value in settings.given.items() if each in _KEPT}
-    return Settings(
-        env=replace(settings.env, variables=variables), given={**given, "context": name}
-    )
 
 
 def _contexts(settings: Settings) -> Contexts:
     return Contexts(settings.env.variables)
-
-
-def _report(settings: Settings, document: dict[str, Any], text: str) -> None:
-    emit(settings, document, lambda: say(settings, text))
-
-
-#: The common option for each key.
-_SET_BY: Final = {
-    "url": "servers",
-    "user": "user",
-    "token": "token",
-    "creds": "creds",
-    "nkey": "nkey",
-    "cert": "tlscert",
-    "key": "tlskey",
-    "ca": "tlsca",
-    "tls_first": "tlsfirst",
-    "jetstream_domain": "js_domain",
-    "jetstream_api_prefix": "js_api_prefix",
-    "inbox_prefix": "inbox_prefix",
-}
-#: Keys whose values are file names.
-_FILES: Final = ("creds", "nkey", "cert", "key", "ca")
 
 
 @command()
@@ -89,59 +57,37 @@ def add(
     store = _contexts(settings)
     exists = name in store.names()
     fields = store.load(name) if exists else dict(KEYS)
-    before = dict(fields) if exists else None
-    for key, given in _SET_BY.items():
-        if given in settings.given:
-            fields[key] = settings.given[given]
-    if isinstance(fields.get("url"), list):
-        fields["url"] = ",".join(fields["url"])
-    for key in _FILES:
-        if _SET_BY[key] in settings.given and not fields[key].startswith(("~", "$")):
+    read_password(settings)
+    for part in LOGIN_PARTS.values():
+        value = settings.given.get(part.name)
+        if value is None or not part.key:
+            continue
+        if part.metavar == "FILE" and not value.startswith(("~", "$")):
             # The context is used from other directories as well.
-            fields[key] = str(Path(fields[key]).absolute())
-    own_fields = {
-        "password": read_password(settings),
-        "description": description,
-        "user_jwt": jwt,
-        "user_seed": seed,
-    }
+            value = str(Path(value).absolute())
+        fields[part.key] = ",".join(value) if isinstance(value, list) else value
+    own_fields = {"description": description, "user_jwt": jwt, "user_seed": seed}
     fields.update({key: value for key, value in own_fields.items() if value is not None})
-    store.save(name, fields)
     try:
-        parse_servers(_with_context_only(settings, name).login().servers)
-    except (CommandError, InvalidOptionError) as error:
-        if before is None:
-            store.remove(name)
-        else:
-            store.save(name, before)
-        text = f"context {name} was not saved, because other commands would refuse it: {error}"
-        raise CommandError(text) from error
+        parse_servers(fields.get("url") or DEFAULT_SERVER)
+    except InvalidOptionError as error:
+        raise CommandError(f"context {name} was not saved: {error}") from error
+    store.save(name, fields)
     if select:
         store.select(name)
     done = "changed" if exists else "created"
     document = {"context": name, done: True, "path": str(store.path(name))}
-    _report(settings, document, f"Context {name} was {done}")
+    emit_text(settings, document, f"Context {name} was {done}")
 
 
 _NAME = click.argument("name", required=False, shell_complete=complete_context)
 
-_LABELS: Final = {
-    "url": "Server URLs",
-    "nkey": "NKey",
-    "ca": "Certificates",
-    "cert": "Certificate",
-    "nsc": "NSC",
-    "user_jwt": "User JWT",
-    "tls_first": "TLS First",
-    "jetstream_domain": "JetStream Domain",
-    "jetstream_api_prefix": "JetStream API Prefix",
-    "jetstream_event_prefix": "JetStream Event Prefix",
-}
-
 
 def _ask(settings: Settings) -> str:
-    with Asker(settings) as ask:
-        return ask.select("Select a context", _contexts(settings).names(), "NAME")
+    ask = Asker(settings)
+    name = ask.select("Select a context", _contexts(settings).names(), "NAME")
+    ask.done()
+    return name
 
 
 _LIST: Final = (
@@ -194,12 +140,7 @@ def info(settings: Settings, *, name: str | None, show_secrets: bool) -> None:
     fields = _contexts(settings).load(name)
     shown = fields if show_secrets else redacted(fields)
 
-    lines = [
-        Field(
-            _LABELS.get(key, key.replace("_", " ").title()), operator.itemgetter(key), if_set=True
-        )
-        for key in shown
-    ]
+    lines = [Field(key, operator.itemgetter(key), if_set=True) for key in shown]
     show_blocks(settings, shown, Block("", lines, shown), heading=f"Context {name}")
 
 
@@ -259,21 +200,7 @@ def _select(settings: Settings, name: str | None) -> None:
     store.select(name)
     now = store.selected
     text = f"Context {now} is selected" if now else "No context is selected"
-    _report(settings, {"selected": now, "previous": store.previous}, text)
-
-
-@command()
-@click.argument("source", shell_complete=complete_context)
-@click.argument("name")
-def copy(settings: Settings, *, source: str, name: str) -> None:
-    """Copy a context."""
-    store = _contexts(settings)
-    fields = store.load(source)
-    if name in store.names():
-        raise CommandError(f'context "{name}" exists', ExitStatus.FAILED)
-    store.save(name, fields)
-    document = {"context": name, "created": True, "path": str(store.path(name))}
-    _report(settings, document, f"Context {name} was created")
+    emit_text(settings, {"selected": now, "previous": store.previous}, text)
 
 
 @command()
@@ -296,7 +223,7 @@ def edit(settings: Settings, *, name: str | None) -> None:
             raise CommandError(f"nothing was saved: {reason}")
         store.save(name, fields)
     text = f"Context {name} was changed" if changed else "Nothing was changed"
-    _report(settings, {"context": name, "changed": changed}, text)
+    emit_text(settings, {"context": name, "changed": changed}, text)
 
 
 @command()
@@ -314,43 +241,4 @@ def rm(settings: Settings, *, names: tuple[str, ...], force: bool) -> None:
         store.remove(name)
         if not settings.json:
             note(settings, f"context {name} was deleted")
-    emit(settings, {"deleted": list(names)}, lambda: None)
-
-
-@command()
-@click.argument("names", nargs=-1, shell_complete=complete_context, metavar="[NAME]...")
-@option("--connect", "Connect with each context as well.")
-def validate(settings: Settings, *, names: tuple[str, ...], connect: bool) -> None:
-    """
-    Check that contexts are usable; without names, check all of them.
-
-    The exit status is 1 when a check fails.
-    """
-    results = [
-        {"name": name, **_checked(settings, name, connect=connect)}
-        for name in names or _contexts(settings).names()
-    ]
-
-    def human() -> None:
-        for each in results:
-            text = each.get("server") or each.get("error") or ""
-            say(settings, f"{each['name']}: {'OK' if each['ok'] else 'ERROR'} {text}".rstrip())
-
-    emit(settings, results, human)
-    if bad := [str(each["name"]) for each in results if not each["ok"]]:
-        raise CommandError(f"unusable contexts: {', '.join(bad)}", ExitStatus.FAILED)
-
-
-def _checked(settings: Settings, name: str, *, connect: bool) -> dict[str, Any]:
-    """Return whether a context is usable, as the fields of a JSON document."""
-    settings = _with_context_only(settings, name)
-    try:
-        for path in settings.login().files():
-            with path.open("rb"):
-                pass
-        if not connect:
-            return {"ok": True}
-        with settings.connection() as nc:
-            return {"ok": True, "server": nc.connected_url}
-    except (Error, CommandError, OSError) as error:
-        return {"ok": False, "error": one_line(error)}
+    emit_text(settings, {"deleted": list(names)}, "")

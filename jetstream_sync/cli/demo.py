@@ -382,14 +382,8 @@ class Run:
     "Publish N orders per second.  [default: no limit]",
     click.FloatRange(0, min_open=True),
 )
-@option(
-    "--stream NAME",
-    "Name of the stream to create; its subjects are NAME.*.",
-    to="name",
-    default="ORDERS",
-)
+@option("--stream NAME", "Create this stream, for NAME.*.", to="name", default="ORDERS")
 @option("--keep", "Keep the stream; needs --server or --context.")
-@option("-q, --quiet", "Show no progress.")
 def demo(
     settings: Settings,
     *,
@@ -399,7 +393,6 @@ def demo(
     rate: float | None,
     name: str,
     keep: bool,
-    quiet: bool,
 ) -> None:
     """
     Process orders in a pipeline, each exactly once.
@@ -429,7 +422,7 @@ def demo(
         login = _own_server(settings, running) if own_server else settings
         nc = running.enter_context(login.connection(name="jsm demo", error_cb=failures.append))
         js = login.jetstream_on(nc)
-        shown = show_progress(settings.env, "orders", len(orders), quiet=quiet)
+        shown = show_progress(settings.env, "orders", len(orders))
         show = running.enter_context(shown)
         stream = running.enter_context(new_stream(settings, js, name, keep=keep or own_server))
         run = Run(js, stream, orders, monitor, show, failures)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -11,16 +10,15 @@ import click
 
 from ..durations import time_to_text
 from ..errors import Error
-from ..workers import DeadLetter, DeadLetterEstimate, DeadLetters
-from .consumers import infos_of
+from ..workers import DeadLetter, DeadLetters
 from .env import readable
 from .names import (
     complete_consumer,
     complete_stream,
     consumer_arguments,
     find_consumer,
+    find_stream,
     names_of,
-    title,
 )
 from .output import count, document, emit, emit_text, note, size
 from .prompts import Asker
@@ -40,12 +38,7 @@ _STORE: Final = "DEAD_LETTERS"
 
 @command()
 @option("--name TEXT", "Set the name of the stream.", default=_STORE)
-@option(
-    "--max-age TIME",
-    "Keep advisories for this time; -1: no limit.",
-    LIMITED_DURATION,
-    default="30d",
-)
+@option("--max-age TIME", "How long to keep advisories.", LIMITED_DURATION, default="30d")
 @option("--replicas N", "Store the stream on N servers.", click.IntRange(1, 5))
 def setup(settings: Settings, *, name: str, max_age: timedelta, replicas: int | None) -> None:
     """Create a stream that stores the advisories, unless one exists."""
@@ -70,23 +63,22 @@ def ls(settings: Settings, *, stream: str | None, consumer: str | None, gone: bo
     """
     List the dead letters of a CONSUMER, of a STREAM, or of all streams.
 
-    Only dead letters with a stored advisory, or a copy stored by a worker, are listed. When no stream stores
-    either, estimates from the counters of the consumers are shown instead.
+    Only dead letters with a stored advisory, or a copy stored by a worker, are listed.
     """
     with settings.jetstream() as js:
-        infos = infos_of(js, stream)
-        if consumer is not None:
-            infos = [info for info in infos if info.name == consumer]
+        if stream is not None:
+            find_stream(js, stream)
         letters = DeadLetters(js)
-        estimates = [each for info in infos if (each := DeadLetterEstimate.of(info)) is not None]
         stores = sorted({*letters.advisory_streams(), *letters.copy_streams()})
         if not stores:
-            _show_unknown(settings, estimates)
+            note(settings, f"dead letters are unknown: no stream stores the advisories; {_SETUP}")
+            # Not an empty list, which would mean that there are no dead letters.
+            emit_text(settings, {"stored_in": [], "messages": None}, "")
             return
         found = [(each, letters.get_msg(each)) for each in letters.find(stream, consumer)]
-        if consumer is not None and not infos and not found:
+        if consumer is not None and not found:
             # A deleted consumer may have left dead letters.
-            raise _no_letter(settings, js, letters, (str(stream), consumer))
+            find_consumer(settings, js, stream, consumer)
     present = [(letter, msg) for letter, msg in found if gone or msg is not None]
     result = {
         "stored_in": stores,
@@ -95,7 +87,6 @@ def ls(settings: Settings, *, stream: str | None, consumer: str | None, gone: bo
     heading = f"Dead letters of {stream}" if stream is not None else "Dead letters"
     columns = _CONSUMER if stream is not None else _STREAM_AND_CONSUMER, *_LIST
     show_rows(settings, present, columns, title=heading, none="No dead letters", document=result)
-    _warn_of_more(settings, [letter for letter, _ in found], estimates)
 
 
 def _letter_document(letter: DeadLetter, msg: StoredMsg | None) -> dict[str, Any]:
@@ -129,63 +120,6 @@ _LIST: Final = (
     Field("Sequence", lambda row: row[0].seq),
     Field("Deliveries", lambda row: row[0].deliveries, drop=1),
     Field("Size", lambda row: None if row[1] is None else len(row[1].data), size, drop=3),
-)
-
-
-def _warn_of_more(
-    settings: Settings, letters: Sequence[DeadLetter], estimates: Sequence[DeadLetterEstimate]
-) -> None:
-    """Warn when the counters show more dead letters than the stored advisories."""
-    known = Counter(
-        (letter.stream, letter.consumer) for letter in letters if letter.kind == "max_deliver"
-    )
-    for each in estimates:
-        more = each.lower_bound - known[each.info.stream_name, each.info.name]
-        if more > 0:
-            text = f"{title(each.info)} has {count(more)} more dead letters"
-            note(settings, f"warning: {text}, without a stored advisory")
-
-
-# --- estimates ------------------------------------------------------------------------------------
-
-
-def _show_unknown(settings: Settings, estimates: Sequence[DeadLetterEstimate]) -> None:
-    """Show estimates when no stream stores the advisories."""
-    note(settings, f"dead letters cannot be listed: no stream stores the advisories; {_SETUP}")
-    documents = [
-        {
-            "stream": each.info.stream_name,
-            "consumer": each.info.name,
-            "at_least": each.lower_bound,
-            "at_most": each.upper_bound,
-        }
-        for each in estimates
-    ]
-    show_rows(
-        settings,
-        estimates,
-        _ESTIMATES,
-        title="Estimated dead letters from consumer counters",
-        none="The counters of the consumers show no dead letters",
-        document={
-            "stored_in": [],
-            # Not an empty list, which would mean that there are no dead letters.
-            "messages": None,
-            "consumers": documents,
-        },
-    )
-
-
-def _how_many(estimate: DeadLetterEstimate) -> str:
-    least, most = estimate.lower_bound, estimate.upper_bound
-    if most is None:
-        return "unknown"
-    return count(most) if least == most else f"{count(least)} to {count(most)}"
-
-
-_ESTIMATES: Final = (
-    Field("Consumer", lambda each: title(each.info)),
-    Field("Dead Letters", _how_many, right=True),
 )
 
 
@@ -271,8 +205,6 @@ def _gone(stream: str, sequences: Sequence[int]) -> CommandError:
 @option("--all", "Republish all dead letters of the consumer.", to="everything")
 @option("--to SUBJECT", "Publish to this subject instead of the original one.", to="subject")
 @option("--delete", "Delete the originals from the stream afterwards.")
-@option("--keep", "Keep the messages in the list of dead letters.")
-@option("--dry-run", "Show the messages without publishing them.")
 @force_option
 def requeue(
     settings: Settings,
@@ -283,8 +215,6 @@ def requeue(
     everything: bool,
     subject: str | None,
     delete: bool,
-    keep: bool,
-    dry_run: bool,
     force: bool,
 ) -> None:
     """
@@ -310,7 +240,7 @@ def requeue(
         if everything and not known and not letters.advisory_streams():
             raise _no_letter(settings, js, letters, (stream, consumer))
         chosen = [known[seq] for seq in dict.fromkeys(sequences)] or list(known.values())
-        if chosen and not dry_run:
+        if chosen:
             Asker(settings).confirm(
                 f"Publish {count(len(chosen))} dead letters of consumer {stream} > {consumer} again?",
                 force=force,
@@ -324,30 +254,25 @@ def requeue(
                 if subject is not None:
                     msg = msg._replace(subject=subject)
                 fields = {"stream_seq": letter.seq, "subject": readable(msg.subject)}
-                if dry_run:
-                    done.append(fields)
-                    continue
                 ack = letters.requeue(letter, msg)
                 stored = {"to_stream": ack.stream, "to_seq": ack.seq}
                 done.append({**fields, **stored, "duplicate": ack.duplicate})
-                _remove(settings, letters, letter, delete=delete, keep=keep)
+                _remove(settings, letters, letter, delete=delete)
         finally:
             # Also after an error: messages were published.
-            result = {"requeued": done, "gone": gone, **({"dry_run": True} if dry_run else {})}
-            emit_text(settings, result, "\n".join(_requeue_lines(done, gone)))
+            emit_text(
+                settings, {"requeued": done, "gone": gone}, "\n".join(_requeue_lines(done, gone))
+            )
     if gone and sequences:
         raise _gone(stream, gone)
 
 
-def _remove(
-    settings: Settings, letters: DeadLetters, letter: DeadLetter, *, delete: bool, keep: bool
-) -> None:
+def _remove(settings: Settings, letters: DeadLetters, letter: DeadLetter, *, delete: bool) -> None:
     """Delete what is left of a dead letter that was published; an error is a warning."""
     try:
         if delete:
             letters.delete_original(letter)
-        if not keep:
-            letters.discard(letter)
+        letters.discard(letter)
     except Error as error:
         text = f"dead letter {letter.seq} was published, but not removed"
         note(settings, f"warning: {text}: {one_line(error)}")
@@ -356,9 +281,7 @@ def _remove(
 def _requeue_lines(done: Sequence[dict[str, Any]], gone: Sequence[int]) -> Iterator[str]:
     for each in done:
         line = f"message {count(each['stream_seq'])} to {each['subject']}"
-        if "to_seq" not in each:
-            yield f"Would publish {line}"
-        elif each["duplicate"]:
+        if each["duplicate"]:
             yield f"Already published {line}"
         else:
             place = f"{each['to_stream']} stored it as {count(each['to_seq'])}"

@@ -9,23 +9,20 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-import click
-
-from .. import DeliverPolicy
 from ..codec import loads
 from ..durations import seconds_text, time_from_text
 from ..errors import InvalidResponseError, TimeoutError
 from ..net.clock import Deadline
 from ..subjects import check_subject
-from .env import readable
+from .env import readable, single_line
 from .long_running import reconnect_options, wait_interruptibly
-from .names import complete_stream, consumer_arguments, find_consumer, title
+from .names import consumer_arguments, find_consumer, title
 from .output import announce, emit_line, note, when
-from .reading import CoreSource, Source, Start, check_received, stream_source
+from .reading import CoreSource, check_received
 from .render import Block, Field, write_blocks
 from .settings import Settings, command
 from .status import CommandError
-from .values import ANY_CASE_PATTERN, FROM_1, TIME, TIMEOUT, option
+from .values import ANY_CASE_PATTERN, FROM_1, TIMEOUT, option
 
 if TYPE_CHECKING:
     from .. import Msg
@@ -33,10 +30,10 @@ if TYPE_CHECKING:
 _ADVISORIES: Final = "$JS.EVENT.ADVISORY.>"
 _METRICS: Final = "$JS.EVENT.METRIC.>"
 _TYPE: Final = re.compile(r"io\.nats\.(?:jetstream|server)\.(advisory|metric)\.v\d+\.(\w+)")
-#: Fields that are in the title of an event, or omitted.
-_HEAD: Final = frozenset({"type", "id", "timestamp", "schema"})
-#: Fields that --short omits.
-_NOT_SHORT: Final = frozenset({"server", "client", "request", "response"})
+#: Fields that are at the start of a line, or only in JSON.
+_OMITTED: Final = frozenset({"type", "id", "timestamp", "schema"}) | frozenset(
+    {"server", "client", "request", "response"}
+)
 #: Fields in nanoseconds.
 _DURATIONS: Final = frozenset({"ack_time", "rtt", "nats_rtt"})
 
@@ -45,45 +42,29 @@ _DURATIONS: Final = frozenset({"ack_time", "rtt", "nats_rtt"})
 @option("--js-metric", "Show metrics, such as acknowledgement samples.")
 @option("--js-advisory", "Show advisories, such as API calls and failures.")
 @option("--subjects SUBJECT", "Also show events on this subject.", multiple=True)
-@option(
-    "--stream STREAM",
-    "Show the events in a stream, stored and new.",
-    shell_complete=complete_stream,
-)
-@option("--since TIME", "With --stream, start at this time.", TIME)
 @option("--filter RE", "Show only events whose JSON matches.", ANY_CASE_PATTERN, to="matches")
-@option("--short", "Show each event in one line.")
 @option("--count N", "Exit after N events.", FROM_1)
 @option("--wait TIME", "Exit after TIME without an event.", TIMEOUT)
 def events(
     settings: Settings,
     *,
     subjects: tuple[str, ...],
-    stream: str | None,
-    since: datetime | None,
     matches: re.Pattern[str] | None,
-    short: bool,
     count: int | None,
     wait: float | None,
     js_metric: bool,
     js_advisory: bool,
 ) -> None:
     """
-    Show JetStream advisories and metrics until Ctrl-C.
+    Show JetStream advisories and metrics until Ctrl-C, each in one line.
 
-    With --json each event is written as the server sent it.
+    With --json each event is written as the server sent it, with client, server, request and response.
 
     \b
     Examples:
-      jsm events --js-advisory --short
+      jsm events --js-advisory
       jsm events --filter max_deliver -j
     """  # noqa: D301 - click requires the character, not the escape
-    if stream is not None and (subjects or js_metric or js_advisory):
-        raise click.UsageError(
-            "--stream excludes the options that select subjects: it reads the events of the stream"
-        )
-    if since is not None and stream is None:
-        raise click.UsageError("--since needs --stream, a stream with past events")
     kinds = {_ADVISORIES: js_advisory, _METRICS: js_metric}
     usual = not (subjects or any(kinds.values()))
     chosen = [*map(check_subject, subjects), *(each for each in kinds if usual or kinds[each])]
@@ -94,26 +75,22 @@ def events(
         if settings.json:
             emit_line(settings, event)
         else:
-            _write(settings, event, short=short)
+            fields = (f"{name}={value}" for name, value in _fields(event).items())
+            line = f"{_moment(settings, event)} {_title(event)} {' '.join(fields)}"
+            settings.env.stdout.write(f"{single_line(line)}\n")
+            settings.env.stdout.flush()
         return True
 
     # API calls of this command would be events as well, so none is made while listening.
     with settings.connection(**reconnect_options(settings)) as nc:
-        if stream is None:
-            source: Source = CoreSource(nc, chosen, "")
-            names = " ".join(f"[{subject}]" for subject in chosen)
-        else:
-            policy = DeliverPolicy.ALL if since is None else DeliverPolicy.BY_START_TIME
-            start = Start(policy=policy, since=since)
-            source = stream_source(settings.jetstream_on(nc), stream, start)
-            names = f"[{stream}]"
-        announce(settings, f"Listening on {names}")
+        source = CoreSource(nc, chosen, "")
+        announce(settings, f"Listening on {' '.join(f'[{subject}]' for subject in chosen)}")
         _listen(settings, source, show, "event", count, wait)
 
 
 def _listen(
     settings: Settings,
-    source: Source,
+    source: CoreSource,
     show: Callable[[dict[str, Any]], bool],
     noun: str,
     count: int | None,
@@ -150,28 +127,12 @@ def _read(msg: Msg) -> dict[str, Any] | None:
 # --- output --------------------------------------------------------------------------------------
 
 
-def _write(settings: Settings, event: dict[str, Any], *, short: bool) -> None:
-    moment, out = _moment(settings, event), settings.env.stdout
-    fields = _fields(event)
-    if short:
-        values = (f"{name}={value}" for name, value in fields.items() if name not in _NOT_SHORT)
-        out.write(f"{moment} {_title(event)} {' '.join(values)}\n")
-    else:
-        labels = [
-            Field(name.replace("_", " ").replace(".", ": ").capitalize(), name) for name in fields
-        ]
-        out.write(f"[{moment}] {_title(event)}\n")
-        write_blocks(settings, Block("", labels, fields))
-        out.write("\n")
-    out.flush()
-
-
 def _title(event: dict[str, Any]) -> str:
     """Return the title of an event, such as ``Metric: Consumer Ack``."""
     kind = str(event.get("type", "event without a type"))
     found = _TYPE.fullmatch(kind)
     if found is None:
-        return readable(kind)
+        return kind
     return f"{found[1].capitalize()}: {found[2].replace('_', ' ').title()}"
 
 
@@ -180,17 +141,14 @@ def _moment(settings: Settings, event: dict[str, Any]) -> str:
     try:
         return when(settings, time_from_text(text))
     except ValueError:
-        return readable(text) or "-"
+        return text or "-"
 
 
 def _fields(event: dict[str, Any]) -> dict[str, str]:
     """Return the fields of an event; nested ones have names such as ``outer.inner``."""
     found: dict[str, str] = {}
     for name, value in event.items():
-        if name in _HEAD:
-            continue
-        if name == "client" and isinstance(value, dict):
-            found[name] = _client(value)
+        if name in _OMITTED:
             continue
         inner = value if isinstance(value, dict) else {"": value}
         for part, each in inner.items():
@@ -198,16 +156,10 @@ def _fields(event: dict[str, Any]) -> dict[str, str]:
             if (part or name) in _DURATIONS and isinstance(each, int):
                 found[path] = seconds_text(timedelta(microseconds=each / 1000))
             elif isinstance(each, (dict, list)):
-                found[path] = readable(json.dumps(each, ensure_ascii=False))
+                found[path] = json.dumps(each, ensure_ascii=False)
             else:
-                found[path] = readable(str(each))
+                found[path] = str(each)
     return found
-
-
-def _client(client: dict[str, Any]) -> str:
-    """Return a short description of a client."""
-    names = {"name": "name", "user": "user", "acc": "account", "host": "host", "id": "id"}
-    return ", ".join(f"{text} {client[name]}" for name, text in names.items() if client.get(name))
 
 
 # --- samples ------------------------------------------------------------------------------------

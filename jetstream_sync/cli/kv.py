@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
 
@@ -11,11 +11,10 @@ import click
 from .. import KeyValue, KeyValueConfig, KeyValueEntry, KeyValueStatus
 from ..durations import duration_to_ns, time_from_ns, time_to_text
 from .buckets import BucketKind
-from .env import readable, single_line, visible
-from .long_running import password_once
-from .names import complete_bucket, complete_key
+from .env import readable, visible
+from .names import complete_bucket
 from .outgoing import body_of
-from .output import count, counted, emit, emit_text, to_json, when
+from .output import count, counted, emit_names, emit_text, to_json, when
 from .prompts import Asker
 from .render import Field, show_rows
 from .settings import Settings, command
@@ -49,14 +48,13 @@ KV: Final = BucketKind[KeyValue](
     item="key",
     look_up=lambda store, key: store.get(key),
     complete=complete_bucket,
-    complete_item=complete_key,
 )
 
 #: The maximum length of a value in a table.
 _MAX_SHOWN: Final = 40
 
 bucket_argument: Decorator = KV.argument()
-key_argument: Decorator = click.argument("key", shell_complete=complete_key)
+key_argument: Decorator = click.argument("key")
 
 
 def entry_document(entry: KeyValueEntry) -> dict[str, Any]:
@@ -128,10 +126,17 @@ def info(settings: Settings, bucket: str | None) -> None:
 
 @command()
 @KV.argument(required=False)
+@click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
 @option("-n, --names", "Show only the names of the buckets.")
 @option("-v, --verbose", "Show the revision, the time and the value of each key.")
-def ls(settings: Settings, bucket: str | None, names: bool, verbose: bool) -> None:
-    """List the buckets, or the keys of BUCKET."""
+def ls(
+    settings: Settings, bucket: str | None, patterns: tuple[str, ...], names: bool, verbose: bool
+) -> None:
+    """
+    List the buckets, or the keys of BUCKET in alphabetical order.
+
+    A PATTERN selects keys, with '*' for one token and '>' for all that follow: 'db.*', 'orders.>'.
+    """
     if bucket is None:
         if verbose:
             raise click.UsageError("--verbose needs a BUCKET")
@@ -139,9 +144,9 @@ def ls(settings: Settings, bucket: str | None, names: bool, verbose: bool) -> No
         return
     with KV.connected(settings, bucket) as store:
         if not verbose:
-            _list_keys(settings, store, ())
+            emit_names(settings, [visible(each) for each in store.keys(*patterns)])
             return
-        with store.watch(ignore_deletes=True) as watch:
+        with store.watch(patterns or ">", ignore_deletes=True) as watch:
             found = sorted(watch.initial(), key=lambda entry: entry.key)
     show_rows(
         settings,
@@ -159,13 +164,6 @@ _KEYS: Final = (
     Field("Revision", "revision"),
     Field("Value", _shortened),
 )
-
-
-def _list_keys(settings: Settings, store: KeyValue, patterns: Sequence[str]) -> None:
-    """Show the keys of a bucket that match a pattern, sorted; without patterns all keys."""
-    found = [visible(each) for each in store.keys(*patterns)]
-    out = settings.env.stdout
-    emit(settings, found, lambda: out.writelines(f"{single_line(each)}\n" for each in found))
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -231,20 +229,7 @@ _HISTORY: Final = (
 
 @command()
 @bucket_argument
-@click.argument("patterns", nargs=-1, metavar="[PATTERN]...", shell_complete=complete_key)
-def keys(settings: Settings, bucket: str, patterns: tuple[str, ...]) -> None:
-    """
-    List the keys of a bucket in alphabetical order, one per line.
-
-    A PATTERN selects keys, with '*' for one token and '>' for all that follow: 'db.*', 'orders.>'.
-    """
-    with KV.connected(settings, bucket) as store:
-        _list_keys(settings, store, patterns)
-
-
-@command()
-@bucket_argument
-@click.argument("patterns", nargs=-1, metavar="[KEY]...", shell_complete=complete_key)
+@click.argument("patterns", nargs=-1, metavar="[KEY]...")
 @option("--history", "Show all stored revisions of each key first.")
 @option("--deletes/--no-deletes", "Show deleted keys.", default=True)
 @option("--updates", "Show only new changes, not the present values.")
@@ -264,7 +249,7 @@ def watch(
     """
     Show the present values of keys, and then each change until Ctrl-C.
 
-    A KEY may be a pattern, as for 'jsm kv keys'; without any, all keys are shown. The watch continues
+    A KEY may be a pattern, as for 'jsm kv ls'; without any, all keys are shown. The watch continues
     after a restart of the server.
     """
     if sum((history, updates, revision is not None)) > 1:
@@ -298,7 +283,6 @@ def _store(
     write: Callable[[KeyValue, bytes], int],
 ) -> None:
     """Read the value, write it to the bucket and show the new revision."""
-    password_once(settings)
     data = body_of(settings.env, value, "value")
     with KV.connected(settings, bucket) as store:
         revision = write(store, data)
@@ -331,11 +315,9 @@ def put(settings: Settings, bucket: str, key: str, value: str | None) -> None:
 
 @command()
 @bucket_argument
-@click.argument("key", required=False, metavar="KEY", shell_complete=complete_key)
+@click.argument("key", required=False, metavar="KEY")
 @_value_argument
-@option(
-    "--ttl TIME", "Delete the key after TIME, at least 1s; the bucket needs --marker-ttl.", TIMEOUT
-)
+@option("--ttl TIME", "Delete the key after TIME; the bucket needs --marker-ttl.", TIMEOUT)
 def create(
     settings: Settings, bucket: str, key: str | None, value: str | None, ttl: float | None
 ) -> None:

@@ -2,9 +2,7 @@
 Long-running commands: connection options, waits that Ctrl-C always interrupts, and repeated reports.
 
 Commands that run until Ctrl-C reconnect after a server restart and report it. Those that read or write
-much reconnect for as long as a request may take, so that a cluster may lose a server meanwhile. Commands
-that open several connections, or read a message from standard input, read the password from there once,
-first.
+much reconnect for as long as a request may take, so that a cluster may lose a server meanwhile.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from ..errors import (
 )
 from ..net.clock import Deadline
 from .output import note
-from .settings import Settings, read_password
+from .settings import Settings
 
 if TYPE_CHECKING:
     from .. import ConnectionEvent
@@ -82,21 +80,6 @@ def reconnect_options(settings: Settings) -> dict[str, Any]:
     return {**RECONNECT_OPTIONS, "disconnected_cb": on_disconnect, "reconnected_cb": on_reconnect}
 
 
-def password_once(settings: Settings) -> bool:
-    """
-    Read the password of ``--password-stdin`` now: the following lines are other input.
-
-    Returns:
-        Whether a line was read, so that the buffer of standard input may have more data.
-    """
-    if not settings.given.get("password_stdin"):
-        return False
-    password = read_password(settings)
-    del settings.given["password_stdin"]
-    settings.given["password"] = password
-    return True
-
-
 # --- waits and reports --------------------------------------------------------------------------
 
 #: The longest single wait, in seconds.
@@ -128,14 +111,10 @@ def pause(seconds: float) -> None:
         never_set.wait(min(deadline.left() or 0.0, _MAX_SLICE_S))
 
 
-def read_interruptibly(file: BinaryIO, *, buffered: bool = False) -> Iterator[bytes]:
-    """
-    Yield the data of an input as it arrives, until its end; see `wait_interruptibly` for the reason.
-
-    `buffered`: whether part of it was read before, so that its buffer may have data.
-    """
+def read_interruptibly(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the data of an input as it arrives, until its end; see `wait_interruptibly` for the reason."""
     try:
-        descriptor = None if buffered else file.fileno()
+        descriptor = file.fileno()
     except OSError:
         descriptor = None
     while True:

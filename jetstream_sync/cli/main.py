@@ -44,18 +44,14 @@ def _print_version(context: click.Context, _parameter: click.Parameter, asked: b
     context.exit()
 
 
+_STEP_DOWN: Final = "stepdown sd elect down d"
 _STREAM_CLUSTER: Final = {
-    "step-down": Entry(
-        "Elect another leader.", "cluster:stream_step_down", "stepdown sd elect down d"
-    ),
+    "step-down": Entry("Elect another leader.", "cluster:stream_step_down", _STEP_DOWN),
     "peer-remove": Entry("Remove a server from the replicas.", "cluster:peer_remove", "pr"),
     "balance": Entry("Spread leaders evenly over the servers.", "cluster:stream_balance"),
 }
 _CONSUMER_CLUSTER: Final = {
-    "step-down": Entry(
-        "Elect another leader.", "cluster:consumer_step_down", "stepdown sd elect down d"
-    ),
-    "balance": Entry("Spread leaders evenly over the servers.", "cluster:consumer_balance"),
+    "step-down": Entry("Elect another leader.", "cluster:consumer_step_down", _STEP_DOWN),
 }
 _STREAM: Final = {
     "add": Entry("Create a stream.", "stream_config", "create new"),
@@ -70,18 +66,13 @@ _STREAM: Final = {
     "view": Entry("Read the messages of a stream.", "stream_messages", "v"),
     "get": Entry("Read one message.", "stream_messages"),
     "rmm": Entry("Delete single messages.", "stream_messages"),
-    "subjects": Entry(
-        "List the subjects of a stream with message counts.", "stream_config", "subj"
-    ),
+    "subjects": Entry("Count the messages of each subject.", "stream_config", "subj"),
     "schedules": Entry("List the scheduled messages of a stream.", "stream_config"),
-    "gaps": Entry("List the deleted sequences of a stream.", "stream_config"),
     "seal": Entry("Make a stream read-only, permanently.", "stream_config"),
     "copy": Entry("Create a stream with the config of another one.", "stream_config", "cp"),
     "backup": Entry("Save a stream to a directory.", "backup", "snapshot"),
     "restore": Entry("Restore a stream from a backup.", "backup"),
-    "cluster": Entry(
-        "Manage the leader and the replicas of a stream.", aliases="c", commands=_STREAM_CLUSTER
-    ),
+    "cluster": Entry("Manage leader and replicas.", aliases="c", commands=_STREAM_CLUSTER),
 }
 _DLQ: Final = {
     "setup": Entry("Create a stream that stores the advisories.", "dlq"),
@@ -120,7 +111,7 @@ _CONSUMER: Final = {
 _KV: Final = {
     "add": Entry("Create a bucket.", "kv", "new"),
     "edit": Entry("Change the config of a bucket.", "kv"),
-    "ls": Entry("List the buckets, or the keys of a bucket.", "kv", "list"),
+    "ls": Entry("List the buckets, or the keys of a bucket.", "kv", "list keys"),
     "info": Entry("Show the config and state of a bucket.", "kv", "status view"),
     "get": Entry("Read the value of a key.", "kv"),
     "put": Entry("Store the value of a key.", "kv"),
@@ -131,7 +122,6 @@ _KV: Final = {
     "purge": Entry("Delete a key with its history.", "kv"),
     "compact": Entry("Purge deleted keys to free their space.", "kv"),
     "history": Entry("Show the stored revisions of a key.", "kv"),
-    "keys": Entry("List the keys of a bucket.", "kv"),
     "watch": Entry("Show changes of keys as they happen.", "kv"),
 }
 _OBJECT: Final = {
@@ -142,38 +132,29 @@ _OBJECT: Final = {
     "ls": Entry("List the buckets, or the objects of a bucket.", "objects", "list"),
     "info": Entry("Show a bucket or an object.", "objects", "status show i"),
     "del": Entry("Delete objects, or a bucket.", "objects:delete", "rm delete"),
-    "link": Entry("Create a link to an object or a bucket.", "objects"),
     "compact": Entry("Delete chunks of uploads that never ended.", "objects"),
     "seal": Entry("Make a bucket read-only, permanently.", "objects"),
     "watch": Entry("Show changes of objects as they happen.", "objects"),
 }
 _ACCOUNT_REPORT: Final = {
-    "connections": Entry(
-        "List the connections of the account.", "server:account_connections", "conn connz conns"
-    ),
+    "connections": Entry("List its connections.", "server:account_connections", "conn connz conns"),
     "statistics": Entry("Show connections and traffic on each server.", "server", "stats statsz"),
 }
 _SERVER_REPORT: Final = {
     "jetstream": Entry("Compare the use of JetStream.", "server", "jsz js"),
-    "connections": Entry(
-        "List the connections of the servers.", "server:server_connections", "conn connz conns"
-    ),
+    "connections": Entry("List the connections.", "server:server_connections", "conn connz conns"),
     "accounts": Entry("Compare the accounts.", "server", "acct"),
     "health": Entry("Show whether the servers are healthy.", "server"),
 }
 _ACCOUNT: Final = {
-    "info": Entry(
-        "Show the account's usage and limits, and the connection.", "server:account_info", "nfo i"
-    ),
+    "info": Entry("Show usage, limits and the connection.", "server:account_info", "nfo i"),
     "report": Entry("Show the traffic of the account.", aliases="rep", commands=_ACCOUNT_REPORT),
     "backup": Entry("Back up all streams to a directory.", "backup:backup_account"),
     "restore": Entry("Restore the streams from a backup.", "backup:restore_account"),
 }
 _ERRORS: Final = {
     "ls": Entry("List the errors that match a pattern.", "commands:list_errors", "list l search"),
-    "lookup": Entry(
-        "Show the errors with the given err_codes.", "commands:lookup_errors", "info get"
-    ),
+    "lookup": Entry("Show the errors with some err_codes.", "commands:lookup_errors", "info get"),
 }
 _SERVER_CHECK: Final = {
     "connection": Entry("Check the connection to a server.", "check", "conn"),
@@ -218,10 +199,8 @@ _CONTEXT: Final = {
     "select": Entry("Select the context to use by default.", "context", "switch set"),
     "unselect": Entry("Clear the selection.", "context", "deselect clear"),
     "previous": Entry("Select the previously selected context.", "context", "prev -"),
-    "copy": Entry("Copy a context.", "context", "cp"),
     "edit": Entry("Edit a context with $VISUAL or $EDITOR.", "context"),
     "rm": Entry("Delete contexts.", "context", "delete del"),
-    "validate": Entry("Check contexts.", "context", "check"),
 }
 _WORKER: Final = {
     "run": Entry("Handle messages until Ctrl-C or SIGTERM.", "worker"),
@@ -258,11 +237,7 @@ _BENCH: Final = {
 
 #: All commands of ``jsm``.
 COMMANDS: Final = {
-    "account": Entry(
-        "Show the usage of an account, or back up all streams.",
-        aliases="act a",
-        commands=_ACCOUNT,
-    ),
+    "account": Entry("Show the account, or back it up.", aliases="act a", commands=_ACCOUNT),
     "stream": Entry(
         """Manage streams, which store messages.\n\n"jsm ms" is an alias.""",
         aliases="str st s ms messageset",
@@ -278,18 +253,12 @@ COMMANDS: Final = {
         'As in the nats command, "jsm kv add" creates a bucket and "jsm kv create" creates a key.',
         commands=_KV,
     ),
-    "object": Entry(
-        "Manage object stores and their objects: files of any size.",
-        aliases="obj",
-        commands=_OBJECT,
-    ),
-    "service": Entry(
-        "Discover services and show their statistics.", aliases="micro", commands=_SERVICE
-    ),
+    "object": Entry("Manage object stores and their objects.", aliases="obj", commands=_OBJECT),
+    "service": Entry("Discover and watch services.", aliases="micro", commands=_SERVICE),
     "counter": Entry("Read and change counters.", commands=_COUNTER),
     "pub": Entry("Publish messages.", "pub", "publish"),
-    "req": Entry("Send a request and show the replies.", "req", "request"),
-    "reply": Entry("Answer requests.", "req"),
+    "req": Entry("Send a request and show the replies.", "pub", "request"),
+    "reply": Entry("Answer requests.", "pub"),
     "sub": Entry("Show messages as they arrive.", "sub", "subscribe"),
     "trace": Entry("Show the way of a message.", "trace"),
     "apply": Entry("Create or update streams and consumers from a file.", "apply"),

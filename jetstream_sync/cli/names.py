@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -38,8 +37,9 @@ def stream_of(settings: Settings, name: str | None, **options: Any) -> Iterator[
 def named_stream(settings: Settings, js: JetStream, name: str | None) -> Stream:
     """Return the stream with a name, by default the answer to a prompt."""
     if name is None:
-        with Asker(settings) as ask:
-            name = ask.select("Select a stream", js.stream_names, "STREAM")
+        ask = Asker(settings)
+        name = ask.select("Select a stream", js.stream_names, "STREAM")
+        ask.done()
     return find_stream(js, name)
 
 
@@ -137,13 +137,11 @@ def title(info: ConsumerInfo) -> str:
 
 #: Timeout of the connection and of the request, in seconds.
 _TIMEOUT_S = 0.3
-#: The maximum number of keys or objects that are offered.
-_MAX_NAMES = 500
 #: The names that no shell takes for more than a word, and no command for an option.
 _UNQUOTED: Final = re.compile(r"[\w@%+=:,./][\w@%+=:,./-]*")
 
-#: Return the names for JetStream, the name of the outer object and the incomplete text.
-_Ask = Callable[["JetStream", str, str], Iterable[str]]
+#: Return the names for JetStream and the name of the outer object.
+_Ask = Callable[["JetStream", str], list[str]]
 
 
 class _Completer:
@@ -161,12 +159,11 @@ class _Completer:
         if settings is None or (self._outer and not isinstance(outer, str)):
             return []
         settings.given["timeout"] = _TIMEOUT_S
-        for name in ("trace", "password_stdin"):  # standard input belongs to the shell
-            settings.given.pop(name, None)
+        settings.given.pop("trace", None)
         logging.disable()
         try:
             with settings.jetstream(error_cb=_ignore, connect_timeout=_TIMEOUT_S) as js:
-                names = list(islice(self._ask(js, outer, incomplete), _MAX_NAMES))
+                names = self._ask(js, outer)
         except (Error, CommandError, click.ClickException, OSError):
             return []
         finally:
@@ -179,20 +176,10 @@ def _ignore(error: Exception) -> None:
     del error
 
 
-def _keys(js: JetStream, bucket: str, incomplete: str) -> Iterable[str]:
-    # Only the keys below the tokens that are complete: a bucket may have millions of keys.
-    tokens = incomplete.rpartition(".")[0]
-    return js.key_value(bucket).iter_keys(f"{tokens}.>" if tokens else ">")
-
-
-complete_stream: Final = _Completer(lambda js, _, __: js.stream_names())
-complete_consumer: Final = _Completer(lambda js, stream, _: js.consumer_names(stream), "stream")
-complete_bucket: Final = _Completer(lambda js, _, __: js.key_value_names())
-complete_key: Final = _Completer(_keys, "bucket")
-complete_store: Final = _Completer(lambda js, _, __: js.object_store_names())
-complete_object: Final = _Completer(
-    lambda js, bucket, _: (each.name for each in js.object_store(bucket).list()), "bucket"
-)
+complete_stream: Final = _Completer(lambda js, _: js.stream_names())
+complete_consumer: Final = _Completer(lambda js, stream: js.consumer_names(stream), "stream")
+complete_bucket: Final = _Completer(lambda js, _: js.key_value_names())
+complete_store: Final = _Completer(lambda js, _: js.object_store_names())
 
 #: The name of a stream, prompted for if it is missing.
 optional_stream_argument: Decorator = click.argument(

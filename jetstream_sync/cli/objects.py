@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import codecs
 import contextlib
 import os
 import posixpath
-import stat
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -18,11 +16,11 @@ import click
 from .. import ObjectInfo, ObjectMeta, ObjectStore, ObjectStoreConfig
 from ..codec import encode
 from ..errors import ObjectNotFoundError
-from .buckets import BUCKET_NAME, BucketKind, time_text
-from .env import readable, single_line, visible
-from .fields import PAIR
-from .long_running import failover, failover_options, password_once, read_interruptibly
-from .names import complete_object, complete_store
+from .buckets import BucketKind, time_text
+from .config import PAIR
+from .env import single_line, visible
+from .long_running import failover, failover_options, read_interruptibly
+from .names import complete_store
 from .outgoing import header_option
 from .output import count, counted, emit_names, emit_text, note, size, when
 from .prompts import Asker
@@ -47,13 +45,10 @@ OBJECTS: Final = BucketKind[ObjectStore](
     item="object",
     look_up=lambda store, name: store.info(name),
     complete=complete_store,
-    complete_item=complete_object,
 )
 
 bucket_argument: Decorator = OBJECTS.argument()
-object_argument: Decorator = click.argument(
-    "name", metavar="OBJECT", shell_complete=complete_object
-)
+object_argument: Decorator = click.argument("name", metavar="OBJECT")
 
 
 def object_document(info: ObjectInfo) -> dict[str, Any]:
@@ -137,7 +132,7 @@ edit: click.Command = OBJECTS.edit_command(
 
 @command()
 @OBJECTS.argument(required=False)
-@click.argument("name", required=False, metavar="[OBJECT]", shell_complete=complete_object)
+@click.argument("name", required=False, metavar="[OBJECT]")
 def info(settings: Settings, bucket: str | None, name: str | None) -> None:
     """Show the config and state of a bucket, or the size, digest and metadata of OBJECT."""
     with OBJECTS.connected(settings, bucket) as store:
@@ -211,10 +206,6 @@ def _line(settings: Settings, info: ObjectInfo) -> str:
 _STANDARD: Final = "-"
 _BUFFER_SIZE: Final = 128 * 1024
 
-_progress_option = option(
-    "--progress/--no-progress", "Show a progress bar on a terminal.", default=True
-)
-
 
 @command()
 @bucket_argument
@@ -223,7 +214,6 @@ _progress_option = option(
 @option("--description TEXT", "Description of the object.")
 @header_option
 @option("--metadata", "Metadata entry; repeatable.", PAIR, multiple=True)
-@_progress_option
 @force_option
 def put(
     settings: Settings,
@@ -231,7 +221,6 @@ def put(
     bucket: str,
     file: str | None,
     name: str | None,
-    progress: bool,
     force: bool,
     **options: Any,
 ) -> None:
@@ -261,26 +250,23 @@ def put(
         headers=headers or None,
         metadata=dict(options["metadata"]) or None,
     )
-    buffered = password_once(settings)
     with (
         _source(settings, path) as opened,
         OBJECTS.connected(settings, bucket, **failover_options(settings)) as store,
     ):
         _confirm_replacement(settings, store, name, force=force)
-        data = opened if path is not None else read_interruptibly(opened, buffered=buffered)
+        data = opened if path is not None else read_interruptibly(opened)
         title = f"Storing {single_line(name)}"
+        # Other input can be read only once.
+        repeats = path is not None and Path(path).is_file()
+        total = os.fstat(opened.fileno()).st_size if repeats else None
 
         def store_it() -> ObjectInfo:
-            if file_size is not None and path is not None:
+            if repeats:
                 opened.seek(0)
-            with show_progress(
-                settings.env, title, file_size, in_bytes=True, quiet=not progress
-            ) as show:
+            with show_progress(settings.env, title, total, in_bytes=True) as show:
                 return store.put(meta, data, progress=lambda done, _: show(done))
 
-        file_size = _size_of(opened)
-        # Other input can be read only once.
-        repeats = path is not None and file_size is not None
         info = failover(store_it) if repeats else store_it()
     show_object(settings, info)
 
@@ -300,15 +286,6 @@ def _source(settings: Settings, path: str | None) -> Iterator[BinaryIO]:
         yield file
 
 
-def _size_of(file: BinaryIO) -> int | None:
-    """Return the size of a regular file; ``None`` for other streams."""
-    try:
-        found = os.fstat(file.fileno())
-    except (OSError, AttributeError):
-        return None
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
-
-
 def _confirm_replacement(settings: Settings, store: ObjectStore, name: str, *, force: bool) -> None:
     if force:
         return
@@ -323,16 +300,9 @@ def _confirm_replacement(settings: Settings, store: ObjectStore, name: str, *, f
 @command()
 @bucket_argument
 @object_argument
-@option(
-    "-O, --output FILE",
-    "File to write; '-' for standard output.  [default: the last part of OBJECT]",
-    FILE,
-)
-@_progress_option
+@option("-O, --output FILE", "File to write, by default in this directory; - is stdout.", FILE)
 @force_option
-def get(
-    settings: Settings, *, bucket: str, name: str, output: str | None, progress: bool, force: bool
-) -> None:
+def get(settings: Settings, *, bucket: str, name: str, output: str | None, force: bool) -> None:
     """
     Write OBJECT to a file in the current directory, or to --output.
 
@@ -346,6 +316,8 @@ def get(
     """  # noqa: D301 - click requires the character, not the escape
     if output == _STANDARD and settings.json:
         raise click.UsageError("--output - and --json exclude each other")
+    if output == _STANDARD and settings.env.stdout.isatty():
+        raise click.UsageError("--output - is for a pipe or a file, not for a terminal")
     target = None if output == _STANDARD else _target(name, output)
     with OBJECTS.connected(settings, bucket) as store:
         info = store.info(name)
@@ -358,9 +330,9 @@ def get(
             Asker(settings).confirm(f"Replace file {single_line(str(target))}?", force=force)
         total = None if info.link is not None else info.size
         title = f"Reading {single_line(name)}"
-        with show_progress(settings.env, title, total, in_bytes=True, quiet=not progress) as show:
+        with show_progress(settings.env, title, total, in_bytes=True) as show:
             if target is None:
-                info = _copy(store, name, _stdout_writer(settings), show)
+                _copy(settings, store, name, show)
             else:
                 info = store.get_file(name, target, progress=lambda done, _: show(done))
     if target is None:
@@ -387,28 +359,14 @@ def _target(name: str, output: str | None) -> Path:
     return path
 
 
-def _copy(
-    store: ObjectStore, name: str, write: Callable[[bytes], object], show: Callable[[int], None]
-) -> ObjectInfo:
-    """Write the data of an object in parts; return its info."""
+def _copy(settings: Settings, store: ObjectStore, name: str, show: Callable[[int], None]) -> None:
+    """Write the data of an object to standard output, in parts."""
     done = 0
     with store.open(name) as source:
-        info: ObjectInfo = source.info
         while data := source.read(_BUFFER_SIZE):
-            write(data)
+            write_bytes(settings.env, data)
             done += len(data)
             show(done)
-    return info
-
-
-def _stdout_writer(settings: Settings) -> Callable[[bytes], object]:
-    """Return a function that writes data to ``stdout``: unchanged, on a terminal as text."""
-    out = settings.env.stdout
-    if not out.isatty():
-        return lambda data: write_bytes(settings.env, data)
-    # A character may be split between two parts.
-    decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
-    return lambda data: out.write(readable(decoder.decode(data)))
 
 
 # --- changes ------------------------------------------------------------------------------------
@@ -417,43 +375,6 @@ def _stdout_writer(settings: Settings) -> Callable[[bytes], object]:
 delete: click.Command = OBJECTS.delete_command(
     """Delete each OBJECT, or without an OBJECT the whole bucket."""
 )
-
-
-@command()
-@bucket_argument
-@click.argument("name", metavar="NAME")
-@click.argument("target", required=False, metavar="[TARGET]", shell_complete=complete_object)
-@option(
-    "--to-bucket BUCKET",
-    "Bucket of TARGET, or without a TARGET the bucket to link to.  [default: the same]",
-    BUCKET_NAME,
-    shell_complete=complete_store,
-)
-def link(
-    settings: Settings, bucket: str, name: str, target: str | None, to_bucket: str | None
-) -> None:
-    """
-    Create a link NAME to the object TARGET, or to a bucket.
-
-    Reading the link reads TARGET. A link with the same name is replaced, an object is not.
-
-    \b
-    Examples:
-      jsm object link FILES latest.tar build-17.tar
-      jsm object link FILES archive --to-bucket OLD_FILES
-    """  # noqa: D301 - click requires the character, not the escape
-    if target is None and to_bucket is None:
-        raise click.UsageError("the target is missing: pass TARGET, --to-bucket or both")
-    with settings.jetstream() as js:
-        store = OBJECTS.find(js, bucket)
-        other = store if to_bucket in (None, bucket) else OBJECTS.find(js, to_bucket)
-        if target is None:
-            info = store.add_bucket_link(name, other)
-        else:
-            info = store.add_link(name, other.info(target))
-    where = f"{other.bucket}{'' if target is None else f' > {single_line(target)}'}"
-    text = f"{bucket} > {single_line(name)} is a link to {where}"
-    emit_text(settings, object_document(info), text)
 
 
 @command()

@@ -10,21 +10,18 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
-from .. import Headers
+from .. import Connection, Headers
 from ..errors import PermissionsError, ServerTooOldError
 from ..options import closest_match
 from .env import Environment
-from .long_running import password_once, read_interruptibly
+from .long_running import read_interruptibly
 from .settings import Settings
 from .status import CommandError, file_errors
 from .values import Decorator, option, with_options
-
-if TYPE_CHECKING:
-    from .. import Connection
 
 #: Versions of nats-server that ignore the headers of newer features.
 _OLD_VERSION: Final = re.compile(r"2\.([0-9]|10)\.")
@@ -105,7 +102,6 @@ def outgoing(
     iteration, so that each line is sent as it arrives.
     """
     env = settings.env
-    buffered = password_once(settings)
     fixed = Headers(headers) if headers else None
 
     def message(number: int, data: bytes) -> Message:
@@ -123,15 +119,13 @@ def outgoing(
             raise click.UsageError("--count and --send-on newline exclude each other")
         message(0, b"")  # report invalid templates at once
         return (message(number, line) for number, line in enumerate(_lines(env), 1))
-    data = body_of(env, body, buffered=buffered)
+    data = body_of(env, body)
     if templates:
         message(0, data)
     return (message(number, data) for number in range(1, count + 1))
 
 
-def body_of(
-    env: Environment, text: str | None, noun: str = "message", *, buffered: bool = False
-) -> bytes:
+def body_of(env: Environment, text: str | None, noun: str = "message") -> bytes:
     """Return the bytes of an argument; of standard input if it is missing or ``-``."""
     if text is not None and text != _STDIN:
         # The argument was passed as bytes and may not be valid UTF-8.
@@ -140,7 +134,7 @@ def body_of(
         env.stderr.write(f"Reading the {noun} from standard input; end it with Ctrl-D\n")
         env.stderr.flush()
     with file_errors("standard input"):
-        return b"".join(read_interruptibly(env.stdin, buffered=buffered))
+        return b"".join(read_interruptibly(env.stdin))
 
 
 def _lines(env: Environment) -> Iterator[bytes]:

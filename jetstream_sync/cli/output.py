@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from ..codec import Record, encode
-from .env import readable_json
+from .env import readable_json, single_line
 from .settings import Settings
 
 # --- JSON ---------------------------------------------------------------------------------------
@@ -45,7 +45,8 @@ def emit_text(settings: Settings, result: object, text: str) -> None:
 
 def emit_names(settings: Settings, names: Sequence[str]) -> None:
     """Write names, one per line in text."""
-    emit(settings, names, lambda: settings.env.stdout.writelines(f"{each}\n" for each in names))
+    lines = [f"{single_line(each)}\n" for each in names]
+    emit(settings, names, lambda: settings.env.stdout.writelines(lines))
 
 
 def emit_line(settings: Settings, result: object) -> None:

@@ -8,8 +8,7 @@ all missing values. Prompts are written to standard error.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -17,54 +16,24 @@ from .env import single_line, unescaped
 from .status import CommandError, ExitStatus
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
-    from .env import Environment
+    from .settings import Settings
 
 T = TypeVar("T")
 
 
-class Prompting(Protocol):
-    """Whether and where to prompt: a part of `Settings`, whose module imports this one."""
-
-    @property
-    def env(self) -> Environment:
-        """The streams and variables."""
-
-    @property
-    def interactive(self) -> bool:
-        """Whether to prompt."""
-
-
 class Asker:
-    """Prompts for missing values; use it in a ``with`` block, or call `done()`."""
+    """Prompts for missing values; call `done()` after the last one."""
 
-    def __init__(self, settings: Prompting) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._env = settings.env
         self.interactive: bool = settings.interactive
         self.missing: list[str] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if exc_type is None:
-            self.done()
 
     def done(self) -> None:
         """Raise the error that lists the missing values, if there are any."""
         if self.missing:
             names = ", ".join(self.missing)
             raise CommandError(f"missing: {names}")
-
-    def text(self, label: str, flag: str, *, default: str | None = None) -> str:
-        """Return the answer to a prompt, else the default; see `value`."""
-        return self.value(label, flag, str, default=default, blank="")
 
     def value(
         self,
@@ -138,13 +107,6 @@ class Asker:
             raise CommandError(f"{text} Cannot prompt without a terminal: use {flag} to confirm")
         if not self.agrees(text):
             raise CommandError("nothing was done")
-
-    def secret(self, label: str, flag: str) -> str:
-        """Return a text that is typed without echo."""
-        if not self.interactive:
-            self.missing.append(flag)
-            return ""
-        return str(self._ask("password", label))
 
     def _ask(self, kind: str, label: str, **options: Any) -> Any:
         """Return the answer to one of questionary's prompts."""

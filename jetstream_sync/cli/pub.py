@@ -1,82 +1,44 @@
-"""``jsm pub``: publish messages, optionally waiting for stream acknowledgements."""
+"""``jsm pub``, ``req`` and ``reply``: publish messages, send requests, and answer them."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..headers import (
-    EXPECTED_LAST_MSG_ID,
-    EXPECTED_LAST_SEQ,
-    EXPECTED_LAST_SUBJECT_SEQ,
-    EXPECTED_STREAM,
-    MSG_ID,
-    MSG_TTL,
-)
-from ..net.clock import monotonic
+from ..errors import NoRespondersError, TimeoutError
+from ..headers import MSG_ID, MSG_TTL
+from ..net.clock import Deadline, monotonic
 from .consumer_config import UNTIL
 from .env import readable, visible
 from .long_running import failover, failover_options, pause
 from .outgoing import Message, PermissionWatch, message_options, outgoing, require_2_11
 from .output import count as count_text
-from .output import counted, emit_line, say, to_json
+from .output import counted, emit_item, emit_line, say, to_json
 from .settings import Settings, command
+from .status import CommandError, ExitStatus
 from .values import DURATION, FROM_0, FROM_1, TIMEOUT, option, with_options
+from .view import MessageWriter, header_lines
 
 if TYPE_CHECKING:
-    from .. import JetStream, PubAck
+    from .. import Connection, JetStream, Msg, PubAck
 
 #: The number of messages that are shown one by one; after that, only totals are shown.
 _MAX_LISTED: Final = 20
 #: Maximum number of messages in an atomic batch.
 _MAX_BATCH: Final = 1000
-#: The headers set by options, and the options that require an acknowledgement.
-_HEADERS: Final = {
-    "msg_id": MSG_ID,
-    "expect_stream": EXPECTED_STREAM,
-    "last_seq": EXPECTED_LAST_SEQ,
-    "last_subject_seq": EXPECTED_LAST_SUBJECT_SEQ,
-    "last_msg_id": EXPECTED_LAST_MSG_ID,
-}
-_EXPECTATIONS: Final = frozenset(_HEADERS) - {"msg_id"}
 
 #: The options that make the message a schedule, by the arguments of `JetStream.schedule`.
 _schedule_options: Final = with_options(
     option("--schedule-dest SUBJECT", "Schedule a message to SUBJECT.", to="target"),
-    option(
-        "--schedule-at TIME",
-        "Schedule it once, for a time or a duration from now. (2.12)",
-        UNTIL,
-        to="at",
-    ),
+    option("--schedule-at TIME", "Send it at a time, or after a duration. (2.12)", UNTIL, to="at"),
     option("--schedule-every", "Schedule it at an interval. (2.14)", DURATION, to="every"),
     option("--schedule-cron CRON", "Schedule it by a cron expression. (2.14)", to="cron"),
     option("--schedule-time-zone ZONE", "The time zone of CRON.", to="time_zone"),
-    option(
-        "--schedule-source SUBJECT",
-        "Send the last message of this subject instead of BODY. (2.14)",
-        to="source",
-    ),
-    option("--schedule-ttl", "Delete each scheduled message after this time.", DURATION),
-    option(
-        "--schedule-rollup",
-        "Let each message replace the earlier ones of its subject. (2.14)",
-        to="rollup",
-    ),
 )
-_SCHEDULE: Final = (
-    "target",
-    "at",
-    "every",
-    "cron",
-    "time_zone",
-    "source",
-    "schedule_ttl",
-    "rollup",
-)
+_SCHEDULE: Final = ("target", "at", "every", "cron", "time_zone")
 
 
 @command()
@@ -89,24 +51,6 @@ _SCHEDULE: Final = (
 @option("-J, --jetstream", "Wait for the acknowledgement of a stream.")
 @option("--atomic", "Store all messages or none; at most 1000.")
 @option("--msg-id ID", "Set the message id for duplicate detection.")
-@option("--expect-stream NAME", "Expect this stream to store it; implies -J.")
-@option(
-    "--expect-last-sequence SEQ",
-    "Expect this last sequence of the stream; implies -J.",
-    FROM_0,
-    to="last_seq",
-)
-@option(
-    "--expect-last-subject-sequence SEQ",
-    "Expect this last sequence of the subject; implies -J.",
-    FROM_0,
-    to="last_subject_seq",
-)
-@option(
-    "--expect-last-msg-id ID",
-    "Expect this id of the stream's last message; implies -J.",
-    to="last_msg_id",
-)
 @option("--ttl TIME", "Delete it from the stream after TIME, in whole seconds.", TIMEOUT)
 @_schedule_options
 @option("-q, --quiet", "Show only errors.")
@@ -120,6 +64,7 @@ def pub(
     jetstream: bool,
     atomic: bool,
     quiet: bool,
+    msg_id: str | None,
     ttl: float | None,
     **options: Any,
 ) -> None:
@@ -138,16 +83,14 @@ def pub(
       tail -f orders.log | jsm pub ORDERS.received --send-on newline
       jsm pub ORDERS.schedules.report run --schedule-dest ORDERS.report --schedule-cron '@daily'
     """  # noqa: D301 - click requires the character, not the escape
-    wanted = {option: options.pop(option) for option in _HEADERS}
-    expected = any(wanted[option] is not None for option in _EXPECTATIONS)
-    options["headers"] = [*options["headers"], *_publish_headers(ttl, wanted)]
+    options["headers"] = [*options["headers"], *_publish_headers(ttl, msg_id)]
     schedule = _schedule({name: options.pop(name) for name in _SCHEDULE})
     jetstream = jetstream or atomic or schedule is not None
     if atomic and schedule is not None:
         raise click.UsageError("--atomic excludes schedules")
     if atomic and sleep:
         raise click.UsageError("--atomic and --sleep exclude each other")
-    if reply and (jetstream or expected):
+    if reply and jetstream:
         raise click.UsageError(
             "--reply and --jetstream exclude each other: the acknowledgement uses the reply subject"
         )
@@ -158,7 +101,7 @@ def pub(
     with settings.connection(error_cb=watch.on_error, **failover_options(settings)) as nc:
         if ttl is not None:
             require_2_11(nc, "--ttl")
-        js = settings.jetstream_on(nc) if jetstream or expected else None
+        js = settings.jetstream_on(nc) if jetstream else None
         if atomic and js is not None:
             batch = list(itertools.islice(messages, _MAX_BATCH + 1))
             ack = js.publish_batch([(each.subject, each.body, each.headers) for each in batch])
@@ -181,13 +124,9 @@ def pub(
     published.write_summary()
 
 
-def _publish_headers(
-    ttl: float | None, wanted: Mapping[str, str | int | None]
-) -> list[tuple[str, str]]:
+def _publish_headers(ttl: float | None, msg_id: str | None) -> list[tuple[str, str]]:
     """Return the headers for options that control how a stream stores the messages."""
-    pairs = [
-        (_HEADERS[option], str(value)) for option, value in wanted.items() if value is not None
-    ]
+    pairs = [] if msg_id is None else [(MSG_ID, msg_id)]
     if ttl is not None:
         if ttl < 1:
             text = f"invalid duration {ttl:g}s: it must be at least 1s"
@@ -198,13 +137,11 @@ def _publish_headers(
 
 def _schedule(options: dict[str, Any]) -> dict[str, Any] | None:
     """Return the arguments of `JetStream.schedule`; ``None`` if no option was given."""
-    given = {name: value for name, value in options.items() if value not in (None, False)}
+    given = {name: value for name, value in options.items() if value is not None}
     if not given:
         return None
     if "target" not in given:
         raise click.UsageError("--schedule-dest is missing")
-    if "schedule_ttl" in given:
-        given["ttl"] = given.pop("schedule_ttl")
     return given
 
 
@@ -286,3 +223,160 @@ def ack_fields(ack: PubAck) -> dict[str, Any]:
     said = {"duplicate": ack.duplicate or None, "domain": ack.domain, "val": ack.val}
     fields = {name: value for name, value in said.items() if value is not None}
     return {"stream": ack.stream, "seq": ack.seq, **fields}
+
+
+# --- req ----------------------------------------------------------------------------------------
+
+#: The status of the server's reply when there are no responders.
+_NO_RESPONDERS: Final = 503
+
+
+@command()
+@click.argument("subject")
+@click.argument("body", required=False)
+@message_options
+@option("--replies N", "Wait for N replies; 0: all within the timeout.", FROM_0, default=1)
+@option(
+    "--reply-timeout TIME",
+    "With several replies, wait TIME for the next one.  [default: rest of --timeout]",
+    TIMEOUT,
+)
+@option("--count N", "Send N requests.", FROM_1, default=1)
+@option("-r, --raw", "Show only the bodies.")
+def req(
+    settings: Settings,
+    *,
+    subject: str,
+    body: str | None,
+    replies: int,
+    reply_timeout: float | None,
+    raw: bool,
+    **options: Any,
+) -> None:
+    """
+    Send BODY to SUBJECT as a request and show the replies.
+
+    Without BODY, or when it is '-', the request is read from standard input.
+
+    The exit status is 6 when SUBJECT has no responders, and 4 when fewer replies than requested arrive
+    within --timeout.
+
+    \b
+    Examples:
+      jsm req ORDERS.scratch hello
+      jsm req '$JS.API.STREAM.INFO.ORDERS' '' --raw
+      jsm req discover '' --replies 0 --timeout 1s
+    """  # noqa: D301 - click requires the character, not the escape
+    messages = outgoing(settings, subject, body, **options)
+    several = replies != 1 or options["count"] > 1 or options["send_on"] == "newline"
+    started = monotonic()
+
+    def text(msg: Msg) -> str:
+        took = (monotonic() - started) * 1000
+        shown = f"'{readable(msg.data)}'"
+        if msg.status is not None:
+            shown = f"status {msg.status.code} {readable(msg.status.description)}"
+        line = f"Received [{readable(msg.subject)}] : {shown} in {took:.2f} ms\n"
+        return "".join([line, *(f"  {each}\n" for each in header_lines(msg.headers))])
+
+    writer = MessageWriter(settings, text, raw=raw, single=not several)
+    watch = PermissionWatch()
+    with settings.connection(error_cb=watch.on_error) as nc:
+        for message in messages:
+            if writer.is_text:
+                sent = f"Published [{readable(message.subject)}] : '{readable(message.body)}'"
+                say(settings, sent)
+                settings.env.stdout.flush()
+            started = monotonic()
+            received = 0
+            for msg in _replies(settings, nc, message, watch, replies, reply_timeout):
+                writer.write(msg)
+                received += 1
+            if not received:
+                raise CommandError(
+                    f"no reply on {readable(message.subject)!r} in {settings.timeout:g} s",
+                    ExitStatus.TIMED_OUT,
+                )
+            if received < replies:
+                raise CommandError(
+                    f"received {received} of {replies} replies in {settings.timeout:g} s",
+                    ExitStatus.TIMED_OUT,
+                )
+
+
+def _replies(
+    settings: Settings,
+    nc: Connection,
+    message: Message,
+    watch: PermissionWatch,
+    most: int,
+    between: float | None,
+) -> Iterator[Msg]:
+    """Send one request and yield its replies until the timeout, or ``between`` after the last one."""
+    deadline, received = Deadline(settings.timeout), 0
+    inbox = nc.new_inbox()
+    # Not Connection.request(): a consumer replies with the subject of its message.
+    with nc.subscribe(inbox) as sub:
+        nc.publish(message.subject, message.body, inbox, message.headers)
+        nc.flush(settings.timeout)
+        watch.check(nc)
+        while not most or received < most:
+            left = deadline.left()
+            if received and between is not None:
+                left = min(left or 0.0, between)
+            try:
+                msg = sub.next_msg(left)
+            except TimeoutError:
+                return
+            if msg.status is not None and msg.status.code == _NO_RESPONDERS:
+                raise NoRespondersError(message.subject)
+            received += 1
+            yield msg
+
+
+# --- reply ---------------------------------------------------------------------------------------
+
+
+@command()
+@click.argument("subject")
+@click.argument("body", required=False)
+@option("--echo", "Reply with the body and headers of the request.")
+@option(
+    "--queue NAME",
+    "Share the requests with the members of this queue group; '' for all requests.",
+    default="jsm-reply",
+)
+@option("--count N", "Exit after N requests.", FROM_1)
+def reply(
+    settings: Settings,
+    *,
+    subject: str,
+    body: str | None,
+    echo: bool,
+    queue: str,
+    count: int | None,
+) -> None:
+    """
+    Answer the requests to SUBJECT with BODY until Ctrl-C.
+
+    \b
+    Examples:
+      jsm reply ORDERS.scratch ok
+      jsm reply 'test.>' --echo
+    """  # noqa: D301 - click requires the character, not the escape
+    if echo == (body is not None):
+        raise click.UsageError("give either BODY or --echo")
+    with settings.connection() as nc, nc.subscribe(subject, queue) as requests:
+        nc.flush(settings.timeout)
+        if not settings.json:
+            say(settings, f"Listening on [{readable(subject)}]")
+            settings.env.stdout.flush()
+        for msg in itertools.islice(requests, count):
+            document = {"subject": msg.subject, "size": len(msg.data)}
+            text = f"Received [{readable(msg.subject)}] : '{readable(msg.data)}'"
+            emit_item(settings, document, text)
+            if msg.reply and echo:
+                msg.respond(msg.data, msg.headers)
+            elif msg.reply and body is not None:
+                msg.respond(body.encode("utf-8", "surrogateescape"))
+        nc.flush(settings.timeout)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -28,8 +28,6 @@ from .. import (
     MessageIterator,
     Msg,
     OrderedMessages,
-    PriorityOptions,
-    PullConsumer,
     PushSubscription,
     Subscription,
 )
@@ -107,26 +105,18 @@ class PullSource:
 
 
 class NowSource:
-    """The messages available now, without waiting; see `Source`."""
+    """The messages of one fetch; see `Source`."""
 
-    def __init__(self, consumer: PullConsumer, count: int, group: str | None) -> None:
-        self._consumer = consumer
-        self._left = count
-        self._options: PriorityOptions = {} if group is None else {"group": group}
-        self._got: list[JetStreamMsg] = []
+    def __init__(self, messages: Iterable[JetStreamMsg]) -> None:
+        self._messages = iter(messages)
 
     def next(self, timeout: float | None) -> JetStreamMsg | None:
         """Return the next message."""
         del timeout
-        if not self._got and self._left > 0:
-            most = self._consumer.cached_info.config.max_batch or self._left
-            self._got = self._consumer.fetch_no_wait(min(self._left, most), **self._options)
-            self._left -= len(self._got) or self._left
-        return self._got.pop(0) if self._got else None
+        return next(self._messages, None)
 
     def end(self) -> None:
-        """Request no more messages."""
-        self._left = 0
+        """Request no more messages: none were requested but those of the fetch."""
 
 
 class PushSource:

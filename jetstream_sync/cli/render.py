@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Final, TypeVar
 
 import click
@@ -308,19 +307,9 @@ def write_reports(
     title: str,
     none: str,
     watch: timedelta | None,
-    more: Callable[[Sequence[T]], object] = lambda _rows: None,
 ) -> None:
-    """
-    Write a report once, or repeatedly until Ctrl-C; a terminal is cleared before each repeated one.
-
-    `more`: writes what follows the table.
-    """
+    """Write a report once, or repeatedly until Ctrl-C; a terminal is cleared before each repeated one."""
     out = settings.env.stdout
-
-    def human(rows: Sequence[T]) -> None:
-        write_rows(settings, rows, fields, title=title, none=none)
-        more(rows)
-
     while True:
         # No server answers while a cluster elects a leader.
         rows = take() if watch is None else failover(take)
@@ -329,7 +318,7 @@ def write_reports(
         if settings.json and watch is not None:
             emit_line(settings, rows)
         else:
-            emit(settings, rows, partial(human, rows))
+            show_rows(settings, rows, fields, title=title, none=none)
         out.flush()
         if watch is None:
             return
@@ -403,7 +392,7 @@ def _plain_lines(lines: Sequence[tuple[str, Text]]) -> str:
 
 @contextmanager
 def show_progress(
-    env: Environment, title: str, total: int | None, *, in_bytes: bool = False, quiet: bool = False
+    env: Environment, title: str, total: int | None, *, in_bytes: bool = False
 ) -> Iterator[Callable[[int], None]]:
     """
     Yield a function that shows the number of items, or bytes, that are done; one thread may call it.
@@ -411,7 +400,7 @@ def show_progress(
     A terminal shows a bar that is erased at the end; other outputs show nothing.
     """
     stderr = env.stderr
-    drawn = stderr.isatty() and not quiet and not getattr(stderr, "as_json", False)
+    drawn = stderr.isatty() and not getattr(stderr, "as_json", False)
     console = env.console(stderr) if drawn else None
     if console is None:
         yield lambda _done: None

@@ -12,7 +12,7 @@ import re
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -22,8 +22,9 @@ import click
 from ..durations import duration_from_ns, seconds_text, time_from_text
 from ..errors import InvalidResponseError, NoRespondersError, ServerUnavailableError, TimeoutError
 from ..net.clock import monotonic
+from .config import read_text
 from .env import single_line
-from .long_running import failover_options, password_once
+from .long_running import failover_options
 from .output import announce, counted, document, emit_line, limit, size
 from .render import (
     Block,
@@ -39,8 +40,8 @@ from .render import (
     write_reports,
 )
 from .settings import Settings, command
-from .status import CommandError, ExitStatus, file_errors, one_line
-from .values import FROM_1, Decorator, FilePath, option, with_options
+from .status import CommandError, ExitStatus, one_line
+from .values import FILE, FROM_1, Decorator, FilePath, option, with_options
 
 if TYPE_CHECKING:
     from .. import Connection
@@ -53,23 +54,14 @@ _CHECK_INTERVAL_S: Final = 0.5
 
 
 @command()
-@option(
-    "-p, --port",
-    "Listen for clients on this port; 0 picks a free port.",
-    click.IntRange(0, 65535),
-    default=4222,
-)
+@option("-p, --port", "Client port; 0: any free one.", click.IntRange(0, 65535), default=4222)
 @option("--name TEXT", "Set the server name.")
 @option(
     "--store-dir DIR",
     "Keep streams in this directory.  [default: delete them on exit]",
     FilePath(file_okay=False, path_type=Path),
 )
-@option(
-    "--config FILE",
-    "Read a nats-server configuration file.",
-    click.Path(exists=True, dir_okay=False, path_type=Path),
-)
+@option("--config FILE", "Read a nats-server configuration file.", FILE)
 @option("--jetstream/--no-jetstream", "Enable JetStream.", default=True)
 @option("--cluster N", "Run a cluster of N servers.", click.IntRange(2, 9))
 def run(
@@ -78,7 +70,7 @@ def run(
     port: int,
     name: str | None,
     store_dir: Path | None,
-    config: Path | None,
+    config: str | None,
     jetstream: bool,
     cluster: int | None,
 ) -> None:
@@ -90,8 +82,7 @@ def run(
     """
     from ..server import NatsCluster, NatsServer  # noqa: PLC0415 - only here
 
-    with file_errors(config):
-        text = config.read_text("utf-8") if config else ""
+    text = read_text(settings, config) if config else ""
     if cluster is not None and store_dir is not None:
         raise click.UsageError("--cluster excludes --store-dir")
     try:
@@ -175,7 +166,6 @@ def rtt(settings: Settings, *, count: int) -> None:
     A separate connection is opened to each server URL.
     """
     results: list[dict[str, Any]] = []
-    password_once(settings)
     for url in settings.login().servers:
         settings.given["servers"] = [url]
         with settings.connection() as nc:
@@ -382,24 +372,19 @@ def ping(settings: Settings, *, expect: int | None) -> None:
     _ping(settings, expect, list)
 
 
-def _moment(name: str) -> Callable[[Row], datetime | None]:
-    return lambda row: time_from_text(row[name]) if row.get(name) else None
-
-
 _INFO: Final = {
     "": (
         Field("Server", "server_name"),
         Field("ID", "server_id"),
         Field("Version", "version"),
-        Field("Start Time", _moment("start")),
-        Field("Configuration Load Time", _moment("config_load_time")),
+        Field("Started", lambda row: time_from_text(row["start"])),
         Field("Uptime", "uptime"),
     ),
     "Connection": (
-        Field("Authentication Required", "auth_required", bool),
         Field("TLS Required", "tls_required", bool),
         Field("Host", lambda row: f"{row['host']}:{row['port']}"),
         Field("Client URLs", "connect_urls", each=True),
+        Field("Maximum Payload", "max_payload", size),
     ),
     "JetStream": (
         Field("Domain", "jetstream.config.domain"),
@@ -412,12 +397,6 @@ _INFO: Final = {
         Field("Maximum File", "jetstream.config.max_storage", size),
         Field("API Requests", "jetstream.stats.api.total"),
         Field("API Errors", "jetstream.stats.api.errors"),
-    ),
-    "Limits": (
-        Field("Maximum Connections", "max_connections", limit),
-        Field("Maximum Subscriptions", "max_subscriptions", limit),
-        Field("Maximum Payload", "max_payload", size),
-        Field("Write Deadline", "write_deadline", _rtt),
     ),
     "Statistics": (
         Field("CPU Cores", "cores"),

@@ -23,10 +23,9 @@ from click.core import ParameterSource
 from ..contexts import OPTIONS, TLS_OPTIONS, connect_options, unsupported_key
 from ..errors import InvalidOptionError, SubscriptionError
 from .context_store import Contexts, complete_context
-from .env import Environment, SafeText, unescaped
-from .prompts import Asker
+from .env import Environment, SafeText, single_line, unescaped
 from .status import CommandError, file_errors, one_line
-from .values import TIMEOUT
+from .values import TIMEOUT, Decorator, option
 
 if TYPE_CHECKING:
     from .. import Connection, JetStream
@@ -183,11 +182,11 @@ class Settings:
     def named_error(self, error: InvalidOptionError) -> Exception:
         """Return an error of the library as an error of the command option with the invalid value."""
         context = click.get_current_context()
-        for option in context.command.params:
-            if option.name != error.option or not isinstance(option, click.Option):
+        for parameter in context.command.params:
+            if parameter.name != error.option or not isinstance(parameter, click.Option):
                 continue
             if context.get_parameter_source(error.option) is ParameterSource.COMMANDLINE:
-                flag, value = self._typed(option.opts)
+                flag, value = self._typed(parameter.opts)
                 text = f"{flag} {value!r}: {error.reason}"
                 return CommandError(text)
         return error
@@ -232,6 +231,7 @@ def _part(help: str, option: str, variable: str, key: str = "", **more: str) -> 
 
 #: The parts of a login, in the order of the help.
 LOGIN_PARTS: Final = {
+    "url": LoginPart("servers", "", "URL", "NATS_URL", "url"),
     "user": _part("Log in as this user.", "user NAME", "NATS_USER", "user", kind="user"),
     "password": _part(
         "Log in with this password.", "password TEXT", "NATS_PASSWORD", "password", kind="user"
@@ -268,18 +268,13 @@ LOGIN_PARTS: Final = {
 
 
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
-#: All parts of a login.
-_PARTS: Final = {
-    "url": LoginPart("servers", "", "URL", "NATS_URL", "url"),
-    **LOGIN_PARTS,
-}
 
 
 #: The options of the library, by part.
 _LIBRARY: Final = {
     **{
         part: (OPTIONS | TLS_OPTIONS)[each.key]
-        for part, each in _PARTS.items()
+        for part, each in LOGIN_PARTS.items()
         if each.key in OPTIONS | TLS_OPTIONS
     },
     "name": "name",
@@ -287,7 +282,7 @@ _LIBRARY: Final = {
     "domain": "domain",
     "api_prefix": "prefix",
 }
-_PATHS: Final = tuple(name for name, part in _PARTS.items() if part.metavar == "FILE")
+_PATHS: Final = tuple(name for name, part in LOGIN_PARTS.items() if part.metavar == "FILE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,9 +306,9 @@ class Login:
         if wanted is not None:
             raise CommandError(f"context {context}: jsm does not support {wanted!r}")
         levels = (
-            _Level({part: settings.given.get(each.name) for part, each in _PARTS.items()}),
-            _Level({part: variables.get(each.variable) for part, each in _PARTS.items()}),
-            _Level({part: fields.get(each.key) for part, each in _PARTS.items()}),
+            _Level({part: settings.given.get(each.name) for part, each in LOGIN_PARTS.items()}),
+            _Level({part: variables.get(each.variable) for part, each in LOGIN_PARTS.items()}),
+            _Level({part: fields.get(each.key) for part, each in LOGIN_PARTS.items()}),
             _Level({"url": variables.get("SERVERS")}),
             _Level({"url": DEFAULT_SERVER}),
         )
@@ -324,14 +319,14 @@ class Login:
         for level, name in zip(levels, names, strict=True):
             allowed = kinds or level.kinds
             for part, value in level.said.items():
-                kind = _PARTS[part].kind
+                kind = LOGIN_PARTS[part].kind
                 if part in values or (kind and kind not in allowed):
                     continue
                 # A password is used only with a user from the same source.
                 if part == "password" and name and sources.get("user", name) != name:
                     continue
                 values[part] = value
-                sources[part] = name or _named(level is levels[0], _PARTS[part])
+                sources[part] = name or _named(level is levels[0], LOGIN_PARTS[part])
             kinds |= level.kinds
         values["url"] = _addresses(values["url"])
         for part in _PATHS:
@@ -361,7 +356,7 @@ class Login:
             return error
         source = self.sources[part]
         if source.startswith("context "):
-            source += f", {_PARTS[part].key}"
+            source += f", {LOGIN_PARTS[part].key}"
         value = "" if error.value == "..." else f" {error.value!r}"
         return CommandError(f"{source}{value}: {error.reason}")
 
@@ -373,7 +368,7 @@ class Login:
         """Return the options of `connect()` for this login."""
         values = self.values
         options = connect_options(
-            {each.key: values[part] for part, each in _PARTS.items() if part in values}
+            {each.key: values[part] for part, each in LOGIN_PARTS.items() if part in values}
         )
         if "name" in values:
             options["name"] = values["name"]
@@ -385,7 +380,7 @@ class _Level:
 
     def __init__(self, said: Mapping[str, Any]) -> None:
         self.said = {part: value for part, value in said.items() if value}
-        self.kinds = {_PARTS[part].kind for part in self.said if _PARTS[part].kind}
+        self.kinds = {LOGIN_PARTS[part].kind for part in self.said if LOGIN_PARTS[part].kind}
 
 
 def chosen_context(settings: Settings) -> str | None:
@@ -416,16 +411,15 @@ def _addresses(value: Any) -> list[str]:
 
 
 def read_password(settings: Settings) -> str | None:
-    """Return the password from the options, a file or standard input; ``None`` without any of them."""
+    """Return the password from the options or a file; ``None`` without both."""
     given = settings.given
-    ways = [name for name in ("password", "password_file", "password_stdin") if name in given]
-    if len(ways) > 1:
-        raise CommandError("--password, --password-file and --password-stdin exclude each other")
     if path := given.get("password_file"):
+        if "password" in given:
+            raise CommandError("--password and --password-file exclude each other")
         with file_errors(path):
-            return _file(path).read_text("utf-8").rstrip("\r\n")
-    if given.get("password_stdin"):
-        return settings.env.stdin.readline().decode("utf-8", "replace").rstrip("\r\n")
+            # Read once, also for several connections: it may be a pipe.
+            given["password"] = _file(path).read_text("utf-8").rstrip("\r\n")
+        del given["password_file"]
     return given.get("password")
 
 
@@ -436,12 +430,21 @@ def _with_password(settings: Settings, login: Login) -> dict[str, Any]:
     if password is not None:
         options["password"] = password
     elif "user" in options and "password" not in options and settings.interactive:
-        options["password"] = Asker(settings).secret(f"Password of {options['user']}", "--password")
+        options["password"] = _typed_password(options["user"])
         # Prompt once, also for several connections.
         settings.given["password"] = options["password"]
     if "password" in options and "user" not in options:
         raise CommandError("a password needs a --user")
     return options
+
+
+def _typed_password(user: str) -> str:
+    import getpass  # noqa: PLC0415 - for terminals only
+
+    try:
+        return getpass.getpass(f"Password of {single_line(user)}: ")
+    except EOFError:
+        raise CommandError("the input ended before the password") from None
 
 
 # --- the trace -----------------------------------------------------------------------------------
@@ -520,76 +523,54 @@ def _take(context: click.Context, parameter: click.Parameter, value: Any) -> Any
     return value
 
 
-def _option(
-    *flags: str, name: str = "", shown: bool = False, **attributes: Any
-) -> tuple[str, Callable[[Any], Any]]:
+def _common(
+    spec: str,
+    text: str,
+    kind: Any = None,
+    *,
+    name: str = "",
+    shown: bool = False,
+    **attributes: Any,
+) -> tuple[str, Decorator]:
     """Return the name and decorator of a common option; ``shown``: the help of every command has it."""
-    name = name or flags[-1].removeprefix("--").replace("-", "_")
-    decorate = click.option(
-        *flags,
-        name,
-        hidden=not shown,
-        expose_value=False,
-        # Parsed first, so that --json applies to errors in other options.
-        is_eager=True,
-        callback=_take,
-        **attributes,
-    )
-    return name, decorate
+    name = name or spec.partition("--")[2].partition(" ")[0].replace("-", "_")
+    # Parsed first, so that --json applies to errors in other options.
+    attributes |= {"expose_value": False, "is_eager": True, "callback": _take}
+    return name, option(spec, text, kind, to=name, hidden=not shown, **attributes)
 
 
-def _login_option(part: LoginPart) -> tuple[str, Callable[[Any], Any]]:
-    if not part.metavar:
-        return _option(f"--{part.option}", is_flag=True, help=part.help)
+def _login_option(part: LoginPart) -> tuple[str, Decorator]:
     kind = click.Path() if part.metavar == "FILE" else None
-    return _option(f"--{part.option}", type=kind, metavar=part.metavar, help=part.help)
+    return _common(f"--{part.option} {part.metavar}".rstrip(), part.help, kind)
 
 
 #: The options, in the order of the help.
 _OPTIONS: Final = (
-    _option(
-        *("-s", "--server"),
+    _common(
+        "-s, --server URL",
+        "Connect to this NATS server; separate several with commas."
+        "  [default: nats://127.0.0.1:4222]",
         name="servers",
         shown=True,
         multiple=True,
-        metavar="URL",
-        help="Connect to this NATS server; separate several with commas."
-        "  [default: nats://127.0.0.1:4222]",
     ),
-    _option("-j", "--json", shown=True, is_flag=True, help="Write the result as JSON."),
-    _option(
-        "--context",
+    _common("-j, --json", "Write the result as JSON.", shown=True),
+    _common(
+        "--context NAME",
+        "Connect with this context; see 'jsm context'.",
         shown=True,
-        metavar="NAME",
         shell_complete=complete_context,
-        help="Connect with this context; see 'jsm context'.",
     ),
-    _option(
-        "--timeout",
-        shown=True,
-        type=TIMEOUT,
-        metavar="TIME",
-        help="Time to wait for a reply.  [default: 5s]",
+    _common("--timeout TIME", "Time to wait for a reply.  [default: 5s]", TIMEOUT, shown=True),
+    _common("--no-context", "Ignore all contexts, including the selected one."),
+    *(_login_option(part) for part in LOGIN_PARTS.values() if part.help),
+    _common(
+        "--password-file FILE", "Read the password from this file, or /dev/stdin.", click.Path()
     ),
-    _option("--no-context", is_flag=True, help="Ignore all contexts, including the selected one."),
-    *(_login_option(part) for part in LOGIN_PARTS.values() if part.option),
-    _option(
-        "--password-file",
-        type=click.Path(),
-        metavar="FILE",
-        help="Read the password from this file.",
-    ),
-    _option(
-        "--password-stdin", is_flag=True, help="Read the password from a line of standard input."
-    ),
-    _option("--trace", is_flag=True, help="Trace requests and replies to standard error."),
-    _option("--no-input", is_flag=True, help="Never prompt for missing values."),
-    _option(
-        "--color",
-        type=click.Choice(["auto", "always", "never"]),
-        help="Select when to use colours.",
-    ),
-    _option("--utc", is_flag=True, help="Show times in UTC."),
+    _common("--trace", "Trace requests and replies to standard error."),
+    _common("--no-input", "Never prompt for missing values."),
+    _common("--color", "When to use colours.", click.Choice(["auto", "always", "never"])),
+    _common("--utc", "Show times in UTC."),
 )
 
 
@@ -613,9 +594,9 @@ def common_options(function: _Function) -> _Function:
     decorated: Any = with_settings
     # click keeps the parameters in reverse order.
     parameters = decorated.__dict__.pop("__click_params__", [])
-    for name, option in reversed(_OPTIONS):
+    for name, decorator in reversed(_OPTIONS):
         if name not in own:
-            decorated = option(decorated)
+            decorated = decorator(decorated)
     decorated.__click_params__ += parameters
     return decorated  # type: ignore[no-any-return]  # click's decorators lose the type
 

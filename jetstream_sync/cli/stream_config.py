@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
@@ -14,20 +13,34 @@ from ..differences import without_server_labels
 from ..durations import seconds_text
 from ..errors import StreamNotFoundError
 from ..subjects import check_stream_name
-from .config import config_of_file, edit_config, edit_options, write_config
-from .fields import (
+from .config import (
     changed,
     config_fields,
+    config_of_file,
     config_options,
     display_fields,
+    edit_config,
+    edit_options,
     option_type,
     parse_list,
     take_fields,
+    write_config,
 )
 from .names import find_stream, named_stream, optional_stream_argument, stream_argument, stream_of
-from .output import count, counted, emit, emit_names, say, size, when
+from .output import count, counted, emit, emit_names, size, when
 from .prompts import Asker
-from .render import Block, Field, Mark, bad, in_order, report_options, show_rows, warn, write_blocks
+from .render import (
+    Block,
+    Field,
+    Mark,
+    bad,
+    in_order,
+    report_options,
+    show_blocks,
+    show_rows,
+    warn,
+    write_blocks,
+)
 from .settings import Settings, command
 from .status import CommandError
 from .values import FILE, STREAM_NAME, force_option, names_option, option
@@ -108,10 +121,12 @@ def info_blocks(settings: Settings, info: StreamInfo) -> list[Block]:
     ]
 
 
-def write_info(settings: Settings, info: StreamInfo) -> None:
-    """Write the config and state of a stream to ``stdout``, as ``jsm stream info`` does."""
-    heading = f"Information for stream {info.config.name}"
-    write_blocks(settings, *info_blocks(settings, info), heading=heading)
+def show_info(settings: Settings, info: StreamInfo, done: str = "") -> None:
+    """Show the config and state of a stream, after a line with what was ``done``."""
+    name = info.config.name
+    heading = f"Information for stream {name}"
+    heading = f"Stream {name} {done}\n\n{heading}" if done else heading
+    show_blocks(settings, info, *info_blocks(settings, info), heading=heading)
 
 
 def write_state(settings: Settings, info: StreamInfo) -> None:
@@ -122,26 +137,20 @@ def write_state(settings: Settings, info: StreamInfo) -> None:
 
 @command()
 @optional_stream_argument
-@option("--state", "Show only the state.", to="only_state")
-def info(settings: Settings, name: str | None, only_state: bool) -> None:
+def info(settings: Settings, name: str | None) -> None:
     """Show the config and state of a stream."""
-    _info(settings, name, only_state=only_state)
+    with stream_of(settings, name) as stream:
+        found = stream.cached_info
+    show_info(settings, found)
 
 
 @command()
 @optional_stream_argument
 def state(settings: Settings, name: str | None) -> None:
     """Show the state of a stream."""
-    _info(settings, name, only_state=True)
-
-
-def _info(settings: Settings, name: str | None, *, only_state: bool) -> None:
     with stream_of(settings, name) as stream:
         found = stream.cached_info
-    if only_state:
-        emit(settings, found.state, lambda: write_state(settings, found))
-    else:
-        emit(settings, found, lambda: write_info(settings, found))
+    emit(settings, found.state, lambda: write_state(settings, found))
 
 
 _SUBJECTS: Final = (
@@ -199,51 +208,6 @@ _SCHEDULES: Final = (
 )
 
 
-@command()
-@optional_stream_argument
-def gaps(settings: Settings, name: str | None) -> None:
-    """List the deleted sequences between the first and the last message of a stream."""
-    with stream_of(settings, name) as stream:
-        state = stream.info(deleted_details=True).state
-    found = _ranges(state.deleted or ())
-    document: dict[str, Any] = {
-        "stream": stream.name,
-        "first_seq": state.first_seq,
-        "last_seq": state.last_seq,
-        "deleted": sum(last - first + 1 for first, last in found),
-        "gaps": [{"first_seq": first, "last_seq": last} for first, last in found],
-    }
-
-    show_rows(
-        settings,
-        found,
-        _GAPS,
-        title=f"Gaps in stream {stream.name}",
-        none=f"Stream {stream.name} has no gaps",
-        document=document,
-    )
-
-
-_GAPS: Final = (
-    Field("First", lambda gap: gap[0]),
-    Field("Last", lambda gap: gap[1]),
-    Field("Messages", lambda gap: gap[1] - gap[0] + 1),
-)
-
-
-def _ranges(sequences: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the first and last sequence of each range of consecutive sequences."""
-    ranges: list[tuple[int, int]] = []
-    for seq in sequences:
-        if ranges and ranges[-1][1] == seq - 1:
-            ranges[-1] = ranges[-1][0], seq
-        else:
-            ranges.append((seq, seq))
-    return ranges
-
-
-#: The verb for a stream that already exists and is not changed.
-_EXISTS = "exists"
 #: The fields that a terminal is asked for, with the answer for the server's default.
 _PROMPTED: Final = {
     "storage": "file",
@@ -259,7 +223,6 @@ _PROMPTED: Final = {
 @click.argument("name", required=False, type=STREAM_NAME)
 @option("--config FILE", "Read the config from a file; '-' for standard input.", FILE, to="file")
 @option("--output FILE", "Write the config to a file without creating the stream.", FILE)
-@option("--validate", "Check the config without creating the stream.")
 @option("--defaults", "Use defaults instead of asking.")
 @option("--if-not-exists", "Do nothing if a stream with this name exists.")
 @option("--update", "Update the stream if it exists.")
@@ -269,7 +232,6 @@ def add(
     name: str | None,
     file: str | None,
     output: str | None,
-    validate: bool,
     defaults: bool,
     if_not_exists: bool,
     update: bool,
@@ -293,15 +255,12 @@ def add(
         config = changed(base, fields)
     else:
         config = _prompt_for_config(settings, name, fields, defaults=defaults)
-    if validate:
-        emit(settings, config, lambda: say(settings, f"The config of {config.name} is valid"))
-        return
     if output is not None:
         write_config(settings, config, output)
         return
     with settings.jetstream() as js:
         stream, verb = _create(js, config, if_not_exists=if_not_exists, update=update)
-    _show(settings, stream, verb)
+    show_info(settings, stream.cached_info, verb)
 
 
 def _create(
@@ -313,51 +272,41 @@ def _create(
     except StreamNotFoundError:
         return js.create_stream(config), "was created"
     if if_not_exists:
-        return found, _EXISTS
+        return found, "exists"
     if update:
         return js.update_stream(config), "was updated"
     return js.create_stream(config), "is unchanged"  # the server refuses another config
-
-
-def _show(settings: Settings, stream: Stream, done: str) -> None:
-    """Write what was done with a stream, and its info."""
-    info = stream.cached_info
-
-    def human() -> None:
-        settings.env.stdout.write(f"Stream {stream.name} {done}\n\n")
-        write_info(settings, info)
-
-    emit(settings, info, human)
 
 
 def _prompt_for_config(
     settings: Settings, name: str | None, fields: dict[str, Any], *, defaults: bool
 ) -> StreamConfig:
     """Return the config from options and prompts; the prompts have the order of the 2020 CLI."""
-    with Asker(settings) as ask:
-        if defaults:
-            ask.interactive = False
-        name = ask.value("Stream name", "NAME", check_stream_name, value=name, blank="")
-        has_origin = "mirror" in fields or "sources" in fields
-        if "subjects" not in fields and not has_origin:
-            fields["subjects"] = ask.value(
-                "Subjects to consume",
-                "--subjects",
-                parse_list,
-                default=name if defaults and name else None,
-                blank=parse_list(""),
-            )
-        declared = {each.name: each for each in config_fields(StreamConfig)}
-        for field, default in _PROMPTED.items() if ask.interactive else ():
-            kind = option_type(declared[field])
-            fields[field] = ask.value(
-                declared[field].title,
-                declared[field].flags[0],
-                kind.parse,
-                value=fields.get(field),
-                default=default,
-                blank=kind.parse(default),
-            )
+    ask = Asker(settings)
+    if defaults:
+        ask.interactive = False
+    name = ask.value("Stream name", "NAME", check_stream_name, value=name, blank="")
+    has_origin = "mirror" in fields or "sources" in fields
+    if "subjects" not in fields and not has_origin:
+        fields["subjects"] = ask.value(
+            "Subjects to consume",
+            "--subjects",
+            parse_list,
+            default=name if defaults and name else None,
+            blank=parse_list(""),
+        )
+    declared = {each.name: each for each in config_fields(StreamConfig)}
+    for field, default in _PROMPTED.items() if ask.interactive else ():
+        kind = option_type(declared[field])
+        fields[field] = ask.value(
+            declared[field].title,
+            declared[field].flags[0],
+            kind.parse,
+            value=fields.get(field),
+            default=default,
+            blank=kind.parse(default),
+        )
+    ask.done()
     if not has_origin:
         fields.setdefault("allow_direct", True)
     return changed(StreamConfig(name=check_stream_name(name)), fields)
@@ -384,7 +333,7 @@ def copy(settings: Settings, source: str, destination: str, **options: Any) -> N
                 f"two streams cannot both store {', '.join(config.subjects)}: use --subjects"
             )
         stream = js.create_stream(config)
-    _show(settings, stream, f"was created as a copy of {source}")
+    show_info(settings, stream.cached_info, f"was created as a copy of {source}")
 
 
 @command()
@@ -413,13 +362,11 @@ def edit(settings: Settings, name: str | None, **options: Any) -> None:
             fields,
             {"name": before.name},
             js.update_stream,
-            kind="Stream",
-            name=before.name,
-            confirm=f"Change Stream {before.name}?",
+            title=f"stream {before.name}",
             options=options,
         )
     verb = "already has this config" if updated is None else "was changed"
-    _show(settings, updated or stream, verb)
+    show_info(settings, (updated or stream).cached_info, verb)
 
 
 _REMOVABLE = {
@@ -443,4 +390,4 @@ def seal(settings: Settings, name: str, force: bool) -> None:
                 force=force,
             )
             stream = js.update_stream(replace(info.config, sealed=True))
-    _show(settings, stream, "is sealed")
+    show_info(settings, stream.cached_info, "is sealed")

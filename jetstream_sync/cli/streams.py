@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final, TypeVar
 
 import click
 
-from .. import ClusterInfo, JetStream, PeerInfo, Stream, StreamInfo
-from ..durations import seconds_text
+from .. import ClusterInfo, JetStream, PeerInfo, StreamInfo
 from ..errors import InvalidNameError, StreamNotFoundError
 from ..subjects import check_stream_name
 from .long_running import failover_options
@@ -25,7 +24,6 @@ from .render import (
     show_rows,
     warn,
     write_reports,
-    write_rows,
 )
 from .settings import Settings, command
 from .status import not_found
@@ -52,9 +50,7 @@ def is_internal(name: str) -> bool:
     return name.startswith(_INTERNAL_PREFIXES)
 
 
-_all_option = option(
-    "-a, --all", "Include internal streams, such as those of buckets.", to="everything"
-)
+_all_option = option("-a, --all", "Include internal streams, such as buckets.", to="everything")
 
 
 _LIST: Final = (
@@ -102,9 +98,7 @@ def _infos(js: JetStream, subject: str | None = None, *, everything: bool) -> li
 find_options: Final = with_options(
     option("--empty", "Streams without messages."),
     option("--idle", "Streams without new messages and deliveries for this time.", DURATION),
-    option("--created", "Streams that are older than this.", DURATION),
     option("--consumers N", "Streams with at most N consumers.", FROM_0),
-    option("--messages N", "Streams with at most N messages.", FROM_0),
     option("--replicas N", "Streams with at most N replicas.", FROM_1),
     option("--subject SUBJECT", "Streams that store this subject."),
     option("--leader SERVER", "Streams with this leader."),
@@ -179,31 +173,26 @@ def _idle(js: JetStream, info: StreamInfo, since: datetime) -> bool:
 _CONDITIONS: Final[dict[str, Callable[[JetStream, StreamInfo, Any], bool]]] = {
     "empty": lambda _, info, __: not info.state.messages,
     "idle": _idle,
-    "created": lambda _, info, before: info.created < before,
     "consumers": lambda _, info, most: info.state.consumer_count <= most,
-    "messages": lambda _, info, most: info.state.messages <= most,
     "replicas": lambda _, info, most: (info.config.num_replicas or 1) <= most,
     "subject": lambda _, info, names: info.config.name in names,
     "leader": lambda _, info, name: info.cluster is not None and info.cluster.leader == name,
 }
 
 
-def _show_replication(settings: Settings, found: Sequence[StreamInfo]) -> None:
-    sources = [
-        (info, kind, source)
-        for info in found
-        for kind, sources in (("Mirror", [info.mirror]), ("Source", info.sources or ()))
-        for source in sources
-        if source is not None
-    ]
-    if sources:
-        settings.env.stdout.write("\n")
-        write_rows(settings, sources, _REPLICATION, title="Replication")
-
-
 def _lost(info: StreamInfo) -> int:
     lost = info.state.lost
     return len(lost.msgs or ()) if lost is not None else 0
+
+
+def _behind(info: StreamInfo) -> int | Mark | None:
+    """Return how many messages of its mirror or sources a stream lacks."""
+    origins = list(info.sources or ()) if info.mirror is None else [info.mirror]
+    if not origins:
+        return None
+    lag = max(origin.lag for origin in origins)
+    failed = any(origin.error or origin.active < timedelta(0) for origin in origins)
+    return bad(lag) if failed else warn(lag) if lag else lag
 
 
 def servers_of(cluster: ClusterInfo | None) -> list[str | Mark]:
@@ -231,26 +220,8 @@ _REPORT: Final = (
     Field("Subjects", "state.num_subjects", drop=5, if_set=True, sort="subjects"),
     Field("Deleted", "state.num_deleted", drop=6, if_set=True, sort="deleted"),
     Field("Lost", lambda info: bad(_lost(info)), drop=1, if_set=True),
+    Field("Behind", _behind, drop=1),
     Field("Created", "created", drop=7, sort="created"),
-)
-
-
-def _ago(age: timedelta) -> str:
-    return seconds_text(timedelta(milliseconds=age // timedelta(milliseconds=1)))
-
-
-_REPLICATION: Final = (
-    Field("Stream", lambda row: row[0].config.name),
-    Field("Kind", lambda row: row[1]),
-    Field("From", lambda row: row[2].name),
-    Field("Error", lambda row: bad(row[2].error and row[2].error.description)),
-    Field("Lag", lambda row: warn(row[2].lag) if row[2].lag else 0),
-    Field(
-        "Seen",
-        lambda row: row[2].active,
-        lambda age: _ago(age) if age >= timedelta(0) else bad("never"),
-        drop=1,
-    ),
 )
 
 
@@ -281,7 +252,6 @@ def report(
             title="Streams of the account",
             none="No Streams defined",
             watch=watch,
-            more=lambda found: _show_replication(settings, found),
         )
 
 
@@ -337,7 +307,6 @@ def _existing(js: JetStream, names: tuple[str, ...], *, ignore_missing: bool) ->
 @option("--subject SUBJECT", "Delete only messages of this subject.")
 @option("--seq", "Delete only messages before this sequence.", FROM_1)
 @option("--keep N", "Keep the newest N messages.", FROM_0)
-@option("--dry-run", "Show how many messages would be deleted.")
 @force_option
 def purge(
     settings: Settings,
@@ -345,21 +314,15 @@ def purge(
     subject: str | None,
     seq: int | None,
     keep: int | None,
-    dry_run: bool,
     force: bool,
 ) -> None:
     """Delete all or some messages of a stream; the stream remains."""
     if seq is not None and keep is not None:
         raise click.UsageError("--seq and --keep exclude each other")
     with stream_of(settings, name) as stream:
-        number = None
-        if dry_run or not force:
-            number = _count_purged(stream, subject, seq, keep)
-        if dry_run:
-            text = f"{_count_text(number)} would be purged from {stream.name}"
-            emit_text(settings, {"dry_run": True, "would_purge": number}, text)
-            return
-        Asker(settings).confirm(f"Purge {_count_text(number)} from {stream.name}?", force=force)
+        held = counted(stream.cached_info.state.messages, "message")
+        part = "" if (subject, seq, keep) == (None, None, None) else "some of "
+        Asker(settings).confirm(f"Purge {part}{held} from {stream.name}?", force=force)
         purged = stream.purge(subject=subject, seq=seq, keep=keep)
         info = stream.info() if not settings.json else stream.cached_info
     emit_text(
@@ -369,30 +332,3 @@ def purge(
     )
     if not settings.json:
         write_state(settings, info)
-
-
-def _count_text(number: int | None) -> str:
-    return "an unknown number of messages" if number is None else counted(number, "message")
-
-
-def _count_purged(
-    stream: Stream, subject: str | None, seq: int | None, keep: int | None
-) -> int | None:
-    """Return how many messages a purge would delete, or ``None`` if the server cannot count them."""
-    if subject is None:
-        if seq is None:
-            return max(0, stream.cached_info.state.messages - (keep or 0))
-        return _count_before(stream, seq)
-    if seq is not None:
-        return None
-    counts = stream.info(subjects_filter=subject).state.subjects or {}
-    return max(0, sum(counts.values()) - (keep or 0))
-
-
-def _count_before(stream: Stream, seq: int) -> int:
-    """Return the number of existing messages before a sequence."""
-    state = stream.info(deleted_details=True).state
-    if not state.messages or seq <= state.first_seq:
-        return 0
-    deleted = sum(1 for each in state.deleted or () if each < seq)
-    return min(seq, state.last_seq + 1) - state.first_seq - deleted

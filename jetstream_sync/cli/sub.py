@@ -23,7 +23,7 @@ from .reading import (
 )
 from .settings import Settings, command
 from .values import FROM_1, TIME, TIMEOUT, option
-from .view import SubWriter, ViewOptions
+from .view import SubWriter
 
 #: The option and the start policy for each parameter that selects one.
 _STARTS: Final = {
@@ -70,9 +70,7 @@ def _start(
 @option("-T, --terminate-at-end", "Exit at the end of the stream.", to="to_end")
 @option("--count N", "Exit after N messages.", FROM_1)
 @option("--wait TIME", "Exit after TIME without a message.", TIMEOUT)
-@option(
-    "-I, --ignore-subject SUBJECT", "Skip messages on this subject.", to="ignored", multiple=True
-)
+@option("-I, --ignore-subject SUBJECT", "Skip this subject.", to="ignored", multiple=True)
 @option("-t, --timestamp", "Show the time of receipt.", to="timestamps")
 @option("-r, --raw", "Show only the bodies.")
 @option("--headers-only", "Show headers without bodies.")
@@ -124,7 +122,7 @@ def sub(
         raise click.UsageError("-T is for streams: a core NATS subscription has no end")
     if match_replies and (start is not None or queue):
         raise click.UsageError("--match-replies excludes streams and --queue")
-    writer = SubWriter(settings, ViewOptions(headers_only=headers_only, **options))
+    writer = SubWriter(settings, headers_only=headers_only, **options)
     acks = ack if ack is not None else durable is not None
     with settings.connection(**reconnect_options(settings)) as nc:
         names = [f"[{subject}]" for subject in subjects]

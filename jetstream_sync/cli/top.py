@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any, Final, NoReturn, TypeVar
 
 import click
@@ -27,26 +26,17 @@ _SORTS: Final = {column.title.lower(): number for number, column in enumerate(CO
 @option("--once", "Show one table with the rates of one interval, and exit.")
 @option("--filter TEXT", "Show only rows whose names contain TEXT.", to="text", default="")
 @option("--sort", "Column to sort the consumers by.", click.Choice(sorted(_SORTS)), default="lag")
-@option(
-    "--view",
-    "Tables to show; both: streams and consumers.",
-    click.Choice(["both", *VIEWS]),
-    default="both",
-)
+@option("--view", "Tables to show.", click.Choice(["both", *VIEWS]), default="both")
 @option("--progress BUCKET", "Show the Spark queries that store their progress in this bucket.")
 @option("--read-only", "Do not offer to requeue or discard dead letters.")
 @option("--web", "Show it in a browser; prints an address that works once.")
 @option("--allow-changes", "With --web: offer changes in the browser.")
 @option(
     "--listen HOST:PORT",
-    "With --web: listen here; other machines need TLS.",
+    "With --web: listen here; other machines need a proxy with TLS.",
     default="127.0.0.1:8484",
 )
-@option(
-    "--public-url URL", "With --web: the address of a proxy in front of it, as browsers use it."
-)
-@option("--web-cert FILE", "With --web: use TLS with this certificate.")
-@option("--web-key FILE", "With --web: the private key of the certificate.")
+@option("--public-url URL", "With --web: the address of a proxy in front, as browsers use it.")
 def top(settings: Settings, **options: Any) -> None:
     """
     Monitor streams, consumers, workers, dead letters, buckets, Spark queries and servers.
@@ -61,17 +51,17 @@ def top(settings: Settings, **options: Any) -> None:
     # textual-serve sets this for the process of a browser, which has no terminal.
     in_browser = "TEXTUAL_DRIVER" in env.variables
     if options["web"] and not in_browser:
-        _with_extra(lambda: _serve(settings, **options))
+        _with_extra(lambda: _serve(settings, options))
     options["read_only"] |= options["web"] and not options["allow_changes"]
     draws = env.console(env.stdout) is not None and all(
         each.isatty() for each in (env.stdin, env.stdout, env.stderr)
     )
     if in_browser:
-        _live(settings, **options)
+        _live(settings, options)
     elif not draws or settings.json or options["once"]:
-        _once(settings, **options)
+        _once(settings, options)
     else:
-        _with_extra(lambda: _live(settings, **options))
+        _with_extra(lambda: _live(settings, options))
 
 
 def _with_extra(run: Callable[[], T]) -> T:
@@ -88,82 +78,51 @@ def _with_extra(run: Callable[[], T]) -> T:
         ) from error
 
 
-def _serve(
-    settings: Settings,
-    *,
-    listen: str,
-    public_url: str | None,
-    web_cert: str | None,
-    web_key: str | None,
-    **_: object,
-) -> NoReturn:
+def _serve(settings: Settings, options: dict[str, Any]) -> NoReturn:
     from .top_web import WebAddress, serve  # noqa: PLC0415 - needs the extra
 
-    if settings.given.get("password_stdin"):
-        raise click.UsageError("--web excludes --password-stdin: each browser logs in again")
-    address = WebAddress.of(listen, public_url, web_cert, web_key)
+    address = WebAddress.of(options["listen"], options["public_url"])
     # An error of the login is reported here, before a browser is opened.
     with settings.jetstream() as js:
         js.account_info()
     serve(settings, address)
 
 
-def _live(
-    settings: Settings,
-    *,
-    interval: timedelta,
-    text: str,
-    sort: str,
-    view: str,
-    progress: str | None,
-    read_only: bool,
-    **_: object,
-) -> None:
+def _live(settings: Settings, options: dict[str, Any]) -> None:
     from .top_app import TopApp, run_app  # noqa: PLC0415 - needs the extra
 
     with settings.connection(**RECONNECT_OPTIONS) as nc:
         js = settings.jetstream_on(nc)
-        run_app(
-            TopApp(
-                settings,
-                nc,
-                js,
-                Collector(nc, js, progress),
-                interval=interval.total_seconds(),
-                view=view,
-                text=text,
-                consumer_sort=_SORTS[sort],
-                may_change=not read_only,
-            )
+        collector = Collector(nc, js, options["progress"])
+        app = TopApp(
+            settings,
+            *(nc, js, collector),
+            interval=options["interval"].total_seconds(),
+            view=options["view"],
+            text=options["text"],
+            consumer_sort=_SORTS[options["sort"]],
+            may_change=not options["read_only"],
         )
+        run_app(app)
 
 
 # --- one table ----------------------------------------------------------------------------------
 
 
-def _once(
-    settings: Settings,
-    *,
-    interval: timedelta,
-    text: str,
-    sort: str,
-    view: str,
-    progress: str | None,
-    **_: object,
-) -> None:
+def _once(settings: Settings, options: dict[str, Any]) -> None:
+    view = options["view"]
     with settings.connection(**failover_options(settings)) as nc:
-        collector = Collector(nc, settings.jetstream_on(nc), progress)
+        collector = Collector(nc, settings.jetstream_on(nc), options["progress"])
         collector.collect(view)
-        pause(interval.total_seconds())
+        pause(options["interval"].total_seconds())
         frame = collector.collect(view)
     if view in frame.errors:
         raise frame.errors[view]
     views = (STREAMS, CONSUMERS) if view == "both" else (VIEWS[view],)
     rows: dict[str, list[Any]] = {}
     for each in views:
-        found = each.sorted(
-            frame.rows[each.name], _SORTS[sort] if each is CONSUMERS else each.sort, text
-        )
+        column = _SORTS[options["sort"]] if each is CONSUMERS else each.sort
+        found = each.sorted(frame.rows[each.name], column, options["text"])
         rows[each.name] = [row.fields for row in found]
 
     def human() -> None:

@@ -10,7 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from rich.text import Text
 from textual import on
@@ -65,7 +65,6 @@ _GRAPH_WIDTH: Final = 24
 _MAX_ROWS: Final = 500
 #: Interval of the checks for a new frame, in seconds.
 _POLL_S: Final = 0.1
-_INTERVALS: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 #: The name of the tab with the two most important tables.
 _BOTH: Final = "both"
 #: Maximum number of bytes of a body in the details.
@@ -79,9 +78,7 @@ _HELP: Final = (
     ("r", "reverse the order"),
     ("/", "filter by name; Enter keeps the filter, Esc removes it"),
     ("R, D", "requeue or discard a dead letter, after a confirmation"),
-    ("g", "show or hide graphs of the totals"),
     ("p", "pause or resume"),
-    ("+, -", "refresh more or less often"),
     ("q, Ctrl-C", "quit"),
 )
 
@@ -156,11 +153,7 @@ class ViewTable(DataTable[Text]):
         cells = []
         for column in self.view.columns:
             text = cell(self._settings, column, row.fields)
-            text.justify = (
-                "right"
-                if column.is_right([column.of(row.fields) for row in self.shown[:1]])
-                else "left"
-            )
+            text.justify = self._justify(column)
             cells.append(text)
         if self.view.graph:
             cells.append(Text(sparkline(row.history, _GRAPH_WIDTH)))
@@ -170,13 +163,12 @@ class ViewTable(DataTable[Text]):
         arrow = "▼" if self._is_down() else "▲"
         for number, column in enumerate(self.view.columns):
             mark = arrow if number == self.sort_column else " "
-            justify: Any = (
-                "right"
-                if column.is_right([column.of(row.fields) for row in self.shown[:1]])
-                else "left"
-            )
-            label = Text(f"{column.title} {mark}", justify=justify)
+            label = Text(f"{column.title} {mark}", justify=self._justify(column))
             self.ordered_columns[number].label = label
+
+    def _justify(self, column: Field) -> Literal["left", "right"]:
+        right = column.is_right([column.of(row.fields) for row in self.shown[:1]])
+        return "right" if right else "left"
 
 
 class ViewTabs(TabbedContent):
@@ -315,9 +307,6 @@ class TopApp(App[None]):
     #title { text-style: bold; height: 1; }
     #state { height: 1; }
     #state.problem { color: $error; }
-    #graphs { height: 4; display: none; }
-    #graphs Sparkline { height: 3; width: 1fr; }
-    #graphs Vertical { width: 1fr; margin: 0 1; }
     #filter { display: none; height: 1; border: none; }
     .shown { display: block !important; }
     TabbedContent, ContentSwitcher, TabPane { height: 1fr; }
@@ -342,11 +331,8 @@ class TopApp(App[None]):
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("R", "requeue", "Requeue"),
         Binding("D", "discard", "Discard"),
-        Binding("g", "graphs", "Graphs"),
         Binding("p", "pause", "Pause"),
         Binding("v", "next_view", "View"),
-        Binding("plus,equals_sign", "interval(True)", show=False),
-        Binding("minus", "interval(False)", show=False),
         Binding("question_mark,h", "help", "Help", key_display="?"),
         Binding("escape", "clear_filter", show=False),
         *(Binding(str(n + 1), f"view({n})", show=False) for n in range(len(VIEWS) + 1)),
@@ -383,11 +369,6 @@ class TopApp(App[None]):
         """Create the widgets."""
         yield Static(id="title")
         yield Static(id="state")
-        with Horizontal(id="graphs"):
-            for name in ("In/s", "Out/s"):
-                with Vertical():
-                    yield Label(name)
-                    yield Sparkline([], id=name.partition("/")[0].lower(), summary_function=max)
         yield Input(self._text, placeholder="Filter by name", id="filter", compact=True)
         with ViewTabs(initial=self._view):
             with TabPane("Overview", id=_BOTH):
@@ -425,7 +406,7 @@ class TopApp(App[None]):
             self.exit()
             return
         problem = self.poller.problem()
-        now = (self.poller.refreshes, problem, self.poller.paused, self.poller.interval)
+        now = (self.poller.refreshes, problem, self.poller.paused)
         if (now == self._drawn and not force) or not self.query("#title"):
             return  # nothing is new, or the screen is being removed
         self._drawn = now
@@ -438,8 +419,6 @@ class TopApp(App[None]):
         state = self.query_one("#state", Static)
         state.set_class(bool(problem), "problem")
         state.update(Text(single_line(problem or frame.totals())))
-        self.query_one("#in", Sparkline).data = list(frame.in_rates)
-        self.query_one("#out", Sparkline).data = list(frame.out_rates)
         self._draw_tables(frame)
 
     def _draw_tables(self, frame: Frame) -> None:
@@ -499,21 +478,9 @@ class TopApp(App[None]):
             table.sort_by(event.column_index)
             self._draw(force=True)
 
-    def action_graphs(self) -> None:
-        """Show or hide the graphs of the totals."""
-        self.query_one("#graphs").toggle_class("shown")
-
     def action_pause(self) -> None:
         """Pause or resume."""
         self.poller.paused = not self.poller.paused
-
-    def action_interval(self, faster: bool) -> None:
-        """Use the next shorter or longer interval."""
-        now = self.poller.interval
-        if faster:
-            self.poller.interval = max((each for each in _INTERVALS if each < now), default=now)
-        else:
-            self.poller.interval = min((each for each in _INTERVALS if each > now), default=now)
 
     def action_interrupt(self) -> None:
         """Quit with the status of Ctrl-C."""

@@ -15,7 +15,7 @@ import json
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -269,10 +269,10 @@ class Frame:
     """Why a view could not be read, by its name."""
     seconds: float = 0.0
     """Time between the last two snapshots; 0 after the first one."""
-    in_rates: Sequence[float] = ()
-    """Stored messages per second in all streams, the oldest first."""
-    out_rates: Sequence[float] = ()
-    """Deliveries per second of all consumers, the oldest first."""
+    in_rate: float = 0.0
+    """Stored messages per second in all streams."""
+    out_rate: float = 0.0
+    """Deliveries per second of all consumers."""
 
     def totals(self) -> str:
         """Return the sums of all streams and consumers in one line."""
@@ -281,10 +281,10 @@ class Frame:
         return (
             f"{counted(len(streams), 'stream')}, {counted(messages, 'message')}, "
             f"{size(sum(each['bytes'] for each in streams))}, "
-            f"{number(self.in_rates[-1] if self.in_rates else 0)} in/s   "
+            f"{number(self.in_rate)} in/s   "
             f"{counted(len(consumers), 'consumer')}, lag {sum(e['lag'] for e in consumers):,}, "
             f"unacked {sum(each['ack_pending'] for each in consumers):,}, "
-            f"{number(self.out_rates[-1] if self.out_rates else 0)} out/s"
+            f"{number(self.out_rate)} out/s"
         )
 
 
@@ -322,13 +322,7 @@ class Collector:
             except Error as error:
                 # The other views go on: the user may lack a permission, or a bucket was deleted.
                 errors[view] = error
-        self._frame = Frame(
-            rows=rows,
-            errors=errors,
-            seconds=found.seconds,
-            in_rates=found.in_rates,
-            out_rates=found.out_rates,
-        )
+        self._frame = replace(found, rows=rows, errors=errors)
         return self._frame
 
     def _workers(self) -> list[Row]:
@@ -452,16 +446,13 @@ class History:
         ]
         there = {(STREAMS.name, row.key) for row in streams}
         there |= {(CONSUMERS.name, row.key) for row in consumers}
-        for gone in {each for each in self._points if each[0] in _CORE and each[1]} - there:
+        for gone in {each for each in self._points if each[0] in _CORE} - there:
             del self._points[gone]
-        incoming = sum(row.fields["messages_per_second"] for row in streams)
-        outgoing = sum(row.fields["deliveries_per_second"] for row in consumers)
         return Frame(
             rows={STREAMS.name: streams, CONSUMERS.name: consumers},
             seconds=seconds,
-            # The key of a sum is empty.
-            in_rates=self.points(STREAMS.name, "", incoming if seconds else None),
-            out_rates=self.points(CONSUMERS.name, "", outgoing if seconds else None),
+            in_rate=sum(row.fields["messages_per_second"] for row in streams),
+            out_rate=sum(row.fields["deliveries_per_second"] for row in consumers),
         )
 
     def _stream(

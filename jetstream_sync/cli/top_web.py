@@ -8,7 +8,7 @@ Rules:
 2. A WebSocket is accepted only from the page of this server, by its Origin: it runs the command.
 3. Each WebSocket has a process with the command line of this one, which ends with it. It offers changes
    only with ``--allow-changes``.
-4. Other machines are served only with TLS, of this server or of a proxy in front of it.
+4. Other machines are served only through a proxy with TLS in front of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import ipaddress
 import secrets
 import shlex
-import ssl
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -63,28 +62,15 @@ class WebAddress:
     port: int
     url: str
     """The address of browsers, without a path."""
-    tls: ssl.SSLContext | None
 
     @classmethod
-    def of(
-        cls, listen: str, public_url: str | None, cert: str | None, key: str | None
-    ) -> WebAddress:
+    def of(cls, listen: str, public_url: str | None) -> WebAddress:
         """Return the address of the options, if it is safe."""
         try:
             host, port = parse_address(listen)
         except InvalidOptionError as error:
             raise click.UsageError(f"--listen {listen!r}: {error.reason}") from error
-        if key is not None and cert is None:
-            raise click.UsageError("--web-key needs --web-cert")
-        tls = None
-        if cert is not None:
-            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            try:
-                tls.load_cert_chain(cert, key)
-            except (OSError, ssl.SSLError) as error:
-                raise click.UsageError(f"--web-cert {cert!r}: {error}") from error
-        scheme = "http" if tls is None else "https"
-        url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         if public_url is not None:
             url = public_url.rstrip("/")
             parts = urlsplit(url)
@@ -95,10 +81,10 @@ class WebAddress:
                 )
         if not (_is_loopback(host) or url.startswith("https://")):
             raise click.UsageError(
-                f"--listen {listen!r} serves other machines: give --web-cert, or with a proxy that "
-                "has TLS its address as --public-url https://..."
+                f"--listen {listen!r} serves other machines: put a proxy with TLS in front, and give "
+                "its address as --public-url https://..."
             )
-        return cls(host, port, url, tls)
+        return cls(host, port, url)
 
     @property
     def origin(self) -> str:
@@ -209,7 +195,6 @@ def serve(settings: Settings, address: WebAddress) -> NoReturn:
         server.application(),
         host=address.host,
         port=address.port,
-        ssl_context=address.tls,
         handle_signals=False,
         access_log=None,
         shutdown_timeout=_SHUTDOWN_S,

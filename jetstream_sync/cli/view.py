@@ -10,7 +10,6 @@ import base64
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
@@ -177,23 +176,14 @@ class MessageWriter:
             emit_line(self._settings, document)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ViewOptions:
-    """Options for the output of messages."""
-
-    timestamps: bool = False
-    raw: bool = False
-    headers_only: bool = False
-    subjects_only: bool = False
-
-
 class SubWriter(MessageWriter):
     """Write the messages of ``jsm sub``."""
 
     shows_settling = False
 
-    def __init__(self, settings: Settings, options: ViewOptions) -> None:
-        super().__init__(settings, self._line, raw=options.raw)
+    def __init__(self, settings: Settings, *, raw: bool, **options: bool) -> None:
+        super().__init__(settings, self._line, raw=raw)
+        #: Whether to show ``timestamps``, ``headers_only`` or ``subjects_only``.
         self._options = options
         #: Returns the reply to the message that is written.
         self.reply_of: Callable[[], Msg | None] = lambda: None
@@ -201,35 +191,35 @@ class SubWriter(MessageWriter):
     def document(self, msg: Msg | StoredMsg, *, acked: bool) -> dict[str, Any]:
         """Return the JSON document of a message."""
         options = self._options
-        if options.subjects_only:
+        if options["subjects_only"]:
             return {"subject": visible(msg.subject)}
         document = super().document(msg, acked=acked)
-        if options.headers_only:
+        if options["headers_only"]:
             document.pop("data", None)
             document.pop("text", None)
         if (reply := self.reply_of()) is not None:
             document["response"] = message_document(reply)
-        if options.timestamps:
+        if options["timestamps"]:
             document["received"] = datetime.now(timezone.utc).isoformat()
         return document
 
     def _line(self, msg: Msg) -> str:
         options = self._options
-        if options.subjects_only:
+        if options["subjects_only"]:
             return f"{readable(msg.subject)}\n"
         line = f"[#{self.number}] Received on [{readable(msg.subject)}]"
-        if options.timestamps:
+        if options["timestamps"]:
             line = f"{datetime.now().astimezone():%Y/%m/%d %H:%M:%S %z} {line}"
         if isinstance(msg, JetStreamMsg):
             about = msg.metadata
             line += f" stream: {about.stream} seq {about.stream_seq}"
         elif msg.reply and not msg.reply.startswith("$JS.ACK."):
             line += f" reply: {readable(msg.reply)}"
-        if not options.headers_only:
+        if not options["headers_only"]:
             line += f": '{readable(msg.data)}'"
         lines = [line, *(f"  {each}" for each in header_lines(msg.headers))]
         if (reply := self.reply_of()) is not None:
-            text = "" if options.headers_only else f": '{readable(reply.data)}'"
+            text = "" if options["headers_only"] else f": '{readable(reply.data)}'"
             lines.append(f"[#{self.number}] Matched reply on [{readable(reply.subject)}]{text}")
             lines += [f"  {each}" for each in header_lines(reply.headers)]
         return "".join(f"{each}\n" for each in lines)

@@ -76,12 +76,11 @@ def test_formats(jsm: Jsm, js: JetStream) -> None:
 
 
 def test_streams(jsm: Jsm, js: JetStream) -> None:
-    """Numbers of messages and subjects are judged, also by thresholds in the metadata."""
-    metadata = {"io.nats.monitor.msgs-warn": "5", "io.nats.monitor.subjects-warn": "3"}
-    js.create_stream(name="S", subjects=["s.*"], storage="memory", metadata=metadata)
+    """Numbers of messages and subjects are judged."""
+    js.create_stream(name="S", subjects=["s.*"], storage="memory")
     for number in range(4):
         js.publish(f"s.{number}", b"")
-    found = check(jsm, "stream", "--stream", "S")
+    found = check(jsm, "stream", "--stream", "S", "--msgs-warn", "5", "--subjects-warn", "3")
     assert found["warning"] == ["messages: 4", "subjects: 4"]
     assert metrics(found) == {"messages": 4, "subjects": 4}
     words = ("stream", "--stream", "S", "--msgs-warn", "1", "--subjects-warn", "9")
@@ -99,11 +98,10 @@ def test_streams(jsm: Jsm, js: JetStream) -> None:
 def test_consumers(jsm: Jsm, js: JetStream) -> None:
     """The numbers and the times of a consumer are judged."""
     stream = js.create_stream(name="S", subjects=["s"], storage="memory")
-    metadata = {"io.nats.monitor.last-ack-critical": "1h"}
-    consumer = stream.create_consumer(durable_name="C", metadata=metadata)
+    consumer = stream.create_consumer(durable_name="C")
     for _ in range(3):
         js.publish("s", b"")
-    words = ("consumer", "--stream", "S", "--consumer", "C")
+    words = ("consumer", "--stream", "S", "--consumer", "C", "--last-ack-critical", "1h")
     found = check(jsm, *words, "--unprocessed-critical", "3", "--waiting-critical", "1")
     assert found["critical"] == ["messages to deliver: 3", "no acknowledgement"]
     assert found["ok"] == ["waiting pulls: 0"]

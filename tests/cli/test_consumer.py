@@ -190,14 +190,7 @@ def test_a_push_consumer_without_a_subscriber_gets_a_warning(jsm: Jsm, orders: O
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--pull", "--target", "out"], "exclude each other"),
-        (["--deliver", "tomorrow"], "invalid start"),
-        (["--deliver", "0"], "the first sequence is 1"),
-        (["--ack", "maybe"], "is not one of none, all, explicit"),
         (["--sample", "-1"], "integer percentage"),
-        (["--max-deliver", "few"], "-1 for no limit"),
-        (["--wait", "soon"], "invalid duration"),
-        (["--metadata", "team"], "KEY=VALUE"),
         (["--pull", "--heartbeat", "5s"], "deliver_subject"),
     ],
 )

@@ -6,7 +6,6 @@ import json
 import subprocess
 from typing import Any
 
-import pytest
 from fix_jsm import Jsm
 from fix_raw import RawPeer
 from fix_threads import between
@@ -68,25 +67,9 @@ def test_samples_of_acknowledgements_are_metrics(jsm: Jsm, raw: RawClient) -> No
     assert (event["stream"], event["consumer"], event["stream_seq"]) == ("EV", "C", 1)
 
 
-def test_an_event_in_lines(jsm: Jsm, peer: RawPeer) -> None:
-    """The text of an event has its type, its time with offset, and durations with units."""
-    child = started(jsm, "--js-metric", "--count", "1", "--utc")
-    tell(peer, ACK)
-    assert finished(child).splitlines() == [
-        "[2026-01-02 03:04:05+00:00] Metric: Consumer Ack",
-        "        Stream: ORDERS",
-        "      Consumer: NEW",
-        "  Consumer seq: 2",
-        "    Stream seq: 1",
-        "      Ack time: 5.168ms",
-        "    Deliveries: 1",
-        "",
-    ]
-
-
 def test_an_event_in_a_line(jsm: Jsm, peer: RawPeer) -> None:
-    """With --short an event is one line without long fields."""
-    child = started(jsm, "--count", "1", "--short", "--utc")
+    """An event is one line without long fields, with its time and durations with units."""
+    child = started(jsm, "--count", "1", "--utc")
     tell(peer, {**ACK, "client": {"name": "me", "id": 3}, "server": "S"}, "ADVISORY.X")
     assert finished(child) == (
         "2026-01-02 03:04:05+00:00 Metric: Consumer Ack stream=ORDERS consumer=NEW "
@@ -114,38 +97,8 @@ def test_what_is_no_event_is_a_warning(jsm: Jsm, peer: RawPeer) -> None:
     assert err.count(b"not an event") == 2
 
 
-def test_events_that_a_stream_has(jsm: Jsm, raw: RawClient) -> None:
-    """With --stream the events are read from a stream that has stored them."""
-    subjects = ["$JS.EVENT.METRIC.>"]
-    raw.api("STREAM.CREATE.KEPT", name="KEPT", subjects=subjects, storage="memory", no_ack=True)
-    for number in (1, 2):
-        event = json.dumps({**ACK, "id": str(number)}).encode()
-        raw.send(b"PUB $JS.EVENT.METRIC.X %d\r\n%s\r\n" % (len(event), event))
-    lines = jsm("events", "--stream", "KEPT", "--count", "2", "-j").ok().lines
-    assert [line["id"] for line in lines] == ["1", "2"]
-    args = ("--stream", "KEPT", "--since", "1h", "--count", "1", "-j")
-    assert jsm("events", *args).ok().lines[0]["id"] == "1"
-
-
 def test_none_in_time(jsm: Jsm) -> None:
     """--wait without an event is status 4."""
     with between(0.2, 10):
         result = jsm("events", "--subjects", "quiet", "--wait", "200ms")
     assert result.status == 4
-
-
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (("--filter", "("), "--filter"),
-        (("--stream", "X", "--js-metric"), "--stream"),
-        (("--since", "1h"), "--since"),
-        (("--subjects", "a b"), "a b"),
-        (("--count", "0"), "--count"),
-    ],
-)
-def test_wrong_usage(jsm: Jsm, args: tuple[str, ...], said: str) -> None:
-    """Invalid options are a usage error that names them."""
-    result = jsm("events", *args)
-    assert (result.status, result.out) == (2, "")
-    assert said in result.err

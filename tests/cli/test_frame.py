@@ -68,28 +68,19 @@ STATUSES = [
 def test_every_error_is_one_line_and_its_status(
     failing: list[BaseException], error: BaseException, status: int
 ) -> None:
-    """An error ends in one line on stderr, nothing on stdout, and the status of its kind."""
+    """An error ends in one line on stderr, or with --json in a document, and the status of its kind."""
     failing.append(error)
     result = run_jsm("fail")
     assert (result.status, result.out) == (status, "")
     assert result.err.startswith("jsm: ")
     assert result.err.count("\n") == 1
     assert result.err.endswith("\n")
-
-
-@pytest.mark.parametrize(("error", "status"), STATUSES, ids=lambda value: type(value).__name__)
-@pytest.mark.parametrize("args", [("-j", "fail"), ("fail", "--json")], ids=["root", "leaf"])
-def test_with_json_the_error_is_a_document(
-    failing: list[BaseException], error: BaseException, status: int, args: tuple[str, ...]
-) -> None:
-    """With --json at either place the error is a JSON document on stderr."""
-    failing.append(error)
-    result = run_jsm(*args)
-    assert (result.status, result.out) == (status, "")
-    document = json.loads(result.err)["error"]
-    assert document["exit_status"] == status
-    if isinstance(error, errors.APIError):
-        assert document["err_code"] == error.err_code
+    for args in (("-j", "fail"), ("fail", "--json")):
+        result = run_jsm(*args)
+        assert (result.status, result.out) == (status, "")
+        assert result.error["exit_status"] == status
+        if isinstance(error, errors.APIError):
+            assert result.error["err_code"] == error.err_code
 
 
 def test_every_error_of_the_library_has_a_status() -> None:
@@ -108,15 +99,6 @@ def test_error_text_is_folded_into_one_line() -> None:
     """Line breaks in an error's text become spaces; an error without text has its name."""
     assert one_line(errors.Error("a\nb\r\n  c")) == "a b c"
     assert one_line(errors.Error()) == "Error"
-
-
-@pytest.mark.parametrize("args", [("--nonsense",), ("nonsense",), ("demo", "--workers", "0")])
-def test_wrong_usage_is_status_2(args: tuple[str, ...]) -> None:
-    """An unknown option or command, or a value out of range, is wrong usage."""
-    result = run_jsm(*args)
-    assert (result.status, result.out) == (2, "")
-    assert result.err.startswith("jsm: ")
-    assert result.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("option", ["-h", "--help"])

@@ -30,21 +30,19 @@ LINES = {
     "stream rmm": "ORDERS 1 --force",
     "stream seal": "OTHER --force",
     "stream copy": "ORDERS COPY --subjects copy.*",
-    "stream backup": "ORDERS {tmp}/stream --no-progress",
-    "stream restore": "{tmp}/gone --no-progress",
+    "stream backup": "ORDERS {tmp}/stream",
+    "stream restore": "{tmp}/gone",
     "stream report": "",
     "stream subjects": "ORDERS",
     "stream find": "",
     "stream get": "ORDERS 1",
     "stream view": "ORDERS",
-    "stream gaps": "ORDERS",
     "consumer add": "ORDERS MORE --pull --defaults",
     "consumer ls": "ORDERS",
     "consumer info": "ORDERS NEW",
     "consumer state": "ORDERS NEW",
     "consumer report": "ORDERS",
     "consumer find": "ORDERS",
-    "consumer cluster balance": "ORDERS",
     "stream cluster balance": "--dry-run",
     "consumer next": "ORDERS NEW --count 2",
     "consumer sub": "ORDERS NEW --count 2",
@@ -71,7 +69,6 @@ LINES = {
     "kv purge": "CONFIG key --force",
     "kv compact": "CONFIG --force",
     "kv history": "CONFIG key",
-    "kv keys": "CONFIG",
     "kv watch": "CONFIG --count 1",
     "object add": "MORE --storage memory",
     "object edit": "FILES --description changed --force",
@@ -80,7 +77,6 @@ LINES = {
     "object ls": "FILES",
     "object info": "FILES object",
     "object del": "FILES object --force",
-    "object link": "FILES link object",
     "object compact": "FILES --force",
     "object seal": "FILES --force",
     "object watch": "FILES --count 1",
@@ -94,10 +90,8 @@ LINES = {
     "context select": "prod",
     "context unselect": "",
     "context previous": "",
-    "context copy": "prod copy",
     "context edit": "prod",
     "context rm": "prod --force",
-    "context validate": "prod",
     "top": "--once",
     "worker ls": "",
     "worker running": "",
@@ -115,7 +109,7 @@ LINES = {
     "completion": "bash",
     "commands": "",
     "help": "stream add",
-    "demo": "--quiet --stream DEMO --input {tmp}/orders.jsonl",
+    "demo": "--stream DEMO --input {tmp}/orders.jsonl",
 }
 #: Those that go on until they are ended, take long, or need what is not here: they have tests of their own.
 OTHERS = {
@@ -165,7 +159,7 @@ def world(jsm: Jsm, raw: RawClient, tmp_path: Path) -> dict[str, str]:
         raw.requests(f"{name}.new", [b'{"order": %d}' % number for number in range(5)])
     durable = {"durable_name": "NEW", "ack_policy": "explicit", "sample_freq": "100"}
     raw.api("CONSUMER.CREATE.ORDERS.NEW", stream_name="ORDERS", config=durable)
-    jsm("stream", "backup", "GONE", f"{tmp_path}/gone", "--no-progress").ok()
+    jsm("stream", "backup", "GONE", f"{tmp_path}/gone").ok()
     raw.api("STREAM.DELETE.GONE")
     (tmp_path / "empty-account").mkdir()
     wanted = {"streams": [{"name": "APPLIED", "subjects": ["applied.*"], "storage": "memory"}]}

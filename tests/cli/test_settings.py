@@ -51,24 +51,25 @@ def effective(*args: str, **variables: str) -> Any:
 # --- logging in ---------------------------------------------------------------------------------
 
 
-def test_a_password_by_option_file_input_or_variable(guarded: NatsServer, tmp_path: Path) -> None:
-    """The password may be an option, in a file, a line of the input, or in the environment."""
+def test_a_password_by_option_file_or_variable(guarded: NatsServer, tmp_path: Path) -> None:
+    """The password may be an option, in a file, or in the environment."""
     file = tmp_path / "password"
     file.write_text("open sesame\n")
     user = ("--user", "me")
     info(guarded, *user, "--password", "open sesame").ok()
     info(guarded, *user, "--password-file", str(file)).ok()
-    info(guarded, *user, "--password-stdin", stdin=b"open sesame\nmore\n").ok()
     info(guarded, *user, NATS_PASSWORD="open sesame").ok()
     info(guarded, NATS_USER="me", NATS_PASSWORD="open sesame").ok()
 
 
-def test_a_password_on_the_input_is_for_all_servers(guarded: NatsServer) -> None:
-    """The line is read once, however many servers are connected to."""
-    login = ("--user", "me", "--password-stdin")
-    result = run_jsm(
-        "rtt", "-n", "1", "-s", f"{guarded.url},{guarded.url}", *login, stdin=b"open sesame\n"
-    )
+def test_a_password_in_a_pipe_is_for_all_servers(guarded: NatsServer) -> None:
+    """The file is read once, however many servers are connected to."""
+    reader, writer = os.pipe()
+    os.write(writer, b"open sesame\n")
+    os.close(writer)
+    login = ("--user", "me", "--password-file", f"/dev/fd/{reader}")
+    result = run_jsm("rtt", "-n", "1", "-s", f"{guarded.url},{guarded.url}", *login)
+    os.close(reader)
     assert result.ok().out.count(guarded.url) == 2
 
 
@@ -93,7 +94,7 @@ def test_a_wrong_login_is_status_5_and_says_what_to_do(guarded: NatsServer) -> N
     "args",
     [
         ("--password", "x"),
-        ("--user", "me", "--password", "x", "--password-stdin"),
+        ("--user", "me", "--password", "x", "--password-file", "/dev/null"),
         ("--user", "me", "--password-file", "/nonexistent/file"),
         ("--creds", "/nonexistent/file"),
         ("--tlskey", "/nonexistent/file"),

@@ -70,50 +70,6 @@ def test_many_messages_come_with_one_request(numbers: Jsm) -> None:
     assert slowly.lines[0]["headers"] == {"Nats-Sequence": ["own"]}
 
 
-def test_a_stream_without_direct_gets_uses_an_ordered_consumer(
-    numbers: Jsm, raw: RawClient
-) -> None:
-    """Without batches an ordered consumer reads the rest, and is deleted at the end."""
-    numbers("stream", "edit", "N", SINGLE, "-f").ok()
-    for seq in (3, 700, MESSAGES):
-        raw.api("STREAM.MSG.DELETE.N", seq=seq)
-    shown = numbers("stream", "view", "N", "-j", "--trace").ok()
-    left = [seq for seq in range(1, MESSAGES) if seq not in (3, 700)]
-    assert [line["stream_seq"] for line in shown.lines] == left
-    assert requests(shown.err) <= 30
-    assert shown.err.count("CONSUMER.CREATE") == 1
-    one = numbers("stream", "get", "N", "800", "-j").ok().json
-    assert shown.lines[797] == one
-    for options, seqs in (
-        (("--subject", "n.odd", "--id", "500"), range(500, MESSAGES // 2 + 1)),
-        (("--last", "300"), range(MESSAGES - 300, MESSAGES)),
-        (("--id", "500", "--limit", "600"), range(500, 1101)),
-        (("--grep", "^599$"), [MESSAGES // 2]),
-    ):
-        shown = numbers("stream", "view", "N", "-j", *options).ok()
-        assert [line["stream_seq"] for line in shown.lines] == [seq for seq in seqs if seq != 700]
-    wait_until(lambda: raw.api("STREAM.INFO.N")["state"]["consumer_count"] == 0)
-
-
-@pytest.mark.parametrize("refusal", ["workqueue", "interest", "full"])
-def test_without_a_consumer_each_message_is_a_request(
-    jsm: Jsm, raw: RawClient, refusal: str
-) -> None:
-    """No consumer is used on work queues and interest streams, or if the server refuses it."""
-    retention = "limits" if refusal == "full" else refusal
-    config = {"retention": retention, "max_consumers": 1}
-    raw.api("STREAM.CREATE.Q", name="Q", subjects=["q"], storage="memory", **config)
-    consumer = {"durable_name": "C", "ack_policy": "explicit"}
-    raw.api("CONSUMER.CREATE.Q.C", stream_name="Q", config=consumer)
-    for number in range(60):
-        raw.request("q", b"%d" % number)
-    shown = jsm("stream", "view", "Q", "--raw", "--trace").ok()
-    assert shown.out.split() == [str(number) for number in range(60)]
-    state = raw.api("STREAM.INFO.Q")["state"]
-    assert (state["messages"], state["consumer_count"]) == (60, 1)
-    assert shown.err.count("CONSUMER.CREATE") == (refusal == "full")
-
-
 def test_a_purge_ends_the_iteration(jsm: Jsm, raw: RawClient) -> None:
     """If the remaining messages are purged, the command ends without waiting for them."""
     raw.api("STREAM.CREATE.P", name="P", subjects=["p"], storage="memory")

@@ -113,7 +113,7 @@ def test_editing_in_an_editor(stream: Jsm, raw: RawClient, terminal: Any, tmp_pa
     child = terminal("stream", "edit", "E", "-i", EDITOR=str(editor), VISUAL=str(editor))
     child.answer("Edit it again?", "y")
     child.expect("max_msgs: 10 -> 30")
-    child.answer("Change Stream E?", "y")
+    child.answer("Change stream E?", "y")
     child.expect("Stream E was changed")
     assert child.wait() == 0
     assert config_of(raw, "E")["max_msgs"] == 30

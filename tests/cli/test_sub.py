@@ -296,23 +296,3 @@ def test_the_document_of_what_a_consumer_pushes(jsm: Jsm, raw: RawClient) -> Non
     assert (document["stream"], document["consumer"], document["stream_seq"]) == ("ORDERS", "P", 1)
     assert (document["pending"], document["acked"]) == (5, False)
     assert "reply" not in document
-
-
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        ((), "SUBJECT"),
-        (("a..b",), "a..b"),
-        (("x", "--all", "--new"), "--all and --new exclude each other"),
-        (("x", "--since", "1h", "--start-sequence", "3"), "exclude each other"),
-        (("x", "--all", "--queue", "g"), "--queue"),
-        (("x", "-T"), "-T"),
-        (("--stream", "a.b"), "a.b"),
-        (("x", "--wait", "soon"), "soon"),
-    ],
-)
-def test_wrong_usage(jsm: Jsm, args: tuple[str, ...], said: str) -> None:
-    """Invalid options are a usage error that names them."""
-    result = jsm("sub", *args)
-    assert (result.status, result.out) == (2, "")
-    assert said in result.err

@@ -100,7 +100,7 @@ def test_rates_are_differences_between_snapshots() -> None:
     third = history.add(snapshot(13.0, [stream("S", 300)], consumer("C", 80, 80)))
     assert third.rows["streams"][0].history == (100, 0)
     assert third.rows["consumers"][0].history == (7, 3, 0)
-    assert (third.in_rates, third.out_rates) == ((100, 0), (15, 0))
+    assert (second.in_rate, second.out_rate, third.in_rate, third.out_rate) == (100, 15, 0, 0)
 
 
 def test_a_recreated_stream_has_no_rate() -> None:
@@ -365,13 +365,7 @@ def test_keys_of_the_application(play: Callable[..., None]) -> None:
         app = screen.app
         await screen.press("question_mark")
         await screen.until(lambda: "quit" in screen.text)
-        await screen.press("q", "g")
-        assert app.query_one("#graphs").display
-        await screen.press("plus", "plus")
-        assert app.poller.interval == 0.1  # no shorter one
-        await screen.press("minus")
-        assert app.poller.interval == 0.2
-        await screen.press("p")
+        await screen.press("q", "p")
         await screen.until(lambda: "PAUSED" in screen.text)
         count = app.poller.refreshes
         await screen.pilot.pause(0.5)
@@ -412,7 +406,7 @@ def test_dead_letters_are_changed(play: Callable[..., None], js: JetStream, stre
         await screen.press("R", "y")
         # The worker gives the same message up again: it has another sequence.
         await screen.until(lambda: stream.info().state.messages == 3)
-        await screen.until(lambda: [str(screen.table.get_row_at(0)[1])] == ["3"])
+        await screen.until(lambda: [row.record.seq for row in screen.table.shown] == [3])
         assert "was published again" in screen.text
 
         await screen.press("enter")
