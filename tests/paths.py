@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
+from urllib.parse import urlsplit
+
+from rawnats import RawClient
 
 import jetstream_sync
 from jetstream_sync import JetStream
@@ -76,8 +80,9 @@ def calls(js: JetStream) -> dict[str, Callable[[], object]]:
 
 def worker_message(js: JetStream, url: str) -> set[CodeType]:
     """Return the functions that one message of a running worker runs through."""
-    handled = threading.Semaphore(0)
+    ready, handled = threading.Event(), threading.Semaphore(0)
     worker = Worker(url)
+    worker.on("ready")(lambda _: ready.set())
     js.create_stream(name="W", subjects=["w"], storage="memory")
 
     @worker.handler(stream="W", consumer="H")
@@ -85,15 +90,20 @@ def worker_message(js: JetStream, url: str) -> set[CodeType]:
         del message
         handled.release()
 
+    # Another client publishes: only the worker is counted.
+    client = RawClient(urlsplit(url).port or 0)
     with recorded() as called:  # threads take the profile when they start
         thread = threading.Thread(target=worker.run)
         thread.start()
+        assert ready.wait(20)
         for _ in range(3):
-            js.publish("w", b"data")
+            client.send(b"PUB w 4\r\ndata\r\n")
             assert handled.acquire(timeout=20)
+        time.sleep(0.3)  # the acknowledgements are sent and confirmed
         called.clear()
-        js.publish("w", b"data")
+        client.send(b"PUB w 4\r\ndata\r\n")
         assert handled.acquire(timeout=20)
+        time.sleep(0.3)
         found = set(called)
         worker.stop()
         thread.join(20)

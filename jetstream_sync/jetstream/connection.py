@@ -32,6 +32,7 @@ from ..services.service import Service, StatsHandler, StopCallback
 from ..services.wire import DEFAULT_PREFIX, ServiceInfo, ServicePing, ServiceStats, discover
 from ..version import __version__
 from .api_requests import APICallback, APIRequests, ConnectionCaches
+from .confirmations import Confirmations
 from .context import JetStream
 from .publish import DEFAULT_WINDOW, Publisher
 
@@ -45,6 +46,10 @@ class Connection(CoreConnection):
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self._caches = ConnectionCaches()
+
+    def _confirmations(self) -> Confirmations:
+        """Return a sender of settlements that counts their confirmations; for workers."""
+        return Confirmations(self._core)
 
     def jetstream(
         self,

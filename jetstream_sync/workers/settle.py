@@ -22,7 +22,6 @@ Rules:
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import threading
@@ -38,7 +37,7 @@ from .logs import log
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .. import Connection, Headers, Msg
+    from .. import Connection, Headers
 
 _ACK: Final = b"+ACK"
 #: Seconds after which an unconfirmed settlement is sent again.
@@ -89,9 +88,7 @@ class Settlements:
         self._nc = nc
         self._keeper = keeper
         self._held = keeper.held
-        self._inbox = nc.new_inbox()
         self._tokens = itertools.count(1)
-        self._reply = f"{self._inbox}."
         # The acks that wait.
         self._unsent: deque[Delivery] = deque()
         #: Time by the lease clock at which a handler thread sends the acks that wait.
@@ -101,12 +98,9 @@ class Settlements:
         # Held while confirmations are processed; never waited for, because that may log.
         self._confirming = threading.Lock()
         # Changed in single steps, by any thread.
-        self._pending: dict[str, _Pending] = {}
-        # Confirmations are read by `tick`, because nothing waits for one: a callback would need a thread
-        # that wakes up for each. Not limited: a dropped one would only cause another send.
-        self._subscription = nc.subscribe(
-            f"{self._inbox}.*", pending_msgs_limit=0, pending_bytes_limit=0
-        )
+        self._pending: dict[int, _Pending] = {}
+        # Confirmations are read by `tick`, because nothing waits for one.
+        self._confirmations = nc._confirmations()  # noqa: SLF001 - for workers
 
     def claim(self, delivery: Delivery) -> bool:
         """Return whether the caller may settle this delivery; only the first caller may."""
@@ -143,7 +137,7 @@ class Settlements:
         """Send the acks that wait; ``now`` is the time by the lease clock, for `due`."""
         self.due = now + _INTERVAL_S
         while self._unsent:
-            token = self._next_token()
+            token = next(self._tokens)
             with self._lock:
                 count = min(len(self._unsent), _MAX_RUN)
                 pending = _Pending([self._unsent.popleft() for _ in range(count)], _ACK)
@@ -165,7 +159,7 @@ class Settlements:
         if not self.claim(delivery):
             return False
         if not delivery.msg.is_acked:
-            token, pending = self._next_token(), _Pending([delivery], payload, repeat_s)
+            token, pending = next(self._tokens), _Pending([delivery], payload, repeat_s)
             self._pending[token] = pending
             self._transmit(token, pending)
         return True
@@ -179,10 +173,7 @@ class Settlements:
         """Publish the reply of a handler; it is sent before an acknowledgement that follows."""
         self._nc.publish(subject, payload, headers=headers)
 
-    def _next_token(self) -> str:
-        return str(next(self._tokens))
-
-    def _transmit(self, token: str, pending: _Pending) -> None:
+    def _transmit(self, token: int, pending: _Pending) -> None:
         """Send a settlement, unless the connection is down or the lease is lost."""
         pending.waits = not self._nc.is_connected
         if pending.waits:
@@ -208,7 +199,7 @@ class Settlements:
             # With a new token: late confirmations of some must not count for others.
             if self._pending.pop(token, None) is None:
                 return  # confirmed just now
-            token = self._next_token()
+            token = next(self._tokens)
             pending = self._pending[token] = replace(pending)
         pending.absent = False
         pending.missing = len(pending.deliveries)
@@ -218,10 +209,8 @@ class Settlements:
         if pending.sends > 1:
             pending.delivery.observer.count("settle_retries")
         try:
-            reply = self._reply + token
-            publish, payload = self._nc.publish, pending.payload
-            for delivery in pending.deliveries:
-                publish(delivery.msg.reply, payload, reply)
+            subjects = [delivery.msg.ack_subject for delivery in pending.deliveries]
+            self._confirmations.send(subjects, pending.payload, token)
         except Error as error:
             log.debug("%r was not settled: %s", pending.delivery, error)
             pending.waits = True
@@ -231,22 +220,20 @@ class Settlements:
         if not self._confirming.acquire(blocking=False):
             return
         try:
-            with contextlib.suppress(Error):  # the connection was closed
-                for _ in range(self._subscription.pending_msgs):
-                    self._confirmed(self._subscription.next_msg(0))
+            for token, number, is_absent in self._confirmations.counts():
+                self._confirmed(token, number, is_absent=is_absent)
         finally:
             self._confirming.release()
 
-    def _confirmed(self, msg: Msg) -> None:
-        """Process a confirmation; ``_confirming`` is held."""
-        token = msg.subject[len(self._reply) :]
+    def _confirmed(self, token: int, number: int, *, is_absent: bool) -> None:
+        """Process confirmations, or replies that there are no responders; ``_confirming`` is held."""
         pending = self._pending.get(token)
         if pending is None:
             return
-        if msg.status is not None:
+        if is_absent:
             pending.absent = True
-        pending.missing -= 1
-        if pending.missing:
+        pending.missing -= number
+        if pending.missing > 0:
             return
         # Not for a nak: it could act on the delivery of a consumer that was created again.
         repeat = pending.sends < _MAX_ABSENT_SENDS and math.isinf(pending.repeat_s)
@@ -260,7 +247,7 @@ class Settlements:
                 pending.delivery,
             )
 
-    def _forget(self, token: str) -> None:
+    def _forget(self, token: int) -> None:
         self._pending.pop(token, None)
 
     def tick(self) -> None:

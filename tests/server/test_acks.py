@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
@@ -231,3 +232,24 @@ def test_a_message_without_a_consumer_cannot_be_acknowledged(nc):
             settle(msg)
     with pytest.raises(NotJSMessageError):
         msg.in_progress()
+
+
+def test_settlements_in_runs_are_confirmed(nc: Connection, consumer: PullConsumer) -> None:
+    """Each message of a run is confirmed; a missing consumer counts apart, and other replies do not count."""
+    messages = consumer.fetch(3, timeout=5)
+    confirmations = nc._confirmations()
+    confirmations.send([message.ack_subject for message in messages[:2]], b"+ACK", 7)
+    confirmations.send([messages[2].ack_subject], b"-NAK", 8)
+    confirmations.send([b"$JS.ACK.NONE.C.1.1.1.1.0"] * 2, b"+ACK", 9)
+    found: Counter[tuple[int, bool]] = Counter()
+    nc.publish(confirmations._reply.decode() + "forged", b"")
+
+    def all_arrived() -> bool:
+        for token, number, is_absent in confirmations.counts():
+            found[token, is_absent] += number
+        return found.total() == 5
+
+    wait_until(all_arrived)
+    assert found == {(7, False): 2, (8, False): 1, (9, True): 2}
+    assert consumer.info().ack_floor.consumer_seq == 2
+    assert confirmations.counts() == []
