@@ -17,7 +17,7 @@ from .. import (
     StreamNotFoundError,
 )
 from ..differences import differences
-from .handler import Handler, start_of
+from .handler import Handler, filters_of, start_of
 from .leases import MIN_WAIT_S, LeaseTimes
 from .logs import log
 from .parking import check_parking
@@ -248,17 +248,13 @@ def _mismatches(info: ConsumerInfo, expected: ConsumerConfig, handler: Handler) 
     found = []
     if info.paused:
         found.append(f"{name} is paused")
-    filters, wanted_filters = _filters(info.config), _filters(expected)
+    filters, wanted_filters = filters_of(info.config), filters_of(expected)
     if filters != wanted_filters:
         found.append(f"{name} has the filters {filters}, not {wanted_filters}")
     wait, wanted = LeaseTimes(info.config).shortest, LeaseTimes(expected).shortest
     if wait < wanted:
         found.append(f"{name} has an ack_wait of {wait:g} seconds, below {wanted:g}")
     return found
-
-
-def _filters(config: ConsumerConfig) -> list[str]:
-    return sorted(config.filter_subjects or filter(None, [config.filter_subject]))
 
 
 def _stored_messages(stream: Stream, handler: Handler) -> str:

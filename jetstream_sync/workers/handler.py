@@ -18,7 +18,7 @@ from .limits import rate_interval
 from .retries import Backoff, Reject, Retry, backoff_for, check_count, is_number
 
 if TYPE_CHECKING:
-    from .. import JetStreamMsg
+    from .. import ConsumerConfig, JetStreamMsg
 
 HandlerFunction = Callable[..., object]
 #: Wraps each run of a handler: ``middleware(call, context)`` calls ``call()``.
@@ -175,9 +175,9 @@ class Handler:
     and the subject ``parked.<stream>.>``, which the filters of the handler exclude. Excludes ``key``.
     ``None``: never."""
     max_bytes: int | None = None
-    """Largest total size of the messages that the handler holds, running and waiting, as the server counts
-    it: subjects, headers and payloads. A larger message is received when no other one is held. ``None``:
-    only their number is limited."""
+    """Total size of the messages that the handler holds, running and waiting, as the server counts it:
+    subjects, headers and payloads. As many are requested as fit if they are as large as the last ones, so
+    larger ones may exceed it. ``None``: only their number is limited."""
     exclusive: bool = False
     """Let one process at a time receive the messages (a pinned client, ADR-42, server 2.11). The others
     take over when it stops, or 30 seconds after it has crashed or lost its link: the
@@ -410,6 +410,11 @@ def _inside(
     for each in reversed(middleware):
         call = partial(each, call, context)
     return call()
+
+
+def filters_of(config: ConsumerConfig) -> list[str]:
+    """Return the filters of a consumer."""
+    return sorted(config.filter_subjects or filter(None, [config.filter_subject]))
 
 
 def start_of(deliver: str | int | datetime) -> dict[str, Any]:

@@ -18,15 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from .leases import LeaseKeeper, lease_clock
-from .metrics import (
-    GaugeSnapshot,
-    HandlerSnapshot,
-    Snapshot,
-    combined,
-    counts_of,
-    metrics_text,
-)
-from .observer import Observer
+from .metrics import GaugeSnapshot, HandlerSnapshot, Snapshot, counts_of, metrics_text
 
 if TYPE_CHECKING:
     from .. import Connection
@@ -40,13 +32,13 @@ _MAX_LEASE_CHECK_S: Final = 30.0
 class Monitor:
     """Health and numbers of one run of a worker."""
 
-    def __init__(self, observer: Observer, gauges: Callable[[], list[GaugeSnapshot]]) -> None:
-        self._observer = observer
+    def __init__(self, gauges: Callable[[], list[GaugeSnapshot]]) -> None:
         self._gauges = gauges
         #: ``starting``, ``running``, ``stopping`` or ``stopped``.
         self.phase: str = "starting"
         self._nc: Connection | None = None
-        self._pools: Sequence[HandlerThreads] = ()
+        #: The handlers of a worker that runs.
+        self.pools: Sequence[HandlerThreads] = ()
         self._keeper_thread: threading.Thread | None = None
         self._keeper: LeaseKeeper | None = None
 
@@ -59,7 +51,7 @@ class Monitor:
     ) -> None:
         """Watch the parts of a worker that runs."""
         keeper.checked_at = lease_clock()  # it may have waited long for the server
-        self._nc, self._keeper, self._pools, self._keeper_thread = nc, keeper, pools, thread
+        self._nc, self._keeper, self.pools, self._keeper_thread = nc, keeper, pools, thread
 
     def not_live(self) -> list[str]:
         """Return the reasons why the process should be restarted; empty: it is alive."""
@@ -69,16 +61,16 @@ class Monitor:
         if self._keeper_thread is not None and not self._keeper_thread.is_alive():
             found.append("the thread that renews leases has ended")
         if self._keeper is not None:
-            limit = _MAX_LEASE_CHECK_S + max(pool.consumer.times.shortest for pool in self._pools)
+            limit = _MAX_LEASE_CHECK_S + max(pool.consumer.times.shortest for pool in self.pools)
             idle = lease_clock() - self._keeper.checked_at
             if idle > limit:
                 found.append(f"leases were not checked for {idle:.0f} s")
-        for pool in self._pools:
-            state = pool.state()
-            if state.is_stuck:
-                found.append(f"{pool.handler.name}: all {state.slots} threads exceed the timeout")
-            if not state.pull_alive and self.phase == "running":
-                found.append(f"{pool.handler.name}: the thread that pulls messages has ended")
+        for pool in self.pools:
+            name, threads = pool.handler.name, pool.handler.concurrency
+            if pool.is_stuck:
+                found.append(f"{name}: all {threads} threads exceed the timeout")
+            if not pool.pull_alive and self.phase == "running":
+                found.append(f"{name}: the thread that pulls messages has ended")
         if self._nc.is_closed:
             found.append("the connection is closed")
         return found
@@ -92,12 +84,12 @@ class Monitor:
             found.append("the server is not connected")
         found += [
             f"{pool.handler.name}: cannot pull: {pool.puller.error}"
-            for pool in self._pools
+            for pool in self.pools
             if pool.puller.error
         ]
         found += [
             f"{pool.handler.name}: {mismatch}"
-            for pool in self._pools
+            for pool in self.pools
             for mismatch in pool.consumer.mismatches
         ]
         return found
@@ -107,7 +99,7 @@ class Monitor:
         return {
             "not_live": self.not_live(),
             "not_ready": self.not_ready(),
-            "handlers": [self._handler(pool) for pool in self._pools],
+            "handlers": [pool.snapshot() for pool in self.pools],
             "gauges": self._gauges(),
         }
 
@@ -118,29 +110,6 @@ class Monitor:
     def metrics(self) -> str:
         """Return the text of the metrics."""
         return metrics_text(self.snapshots())
-
-    def _handler(self, pool: HandlerThreads) -> HandlerSnapshot:
-        handler, state, info = pool.handler, pool.state(), pool.consumer.info
-        observer = self._observer.handler(handler)
-        total = observer.total()
-        return {
-            "handler": handler.name,
-            "stream": handler.stream,
-            "consumer": handler.consumer,
-            "counts": total.counts,
-            "duration": combined(total.duration),
-            "wait": combined(total.wait),
-            "age": combined(total.age),
-            "last_success": total.last_success or None,
-            "running": state.running,
-            "buffered": state.buffered,
-            "paused": state.paused,
-            "slots": state.slots,
-            "delayed": observer.delayed,
-            "pending": info.num_pending,
-            "ack_pending": info.num_ack_pending,
-            "mismatches": len(pool.consumer.mismatches),
-        }
 
 
 class Processes:

@@ -8,19 +8,18 @@ Rules:
    suspicious. So the others are not delivered without a run. A retry of an attempt that this process
    survived is not suspicious. One that exceeds its timeout holds up the others no longer.
 2. A message that exceeds the timeout of its handler stays among the running ones until that returns.
-3. With ``key``, a message that waits for another one of its key occupies no thread. The key becomes free
-   after the settlement of its message was enqueued; a retry in place keeps it.
+3. With ``key``, a message of a free key is ready at once, and makes the key busy until it is finished, after
+   its settlement was enqueued; a retry in place keeps the key. The other messages of a busy key wait in its
+   lane, in the order of their arrival, and occupy no thread. A lane exists only while its key is busy.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final
-
-from .lanes import Lanes
 
 if TYPE_CHECKING:
     from .leases import Delivery
@@ -48,15 +47,19 @@ class HeldMessages:
         #: Notified when a thread has something to do.
         self.work: threading.Condition = threading.Condition(self.lock)
         self.phase: Phase = Phase.RECEIVING
-        #: Number of messages, waiting or running, and their size in bytes with ``max_bytes``.
+        #: Number of messages, waiting or running.
         self.count: int = 0
+        #: With ``max_bytes``, their size, and the one that is expected of the next message: that of a larger
+        #: message replaces it, others change it by a sixteenth.
         self.size: int = 0
+        self.expected_size: float = 0.0
         self.running: set[Delivery] = set()
         #: Number of messages that were settled.
         self.handled: int = 0
-        self._lanes: Lanes[Delivery] = Lanes()
-        #: The messages that a thread can take.
-        self.ready: deque[Delivery] = self._lanes.ready
+        #: The messages that a thread can take, in the order in which they became ready.
+        self.ready: deque[Delivery] = deque()
+        # The busy keys, each with the messages that wait for it.
+        self._lanes: dict[Hashable, deque[Delivery]] = {}
         self._isolates = isolates
         #: The message that is run alone.
         self.alone: Delivery | None = None
@@ -72,10 +75,22 @@ class HeldMessages:
         """Add received messages, and wake threads for them; return false if they have to be returned."""
         if self.phase is Phase.RETURNING:
             return False
+        ready, lanes, before = self.ready, self._lanes, len(self.ready)
+        for delivery in run:
+            if delivery.key is None:
+                ready.append(delivery)
+            elif delivery.key in lanes:
+                lanes[delivery.key].append(delivery)
+            else:
+                lanes[delivery.key] = deque()
+                ready.append(delivery)
+            if delivery.size:
+                self.size += delivery.size
+                expected = self.expected_size
+                self.expected_size = max(delivery.size, expected + (delivery.size - expected) / 16)
         self.count += len(run)
-        self.size += sum([delivery.size for delivery in run])
         self.is_careful = self._isolates and run[-1].is_suspicious
-        self.work.notify(self._lanes.add(run))
+        self.work.notify(len(ready) - before)
         return True
 
     def take(self) -> Delivery | None:
@@ -103,8 +118,13 @@ class HeldMessages:
         if delivery is self.alone:
             self.alone = None
             self.work.notify_all()
-        if delivery.key is not None and self._lanes.release(delivery.key):
-            self.work.notify()
+        if delivery.key is not None:
+            lane = self._lanes[delivery.key]
+            if lane:
+                self.ready.append(lane.popleft())
+                self.work.notify()
+            else:
+                del self._lanes[delivery.key]
 
     def end_isolation(self) -> None:
         """Let others start beside the message that runs alone, because it exceeds its timeout."""
@@ -112,8 +132,13 @@ class HeldMessages:
         self.work.notify_all()
 
     def clear(self) -> list[Delivery]:
-        """Remove and return the waiting messages."""
-        waiting = self._lanes.clear()
+        """Remove and return the waiting messages; the keys of running ones stay busy."""
+        waiting = list(self.ready)
+        self.ready.clear()
+        for lane in self._lanes.values():
+            waiting += lane
+        busy = {delivery.key for delivery in self.running}
+        self._lanes = {key: deque() for key in self._lanes if key in busy}
         self.count -= len(waiting)
         self.size -= sum([delivery.size for delivery in waiting])
         return waiting

@@ -228,7 +228,7 @@ class GroupPuller(Puller):
 
     def receive(self) -> None:
         """Receive messages until `leave`; the function of a thread."""
-        self._pull_on_demand(single=False)
+        super()._pull()
 
     def leave(self) -> None:
         """Let `receive` end."""
@@ -246,9 +246,8 @@ class GroupPuller(Puller):
         held = self._held
         while True:
             # A worker that stops handles the waiting messages, and returns them after some time.
-            waiting = [] if self._stopped.is_set() else self._clear()
-            for delivery in waiting:
-                self._give_back(delivery)
+            if not self._stopped.is_set():
+                self.return_waiting()
             with held.lock:
                 running = [each for each in held.running if not (each.given_up or each.reported)]
                 is_settled = not running and held.count == len(held.running)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Protocol, TypedDict, cast
 
-from .observer import BUCKETS_S, COUNTERS, OUTCOMES, Histogram
+from .observer import BUCKETS_S, COUNTERS, OUTCOMES, HistogramSnapshot
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -24,15 +24,6 @@ if TYPE_CHECKING:
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX: Final = "jetstream_worker_"
 _LABELS: Final = ("handler", "stream", "consumer")
-
-
-class HistogramSnapshot(TypedDict):
-    """A histogram of durations."""
-
-    counts: list[int]
-    """The counts of `BUCKETS_S`, and of everything above."""
-    total: float
-    """The sum in seconds."""
 
 
 class HandlerSnapshot(TypedDict):
@@ -47,6 +38,8 @@ class HandlerSnapshot(TypedDict):
     age: HistogramSnapshot
     last_success: float | None
     """Seconds since 1970; ``None``: no message was acknowledged."""
+    handled: int
+    """Number of messages that are done since the start."""
     running: int
     buffered: int
     paused: float
@@ -224,7 +217,9 @@ def counts_of(parts: Sequence[HandlerSnapshot]) -> HandlerSnapshot:
         "age": _sum([each["age"] for each in parts]),
         "last_success": max(successes, default=None),
     }
-    gauges = dict.fromkeys(("running", "buffered", "paused", "slots", "delayed", "mismatches"), 0)
+    gauges = dict.fromkeys(
+        ("handled", "running", "buffered", "paused", "slots", "delayed", "mismatches"), 0
+    )
     return cast("HandlerSnapshot", names | summed | gauges | {"pending": None, "ack_pending": None})
 
 
@@ -273,8 +268,3 @@ class WorkerCollector:
             for suffix, labels, value in family.samples:
                 metric.add_sample(f"{name}{suffix}", labels, value)
             yield metric
-
-
-def combined(counts: Histogram) -> HistogramSnapshot:
-    """Return a histogram of the observer as a snapshot."""
-    return {"counts": list(counts.counts), "total": counts.total}

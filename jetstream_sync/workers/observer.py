@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, get_args
 
 from .leases import Delivery, DeliveryObserver, lease_clock
 from .logs import log, outcome_log
@@ -125,6 +125,15 @@ class Observer:
                 log.log(level, "hook %r for %r raised", hook, kind, exc_info=error)
 
 
+class HistogramSnapshot(TypedDict):
+    """A histogram of durations."""
+
+    counts: list[int]
+    """The counts of `BUCKETS_S`, and of everything above."""
+    total: float
+    """The sum in seconds."""
+
+
 class Histogram:
     """Counts of durations, in `BUCKETS_S` and above."""
 
@@ -144,6 +153,10 @@ class Histogram:
         else:
             for seconds in values:
                 self.counts[bisect_left(BUCKETS_S, seconds)] += 1
+
+    def snapshot(self) -> HistogramSnapshot:
+        """Return the current counts."""
+        return {"counts": list(self.counts), "total": self.total}
 
 
 class Counters:

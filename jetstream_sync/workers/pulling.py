@@ -5,9 +5,9 @@ Rules:
 
 1. Only messages that fit are requested, one request at a time: at most ``concurrency + prefetch`` are held,
    or some more after a request that seemed lost was repeated. Without ``prefetch``, up to `_MAX_AHEAD`
-   messages of busy keys are held beside them. A thread that makes room requests them; the
-   thread that pulls only receives. With ``max_bytes`` that thread also requests, because how many fit
-   depends on what it has received.
+   messages of busy keys are held beside them. A thread that makes room requests them; the thread that pulls
+   only receives. With ``max_bytes``, as many are requested as fit by the size of the last ones; the first one
+   is requested alone.
 2. An exclusive handler has the pin of its consumer (ADR-42). A message with another pin follows messages
    that were lost with the former one: those that wait are returned, because another process has them.
 """
@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from .. import (
     ConnectionClosedError,
@@ -29,7 +29,6 @@ from .. import (
     InvalidArgumentError,
     IteratorClosedError,
     NotFoundError,
-    PinIDMismatchError,
     TimeoutError,
 )
 from .consumers import HandlerConsumer
@@ -52,8 +51,6 @@ _REPEAT_LOG_S: Final = 60.0
 _HEARTBEAT_S: Final = 5.0
 #: Time in which a request is refused, if it is, in seconds.
 _REFUSED_WITHIN_S: Final = 2.0
-#: Timeout of a pull with a limit in bytes, which cannot be interrupted, in seconds.
-_BYTES_TIMEOUT_S: Final = 1.0
 #: Largest number of messages that are handed to the handler threads in one step.
 _MAX_RUN: Final = 250
 #: Timeout for messages in flight when pulling stops, in seconds.
@@ -140,7 +137,7 @@ class Puller:
         #: Keeps the pin of a handler that is pinned; ``None``: it is not.
         self.pin: Pin | None = None
         if handler.is_pinned:
-            self.pin = Pin(consumer, self._return_waiting)
+            self.pin = Pin(consumer, self._lost_pin)
         #: The error of the last attempt to pull; empty: there was none.
         self.error: str = ""
         # --- under the lock of the held messages ---
@@ -197,10 +194,7 @@ class Puller:
             self._consumer.recreate()
 
     def _pull(self) -> None:
-        self._pull_on_demand(single=False)
-
-    def _pull_on_demand(self, *, single: bool) -> None:
-        """Receive the messages that the handler threads request, or a single one, until the worker stops."""
+        """Receive the messages that the handler threads request, until the worker stops."""
         group = {} if self.pin is None else self.pin.options
         with self._consumer.pull.messages(
             on_demand=True, heartbeat=_HEARTBEAT_S, **group
@@ -208,12 +202,12 @@ class Puller:
             with self._held.lock:
                 if not self._may_receive():
                     return
-                room = 1 if single else self._room()
+                room = self._room()
                 self._iterator, self._requested = messages, room
             try:
                 if room:
                     messages.request(room)
-                while self._requested or not single:
+                while True:
                     self._receive(messages)
             except IteratorClosedError:
                 return  # stopped
@@ -264,6 +258,10 @@ class Puller:
             # The next message may end the process: it is requested when no other one waits.
             is_free = held.alone is None and held.count == len(held.running)
             room = min(room, int(is_free))
+        limit = self._handler.max_bytes
+        if limit is not None:
+            fitting = int((limit - held.size) / (held.expected_size or math.inf))
+            room = min(room, max(fitting, int(not held.count)))
         return max(0, room)
 
     # --- receiving ------------------------------------------------------------------------------
@@ -299,6 +297,9 @@ class Puller:
                 delivery.is_suspicious = not self._processor.failed_here(delivery)
             deliveries.append(delivery)
         self._shared.keeper.held.update(deliveries)
+        if self._handler.max_bytes is not None:
+            for delivery in deliveries:
+                delivery.size = message_size(delivery.msg)
         key = self._handler.key
         if key is not None:
             for delivery in deliveries:
@@ -318,21 +319,19 @@ class Puller:
             for delivery in run:
                 self._give_back(delivery)
 
-    def _return_waiting(self) -> None:
-        """Return the waiting messages to the server, because another process has the pin."""
-        waiting = self._clear()
-        for delivery in waiting:
-            self._give_back(delivery)
-        text = "%s: another process has taken over the messages; %d waiting ones are returned"
-        log.warning(text, self._name, len(waiting))
-
-    def _clear(self) -> list[Delivery]:
-        """Remove and return the waiting messages."""
+    def return_waiting(self) -> int:
+        """Return the waiting messages to the server; return how many there were."""
         with self._held.lock:
             waiting = self._held.clear()
             more = self.next_request()
         self.request(more)
-        return waiting
+        for delivery in waiting:
+            self._give_back(delivery)
+        return len(waiting)
+
+    def _lost_pin(self) -> None:
+        text = "%s: another process has taken over the messages; %d waiting ones are returned"
+        log.warning(text, self._name, self.return_waiting())
 
 
 def _key_of(delivery: Delivery, key: Callable[[JetStreamMsg], Hashable]) -> Hashable:
@@ -344,87 +343,6 @@ def _key_of(delivery: Delivery, key: Callable[[JetStreamMsg], Hashable]) -> Hash
         delivery.failure = error
         return None
     return found
-
-
-class SizedPuller(Puller):
-    """Requests and receives the messages of a handler with ``max_bytes``, up to that size."""
-
-    def __init__(self, max_bytes: int, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._max_bytes = max_bytes
-        # --- under the lock of the held messages ---
-        self._room_made = threading.Condition(self._held.lock)
-        self._waits = False
-        # How many were held when no other one fitted; 0: unknown.
-        self._full_at = 0
-
-    def stop(self) -> None:
-        """End `run`, also while it waits for room."""
-        with self._held.lock:
-            self._room_made.notify()
-        super().stop()
-
-    def _pull(self) -> None:
-        while (room := self._wait_for_room()) > 0:
-            if self._held.count:
-                self._pull_bytes(room, self._max_bytes - self._held.size)
-            else:
-                # A request for a single message has no limit in bytes: a large one is delivered alone.
-                self._pull_on_demand(single=True)
-            self.error = ""
-
-    def _wait_for_room(self) -> int:
-        """Wait until messages should be requested, and return how many; 0: stop."""
-        held = self._held
-        with held.lock:
-            while held.phase is Phase.RECEIVING:
-                room = self._room()
-                if room:
-                    return room
-                self._waits = True
-                self._room_made.wait()
-            return 0
-
-    def next_request(self) -> None:
-        """Wake the thread that pulls if there is room; the lock is held."""
-        if self._waits and self._room():
-            self._waits = False
-            self._room_made.notify()
-
-    def _room(self) -> int:
-        held = self._held
-        is_full = held.size >= self._max_bytes or 0 < self._full_at <= held.count
-        return 0 if held.count and is_full else super()._room()
-
-    def _leased(self, run: Sequence[JetStreamMsg]) -> list[Delivery]:
-        deliveries = super()._leased(run)
-        for delivery in deliveries:
-            delivery.size = message_size(delivery.msg)
-        return deliveries
-
-    def _pull_bytes(self, room: int, size: int) -> None:
-        """Receive messages up to a number and a size; wait a short time for the first one."""
-        pull = self._consumer.pull
-        group = {} if self.pin is None else self.pin.options
-        count = self._held.count
-        until = time.monotonic() + _BYTES_TIMEOUT_S
-        try:
-            found = pull.fetch(1, _BYTES_TIMEOUT_S, size, **group)
-        except PinIDMismatchError:
-            if self.pin is not None:
-                self.pin.lose()
-            return
-        if not found:
-            if time.monotonic() < until:
-                self._full_at = count  # the next one does not fit until another one is settled
-            return
-        self._full_at = 0
-        if self.pin is not None:
-            self.pin.follow(found[0])
-        self._add(self._leased(found))
-        size -= message_size(found[0])
-        if room > 1 and size > 0:
-            self._add(self._leased(pull.fetch_no_wait(room - 1, size, **group)))
 
 
 class Pin:

@@ -31,7 +31,6 @@ from .leases import LeaseKeeper
 from .limits import Limit
 from .logs import log
 from .membership import GroupConsumer
-from .metrics import GaugeSnapshot
 from .observer import Observer
 from .parking import check_parking
 from .processing import Shared
@@ -87,9 +86,6 @@ class _Worker(Protocol):
     def resources(self, nc: Connection) -> Sequence[Wanted]:
         """Return the streams and buckets of the worker."""
 
-    def gauges(self) -> list[GaugeSnapshot]:
-        """Return the numbers of the worker that do not belong to a handler."""
-
     def on_thread_end(self) -> None:
         """Called at the end of each thread that runs handlers."""
 
@@ -118,7 +114,7 @@ class WorkerRun:
         self._status = ExitStatus.OK
         self._ended = threading.Event()
         self._pools: list[HandlerThreads] = []
-        self._reporter = RunningReporter(worker.name, worker.report, monitor, worker.gauges)
+        self._reporter = RunningReporter(worker.name, worker.report, monitor)
         self._schedules = Schedules(self._js, worker.name, worker.schedules, worker.handlers)
         self._keeper = LeaseKeeper(nc, lambda: events.put(Event("reconnected")))
         self._settlements = Settlements(nc, self._keeper)
@@ -184,7 +180,7 @@ class WorkerRun:
         for pool in self._pools:
             pool.start()
         self._monitor.attach(self._nc, self._keeper, self._pools, keeper)
-        self._reporter.start(self._nc, self._pools)
+        self._reporter.start(self._nc)
         return True
 
     def _wait_connected(self) -> bool:
@@ -283,7 +279,7 @@ class WorkerRun:
                 return
             for pool in self._pools:
                 pool.maintain()
-            if self._link is not None and any(pool.state().is_stuck for pool in self._pools):
+            if self._link is not None and any(pool.is_stuck for pool in self._pools):
                 self._link.recycle("all threads of a handler exceed the timeout")
             due = time.monotonic() >= refresh_at
             if due or (event is not None and event.kind == "reconnected"):

@@ -15,7 +15,7 @@ import platform
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
@@ -25,11 +25,10 @@ from .. import Error, NoRespondersError
 from .health import Monitor
 from .leases import Delivery, lease_clock
 from .logs import log
-from .metrics import GaugeSnapshot
+from .metrics import Snapshot
 
 if TYPE_CHECKING:
     from .. import Connection
-    from .threads import HandlerThreads
 
 #: The name of the service, the version of its reports, and the subject for all workers.
 _SERVICE: Final = "jetstream-worker"
@@ -70,36 +69,19 @@ class RunningMessage(TypedDict):
     """The stack of the thread; ``None``: not requested, not enabled, or in another process."""
 
 
-class HandlerState(TypedDict):
-    """The threads of a handler in one process."""
-
-    handler: str
-    stream: str
-    consumer: str
-    slots: int
-    running: int
-    buffered: int
-    handled: int
-    """Number of messages that are done since the start."""
-
-
-class ProcessReport(TypedDict):
-    """What one worker process runs."""
+class ProcessReport(Snapshot):
+    """What one worker process runs, with its health and numbers."""
 
     worker: str
     host: str
     pid: int
     started: str
-    not_ready: list[str]
-    """Reasons why it does not handle messages; empty: it does."""
     stacks: bool
     """Whether the worker shows stacks."""
-    handlers: list[HandlerState]
     running: list[RunningMessage]
     """The messages whose handlers run, the oldest start first."""
     omitted: int
     """Number of running messages that are left out of a long report."""
-    gauges: list[GaugeSnapshot]
 
 
 def _subject_of(worker: str) -> str:
@@ -110,27 +92,18 @@ def _subject_of(worker: str) -> str:
 class RunningReporter:
     """Answers requests for the running messages of this process."""
 
-    def __init__(
-        self,
-        worker: str,
-        report: str | None,
-        monitor: Monitor,
-        gauges: Callable[[], list[GaugeSnapshot]],
-    ) -> None:
+    def __init__(self, worker: str, report: str | None, monitor: Monitor) -> None:
         self._worker = worker
         self._report = report
         self._monitor = monitor
-        self._gauges = gauges
         self._started = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._host = platform.node()
-        self._pools: Sequence[HandlerThreads] = ()
         self._stop_service: Callable[[float], object] | None = None
 
-    def start(self, nc: Connection, pools: Sequence[HandlerThreads]) -> None:
+    def start(self, nc: Connection) -> None:
         """Start the service, unless the worker has no reports."""
         if self._report is None:
             return
-        self._pools = pools
         metadata = {"worker": self._worker, "host": self._host, "pid": str(os.getpid())}
         text = "Running messages of workers of jetstream_sync"
         try:
@@ -162,7 +135,7 @@ class RunningReporter:
         now = lease_clock()
         running = [
             (delivery, pool)
-            for pool in self._pools
+            for pool in self._monitor.pools
             for delivery in pool.running()
             if delivery.started_at  # else its thread has just taken it
         ]
@@ -179,16 +152,14 @@ class RunningReporter:
                 stack = "".join(traceback.format_stack(frame, _MAX_FRAMES))
             messages.append(_message(delivery, now, names.get(delivery.thread, ""), stack))
         return {
+            **self._monitor.snapshot(),
             "worker": self._worker,
             "host": self._host,
             "pid": os.getpid(),
             "started": self._started,
-            "not_ready": self._monitor.not_ready(),
             "stacks": self._report == "stacks",
-            "handlers": [_state(pool) for pool in self._pools],
             "running": messages,
             "omitted": len(running) - len(shown),
-            "gauges": self._gauges(),
         }
 
 
@@ -209,19 +180,6 @@ def _message(delivery: Delivery, now: float, thread: str, stack: str | None) -> 
         "lease_lost": delivery.reported or delivery.is_lost(),
         "thread": thread,
         "stack": stack,
-    }
-
-
-def _state(pool: HandlerThreads) -> HandlerState:
-    state = pool.state()
-    return {
-        "handler": pool.handler.name,
-        "stream": pool.handler.stream,
-        "consumer": pool.handler.consumer,
-        "slots": state.slots,
-        "running": state.running,
-        "buffered": state.buffered,
-        "handled": pool.handled,
     }
 
 

@@ -36,7 +36,8 @@ from .. import (
     RetentionPolicy,
     ServerTooOldError,
 )
-from .handler import Handler
+from ..subjects import subject_matches
+from .handler import Handler, filters_of
 
 if TYPE_CHECKING:
     from .. import JetStream, Stream, StreamConfig
@@ -332,33 +333,15 @@ def check_scheduling(js: JetStream, stream: str, subject: str, handlers: Iterabl
     if config.retention == RetentionPolicy.INTEREST:
         rule = f"stream {stream} would drop schedules, which no consumer receives"
         raise InvalidOptionError("retention", str(config.retention), rule)
-    if not any(matches(each, subject) for each in config.subjects or ()):
+    if not any(subject_matches(each, subject) for each in config.subjects or ()):
         rule = f"stream {stream} must have the subject {area!r} for schedules"
         raise InvalidOptionError("subjects", config.subjects, rule)
     for handler in handlers:
         if handler.stream != stream or handler.group is not None:
             continue
         filters: Sequence[str] = handler.filter_subjects
-        try:
-            consumer = js.consumer_info(stream, handler.consumer).config
-        except ConsumerNotFoundError:
-            pass
-        else:
-            one = [consumer.filter_subject] if consumer.filter_subject else []
-            filters = filters or consumer.filter_subjects or one
-        if not filters or any(matches(each, subject) for each in filters):
+        with suppress(ConsumerNotFoundError):
+            filters = filters or filters_of(js.consumer_info(stream, handler.consumer).config)
+        if not filters or any(subject_matches(each, subject) for each in filters):
             rule = f"consumer {stream}/{handler.consumer} would receive schedules: exclude {area!r}"
             raise InvalidOptionError("filter_subjects", list(filters), rule)
-
-
-def matches(pattern: str, subject: str) -> bool:
-    """Return whether a subject matches a pattern, token by token."""
-    tokens, wanted = subject.split("."), pattern.split(".")
-    if wanted[-1] == ">":
-        wanted = wanted[:-1]
-        if len(tokens) <= len(wanted):
-            return False
-        tokens = tokens[: len(wanted)]
-    return len(tokens) == len(wanted) and all(
-        each in ("*", token) for each, token in zip(wanted, tokens, strict=True)
-    )

@@ -239,12 +239,7 @@ class TaskQueue:
             return None
 
         def fail(record: Record) -> None:
-            record["errors"].append(
-                {
-                    "exception_class_path": f"{TaskError.__module__}.{TaskError.__name__}",
-                    "traceback": f"the message was given up: {reason}",
-                }
-            )
+            _add_error(record, TaskError, f"the message was given up: {reason}")
             record["status"] = FAILED
             record["finished_at"] = utc_now()
 
@@ -301,13 +296,7 @@ class TaskQueue:
             value = call(record)
             record["return_value"] = orjson.loads(to_json(value)) if self._results else None
         except BaseException as error:
-            kind = type(error)
-            record["errors"].append(
-                {
-                    "exception_class_path": f"{kind.__module__}.{kind.__qualname__}",
-                    "traceback": "".join(traceback.format_exception(error)),
-                }
-            )
+            _add_error(record, type(error), "".join(traceback.format_exception(error)))
             self._end(record, FAILED if is_final(error) else READY)
             on_change(record)
             raise
@@ -320,6 +309,11 @@ class TaskQueue:
             record["finished_at"] = utc_now()
         if self._results is not None:
             self._bucket().put(record["id"], to_json(record))
+
+
+def _add_error(record: Record, kind: type[BaseException], text: str) -> None:
+    path = f"{kind.__module__}.{kind.__qualname__}"
+    record["errors"].append({"exception_class_path": path, "traceback": text})
 
 
 def _task_id(message: JetStreamMsg) -> str:

@@ -14,8 +14,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from .. import Error, InvalidArgumentError
 from .consumers import HandlerConsumer
@@ -28,34 +27,14 @@ from .logs import log, log_context
 from .membership import GroupConsumer, GroupPuller
 from .processes import ProcessPool
 from .processing import Processor, Shared
-from .pulling import Puller, SizedPuller
+from .pulling import Puller
 from .status import spawn
+
+if TYPE_CHECKING:
+    from .metrics import HandlerSnapshot
 
 #: Delay of messages whose handler did not end before the drain timeout, in seconds.
 _ABANDON_DELAY_S: Final = 1.0
-
-
-@dataclass(frozen=True)
-class PoolState:
-    """What the threads of a handler are doing."""
-
-    slots: int
-    """Number of threads that run the handler."""
-    running: int
-    """Number of messages whose handler runs."""
-    stuck: int
-    """Number of threads whose handler exceeds the timeout."""
-    buffered: int
-    """Number of messages that wait for a thread."""
-    paused: float
-    """Seconds for which no messages are requested, because all have failed."""
-    pull_alive: bool
-    """Whether the thread that pulls messages has not ended."""
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether the handler exceeds its timeout in all threads."""
-        return self.stuck >= self.slots
 
 
 class HandlerThreads:
@@ -81,9 +60,7 @@ class HandlerThreads:
         parts = (handler, shared, consumer, self._held, self._processor, self._give_back)
         #: Receives the messages.
         self.puller: Puller = Puller(*parts)
-        if handler.max_bytes is not None:
-            self.puller = SizedPuller(handler.max_bytes, *parts)
-        elif isinstance(consumer, GroupConsumer):
+        if isinstance(consumer, GroupConsumer):
             self.puller = GroupPuller(*parts)
         self._limit = None if handler.limit is None else shared.limits[handler.limit]
         self._process: Callable[[Delivery, float], float | None] = self._processor.process
@@ -139,18 +116,42 @@ class HandlerThreads:
                 more = self.puller.next_request()
             self.puller.request(more)
 
-    def state(self) -> PoolState:
-        """Return what the threads are doing."""
-        held = self._held
+    def snapshot(self) -> HandlerSnapshot:
+        """Return the numbers of the handler."""
+        handler, held, info = self.handler, self._held, self.consumer.info
+        total = self._observer.total()
         with held.lock:
-            return PoolState(
-                slots=self.handler.concurrency,
-                running=len(held.running),
-                stuck=len({delivery.thread for delivery in held.running if delivery.given_up}),
-                buffered=held.count - len(held.running),
-                paused=self._processor.breaker.seconds_left,
-                pull_alive=bool(self._threads) and self._threads[-1].is_alive(),
-            )
+            running, count = len(held.running), held.count
+        return {
+            "handler": handler.name,
+            "stream": handler.stream,
+            "consumer": handler.consumer,
+            "counts": total.counts,
+            "duration": total.duration.snapshot(),
+            "wait": total.wait.snapshot(),
+            "age": total.age.snapshot(),
+            "last_success": total.last_success or None,
+            "handled": held.handled,
+            "running": running,
+            "buffered": count - running,
+            "paused": self._processor.breaker.seconds_left,
+            "slots": handler.concurrency,
+            "delayed": self._observer.delayed,
+            "pending": info.num_pending,
+            "ack_pending": info.num_ack_pending,
+            "mismatches": len(self.consumer.mismatches),
+        }
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the handler exceeds its timeout in all threads."""
+        stuck = {delivery.thread for delivery in self.running() if delivery.given_up}
+        return len(stuck) >= self.handler.concurrency
+
+    @property
+    def pull_alive(self) -> bool:
+        """Whether the thread that pulls messages has not ended."""
+        return bool(self._threads) and self._threads[-1].is_alive()
 
     def running(self) -> list[Delivery]:
         """Return the messages whose handler runs."""
@@ -201,11 +202,10 @@ class HandlerThreads:
         """Return the waiting messages to the server, and those that arrive; return how many there were."""
         with self._held.lock:
             self._held.phase = Phase.RETURNING
-            waiting = self._held.clear()
+        count = self.puller.return_waiting()
+        with self._held.lock:
             self._held.work.notify_all()
-        for delivery in waiting:
-            self._give_back(delivery)
-        return len(waiting)
+        return count
 
     def abandon(self) -> int:
         """Return the running messages to the server; return how many there are."""

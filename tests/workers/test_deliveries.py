@@ -102,7 +102,7 @@ def handle(data):
 
 def known_ack_floor(worker: Worker) -> int:
     """Return the ack floor of the consumer that the worker has read last."""
-    (pool,) = worker._monitor._pools
+    (pool,) = worker._monitor.pools
     return pool.consumer.info.ack_floor.stream_seq
 
 

@@ -112,7 +112,7 @@ def test_a_rate_spaces_the_starts(js: JetStream, stream: Stream, worker: Worker)
 
 
 def test_max_bytes_bounds_what_is_held(js: JetStream, stream: Stream, worker: Worker) -> None:
-    """The held messages fit into max_bytes; a larger one is handled, and only while it is alone."""
+    """The held messages fit into max_bytes; a larger one is handled, and the next ones wait for it."""
     gate = threading.Semaphore(0)
     lock = threading.Lock()
     running_now: list[int] = []
@@ -145,6 +145,6 @@ def test_max_bytes_bounds_what_is_held(js: JetStream, stream: Stream, worker: Wo
     # Three fit with their subjects. The one that was released may be settled and not confirmed yet.
     assert max(held) <= 4
     assert len(together) == len(sizes)
-    assert [found for found in together if 9000 in found and len(found) > 1] == []
+    assert [found for found in together if 9000 in found[:-1]] == []
     assert max(map(len, together)) > 1
     assert stream.consumer_info("C").num_redelivered == 0

@@ -1,23 +1,27 @@
-"""Lanes: the order of messages by key, against a simple model."""
+"""Held messages: their order by key, against a simple model."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from jetstream_sync.workers.lanes import Lanes
+from jetstream_sync.workers.held import HeldMessages
 
 
-class Item(NamedTuple):
+@dataclass(frozen=True)
+class Item:
     """A message with its key."""
 
     number: int
-    key: str | None
+    key: str | None = None
+    size: int = 10
+    is_suspicious: bool = False
 
 
-class LanesModel(RuleBasedStateMachine):
+class OrderModel(RuleBasedStateMachine):
     """
     The model is one list of everything that was received and did not end.
 
@@ -27,7 +31,7 @@ class LanesModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lanes: Lanes[Item] = Lanes()
+        self.held: Any = HeldMessages(isolates=False)
         self.received = 0
         self.waiting: list[Item] = []  # in the order in which they became ready, then the others
         self.ready: list[Item] = []
@@ -40,16 +44,16 @@ class LanesModel(RuleBasedStateMachine):
     def receive(self, key: str | None) -> None:
         self.received += 1
         item = Item(self.received, key)
-        ready = not self.busy(key)
-        (self.ready if ready else self.waiting).append(item)
-        assert self.lanes.add([item]) == ready
+        (self.waiting if self.busy(key) else self.ready).append(item)
+        with self.held.lock:
+            assert self.held.add([item])
 
     @precondition(lambda self: self.ready)
     @rule()
     def take(self) -> None:
         item = self.ready.pop(0)
         self.out.append(item)
-        assert self.lanes.ready.popleft() == item
+        assert self.held.take() == item
 
     @precondition(lambda self: self.out)
     @rule(data=st.data())
@@ -60,18 +64,21 @@ class LanesModel(RuleBasedStateMachine):
         if following:
             self.waiting.remove(following[0])
             self.ready.append(following[0])
-        assert self.lanes.release(item.key) is bool(following)
+        with self.held.lock:
+            self.held.finish(item)
 
     @rule()
     def clear(self) -> None:
-        assert sorted(self.lanes.clear()) == sorted(self.ready + self.waiting)
+        assert set(self.held.clear()) == {*self.ready, *self.waiting}
         self.ready, self.waiting = [], []
 
     @invariant()
     def one_of_a_key_is_ready_or_out(self) -> None:
-        assert list(self.lanes.ready) == self.ready
+        assert list(self.held.ready) == self.ready
+        held = len(self.ready + self.waiting + self.out)
+        assert (self.held.count, self.held.size) == (held, 10 * held)
         keys = [item.key for item in self.ready + self.out if item.key is not None]
         assert len(keys) == len(set(keys))
 
 
-TestLanes = LanesModel.TestCase
+TestOrder = OrderModel.TestCase
