@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ..errors import InvalidOptionError
-from ..workers.command import RUN_OPTIONS, RunOption, load_worker, run_options, run_worker
+from ..workers.command import RUN_OPTIONS, flag_of, load_worker, run_options, run_worker
 from ..workers.running import ProcessReport, RunningMessage, request_reports
 from .env import single_line, visible
 from .output import counted, emit, note, say
@@ -23,33 +24,24 @@ from .values import Decorator, option, with_options
 if TYPE_CHECKING:
     from ..workers import Worker
 
-#: The values that the options accept.
-_TYPES: Final = {
-    "drain-timeout": click.FloatRange(min=0),
-    "http": click.STRING,
-    "processes": click.IntRange(min=1),
-    "max-messages": click.IntRange(min=1),
-    "max-age": click.FloatRange(min=0, min_open=True),
-    "max-rss": click.IntRange(min=1),
-}
 
-
-def _run_option(option: RunOption) -> Decorator:
+def _run_option(name: str, arguments: Mapping[str, Any]) -> Decorator:
     """Return an option of ``jsm worker run``; its value may also be in an environment variable."""
-    names = ("-v", f"--{option.name}") if option.name == "verbose" else (f"--{option.name}",)
-    if option.kind is bool:
-        return click.option(*names, is_flag=True, help=option.help)
+    names = ("-v", flag_of(name)) if name == "verbose" else (flag_of(name),)
+    if "type" not in arguments:
+        return click.option(*names, is_flag=True, help=arguments["help"])
+    choices = arguments.get("choices")
     return click.option(
         *names,
-        type=click.Choice(option.choices) if option.choices else _TYPES[option.name],
-        default=option.choices[0] if option.choices else None,
-        metavar=option.metavar,
-        envvar=f"JETSTREAM_WORKER_{option.name.replace('-', '_').upper()}",
-        help=option.help,
+        type=click.Choice(choices) if choices else arguments["type"],
+        default=arguments.get("default"),
+        metavar=arguments.get("metavar"),
+        envvar=f"JETSTREAM_WORKER_{name.upper()}",
+        help=arguments["help"],
     )
 
 
-_run_options: Final = with_options(*map(_run_option, RUN_OPTIONS))
+_run_options: Final = with_options(*(_run_option(*each) for each in RUN_OPTIONS.items()))
 
 
 @command()
@@ -97,7 +89,7 @@ def run(ctx: click.Context, /, settings: Settings, *, target: str, **given: Any)
     "Number of processes that will run the worker.",
     click.IntRange(min=1),
     default=1,
-    envvar="JETSTREAM_WORKERPROCESSES",
+    envvar="JETSTREAM_WORKER_PROCESSES",
 )
 @option("-v, --verbose", "Show all options of the handlers.")
 @click.pass_context

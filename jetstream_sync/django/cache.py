@@ -124,10 +124,6 @@ class KeyValueCache(BaseCache):
         self._kv.purge(name)
         return True
 
-    def has_key(self, key: str, version: int | None = None) -> bool:
-        """Return whether a key has a value."""
-        return self._entry(self._key(key, version)) is not None
-
     def incr(self, key: str, delta: int = 1, version: int | None = None) -> Any:
         """Add to a number, and return the sum; when it ends does not change."""
         value = self._change(self._key(key, version), lambda old: old + delta)

@@ -25,18 +25,18 @@ Example::
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 from flask import Flask, current_app
 from flask.cli import AppGroup, ScriptInfo, with_appcontext
 
-from .. import InvalidArgumentError, shared_connection
+from .. import shared_connection
 from ..workers import Context, Worker
-from ..workers.command import add_run_arguments, run_options, run_worker
+from ..workers.command import main, show_check
 from ..workers.heartbeat import supervisor_link
 
 if TYPE_CHECKING:
@@ -125,33 +125,16 @@ def _current_worker() -> Worker:
 @with_appcontext
 def _run(ctx: click.Context, arguments: tuple[str, ...]) -> None:
     """Handle messages until Ctrl-C or SIGTERM."""
-    parser = argparse.ArgumentParser(
-        prog="flask jetstream worker", description="Handle messages until Ctrl-C or SIGTERM."
-    )
-    add_run_arguments(parser)
-    given = parser.parse_args(arguments)
     path = ctx.ensure_object(ScriptInfo).app_import_path
     # Each process of several is the same command.
     command = [sys.executable, "-m", "flask", *(("--app", path) if path else ())]
     command += ["jetstream", "worker"]
-    worker = _current_worker()
-    try:
-        options = run_options("", given)
-        status = run_worker(options, sys.stderr, load=lambda _: worker, command=command)
-    except InvalidArgumentError as error:
-        raise click.UsageError(str(error)) from error
-    sys.exit(status)
+    prog = "flask jetstream worker"
+    sys.exit(main(arguments, prog=prog, worker=_current_worker(), command=command))
 
 
 @_commands.command("check")
 @with_appcontext
 def _check() -> None:
     """Check that the worker can run. No message is read, and nothing is changed."""
-    worker = _current_worker()
-    result = worker.check()
-    for each in worker.handlers:
-        click.echo(f"{each.name}: consumer {each.consumer} of stream {each.stream}")
-    for kind, texts in (("warning", result.warnings), ("error", result.errors)):
-        for text in texts:
-            click.echo(f"{kind}: {text}", err=True)
-    sys.exit(result.status)
+    sys.exit(show_check(_current_worker(), click.echo, partial(click.echo, err=True)))

@@ -7,14 +7,14 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TextIO
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, TextIO
 
-from .. import InvalidOptionError
+from .. import InvalidArgumentError, InvalidOptionError
 from .health import Processes
 from .heartbeat import supervisor_link
-from .http_server import MonitoringServer
+from .http_server import monitoring
 from .logs import JsonLogFormatter, LogContextFilter, log, outcome_log
 from .status import ExitStatus
 from .supervisor import Limits, Supervisor
@@ -24,8 +24,27 @@ _LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(threadName)s %(message)s"
 _PROCESS_LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(process)d %(threadName)s %(message)s"
 #: Addresses of servers for worker processes; an argument would show passwords to other users.
 _SERVERS_VARIABLE: Final = "JETSTREAM_WORKER_SERVERS"
+#: The command of a worker process, before the target.
+_COMMAND: Final = (sys.executable, "-m", "jetstream_sync.workers")
 #: Drain timeout of processes that are replaced whenever a file changes, in seconds.
 _RELOAD_DRAIN_S: Final = 2.0
+
+
+def _option(text: str, kind: type = bool, **arguments: Any) -> Any:
+    """Declare a field as an option, with further arguments for `argparse.ArgumentParser.add_argument`."""
+    arguments |= {"action": "store_true"} if kind is bool else {"type": kind}
+    default = False if kind is bool else arguments.get("default")
+    return field(default=default, metadata={"help": text, **arguments})
+
+
+_DRAIN = "Seconds that running handlers may take after a signal.  [default: that of the worker]"
+_HTTP = "Serve /livez, /readyz and /metrics at this address.  [default: that of the worker]"
+_PROCESSES = "Number of worker processes, each with its own connection, under a supervisor."
+_MESSAGES = "Replace a worker process after this number of messages."
+_AGE = "Replace a worker process after this time."
+_RSS = "Replace a worker process that uses this much memory (Linux)."
+_RELOAD = "Replace the worker processes when a source file changes, for development."
+_FORMAT = "Format of log records.  [default: text]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,23 +55,22 @@ class RunOptions:
     """``MODULE:ATTRIBUTE``."""
     servers: Sequence[str] = ()
     """The servers; empty: those of the worker."""
-    drain_timeout: float | None = None
-    """In seconds; ``None``: that of the worker."""
-    processes: int | None = None
-    """The number of worker processes; ``None``: this one, unless another option needs a supervisor."""
-    limits: Limits = field(default_factory=Limits)
-    """When a worker process is replaced."""
-    reload: bool = False
-    """Whether to replace the worker processes when a source file changes."""
-    http: str | None = None
-    """The address of health checks and metrics; ``None``: that of the worker, without a supervisor."""
-    log_format: str = "text"
-    """``"text"`` or ``"json"``."""
-    verbose: bool = False
-    """Whether to log one line for each message."""
+    drain_timeout: float | None = _option(_DRAIN, float, metavar="SECONDS")
+    http: str | None = _option(_HTTP, str, metavar="HOST:PORT")
+    processes: int | None = _option(_PROCESSES, int, metavar="N")
+    max_messages: int | None = _option(_MESSAGES, int, metavar="N")
+    max_age: float | None = _option(_AGE, float, metavar="SECONDS")
+    max_rss: int | None = _option(_RSS, int, metavar="MIB")
+    reload: bool = _option(_RELOAD)
+    log_format: str = _option(_FORMAT, str, choices=("text", "json"), default="text")
+    verbose: bool = _option("Log one line for each message.")
+    burst: bool = _option("Stop when all consumers are empty.")
 
-    burst: bool = False
-    """Whether to stop when all consumers are empty."""
+    @property
+    def limits(self) -> Limits:
+        """When a worker process is replaced."""
+        rss = None if self.max_rss is None else self.max_rss * 2**20
+        return Limits(max_messages=self.max_messages, max_age=self.max_age, max_rss=rss)
 
     @property
     def supervised(self) -> bool:
@@ -60,75 +78,31 @@ class RunOptions:
         return self.processes is not None or self.reload or self.limits != Limits()
 
 
-class RunOption(NamedTuple):
-    """An option of the commands that run a worker."""
-
-    name: str
-    """Its name on the command line, without ``--``."""
-    help: str
-    """What it does."""
-    kind: type = bool
-    """The type of its value; ``bool``: it has none."""
-    metavar: str | None = None
-    """The placeholder for its value."""
-    choices: Sequence[str] = ()
-    """The possible values; the first one is the default. Empty: any."""
+#: The options of `RunOptions` on the command line: arguments of `argparse.ArgumentParser.add_argument`.
+RUN_OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    each.name: each.metadata for each in fields(RunOptions) if each.metadata
+}
 
 
-_DRAIN = "Seconds that running handlers may take after a signal.  [default: that of the worker]"
-_HTTP = "Serve /livez, /readyz and /metrics at this address.  [default: that of the worker]"
-_PROCESSES = "Number of worker processes, each with its own connection, under a supervisor."
-_RELOAD = "Replace the worker processes when a source file changes, for development."
-_FORMAT = "Format of log records.  [default: text]"
-#: The options of `RunOptions`, other than the servers.
-RUN_OPTIONS: Final = (
-    RunOption("drain-timeout", _DRAIN, float, "SECONDS"),
-    RunOption("http", _HTTP, str, "HOST:PORT"),
-    RunOption("processes", _PROCESSES, int, "N"),
-    RunOption("max-messages", "Replace a worker process after this number of messages.", int, "N"),
-    RunOption("max-age", "Replace a worker process after this time.", float, "SECONDS"),
-    RunOption(
-        "max-rss", "Replace a worker process that uses this much memory (Linux).", int, "MIB"
-    ),
-    RunOption("reload", _RELOAD),
-    RunOption("log-format", _FORMAT, str, None, ("text", "json")),
-    RunOption("verbose", "Log one line for each message."),
-    RunOption("burst", "Stop when all consumers are empty."),
-)
+def flag_of(option: str) -> str:
+    """Return the flag of one of `RUN_OPTIONS`."""
+    return f"--{option.replace('_', '-')}"
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of a command that runs a worker; see `run_options`."""
+    text = "Server address; repeatable.  [default: that of the worker]"
     parser.add_argument(
-        "-s",
-        "--server",
-        action="append",
-        default=[],
-        dest="servers",
-        metavar="URL",
-        help="Server address; repeatable.  [default: that of the worker]",
+        *("-s", "--server"), action="append", default=[], dest="servers", metavar="URL", help=text
     )
-    for each in RUN_OPTIONS:
-        if each.kind is bool:
-            parser.add_argument(f"--{each.name}", action="store_true", help=each.help)
-        else:
-            parser.add_argument(
-                f"--{each.name}",
-                type=each.kind,
-                metavar=each.metavar,
-                choices=each.choices or None,
-                default=each.choices[0] if each.choices else None,
-                help=each.help,
-            )
+    for name, arguments in RUN_OPTIONS.items():
+        parser.add_argument(flag_of(name), **arguments)
 
 
 def run_options(target: str, given: argparse.Namespace) -> RunOptions:
     """Return the options that a parser of `add_run_arguments` has found."""
-    rss = None if given.max_rss is None else given.max_rss * 2**20
-    limits = Limits(max_messages=given.max_messages, max_age=given.max_age, max_rss=rss)
-    names = ("drain_timeout", "processes", "reload", "http", "log_format", "verbose", "burst")
-    same = {name: getattr(given, name) for name in names}
-    return RunOptions(target=target, servers=given.servers, limits=limits, **same)
+    values = {name: getattr(given, name) for name in RUN_OPTIONS}
+    return RunOptions(target=target, servers=given.servers, **values)
 
 
 def load_worker(target: str) -> Worker:
@@ -181,12 +155,47 @@ def configure_logging(options: RunOptions, stream: TextIO, *, with_process: bool
     log.setLevel(logging.INFO)
 
 
+def main(
+    arguments: Sequence[str] | None = None,
+    *,
+    prog: str = "python -m jetstream_sync.workers",
+    worker: Worker | None = None,
+    command: Sequence[str] = _COMMAND,
+) -> int:
+    """Run a worker, which the arguments name unless it is given; return the exit status."""
+    text = "Handle messages until Ctrl-C or SIGTERM."
+    parser = argparse.ArgumentParser(prog=prog, description=text)
+    if worker is None:
+        parser.add_argument(
+            "target", metavar="MODULE:ATTRIBUTE", help="the worker, as in shop.workers:worker"
+        )
+    add_run_arguments(parser)
+    given = parser.parse_args(arguments)
+    load = load_worker if worker is None else lambda _target: worker
+    try:
+        options = run_options(getattr(given, "target", ""), given)
+        return run_worker(options, sys.stderr, load=load, command=command)
+    except InvalidArgumentError as error:
+        parser.exit(ExitStatus.USAGE, f"{prog}: {error}\n")
+
+
+def show_check(worker: Worker, out: Callable[[str], object], err: Callable[[str], object]) -> int:
+    """Check a worker, and pass the lines of the result to functions; return the exit status."""
+    result = worker.check()
+    for each in worker.handlers:
+        out(f"{each.name}: consumer {each.consumer} of stream {each.stream}")
+    for kind, texts in (("warning", result.warnings), ("error", result.errors)):
+        for text in texts:
+            err(f"{kind}: {text}")
+    return result.status
+
+
 def run_worker(
     options: RunOptions,
     stream: TextIO,
     *,
     load: Callable[[str], Worker] = load_worker,
-    command: Sequence[str] = (sys.executable, "-m", "jetstream_sync.workers"),
+    command: Sequence[str] = _COMMAND,
 ) -> int:
     """Run a worker, in this process or in several, until it is stopped; return the exit status."""
     if options.burst and options.supervised:
@@ -230,12 +239,5 @@ def _run_supervisor(options: RunOptions, program: Sequence[str]) -> int:
         reload=options.reload,
         observer=processes,
     )
-    if options.http is None:
-        return supervisor.run()
-    try:
-        server = MonitoringServer(options.http, processes)
-    except OSError as error:
-        log.error("cannot serve http=%r: %s", options.http, error)  # noqa: TRY400
-        return ExitStatus.USAGE
-    with server.serving("the supervisor"):
-        return supervisor.run()
+    with monitoring(options.http, processes, "the supervisor") as may_run:
+        return supervisor.run() if may_run else ExitStatus.USAGE

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from .. import InvalidOptionError
 from .logs import log
@@ -21,7 +21,7 @@ from .metrics import CONTENT_TYPE
 from .status import spawn
 
 if TYPE_CHECKING:
-    from .metrics import Snapshot
+    from .health import Monitor, Processes
 
 #: Maximum number of open connections, and seconds of silence after which one is closed.
 _MAX_CLIENTS: Final = 64
@@ -39,29 +39,13 @@ def parse_address(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 
-class Source(Protocol):
-    """What a `MonitoringServer` serves: a worker in this process, or several processes."""
-
-    def not_live(self) -> list[str]:
-        """Return the reasons for a failure of ``/livez``."""
-
-    def not_ready(self) -> list[str]:
-        """Return the reasons for a failure of ``/readyz``."""
-
-    def snapshots(self) -> list[Snapshot]:
-        """Return a snapshot of each process."""
-
-    def metrics(self) -> str:
-        """Return the text of ``/metrics``."""
-
-
 class MonitoringServer(ThreadingHTTPServer):
     """Serves health checks and metrics."""
 
     allow_reuse_port = False
     request_queue_size = _MAX_CLIENTS
 
-    def __init__(self, address: str, source: Source) -> None:
+    def __init__(self, address: str, source: Monitor | Processes) -> None:
         host, port = parse_address(address)
         self.source = source
         self._clients: list[socket.socket] = []
@@ -74,17 +58,6 @@ class MonitoringServer(ThreadingHTTPServer):
     def server_bind(self) -> None:
         """Bind the socket, without the name of the host, which may take long."""
         TCPServer.server_bind(self)
-
-    @contextmanager
-    def serving(self, name: str) -> Iterator[None]:
-        """Serve for the duration of a block."""
-        log.info("%s serves health checks and metrics at %s", name, self.url)
-        spawn("worker-http", lambda: self.serve_forever(_POLL_S), lambda _error: None)
-        try:
-            yield
-        finally:
-            self.shutdown()
-            self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer a client in a thread; close the oldest connection if there are too many."""
@@ -105,6 +78,27 @@ class MonitoringServer(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore a connection that was lost."""
+
+
+@contextmanager
+def monitoring(address: str | None, source: Monitor | Processes, name: str) -> Iterator[bool]:
+    """Serve health checks and metrics for the duration of a block; false: the address cannot be used."""
+    if address is None:
+        yield True
+        return
+    try:
+        server = MonitoringServer(address, source)
+    except OSError as error:
+        log.error("%s cannot serve http=%r: %s", name, address, error)  # noqa: TRY400
+        yield False
+        return
+    log.info("%s serves health checks and metrics at %s", name, server.url)
+    spawn("worker-http", lambda: server.serve_forever(_POLL_S), lambda _error: None)
+    try:
+        yield True
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 class _Request(BaseHTTPRequestHandler):

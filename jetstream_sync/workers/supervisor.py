@@ -25,13 +25,16 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from .. import InvalidOptionError
 from .heartbeat import LINK_VARIABLE
 from .logs import log
 from .retries import check_count
 from .status import signals, spawn, status_text
+
+if TYPE_CHECKING:
+    from .health import Processes
 
 #: Delays before a process is started again, in seconds, and the uptime that resets them.
 _FIRST_DELAY_S: Final = 1.0
@@ -81,19 +84,6 @@ class Limits:
         if self.max_rss is not None and beat.get("rss", 0) >= self.max_rss:
             return f"it uses {beat['rss'] / 2**20:.0f} MiB"
         return ""
-
-
-class ProcessObserver(Protocol):
-    """Gets what happens to the processes, which are named by numbers that are not used again."""
-
-    def report(self, number: int, report: Any, /) -> object:
-        """Called with what `SupervisorLink.report` of a process returned."""
-
-    def end(self, number: int, /) -> object:
-        """Called when a process has ended, after its last report."""
-
-    def stop(self) -> object:
-        """Called once, before the processes are stopped."""
 
 
 class _Process:
@@ -177,7 +167,7 @@ class Supervisor:
         environment: Mapping[str, str] | None = None,
         limits: Limits | None = None,
         reload: bool = False,
-        observer: ProcessObserver | None = None,
+        observer: Processes | None = None,
     ) -> None:
         check_count("processes", processes)
         if os.name != "posix":
@@ -232,17 +222,15 @@ class Supervisor:
     # --- events ---------------------------------------------------------------------------------
 
     def _handle(self, event: _Event) -> None:
-        if event.process is not None:
-            if event.line is None:
-                event.process.read = True
-            else:
-                self._heard(event.process, event.line)
+        if event.process is not None and event.line is None:
+            event.process.read = True
+        elif event.process is not None and event.line is not None:
+            self._heard(event.process, event.line)
         elif event.signal_number == signal.SIGHUP:
             self._replace_all("SIGHUP")
         elif event.signal_number == signal.SIGQUIT:
-            for process in self._alive:
-                if process.ready:
-                    process.signal(signal.SIGQUIT)
+            for process in [each for each in self._alive if each.ready]:
+                process.signal(signal.SIGQUIT)
         else:
             self._stop(f"signal {event.signal_number}")
 

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import update_wrapper
 from itertools import chain
@@ -32,7 +32,7 @@ from .dead_letters import DeadLetterTarget
 from .handler import Handler, HandlerFunction, HandlerOptions, Middleware
 from .health import Monitor
 from .heartbeat import SupervisorLink, supervisor_link
-from .http_server import MonitoringServer, parse_address
+from .http_server import monitoring, parse_address
 from .logs import log
 from .membership import check_handler
 from .observer import EVENT_KINDS, EventKind, Hook, Observer
@@ -531,26 +531,25 @@ class Worker:
         link = supervisor_link()
         for handler in self.handlers:
             handler.check_processes(1 if link is None else link.count)
-        monitor = Monitor(observer, self.gauges)
-        server = None
-        try:
-            if self.http is not None and link is None:
-                server = MonitoringServer(self.http, monitor)
-        except OSError as error:
-            log.error("worker %r cannot serve http=%r: %s", self.name, self.http, error)  # noqa: TRY400
-            return ExitStatus.USAGE
+        monitor = Monitor(self.gauges)
         stop_once = StopOnce(self._events)
-        on_stop = stop_once if link is not None else self._events.put
-        with self._signals(on_stop), self._monitored(monitor, server, link):
-            observer.emit("start")
-            if link is not None:
-                link.on_command(stop_once.command)
+        on_stop = self._events.put if link is None else stop_once
+        # A supervisor serves the reports of its processes.
+        http = self.http if link is None else None
+        where = f"worker {self.name!r}"
+        with self._signals(on_stop), monitoring(http, monitor, where) as may_run:
+            if not may_run:
+                return ExitStatus.USAGE
+            self._monitor = monitor
             try:
-                status = self._run_connected(observer, monitor, link, burst=burst)
-            finally:
+                observer.emit("start")
                 if link is not None:
-                    link.close()
-            observer.emit("stop", status=status)
+                    link.report = monitor.snapshot
+                    link.on_command(stop_once.command)
+                status = self._run_connected(observer, monitor, link, burst=burst)
+                observer.emit("stop", status=status)
+            finally:
+                self._monitor = None
         if link is not None:
             link.ignore_signals()
         return status
@@ -559,21 +558,6 @@ class Worker:
         """Return health and numbers of the running worker; ``None``: it does not run."""
         monitor = self._monitor
         return None if monitor is None else monitor.snapshot()
-
-    @contextmanager
-    def _monitored(
-        self, monitor: Monitor, server: MonitoringServer | None, link: SupervisorLink | None
-    ) -> Iterator[None]:
-        """Report health and numbers for the duration of a block."""
-        serving = nullcontext() if server is None else server.serving(f"worker {self.name!r}")
-        if link is not None:
-            link.report = monitor.snapshot  # the supervisor serves it
-        self._monitor = monitor
-        try:
-            with serving:
-                yield
-        finally:
-            self._monitor = None
 
     def _run_connected(
         self, observer: Observer, monitor: Monitor, link: SupervisorLink | None, *, burst: bool
@@ -587,6 +571,9 @@ class Worker:
             # Also a login that is refused while the worker is being prepared.
             log.error("worker %r cannot run: %s", self.name, error)  # noqa: TRY400
             return exit_status(error)
+        finally:
+            if link is not None:
+                link.close()
 
     def check(self, processes: int = 1) -> CheckResult:
         """
@@ -600,34 +587,30 @@ class Worker:
         """
         warnings: list[str] = []
         errors: list[tuple[str, Error]] = []
+
+        @contextmanager
+        def collected(where: str) -> Iterator[None]:
+            try:
+                yield
+            except Error as error:
+                errors.append((where, error))
+
         if not self.handlers:
             errors.append(("", InvalidOptionError("handlers", [], "the worker has none")))
-        try:
-            with self._connect_once() as nc:
-                js = nc.jetstream()
-                may_change = self.ensure != "none"
-                absent = self._check_resources(nc, warnings, errors)
-                for handler in self.handlers:
-                    try:
-                        handler.check_processes(processes)
-                        is_created = may_change and f"stream {handler.stream!r}" in absent
-                        found = (
-                            []
-                            if is_created
-                            else check_handler(
-                                js, handler, may_change=may_change, processes=processes
-                            )
-                        )
-                        warnings += [f"{handler.name}: {each}" for each in found]
-                    except Error as error:
-                        errors.append((f"{handler.name}: ", error))
-                for schedule in self.schedules:
-                    try:
-                        check_schedules(js, self.name, [schedule], self.handlers)
-                    except Error as error:
-                        errors.append((f"schedule {schedule.name}: ", error))
-        except Error as error:
-            errors.append(("", error))
+        may_change = self.ensure != "none"
+        with collected(""), self._connect_once() as nc:
+            js = nc.jetstream()
+            absent = self._check_resources(nc, warnings, errors)
+            for handler in self.handlers:
+                with collected(f"{handler.name}: "):
+                    handler.check_processes(processes)
+                    if may_change and f"stream {handler.stream!r}" in absent:
+                        continue  # it is created at start
+                    found = check_handler(js, handler, may_change=may_change, processes=processes)
+                    warnings += [f"{handler.name}: {each}" for each in found]
+            for schedule in self.schedules:
+                with collected(f"schedule {schedule.name}: "):
+                    check_schedules(js, self.name, [schedule], self.handlers)
         return CheckResult(
             warnings=warnings,
             errors=[f"{where}{error}" for where, error in errors],

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from jetstream_sync.workers.__main__ import main
+from jetstream_sync.workers.command import main
 
 
 def test_a_wrong_option_ends_with_status_2(

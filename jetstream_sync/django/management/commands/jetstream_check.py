@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from ....workers.command import show_check
 from ...workers import find_worker
 from .. import WorkerCommand
 
@@ -17,11 +18,4 @@ class Command(WorkerCommand):
     def use(self, options: dict[str, Any]) -> None:
         """Check the worker; exit with the status with which it would end."""
         worker = find_worker(options["worker"])
-        result = worker.check()
-        for each in worker.handlers:
-            self.stdout.write(f"{each.name}: consumer {each.consumer} of stream {each.stream}")
-        for text in result.warnings:
-            self.stderr.write(self.style.WARNING(f"warning: {text}"))
-        for text in result.errors:
-            self.stderr.write(self.style.ERROR(f"error: {text}"))
-        sys.exit(result.status)
+        sys.exit(show_check(worker, self.stdout.write, self.stderr.write))
