@@ -7,7 +7,6 @@ import re
 import socket
 import time
 import weakref
-from types import TracebackType
 from typing import Final, NoReturn
 
 from typing_extensions import Self
@@ -167,12 +166,7 @@ class NatsCluster:
             self.close()
             raise
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __reduce__(self) -> NoReturn:
