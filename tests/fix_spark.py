@@ -73,7 +73,10 @@ def _missing_java() -> str:
     home = os.environ.get("JAVA_HOME")
     if os.access(Path(home, "bin", "java"), os.X_OK) if home else shutil.which("java"):
         return ""
-    return "Spark needs Java 17 or newer: install it, or set JAVA_HOME to its folder"
+    return (
+        "Spark needs Java 17 or newer: install it (apt install default-jre-headless, dnf install "
+        "java-headless or brew install openjdk@21), or set JAVA_HOME to its folder"
+    )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
