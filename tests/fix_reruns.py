@@ -1,7 +1,10 @@
 """
-Reruns of tests that use sockets, threads and processes, and the failures that led to them.
+Reruns for busy machines, and the failures that led to them.
 
-On a busy machine such a test can miss a deadline, so tox allows it two more runs. Unit tests get no rerun.
+`JETSTREAM_SYNC_TEST_RERUNS` is how often a failed test may run again: 0 by default, and 2 in `.ci/run`.
+It applies to the tests that use a server, threads, processes or Spark, which are those of all folders
+and files but `_NEVER_RERUN`. They wait for sockets and processes with time limits, which a busy machine
+can miss. Each rerun is reported with its failure, because a failure that repeats is a bug.
 """
 
 from __future__ import annotations
@@ -11,11 +14,10 @@ from pathlib import Path
 
 import pytest
 
-#: How often a failed test may run again; only the tests that `_may_rerun` accepts.
 _RERUNS = int(os.environ.get("JETSTREAM_SYNC_TEST_RERUNS", "0"))
 
 _HERE = Path(__file__).parent
-#: Folders and files whose tests depend on no deadline.
+#: Folders and files whose tests depend on no time limit.
 _NEVER_RERUN = {"unit", "test_exports.py", "test_layers.py"}
 
 
@@ -39,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show the failures that led to a rerun: a reason that can repeat is a bug."""
+    """Show the failures that led to a rerun."""
     reports = [
         report
         for report in terminalreporter.getreports("rerun")
