@@ -2,9 +2,10 @@
 The code in the documents runs.
 
 The Python blocks of README.md and of every page under docs/ are run in order, file by file, in one
-namespace per file and against a fresh nats-server. Pages that readers type into a Python prompt are
-typed into one, on a server that the examples of the README have used. Lines ``$ jsm ...`` in console blocks are run in
-this process, and must succeed. Other shell blocks are not run: `.ci/run` and tox run such commands.
+namespace per file and against a fresh nats-server. The tutorials that readers type into a Python prompt
+are typed into one, all on one server that other pages have used. Lines ``$ jsm ...`` in console blocks
+are run in this process, and must succeed. Other shell blocks are not run: `.ci/run` and tox run such
+commands.
 
 One substitution is made: `DOCUMENTED_URL`, where the documents connect to, becomes the address of
 the fresh server. A block that cannot run says why, in a comment right above it: ``.. not run:
@@ -48,11 +49,18 @@ from jetstream_sync.jetstream import connection as shared
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Worker
 
+_TUTORIALS = ROOT / "docs" / "tutorial"
+#: The pages that are typed into a prompt, in the order of `docs/index.rst`.
+TYPED = [_TUTORIALS / f"{name}.rst" for name in ("orders", "worker", "buckets")]
+
 
 def documents_with_code() -> list[Path]:
+    """Return the pages whose code is run as a file."""
     languages = {"python", "console"}
     return [
-        path for path in documents() if any(block.language in languages for block in blocks(path))
+        path
+        for path in documents()
+        if path not in TYPED and any(block.language in languages for block in blocks(path))
     ]
 
 
@@ -124,6 +132,21 @@ class Prompt(code.InteractiveConsole):
         self.showtraceback()
 
 
+def run_page(path: Path, url: str, names: dict[str, object], called: set[int]) -> list[Block]:
+    """Run the code of a page from top to bottom against the server `url`; return its blocks."""
+    found = [block for block in blocks(path) if block.language in {"python", "console"}]
+    prompt = Prompt(path, names, called) if path in TYPED else None
+    for block in found:
+        here = replace(block, code=block.code.replace(DOCUMENTED_URL, url))
+        if block.language == "console":
+            run_console(here, path)
+        elif prompt is not None:
+            prompt.type(here)
+        else:
+            run_python(here, path, names, called)
+    return found
+
+
 def run_console(block: Block, path: Path) -> None:
     for line in block.code.splitlines():
         if line.startswith("$ jsm"):
@@ -133,50 +156,58 @@ def run_console(block: Block, path: Path) -> None:
 
 
 @pytest.fixture
-def unchanged_global_state() -> Iterator[None]:
-    """Global state is unchanged after a page: shared connections and log handlers."""
+def server_of_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NatsServer]:
+    """A fresh server for pages; they leave no variables, shared connections and log levels behind."""
     log = logging.getLogger("jetstream_sync")
     level = log.level
-    yield
+    monkeypatch.chdir(tmp_path)
+    # A page may set variables, which the commands of the next page must not find.
+    with mock.patch.dict(os.environ), NatsServer() as server:
+        # Commands use the server of the page, and have their own folder of contexts.
+        os.environ |= {"NATS_URL": server.url, "XDG_CONFIG_HOME": str(tmp_path / "config")}
+        yield server
     log.setLevel(level)
     for connection in list(shared._shared._open.values()):
         connection.close()
 
 
 @pytest.mark.timeout(110)  # some pages run for 20 seconds on a quiet machine
-@pytest.mark.usefixtures("unchanged_global_state")
 @pytest.mark.parametrize(
     "path", documents_with_code(), ids=lambda path: str(path.relative_to(ROOT))
 )
-def test_the_code_in_a_document_runs(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_code_in_a_document_runs(path: Path, server_of_pages: NatsServer) -> None:
     """The code of a page runs from top to bottom, and its checks hold."""
-    found = [block for block in blocks(path) if block.language in {"python", "console"}]
-    monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "__main__"}
     called: set[int] = set()
-    # A page may set variables, which the commands of the next page must not find.
-    with mock.patch.dict(os.environ), NatsServer() as server:
-        # Commands use the server of the page, and have their own folder of contexts.
-        monkeypatch.setenv("NATS_URL", server.url)
-        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-        prompt = None
-        if "into a Python prompt" in path.read_text(encoding="utf-8"):
-            run_readme(server)
-            prompt = Prompt(path, names, called)
-        for block in found:
-            here = replace(block, code=block.code.replace(DOCUMENTED_URL, server.url))
-            if prompt is not None and block.language == "python":
-                prompt.type(here)
-            elif block.language == "python":
-                run_python(here, path, names, called)
-            else:
-                run_console(here, path)
-        deliver_to_handlers(names, not_called(found, called))
-        if path.name == "workers.rst" and path.parent.name == "howto":
-            call_the_functions_about_workers(names)
+    found = run_page(path, server_of_pages.url, names, called)
+    deliver_to_handlers(names, not_called(found, called))
+    if path.name == "workers.rst" and path.parent.name == "howto":
+        call_the_functions_about_workers(names)
     assert not_called(found, called) == [], f"{path}: nothing calls these functions"
+
+
+@pytest.mark.timeout(110)
+def test_the_tutorials_run_on_a_server_that_other_pages_have_used(
+    server_of_pages: NatsServer,
+) -> None:
+    """The tutorials are typed into a prompt one after the other, and that of jsm into a shell."""
+    for path in [ROOT / "README.md", ROOT / "docs" / "howto" / "acknowledge.rst"]:
+        run_page(path, server_of_pages.url, {"__name__": "__main__"}, set())
+    delete, *_ = re.findall(r"``(jsm stream rm ORDERS -f)``", TYPED[0].read_text(encoding="utf-8"))
+    run_console(Block("console", f"$ {delete}", 1), TYPED[0])
+    for path in TYPED:
+        called: set[int] = set()
+        found = run_page(path, server_of_pages.url, {"__name__": "__main__"}, called)
+        assert not_called(found, called) == [], f"{path}: nothing calls these functions"
+    jsm = _TUTORIALS / "jsm.rst"
+    for block in [block for block in blocks(jsm) if block.language == "shell-session"]:
+        run_console(block, jsm)
+
+
+def test_the_pages_for_a_prompt_are_typed_into_one() -> None:
+    """The pages that tell the reader to use a prompt are those that the tests type."""
+    pages = [path for path in documents() if "into a Python prompt" in path.read_text("utf-8")]
+    assert pages == sorted(TYPED)
 
 
 def test_the_tests_of_the_feature_table_exist() -> None:
@@ -193,15 +224,6 @@ def test_the_tests_of_the_feature_table_exist() -> None:
     }
     assert [row for row, test in zip(rows, named, strict=True) if not test] == []
     assert {test.groups() for test in named if test} - defined == set()
-
-
-def run_readme(server: NatsServer) -> None:
-    """Run the examples of the README."""
-    path = ROOT / "README.md"
-    for block in blocks(path):
-        if block.language == "python":
-            code = block.code.replace(DOCUMENTED_URL, server.url)
-            run_python(replace(block, code=code), path, {"__name__": "__main__"})
 
 
 def not_called(found: list[Block], called: set[int]) -> list[str]:
@@ -396,14 +418,6 @@ def test_every_field_of_the_records_is_documented() -> None:
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
                 documents_it = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
                 assert documents_it, f"{record.__name__}.{field.target.id} has no text"
-
-
-def test_the_pages_are_on_their_indexes() -> None:
-    """Every page is in a table of contents."""
-    for index in sorted((ROOT / "docs").glob("*/index.rst")):
-        listed = set(index.read_text(encoding="utf-8").split())
-        pages = {path.stem for path in index.parent.glob("*.rst")} - {"index"}
-        assert pages <= listed, f"{index} does not list {sorted(pages - listed)}"
 
 
 _ROLE = re.compile(r":doc:`(?:[^`<]*<)?(?P<target>[^`>]+)>?`")
