@@ -187,11 +187,11 @@ class InProcess:
 
 
 def _rows(options: ReadOptions, part: SequenceRange) -> Iterator[tuple[str, int]]:
-    from jetstream_sync.spark.connections import connection
+    from jetstream_sync.spark.connections import jetstream
     from jetstream_sync.spark.reading.range_reader import ReadPlan, read_chunks
 
     plan = ReadPlan(fail_on_data_loss=options.fail_on_data_loss)
-    for chunk in read_chunks(connection(options.connection), part, frozenset({"sequence"}), plan):
+    for chunk in read_chunks(jetstream(options.connection), part, frozenset({"sequence"}), plan):
         yield from ((part.stream, sequence) for sequence in chunk.sequences)
 
 

@@ -226,6 +226,11 @@ def connection(settings: ConnectionSettings) -> Connection:
         return found
 
 
+def jetstream(settings: ConnectionSettings) -> JetStream:
+    """Return a JetStream context with these settings on the connection of this process."""
+    return settings.jetstream(connection(settings))
+
+
 def _path(path: str) -> str:
     """Return the path of a file on this machine."""
     if not path.startswith(_SPARK_FILE_PREFIX):

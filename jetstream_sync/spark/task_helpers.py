@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..durations import time_from_ns
 from ..errors import InvalidArgumentError
 from ..headers import MSG_ID, Headers, parse_headers
-from .connections import connection
+from .connections import jetstream
 from .options import ReadOptions, WriteOptions
 from .planning.batch_read import plan_read
 from .reading.chunks import Chunk
@@ -79,8 +79,7 @@ def publish_partition(
     layout, parts = _columns(rows, columns)
     if layout is None:
         return Written(partition=task_id.partition)
-    js = parsed.connection.jetstream(connection(parsed.connection))
-    target = check_target(js, parsed, layout)
+    target = check_target(jetstream(parsed.connection), parsed, layout)
     return WritePlan(options=parsed, layout=layout, target=target).write(task_id, parts)
 
 
@@ -226,7 +225,7 @@ def _read_options(options: Mapping[str, str] | ReadOptions) -> ReadOptions:
 def _chunks(part: SequenceRange, options: ReadOptions, columns: Sequence[str]) -> Iterator[Chunk]:
     check_read_columns((name, READ_TYPES.get(name, "")) for name in columns)
     plan = ReadPlan.of(options)
-    return read_chunks(connection(options.connection), part, frozenset(columns), plan)
+    return read_chunks(jetstream(options.connection), part, frozenset(columns), plan)
 
 
 def _values(chunk: Chunk, name: str, domain: str | None) -> Sequence[Any]:

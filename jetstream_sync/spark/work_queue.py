@@ -25,7 +25,7 @@ from ..jetstream.consumer import PullConsumer
 from ..jetstream.message import JetStreamMsg
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
-from .connections import api_requests, connection
+from .connections import api_requests, jetstream
 from .options import ReadOptions
 from .retry import retry_transient
 
@@ -197,7 +197,7 @@ def acknowledge(replies: Iterable[str], options: Mapping[str, str] | ReadOptions
     """
     parsed = options if isinstance(options, ReadOptions) else ReadOptions.from_options(options)
     settings = parsed.connection
-    core = api_requests(settings.jetstream(connection(settings))).core
+    core = api_requests(jetstream(settings)).core
     rest = iter(replies)
     total = 0
     while part := list(islice(rest, _MAX_ACKS)):
@@ -213,9 +213,7 @@ def acknowledge(replies: Iterable[str], options: Mapping[str, str] | ReadOptions
 def _consumer(options: ReadOptions) -> PullConsumer:
     if options.consumer is None:
         raise InvalidOptionError("consumer", None, "is required: set it to a durable consumer")
-    settings = options.connection
-    js = settings.jetstream(connection(settings))
-    consumer = js.get_consumer(options.stream[0], options.consumer)
+    consumer = jetstream(options.connection).get_consumer(options.stream[0], options.consumer)
     policy = consumer.cached_info.config.ack_policy
     if policy != AckPolicy.EXPLICIT:
         raise InvalidOptionError(

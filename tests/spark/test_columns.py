@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from jetstream_sync.spark import plan_ranges, publish_partition, read_range, read_range_batches
 from jetstream_sync.spark.bytes_column import BytesColumn
-from jetstream_sync.spark.reading.header_columns import HeaderColumns
+from jetstream_sync.spark.reading.arrow import HeaderColumns
 from jetstream_sync.spark.retry import RowError
 from jetstream_sync.spark.schema import READ_TYPES, arrow_schema
 from jetstream_sync.spark.writing.arrow_rows import arrow_columns

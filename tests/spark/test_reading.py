@@ -68,7 +68,8 @@ def whole(stream: Stream, *filters: str) -> SequenceRange:
 def chunks(
     nc: Connection, piece: SequenceRange, mode: str, columns: tuple[str, ...] = ALL, **plan: Any
 ) -> Iterator[Chunk]:
-    return read_chunks(nc, piece, frozenset(columns), ReadPlan(mode=mode, **plan))
+    js = nc.jetstream(timeout=plan.get("timeout", 10.0))
+    return read_chunks(js, piece, frozenset(columns), ReadPlan(mode=mode, **plan))
 
 
 def rows(
@@ -543,7 +544,8 @@ url, mode, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 rows = 0
 with jetstream_sync.connect(url) as nc:
     plan = ReadPlan(mode=mode, batch_bytes=500_000)
-    for chunk in read_chunks(nc, SequenceRange("S", 1, count + 1), frozenset(READ_COLUMNS), plan):
+    js = nc.jetstream(timeout=10.0)
+    for chunk in read_chunks(js, SequenceRange("S", 1, count + 1), frozenset(READ_COLUMNS), plan):
         rows += to_batch(chunk, READ_COLUMNS).num_rows
 assert rows == count
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import product
 from typing import Any, Final
 
 from ...durations import time_to_ns
@@ -28,25 +29,28 @@ from .offsets import StreamOffset
 _MAX_SUBJECTS: Final = 16
 _MICROSECOND_NS: Final = 1000
 _REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
+#: The bounds of a range without bounds.
+_LEAST: Final = -(2**64)
+_MOST: Final = 2**64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterBounds:
-    """The part of a read that passes the filters; ``None``: no bound."""
+    """The part of a read that passes the filters."""
 
     subjects: tuple[str, ...] | None = None
-    """Filter subjects; an empty tuple: there is nothing to read."""
+    """Filter subjects; an empty tuple: there is nothing to read; ``None``: all subjects."""
 
-    first_seq: int = 1
+    first_seq: int = _LEAST
     """The first sequence of each stream."""
 
-    end_seq: int | None = None
+    end_seq: int = _MOST
     """The sequence after the last one."""
 
-    first_ns: int | None = None
+    first_ns: int = _LEAST
     """The earliest time, in nanoseconds since 1970."""
 
-    end_ns: int | None = None
+    end_ns: int = _MOST
     """The time after the latest one."""
 
     def with_subjects(self, subjects: tuple[str, ...]) -> FilterBounds:
@@ -56,17 +60,13 @@ class FilterBounds:
         both = _intersection(self.subjects, subjects)
         return self if both is None else replace(self, subjects=both)
 
-    def with_sequences(self, first: int, end: int | None) -> FilterBounds:
+    def with_sequences(self, first: int, end: int) -> FilterBounds:
         """Return the bounds intersected with a range of sequences."""
-        return replace(
-            self, first_seq=max(self.first_seq, first), end_seq=_min_or_none(self.end_seq, end)
-        )
+        return replace(self, first_seq=max(self.first_seq, first), end_seq=min(self.end_seq, end))
 
-    def with_times(self, first_ns: int | None, end_ns: int | None) -> FilterBounds:
+    def with_times(self, first: int, end: int) -> FilterBounds:
         """Return the bounds intersected with a range of times."""
-        firsts = [each for each in (self.first_ns, first_ns) if each is not None]
-        first = max(firsts, default=None)
-        return replace(self, first_ns=first, end_ns=_min_or_none(self.end_ns, end_ns))
+        return replace(self, first_ns=max(self.first_ns, first), end_ns=min(self.end_ns, end))
 
 
 def filter_bounds(filters: Iterable[Any], subjects: tuple[str, ...]) -> FilterBounds:
@@ -117,7 +117,7 @@ def _by_sequence(bounds: FilterBounds, kind: str, value: Any) -> FilterBounds:
     values = value if kind == "In" else [value]
     if not values or not all(type(each) is int for each in values):
         return bounds
-    return bounds.with_sequences(*_value_range(kind, min(values), max(values), 1, bounds.first_seq))
+    return bounds.with_sequences(*_value_range(kind, min(values), max(values), 1))
 
 
 def _by_time(bounds: FilterBounds, kind: str, value: Any) -> FilterBounds:
@@ -126,20 +126,18 @@ def _by_time(bounds: FilterBounds, kind: str, value: Any) -> FilterBounds:
         return bounds
     times = sorted(map(time_to_ns, values))
     # Rows have microseconds, messages nanoseconds: a row at t was stored up to a microsecond later.
-    return bounds.with_times(*_value_range(kind, times[0], times[-1], _MICROSECOND_NS, None))
+    return bounds.with_times(*_value_range(kind, times[0], times[-1], _MICROSECOND_NS))
 
 
-def _value_range(
-    kind: str, least: int, most: int, step: int, lowest: Any
-) -> tuple[Any, int | None]:
+def _value_range(kind: str, least: int, most: int, step: int) -> tuple[int, int]:
     """Return the first value that passes a filter, and the value after the last one."""
     if kind in {"EqualTo", "EqualNullSafe", "In"}:
         return least, most + step
     if kind in {"GreaterThan", "GreaterThanOrEqual"}:
-        return least + (step if kind == "GreaterThan" else 0), None
+        return least + (step if kind == "GreaterThan" else 0), _MOST
     if kind in {"LessThan", "LessThanOrEqual"}:
-        return lowest, most + (step if kind == "LessThanOrEqual" else 0)
-    return lowest, None
+        return _LEAST, most + (step if kind == "LessThanOrEqual" else 0)
+    return _LEAST, _MOST
 
 
 _COLUMNS: Final[dict[str, Callable[[FilterBounds, str, Any], FilterBounds]]] = {
@@ -149,23 +147,16 @@ _COLUMNS: Final[dict[str, Callable[[FilterBounds, str, Any], FilterBounds]]] = {
 }
 
 
-def _min_or_none(one: int | None, other: int | None) -> int | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
-
-
 def _intersection(ones: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...] | None:
     """Return the patterns matched by both sets, ``None`` if no pattern expresses that."""
     found: list[str] = []
-    for one in ones:
-        for other in others:
-            if subject_matches(one, other):
-                found.append(other)
-            elif subject_matches(other, one):
-                found.append(one)
-            elif subjects_overlap(one, other):
-                return None
+    for one, other in product(ones, others):
+        if subject_matches(one, other):
+            found.append(other)
+        elif subject_matches(other, one):
+            found.append(one)
+        elif subjects_overlap(one, other):
+            return None
     return tuple(dict.fromkeys(found))
 
 
@@ -216,14 +207,11 @@ def plan_read(
 def _bounded_range(access: SourceAccess, view: StreamView, bounds: FilterBounds) -> tuple[int, int]:
     """Return start and end of the read of a stream; raises like `plan_read()`."""
     start = max(_start(access, view), bounds.first_seq)
-    end = access.end(view)
-    if bounds.end_seq is not None:
-        end = min(end, bounds.end_seq)
-    if view.assigns_timestamps:
-        if bounds.first_ns is not None:
-            start = max(start, access.first_seq_since(view, bounds.first_ns - _CLOCK_TOLERANCE_NS))
-        if bounds.end_ns is not None:
-            end = min(end, access.first_seq_since(view, bounds.end_ns + _CLOCK_TOLERANCE_NS))
+    end = min(access.end(view), bounds.end_seq)
+    if view.assigns_timestamps and bounds.first_ns > _LEAST:
+        start = max(start, access.first_seq_since(view, bounds.first_ns - _CLOCK_TOLERANCE_NS))
+    if view.assigns_timestamps and bounds.end_ns < _MOST:
+        end = min(end, access.first_seq_since(view, bounds.end_ns + _CLOCK_TOLERANCE_NS))
     return start, end
 
 

@@ -20,7 +20,7 @@ from ...errors import (
 )
 from ...jetstream.context import JetStream
 from ...jetstream.direct_get import StoredMsg
-from ..connections import connection
+from ..connections import jetstream
 from ..options import BucketReadOptions
 from ..retry import retry_transient
 
@@ -95,16 +95,13 @@ def _stored_entry(names: BucketSubjects, message: StoredMsg) -> KeyValueEntry:
     return KeyValueEntry.of_stored(names, subject, revision, headers, data, time)
 
 
-def _jetstream(options: BucketReadOptions) -> JetStream:
-    return options.connection.jetstream(connection(options.connection))
-
-
 def _look_up(options: BucketReadOptions) -> None:
-    _jetstream(options).key_value(options.bucket)
+    jetstream(options.connection).key_value(options.bucket)
 
 
 def _read(options: BucketReadOptions, *, meta_only: bool) -> list[KeyValueEntry]:
-    return read_entries(_jetstream(options), options.bucket, options.keys, meta_only=meta_only)
+    js = jetstream(options.connection)
+    return read_entries(js, options.bucket, options.keys, meta_only=meta_only)
 
 
 def _parts(entries: list[KeyValueEntry], size: int) -> Iterator[list[KeyValueEntry]]:

@@ -21,7 +21,7 @@ from typing import Final
 from ...api.stream import StreamInfo
 from ...errors import Error, MessageNotFoundError
 from ...jetstream.api_requests import APIRequests
-from ...jetstream.connection import Connection
+from ...jetstream.context import JetStream
 from ...jetstream.direct_get import leader_get
 from ...net.clock import Deadline
 from ..connections import api_requests
@@ -57,10 +57,6 @@ class ReadPlan:
     """Maximum size of a chunk in Arrow, in bytes, unless it has a single message."""
     fail_on_data_loss: str = "true"
     """``true``, ``false`` or ``strict``."""
-    domain: str | None = None
-    """The JetStream domain; ``None``: that of the connected server."""
-    api_prefix: str | None = None
-    """The prefix of the JetStream API subjects; excludes `domain`."""
     timeout: float = 10.0
     """Maximum time to wait for a reply, in seconds."""
     retry_timeout: float = 60.0
@@ -69,14 +65,11 @@ class ReadPlan:
     @classmethod
     def of(cls, options: ReadOptions) -> ReadPlan:
         """Return the plan for read options."""
-        settings = options.connection
         return cls(
             mode=options.read_mode,
             batch_bytes=options.batch_bytes,
             fail_on_data_loss=options.fail_on_data_loss,
-            domain=settings.domain,
-            api_prefix=settings.api_prefix,
-            timeout=settings.timeout,
+            timeout=options.connection.timeout,
         )
 
 
@@ -105,7 +98,7 @@ def choose_mode(
 
 
 def read_chunks(
-    connection: Connection,
+    js: JetStream,
     range: SequenceRange,  # noqa: A002 - the name of the concept
     columns: frozenset[str],
     plan: ReadPlan,
@@ -117,7 +110,6 @@ def read_chunks(
     one or two responses of limited size are outstanding, and the reader thread of the connection receives
     them. Closing the iterator early leaves no state behind.
     """
-    js = connection.jetstream(domain=plan.domain, prefix=plan.api_prefix, timeout=plan.timeout)
     return _RangeReader(api_requests(js), range, columns, plan).chunks()
 
 

@@ -22,7 +22,6 @@ from ...durations import time_to_ns
 from ...errors import InvalidResponseError, MessageNotFoundError, WrongLastSequenceError
 from ...headers import EXPECTED_LAST_SUBJECT_SEQ, MSG_ID
 from ...jetstream.api_requests import APIRequests
-from ...jetstream.connection import Connection
 from ...jetstream.context import JetStream
 from ...jetstream.direct_get import leader_get
 from ..options import WriteOptions
@@ -124,10 +123,7 @@ _ID: Final = b"\r\n%b: " % MSG_ID.encode()
 class StoredIds:
     """The message ids stored in a part of a stream."""
 
-    def __init__(
-        self, connection: Connection, js: JetStream, options: WriteOptions, prefix: bytes
-    ) -> None:
-        self._connection = connection
+    def __init__(self, js: JetStream, options: WriteOptions, prefix: bytes) -> None:
         self._js = js
         self._options = options
         self._prefix = prefix
@@ -136,18 +132,16 @@ class StoredIds:
 
     def read(self, start_seq: int, end_seq: int | None) -> None:
         """Read the ids of a sequence range."""
-        options, settings = self._options, self._options.connection
+        options = self._options
         info = self._js.get_stream(options.stream).cached_info
         if end_seq is None:
             end_seq = info.state.last_seq + 1
         part = SequenceRange(
             options.stream, start_seq, max(start_seq, end_seq), created_ns=time_to_ns(info.created)
         )
-        plan = ReadPlan(
-            domain=settings.domain, api_prefix=settings.api_prefix, timeout=settings.timeout
-        )
+        plan = ReadPlan(timeout=options.connection.timeout)
         prefix = self._prefix
-        for chunk in read_chunks(self._connection, part, frozenset({"headers"}), plan):
+        for chunk in read_chunks(self._js, part, frozenset({"headers"}), plan):
             for block in chunk.headers:
                 start = block.find(_ID)
                 if start >= 0:

@@ -8,7 +8,7 @@ they have values that must be checked or converted one by one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
@@ -100,17 +100,7 @@ class RowLayout:
     def of_schema(cls, schema: Any) -> RowLayout:
         """Check the schema of a DataFrame."""
         layout = cls.of_names(field.name for field in schema.fields)
-        for field, name in zip(schema.fields, layout.names, strict=True):
-            if not name:
-                continue
-            kind = field.dataType.simpleString().lower()
-            if kind.startswith("interval") and not _CALENDAR.search(kind):
-                kind = _INTERVAL
-            if kind not in WRITE_TYPES[name]:
-                reason = f"must be of type {' or '.join(WRITE_TYPES[name])}, not {kind}"
-                if name == "data":
-                    reason += f": use to_json({field.name}) or cast({field.name} AS string)"
-                raise SchemaError(field.name, reason)
+        _check_types(schema, layout.names, WRITE_TYPES)
         return layout
 
     @classmethod
@@ -120,49 +110,55 @@ class RowLayout:
 
         Its column ``key`` becomes ``subject``, and ``value`` becomes ``data``, see `BucketRowEncoder`.
         """
-        names: list[str] = []
-        for field in schema.fields:
-            name = field.name.lower()
-            if name not in BUCKET_WRITE_TYPES:
-                raise SchemaError(
-                    field.name, "cannot be written to a bucket; the columns to write are key, value"
-                )
-            wanted = BUCKET_WRITE_TYPES[name]
-            kind = field.dataType.simpleString().lower()
-            if kind not in wanted:
-                reason = f"must be of type {' or '.join(wanted)}, not {kind}"
-                raise SchemaError(field.name, reason)
-            if name in names:
-                raise SchemaError(field.name, "is duplicated")
-            names.append(name)
-        for name in BUCKET_WRITE_TYPES:
-            if name not in names:
-                raise SchemaError(name, "is required")
+        given = [field.name for field in schema.fields]
+        names = [name.lower() for name in given]
+        _check_names(given, names, BUCKET_WRITE_TYPES, BUCKET_WRITE_TYPES)
+        _check_types(schema, names, BUCKET_WRITE_TYPES)
         return cls(names=tuple(_BUCKET_COLUMNS[name] for name in names))
 
     @classmethod
     def of_names(cls, names: Iterable[str]) -> RowLayout:
         """Check column names, which are case-insensitive as in Spark."""
-        known: list[str] = []
-        for name in names:
-            lowered = _KAFKA_COLUMNS.get(name.lower(), name.lower())
-            if lowered in _IGNORED_COLUMNS:
-                lowered = ""
-            elif lowered not in WRITE_TYPES:
-                raise SchemaError(
-                    name, f"cannot be written; the columns to write are {', '.join(WRITE_TYPES)}"
-                )
-            elif lowered in known:
-                raise SchemaError(name, "is duplicated")
-            known.append(lowered)
-        if "data" not in known:
-            raise SchemaError("data", "is required")
+        given = list(names)
+        known = [_KAFKA_COLUMNS.get(name.lower(), name.lower()) for name in given]
+        known = ["" if name in _IGNORED_COLUMNS else name for name in known]
+        _check_names(given, known, WRITE_TYPES, ("data",))
         return cls(names=tuple(known))
 
     def columns(self, values: Iterable[Sequence[Any]]) -> RowColumns:
         """Return columns from one list of values for each name."""
         named = zip(self.names, values, strict=True)
         return RowColumns({name: column for name, column in named if name})
+
+
+def _check_names(
+    given: Sequence[str],
+    names: Sequence[str],
+    types: Mapping[str, tuple[str, ...]],
+    required: Iterable[str],
+) -> None:
+    """Check the names of columns, empty for those that are ignored; errors have the given ones."""
+    for index, (column, name) in enumerate(zip(given, names, strict=True)):
+        if name and name not in types:
+            rule = f"cannot be written; the columns to write are {', '.join(types)}"
+            raise SchemaError(column, rule)
+        if name and name in names[:index]:
+            raise SchemaError(column, "is duplicated")
+    for name in required:
+        if name not in names:
+            raise SchemaError(name, "is required")
+
+
+def _check_types(schema: Any, names: Sequence[str], types: Mapping[str, tuple[str, ...]]) -> None:
+    for field, name in zip(schema.fields, names, strict=True):
+        kind = field.dataType.simpleString().lower()
+        if kind.startswith("interval") and not _CALENDAR.search(kind):
+            kind = _INTERVAL
+        if name and kind not in types[name]:
+            reason = f"must be of type {' or '.join(types[name])}, not {kind}"
+            if name == "data":
+                reason += f": use to_json({field.name}) or cast({field.name} AS string)"
+            raise SchemaError(field.name, reason)
 
 
 class RowColumns:
@@ -229,6 +225,11 @@ class RowEncoder:
 
     #: What the columns are called in errors.
     _data_name = "data"
+    _subject_name = "subject"
+    _no_subject = "subject is NULL, and the option 'subject' is not set"
+    #: Checks a subject.
+    _check: Callable[[str], str] = staticmethod(check_publish_subject)
+    _prefix: bytes = b""
 
     def __init__(self, partition: int, stream: str, subject: str | None) -> None:
         self._partition = partition
@@ -293,6 +294,7 @@ class RowEncoder:
         subjects = given[start:end]
         if (
             isinstance(subjects, BytesColumn)
+            and not self._prefix
             and are_subjects is not None
             and are_subjects(*subjects.parts)
         ):
@@ -302,23 +304,23 @@ class RowEncoder:
     def _subject_of(self, value: Any, row: int) -> bytes:
         if value is None:
             if self._subject is None:
-                raise self.error(row, b"", "subject is NULL, and the option 'subject' is not set")
+                raise self.error(row, b"", self._no_subject)
             return self._subject
-        subject = value if isinstance(value, bytes) else self._encoded(value, row, b"", "subject")
+        name = self._subject_name
+        subject = value if isinstance(value, bytes) else self._encoded(value, row, b"", name)
         if subject not in self._subjects:
             try:
-                check_publish_subject(subject.decode())
+                self._check(subject.decode())
             except (Error, UnicodeDecodeError) as error:
                 raise self.error(row, subject, str(error)) from error
-            if len(subject) > _MAX_SUBJECT_BYTES:
-                reason = (
-                    f"the subject has {len(subject)} bytes; the maximum is {_MAX_SUBJECT_BYTES}"
-                )
+            longest = _MAX_SUBJECT_BYTES - len(self._prefix)
+            if len(subject) > longest:
+                reason = f"the {name} has {len(subject)} bytes; the maximum is {longest}"
                 raise self.error(row, subject, reason)
             if len(self._subjects) >= _MAX_CACHED:
                 self._subjects.clear()
             self._subjects.add(subject)
-        return subject
+        return self._prefix + subject
 
     def _id(self, value: Any, row: int, subject: bytes) -> bytes:
         if not value:
@@ -433,31 +435,13 @@ class BucketRowEncoder(RowEncoder):
     """Checks the rows of a partition for a key-value bucket, and encodes them."""
 
     _data_name = "value"
+    _subject_name = "key"
+    _no_subject = "key is NULL"
 
     def __init__(self, partition: int, stream: str, prefix: str) -> None:
         super().__init__(partition, stream, None)
         self._prefix = prefix.encode()
 
-    def _checked_subjects(
-        self, given: Sequence[Any] | None, start: int, end: int, first: int
-    ) -> BytesColumn:
-        keys = (given or ())[start:end]
-        return BytesColumn.of(self._subject_of(key, first + i) for i, key in enumerate(keys))
-
-    def _subject_of(self, value: Any, row: int) -> bytes:
-        if value is None:
-            raise self.error(row, b"", "key is NULL")
-        key = value if isinstance(value, bytes) else self._encoded(value, row, b"", "key")
-        if key not in self._subjects:
-            try:
-                check_writable(check_key(key.decode()))
-            except (Error, UnicodeDecodeError) as error:
-                raise self.error(row, key, str(error)) from error
-            longest = _MAX_SUBJECT_BYTES - len(self._prefix)
-            if len(key) > longest:
-                reason = f"the key has {len(key)} bytes; the maximum is {longest}"
-                raise self.error(row, key, reason)
-            if len(self._subjects) >= _MAX_CACHED:
-                self._subjects.clear()
-            self._subjects.add(key)
-        return self._prefix + key
+    @staticmethod
+    def _check(key: str) -> str:
+        return check_writable(check_key(key))

@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
 
 from ...errors import InvalidOptionError
-from ..connections import connection
+from ..connections import jetstream
 from ..options import WriteOptions
 from ..retry import SinkError, one_line_errors, retry_transient
 from .arrow_rows import arrow_columns
@@ -61,9 +61,8 @@ def make_write_plan(options: WriteOptions, schema: StructType, overwrite: bool) 
             " overwriteMode=purge, write in mode append, or write each batch with foreachBatch",
         )
     layout = (RowLayout.of_schema if options.bucket is None else RowLayout.of_bucket)(schema)
-    settings = options.connection
-    connected = retry_transient(partial(connection, settings), options.ack_timeout, "connecting")
-    js = settings.jetstream(connected)
+    connect = partial(jetstream, options.connection)
+    js = retry_transient(connect, options.ack_timeout, "connecting")
     # The instance that writes was created before this one, and has already logged the warnings.
     check = partial(check_target, js, options, layout, warns=_COMMIT_WORKER not in sys.argv)
     target = retry_transient(check, options.ack_timeout, "checking the stream")
@@ -106,7 +105,7 @@ def commit_write(
     if overwrite:
         firsts = [each.first_seq for each in written if each.first_seq is not None]
         before = min(firsts, default=plan.target.end_seq)
-        js = options.connection.jetstream(connection(options.connection))
+        js = jetstream(options.connection)
         purged = js.get_stream(options.stream).purge(seq=before) if before > 1 else 0
         log.info("%s: purged %d earlier messages", label, purged)
     log.info(

@@ -19,10 +19,9 @@ from ...api.key_value import BucketSubjects
 from ...api.routes import DEFAULT_PREFIX
 from ...api.stream import StreamConfig
 from ...errors import StreamNotFoundError
-from ...jetstream.connection import Connection
 from ...jetstream.context import JetStream
 from ...subjects import subject_matches
-from ..connections import api_requests, connection
+from ..connections import api_requests, jetstream
 from ..options import WriteOptions
 from ..retry import SinkError, retry_transient
 from .checkpoints import CheckpointStore, ScanRecovery, StoredIds
@@ -214,9 +213,8 @@ class WritePlan:
     def write(self, task_id: WriteTaskId, columns: Iterable[RowColumns]) -> Written:
         """Write the rows of a partition; on return the stream has stored all of them."""
         options = self.options
-        connected = retry_transient(
-            partial(connection, options.connection), options.ack_timeout, "connecting"
-        )
+        connect = partial(jetstream, options.connection)
+        js = retry_transient(connect, options.ack_timeout, "connecting")
         encoder: RowEncoder
         if options.bucket is None:
             encoder = RowEncoder(task_id.partition, options.stream, options.subject)
@@ -225,9 +223,9 @@ class WritePlan:
             encoder = BucketRowEncoder(task_id.partition, options.stream, prefix)
         rows = self._rows(encoder, columns)
         if options.delivery == "transaction":
-            stats = self._in_transactions(connected, encoder, task_id, rows)
+            stats = self._in_transactions(js, encoder, task_id, rows)
         else:
-            stats = self._published(connected, encoder, task_id, rows)
+            stats = self._published(js, encoder, task_id, rows)
         return Written(
             partition=task_id.partition,
             rows=stats.rows,
@@ -255,17 +253,16 @@ class WritePlan:
 
     def _published(
         self,
-        connected: Connection,
+        js: JetStream,
         encoder: RowEncoder,
         task_id: WriteTaskId,
         parts: Iterable[EncodedRows],
     ) -> WriteStats:
         options = self.options
-        js = options.connection.jetstream(connected)
         scan = None
         if options.delivery == "scan":
-            stored = self._stored(connected, task_id)
-            scan = ScanRecovery(js, self._checkpoints(connected, task_id), task_id.batch, stored)
+            stored = self._stored(js, task_id)
+            scan = ScanRecovery(js, self._checkpoints(js, task_id), task_id.batch, stored)
             scan.begin(options.ack_timeout)
         ids = self._ids(task_id)
         individually = any(name.startswith("expected_") for name in self.layout.names)
@@ -299,22 +296,22 @@ class WritePlan:
 
     def _in_transactions(
         self,
-        connected: Connection,
+        js: JetStream,
         encoder: RowEncoder,
         task_id: WriteTaskId,
         parts: Iterable[EncodedRows],
     ) -> WriteStats:
         options = self.options
         in_order = options.ids == "position"
-        batches = RowBatches(api_requests(options.connection.jetstream(connected)).core, encoder)
+        batches = RowBatches(api_requests(js).core, encoder)
         try:
             writer = TransactionWriter(
                 batches,
-                self._checkpoints(connected, task_id),
+                self._checkpoints(js, task_id),
                 task_id.batch,
                 options.ack_timeout,
                 ColumnIds() if in_order else self._ids(task_id),
-                None if in_order else self._stored(connected, task_id),
+                None if in_order else self._stored(js, task_id),
             )
             writer.write(parts)
         finally:
@@ -326,17 +323,16 @@ class WritePlan:
             return ColumnIds()
         return PositionIds(task_id) if self.options.ids == "position" else ContentIds(task_id)
 
-    def _stored(self, connected: Connection, task_id: WriteTaskId) -> StoredIds:
+    def _stored(self, js: JetStream, task_id: WriteTaskId) -> StoredIds:
         # Ids from a column of the user may have any prefix.
         prefix = b"" if "msg_id" in self.layout.names else task_id.prefix()
-        js = self.options.connection.jetstream(connected)
-        return StoredIds(connected, js, self.options, prefix)
+        return StoredIds(js, self.options, prefix)
 
-    def _checkpoints(self, connected: Connection, task_id: WriteTaskId) -> CheckpointStore:
+    def _checkpoints(self, js: JetStream, task_id: WriteTaskId) -> CheckpointStore:
         options = self.options
         assert options.marker_subject is not None
         return CheckpointStore(
-            api_requests(options.connection.jetstream(connected)),
+            api_requests(js),
             options.stream,
             options.marker_subject,
             task_id,

@@ -86,10 +86,8 @@ def column_of(each: Any) -> str:
 def keeps(left: FilterBounds, subject: str, sequence: int, time_ns: int) -> bool:
     return (
         (left.subjects is None or any(subject_matches(each, subject) for each in left.subjects))
-        and left.first_seq <= sequence
-        and (left.end_seq is None or sequence < left.end_seq)
-        and (left.first_ns is None or left.first_ns <= time_ns)
-        and (left.end_ns is None or time_ns < left.end_ns)
+        and left.first_seq <= sequence < left.end_seq
+        and left.first_ns <= time_ns < left.end_ns
     )
 
 
