@@ -180,64 +180,6 @@ def _reply_error(header: bytes, payload: bytes, subjects: frozenset[bytes]) -> E
     return APIError.from_response(error) if isinstance(error, dict) else None
 
 
-class _Messages:
-    """Checked messages of a batch, ready to be encoded with any batch id."""
-
-    def __init__(self, core: ConnectionCore, stream: str | None) -> None:
-        self._core = core
-        self._ids: set[str] = set()
-        self._stream = b""
-        if stream is not None:
-            self._stream = b"%b: %b\r\n" % (
-                EXPECTED_STREAM.encode(),
-                check_stream_name(stream).encode(),
-            )
-        #: Subject, further header lines and payload of each message.
-        self.items: list[tuple[bytes, bytes, bytes]] = []
-
-    def add(self, subject: str, payload: bytes, headers: HeadersLike | None) -> None:
-        """Add a message."""
-        if len(self.items) >= MAX_BATCH:
-            text = f"an atomic batch has at most {MAX_BATCH} messages"
-            raise BatchTooLargeError(400, 10199, text)
-        where = self._core.encode_subject(subject)
-        lines = self._stream
-        if headers or payload.__class__ is not bytes:
-            # For its checks. Such a message is encoded twice, which is less code than another encoder.
-            self._core.encode_command(where, payload, b"", headers)
-            payload = bytes(payload)
-        if len(payload) > self._core.max_payload:
-            raise MaxPayloadError(len(payload), self._core.max_payload)
-        if headers:
-            lines += encode_headers(headers)[len(_STATUS_LINE) : -2]
-            self._check_headers(headers)
-        self.items.append((where, lines, payload))
-
-    def _check_headers(self, headers: HeadersLike) -> None:
-        if EXPECTED_LAST_MSG_ID in headers:
-            reason = "is not possible in an atomic batch"
-            raise InvalidOptionError(EXPECTED_LAST_MSG_ID, headers[EXPECTED_LAST_MSG_ID], reason)
-        if headers.get(ROLLUP) == "all":
-            raise InvalidOptionError(ROLLUP, "all", "is not possible in an atomic batch")
-        if EXPECTED_LAST_SEQ in headers and self.items:
-            reason = "is only possible for the first message of an atomic batch"
-            raise InvalidOptionError(EXPECTED_LAST_SEQ, headers[EXPECTED_LAST_SEQ], reason)
-        msg_id = headers.get(MSG_ID)
-        if isinstance(msg_id, str):
-            if msg_id in self._ids:
-                raise InvalidOptionError("msg_id", msg_id, "is used twice in the batch")
-            self._ids.add(msg_id)
-
-    def commands(self, batch: bytes, reply: bytes) -> tuple[list[bytes], list[int]]:
-        """Return the commands, and the sequences of the messages that request a reply before the last."""
-        first: dict[bytes, int] = {}
-        for number, (subject, _, _) in enumerate(self.items[:-1], 1):
-            if len(first) < _MAX_ANSWERED_SUBJECTS:
-                first.setdefault(subject, number)
-        answered = list(first.values())
-        return batch_commands(self.items, batch, reply, answered, self._core.max_payload), answered
-
-
 def batch_commands(
     items: Sequence[tuple[bytes, bytes, bytes]],
     batch: bytes,
@@ -276,8 +218,14 @@ class Batch:
         self, api: APIRequests, stream: str | None, timeout: float | timedelta | None
     ) -> None:
         self._api = api
+        self._core = api.core
         self._timeout = timeout
-        self._messages = _Messages(api.core, stream)
+        self._stream = b""
+        if stream is not None:
+            self._stream = f"{EXPECTED_STREAM}: {check_stream_name(stream)}\r\n".encode()
+        self._ids: set[str] = set()
+        # Subject, further header lines and payload of each message.
+        self._items: list[tuple[bytes, bytes, bytes]] = []
         self._ack: PubAck | None = None
         self._done = False
 
@@ -307,8 +255,40 @@ class Batch:
 
         """
         self._check_open()
-        merged = publish_headers(headers, None, msg_id, options, BATCH_OPTIONS)
-        self._messages.add(subject, payload, merged)
+        self._add(subject, payload, publish_headers(headers, None, msg_id, options, BATCH_OPTIONS))
+
+    def _add(self, subject: str, payload: bytes, headers: HeadersLike | None = None) -> None:
+        """Check a message, and add it."""
+        if len(self._items) >= MAX_BATCH:
+            text = f"an atomic batch has at most {MAX_BATCH} messages"
+            raise BatchTooLargeError(400, 10199, text)
+        where = self._core.encode_subject(subject)
+        lines = self._stream
+        if headers or payload.__class__ is not bytes:
+            # For its checks. Such a message is encoded twice, which is less code than another encoder.
+            self._core.encode_command(where, payload, b"", headers)
+            payload = bytes(payload)
+        if len(payload) > self._core.max_payload:
+            raise MaxPayloadError(len(payload), self._core.max_payload)
+        if headers:
+            lines += encode_headers(headers)[len(_STATUS_LINE) : -2]
+            self._check_headers(headers)
+        self._items.append((where, lines, payload))
+
+    def _check_headers(self, headers: HeadersLike) -> None:
+        if EXPECTED_LAST_MSG_ID in headers:
+            reason = "is not possible in an atomic batch"
+            raise InvalidOptionError(EXPECTED_LAST_MSG_ID, headers[EXPECTED_LAST_MSG_ID], reason)
+        if headers.get(ROLLUP) == "all":
+            raise InvalidOptionError(ROLLUP, "all", "is not possible in an atomic batch")
+        if EXPECTED_LAST_SEQ in headers and self._items:
+            reason = "is only possible for the first message of an atomic batch"
+            raise InvalidOptionError(EXPECTED_LAST_SEQ, headers[EXPECTED_LAST_SEQ], reason)
+        msg_id = headers.get(MSG_ID)
+        if isinstance(msg_id, str):
+            if msg_id in self._ids:
+                raise InvalidOptionError("msg_id", msg_id, "is used twice in the batch")
+            self._ids.add(msg_id)
 
     def commit(self, timeout: float | timedelta | None = None) -> PubAck:
         """
@@ -327,8 +307,40 @@ class Batch:
         self._check_open()
         self._done = True
         deadline = self._api.deadline(self._timeout if timeout is None else timeout)
-        self._ack = commit_batch(self._api, self._messages, deadline)
+        self._ack = self._commit(deadline)
         return self._ack
+
+    def _commit(self, deadline: Deadline) -> PubAck:
+        if not self._items:
+            raise InvalidOptionError("messages", [], "a batch needs at least one message")
+        core, items = self._core, self._items
+        require_level(self._api, 2, "an atomic batch", deadline)
+        first: dict[bytes, int] = {}
+        for number, (subject, _, _) in enumerate(items[:-1], 1):
+            if len(first) < _MAX_ANSWERED_SUBJECTS:
+                first.setdefault(subject, number)
+        answered = list(first.values())
+        subjects = frozenset(subject for subject, _, _ in items)
+        wait, unanswered = DEFAULT_RETRIES.wait_s, 0
+        while True:
+            sender = AtomicBatchSender(core)
+            try:
+                batch, reply = sender.new_batch()
+                commands = batch_commands(items, batch, reply, answered, core.max_payload)
+                buffer = b"".join(commands)
+                return sender.commit(buffer, len(items), reply, answered, subjects, deadline)
+            except (NoStreamResponseError, TooManyBatchesError) as error:
+                # Nothing was stored: the stream has no leader, or has too many open batches.
+                unanswered += isinstance(error, NoStreamResponseError)
+                left = deadline.left()
+                if unanswered > DEFAULT_RETRIES.attempts or (left is not None and left <= wait):
+                    raise
+            except (ConnectionLostError, TimeoutError) as error:
+                raise BatchUncertainError(batch.decode(), str(error)) from error
+            finally:
+                sender.close()
+            core.wait_closed(wait)
+            wait = min(2 * wait, _MAX_RETRY_WAIT_S)
 
     @property
     def ack(self) -> PubAck | None:
@@ -347,7 +359,7 @@ class Batch:
             raise InvalidOptionError("batch", "...", "it is committed or abandoned; create another")
 
     def __len__(self) -> int:
-        return len(self._messages.items)
+        return len(self._items)
 
     def __enter__(self) -> Self:
         return self
@@ -356,35 +368,6 @@ class Batch:
         if kind is None and not self._done:
             self.commit()
         self._done = True
-
-
-def commit_batch(api: APIRequests, messages: _Messages, deadline: Deadline) -> PubAck:
-    """Store the messages of a batch; see `JetStream.publish_batch` for the errors."""
-    if not messages.items:
-        raise InvalidOptionError("messages", [], "a batch needs at least one message")
-    require_level(api, 2, "an atomic batch", deadline)
-    core = api.core
-    subjects = frozenset(subject for subject, _, _ in messages.items)
-    wait, unanswered = DEFAULT_RETRIES.wait_s, 0
-    while True:
-        sender = AtomicBatchSender(core)
-        try:
-            batch, reply = sender.new_batch()
-            commands, answered = messages.commands(batch, reply)
-            buffer = b"".join(commands)
-            return sender.commit(buffer, len(commands), reply, answered, subjects, deadline)
-        except (NoStreamResponseError, TooManyBatchesError) as error:
-            # Nothing was stored: the stream has no leader, or has too many open batches.
-            unanswered += isinstance(error, NoStreamResponseError)
-            left = deadline.left()
-            if unanswered > DEFAULT_RETRIES.attempts or (left is not None and left <= wait):
-                raise
-        except (ConnectionLostError, TimeoutError) as error:
-            raise BatchUncertainError(batch.decode(), str(error)) from error
-        finally:
-            sender.close()
-        core.wait_closed(wait)
-        wait = min(2 * wait, _MAX_RETRY_WAIT_S)
 
 
 class BatchAPI:
@@ -431,14 +414,12 @@ class BatchAPI:
             ConnectionClosedError: the connection is closed, or was closed while waiting.
 
         """
-        deadline = self._api.deadline(timeout)
-        collected = _Messages(self._api.core, stream)
+        batch = Batch(self._api, stream, timeout)
         for message in messages:
             if isinstance(message, Msg):
-                collected.add(message.subject, message.data, message.headers)
-            else:
-                collected.add(message[0], message[1], message[2] if len(message) > 2 else None)
-        return commit_batch(self._api, collected, deadline)
+                message = message.subject, message.data, message.headers  # noqa: PLW2901 - as a tuple
+            batch._add(*message)  # noqa: SLF001 - of this module
+        return batch.commit()
 
     def batch(self, stream: str | None = None, timeout: float | timedelta | None = None) -> Batch:
         """
