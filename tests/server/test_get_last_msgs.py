@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from direct_gets import scripted, send_block, send_end, send_msg
+from fix_server import paused
 from fix_threads import between
 
 from jetstream_sync import (
@@ -283,6 +284,14 @@ def test_other_answers_to_get_last_msgs_are_errors(nats_server, stream, block, e
         fake = user.jetstream(prefix="FAKE").get_stream(stream.name)
         with pytest.raises(error):
             fake.get_last_msgs(["s.*"])
+
+
+@pytest.mark.server(">=2.11")
+def test_a_silent_server_ends_the_call_in_time(alone, fresh_server):
+    """The timeout of the context applies to each page."""
+    stream = alone.jetstream(timeout=1.5).create_stream(name="S", allow_direct=True)
+    with paused(fresh_server), between(0, 5), pytest.raises(TimeoutError):
+        stream.get_last_msgs(["S"])
 
 
 @pytest.mark.server(">=2.11")

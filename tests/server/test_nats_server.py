@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -195,6 +196,13 @@ def test_before_the_first_start_there_is_no_port_and_no_log():
         server.pause()
 
 
+def test_a_server_cannot_be_pickled():
+    """A process is not a value."""
+    for server in (NatsServer(), NatsCluster()):
+        with pytest.raises(TypeError, match="pass its url"):
+            pickle.dumps(server)
+
+
 # --- stopping and starting again --------------------------------------------------------------
 
 
@@ -232,7 +240,7 @@ def test_a_crash_is_noticed(fresh_server):
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not fresh_server.is_running)
-    assert fresh_server.start().is_running
+    assert fresh_server.start().start().is_running
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists threads")

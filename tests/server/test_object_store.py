@@ -524,6 +524,8 @@ def test_modes_of_open(store):
         store.open("a", "r+")
     with pytest.raises(InvalidOptionError, match="meta"):
         store.open("a", meta=ObjectMeta(name="a"))
+    with pytest.raises(InvalidOptionError, match="meta="):
+        store.put(5, b"1")
     with pytest.raises(ObjectNotFoundError):
         store.open("a")
 

@@ -320,6 +320,26 @@ def test_info_lists_what_was_deleted(js, stream):
     assert both.subjects == {f"{stream.name}.a": 2}
 
 
+# --- newer servers --------------------------------------------------------------------------------
+
+
+def test_what_is_not_known_is_sent_back_on_update(nc):
+    """Unknown fields survive reading, changing and writing a config, at any depth."""
+    sources = [{"name": "T", "future_source": True}]
+    config = {"name": "S", "max_msgs": -1, "future": {"a": [1, None]}, "sources": sources}
+    sent = []
+
+    def respond(message: Msg) -> None:
+        if message.subject.startswith("new.API.STREAM.UPDATE"):
+            sent.append(json.loads(message.data))
+        message.respond(json.dumps({**item("S"), "config": config}).encode())
+
+    nc.subscribe("new.API.STREAM.>", cb=respond)
+    js = nc.jetstream(prefix="new.API")
+    js.update_stream(replace(js.get_stream("S").cached_info.config, max_msgs=5))
+    assert sent == [{**config, "max_msgs": 5}]
+
+
 # --- purging ------------------------------------------------------------------------------------
 
 SUBJECTS = ("a.1", "b.1", "a.2", "a.1", "b.1")

@@ -338,6 +338,16 @@ def test_a_limit_counts_from_the_start(js, stream, ordered):
     assert stream.consumer_names() == []
 
 
+def test_a_limit_that_is_all_read_ends_it_at_once(js, stream):
+    """If the limit was reached already, the call ends the subscription and deletes."""
+    sub = js.subscribe(everything(stream))
+    numbers(sub, 10)
+    sub.unsubscribe(10)
+    assert stream.consumer_names() == []
+    with pytest.raises(BadSubscriptionError):
+        sub.next_msg(0)
+
+
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_limit_that_is_reached_drops_the_surplus(js, stream, ordered):
     """Unread messages above the limit are dropped."""

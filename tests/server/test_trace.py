@@ -10,7 +10,7 @@ import threading
 
 import pytest
 from fix_proxy import Listener
-from fix_threads import SCALE, wait_until
+from fix_threads import SCALE, wait_until, within
 
 import jetstream_sync
 from jetstream_sync.errors import AuthorizationError
@@ -65,6 +65,15 @@ def test_without_a_callback_there_is_no_thread(nats_server):
         nc.flush()
         assert not [t for t in threading.enumerate() if t.name.startswith("nats-trace")]
         assert type(nc._core.engine.state.transport.stream).__name__ == "TCPStream"
+
+
+def test_a_slow_callback_does_not_hold_up_close(nats_server):
+    """Closing waits a second at most; the thread ends when the callback returns."""
+    go_on = threading.Event()
+    nc = jetstream_sync.connect(nats_server.url, trace_cb=lambda _: go_on.wait(30))
+    with within(4):
+        nc.close()
+    go_on.set()
 
 
 def test_a_refused_login_is_traced():

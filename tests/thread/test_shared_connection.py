@@ -93,7 +93,20 @@ class Vault:
         return "t"
 
 
+class Unhashable:
+    """A callable that is compared by value."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Unhashable)
+
+    __hash__ = None
+
+    def __call__(self, error: Exception) -> None:
+        pass
+
+
 VAULT = Vault()
+UNHASHABLE = Unhashable()
 CONTEXT = ssl.create_default_context()
 
 
@@ -104,6 +117,7 @@ CONTEXT = ssl.create_default_context()
         ({"connect_timeout": 2.0}, {}),
         ({"no_echo": False, "name": "a"}, {"name": "a"}),
         ({"error_cb": error_cb}, {"error_cb": error_cb}),
+        ({"error_cb": UNHASHABLE}, {"error_cb": UNHASHABLE}),
         ({"token": VAULT.token}, {"token": VAULT.token}),
         ({"user_credentials": Path("a")}, {"user_credentials": Path("a")}),
         (
@@ -125,6 +139,7 @@ def test_equal_options_share_a_connection(one, other):
     [
         ({"connect_timeout": 3}, {}),
         ({"error_cb": lambda _: None}, {"error_cb": lambda _: None}),
+        ({"error_cb": UNHASHABLE}, {"error_cb": Unhashable()}),
         ({"error_cb": functools.partial(print)}, {"error_cb": functools.partial(print)}),
         ({"token": Vault().token}, {"token": VAULT.token}),
         ({"token": "a"}, {"token": "b"}),
