@@ -116,7 +116,7 @@ def test_watch_through_changes_of_the_leader(nc, js):
 
 def test_a_mirror_of_a_bucket(js):
     """A cluster drops the duplicate window of a mirror, which is no reason to refuse the server."""
-    kv = js.create_key_value(bucket="B", replicas=3)
+    kv = js.create_key_value(bucket="O", replicas=3)
     kv.put("a", b"1")
-    mirror = js.create_key_value(bucket="M", mirror=StreamSource(name="B"), ttl=3600, replicas=3)
+    mirror = js.create_key_value(bucket="M", mirror=StreamSource(name="O"), ttl=3600, replicas=3)
     wait_until(lambda: mirror.value("a") == b"1", 20)

@@ -81,7 +81,7 @@ def test_a_replica_moves_to_another_server(cluster):
     """After the removal of a peer, the third server has the replica."""
     with jetstream_sync.connect(cluster.urls) as nc:
         js = nc.jetstream(timeout=20.0)
-        stream = js.create_stream(name="S", subjects=["s"], num_replicas=2)
+        stream = js.create_stream(name="R", subjects=["r"], num_replicas=2)
         wait_until(lambda: len(replicas(stream.info())) == 2, 20.0)
         info = stream.info()
         assert info.cluster is not None
