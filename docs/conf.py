@@ -189,7 +189,7 @@ def shorten_contents(_app: Sphinx, page: nodes.document) -> None:
 
 
 def read_examples() -> dict[str, list[str]]:
-    """Return the examples in the folder of that name, by class and method."""
+    """Return the examples in the folder of that name, by function, class or class and method."""
     found = {}
     for path in sorted(Path(__file__).with_name("examples").glob("*.py")):
         parts = re.split(r"^# --- (.*)\n", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
@@ -204,9 +204,9 @@ EXAMPLES = read_examples()
 def add_example(
     _app: Sphinx, what: str, name: str, _obj: object, _options: object, lines: list[str]
 ) -> None:
-    """Show the example of a method after its description."""
-    code = EXAMPLES.get(".".join(name.split(".")[-2:]))
-    if what == "method" and code:
+    """Show the example of a function, class or method after its description."""
+    code = EXAMPLES.get(".".join(name.split(".")[-2 if what == "method" else -1 :]))
+    if what in {"function", "class", "method"} and code:
         lines += ["", ".. code-block:: python", "", *(f"   {line}" for line in code), ""]
 
 

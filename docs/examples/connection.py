@@ -2,6 +2,19 @@ import jetstream_sync
 
 nc = jetstream_sync.connect("nats://127.0.0.1:4222")
 
+# --- Connection.publish
+weather = nc.subscribe("weather.*")
+nc.publish("weather.oslo", b"rain", headers={"Source": "buoy 7"})
+assert weather.next_msg(timeout=5.0).data == b"rain"
+
+# --- Connection.flush
+nc.publish("weather.rome", b"sun")
+nc.flush(timeout=5.0)  # the server has received the message
+
+# --- Connection.jetstream
+js = nc.jetstream(timeout=10.0)
+print(js.stream_names())
+
 # --- Connection.subscribe
 prices = {"tea": b"4.50"}
 service = nc.subscribe("prices.*", cb=lambda msg: msg.respond(prices[msg.subject.split(".")[1]]))
@@ -57,12 +70,31 @@ shop.add_endpoint(
 )
 print(nc.request("shop.price", timeout=2.0).data)
 
+# --- Service.endpoint
+@shop.endpoint("upper")
+def upper(request):
+    request.respond(request.data.upper())
+
+
+print(nc.request("upper", b"hello", timeout=2.0).data)
+
 # --- Service.add_group
 v2 = shop.add_group("v2")  # subjects begin with "v2."
 
 # --- EndpointGroup.add_endpoint
 v2.add_endpoint("price", lambda request: request.respond_json({"tea": "4.50"}))
 print(nc.request("v2.price", timeout=2.0).data)
+
+# --- EndpointGroup.add_group
+reports = v2.add_group("reports")  # subjects begin with "v2.reports."
+
+# --- EndpointGroup.endpoint
+@v2.endpoint("upper")
+def upper_v2(request):
+    request.respond(request.data.upper())
+
+
+print(nc.request("v2.upper", b"hello", timeout=2.0).data)
 
 # --- ServiceRequest.respond
 shop.add_endpoint("echo", lambda request: request.respond(request.data, {"Served-By": "shop"}))
@@ -104,3 +136,23 @@ assert headers.get_all("accept") == ["text/plain", "application/json"]
 
 # --- Connection.close
 nc.close()  # sends what is buffered; use drain() to finish callbacks first
+
+# --- Connection.drain
+nc = jetstream_sync.connect("nats://127.0.0.1:4222")
+nc.publish("weather.rome", b"sun")
+nc.drain()  # the message was sent
+assert nc.is_closed
+
+# --- connect
+with jetstream_sync.connect("nats://127.0.0.1:4222", name="billing") as nc:
+    print(nc.connected_url)
+
+# --- shared_connection
+nc = jetstream_sync.shared_connection("nats://127.0.0.1:4222", name="billing")
+assert nc is jetstream_sync.shared_connection("nats://127.0.0.1:4222", name="billing")
+
+# --- NatsServer
+from jetstream_sync.server import NatsServer
+
+with NatsServer() as server, jetstream_sync.connect(server.url) as client:
+    print(client.jetstream().stream_names())

@@ -9,9 +9,30 @@ for number in range(60):
     js.publish("ORDERS.new", b"%d" % number)
 consumer = stream.create_consumer(durable_name="BILLING")
 
+# --- PullConsumer.fetch
+for message in consumer.fetch(5, timeout=5.0):
+    print(message.data)
+    message.ack()
+
 # --- PullConsumer.fetch_no_wait
 for message in consumer.fetch_no_wait(5):
     message.ack()
+
+# --- PullConsumer.next
+message = consumer.next(timeout=5.0)
+message.ack()
+
+# --- PullConsumer.messages
+with consumer.messages(max_messages=100, stop_after=2) as messages:
+    for message in messages:
+        print(message.data)
+        message.ack()
+
+# --- PullConsumer.info
+print(consumer.info().num_pending, "not delivered")
+
+# --- PullConsumer.reset
+consumer.reset(seq=3)  # delivers again from sequence 3 on
 
 # --- PullConsumer.consume
 handle = consumer.consume(lambda message: message.ack())
@@ -109,6 +130,11 @@ sub.drain(timeout=5.0)  # the callback handles what has arrived
 # --- PushSubscription.unsubscribe
 sub = js.subscribe("ORDERS.new", durable="AUDIT", delete_consumer=False)
 sub.unsubscribe()  # AUDIT keeps its position
+
+# --- PullSubscription.fetch
+with js.pull_subscribe("ORDERS.new", durable="PACKING") as sub:
+    for message in sub.fetch(2, timeout=5.0):
+        message.ack()
 
 # --- PullSubscription.consumer_info
 sub = js.pull_subscribe("ORDERS.new", durable="SHIPPING")

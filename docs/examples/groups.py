@@ -14,8 +14,10 @@ js.create_stream(
 group = js.consumer_groups.create_static("EVENTS", "audit", 2, ["a", "b"])
 print(group.consumer_stream_name, group.consumer_name("a"))  # EVENTS audit-a
 
+# --- ConsumerGroups.create_elastic
+group = js.consumer_groups.create_elastic("ORDERS", "billing", 4, {"orders.*": [1]})
+
 # --- ConsumerGroups.get
-js.consumer_groups.create_elastic("ORDERS", "billing", 4, {"orders.*": [1]})
 group = js.consumer_groups.get("ORDERS", "billing")
 
 # --- ConsumerGroups.list

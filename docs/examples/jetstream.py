@@ -12,6 +12,24 @@ info = js.account_info()
 print(info.streams, "streams")
 print(info.storage, "bytes")
 
+# --- JetStream.create_stream
+stream = js.create_stream(name="INVOICES", subjects=["INVOICES.*"], max_age=3600)
+
+# --- JetStream.update_stream
+from dataclasses import replace
+
+config = js.get_stream("ORDERS").info().config
+js.update_stream(replace(config, max_msgs=1_000_000))
+
+# --- JetStream.get_stream
+print(js.get_stream("ORDERS").cached_info.state.messages)
+
+# --- JetStream.stream_names
+assert js.stream_names(subject="ORDERS.new") == ["ORDERS"]
+
+# --- JetStream.delete_stream
+js.delete_stream("INVOICES")
+
 # --- JetStream.create_or_update_stream
 js.create_or_update_stream(name="ORDERS", subjects=["ORDERS.*"], max_msgs=1_000_000)
 
@@ -21,6 +39,15 @@ assert js.find_stream_name_by_subject("ORDERS.new") == "ORDERS"
 # --- JetStream.list_streams
 for info in js.list_streams(subject="ORDERS.*"):
     print(info.config.name, info.state.messages)
+
+# --- JetStream.publish
+ack = js.publish("ORDERS.new", b"order 11", msg_id="order-11")
+print(ack.stream, ack.seq)
+assert js.publish("ORDERS.new", b"order 11", msg_id="order-11").duplicate
+
+# --- JetStream.publish_async
+future = js.publish_async("ORDERS.new", b"order 12", msg_id="order-12")
+print(future.result(timeout=5.0).seq)
 
 # --- JetStream.publish_async_completed
 futures = [js.publish_async("ORDERS.new", b"order") for _ in range(100)]
@@ -148,9 +175,18 @@ with js.ordered_consumer("ORDERS").messages(stop_after=10) as messages:
     for message in messages:
         print(message.metadata.stream_seq, message.data)
 
+# --- JetStream.subscribe
+with js.subscribe("ORDERS.new") as sub:
+    sub.next_msg(timeout=5.0).ack()
+
 # --- JetStream.subscribe_bind
 with js.subscribe_bind("ORDERS", "AUDIT") as sub:
     print(sub.next_msg(timeout=5.0).data)
+
+# --- JetStream.pull_subscribe
+with js.pull_subscribe("ORDERS.*", "SHIPPING") as sub:
+    for message in sub.fetch(2, timeout=5.0):
+        message.ack()
 
 # --- JetStream.pull_subscribe_bind
 sub = js.pull_subscribe_bind("BILLING", "ORDERS")

@@ -49,6 +49,28 @@ stream.create_consumer(
 )
 stream.unpin_consumer("ONE", "jobs")
 
+# --- Stream.create_consumer
+consumer = stream.create_consumer(durable_name="SHIPPING", ack_wait=60)
+
+# --- Stream.get_consumer
+for message in stream.get_consumer("BILLING").fetch(5, timeout=2.0):
+    message.ack()
+
+# --- Stream.ordered_consumer
+with stream.ordered_consumer(filter_subjects="ORDERS.1") as ordered:
+    print([message.data for message in ordered.fetch_no_wait(100)])
+
+# --- Stream.info
+print(stream.info(subjects_filter=">").state.subjects)
+
+# --- Stream.get_msg
+print(stream.get_msg(1).data)
+print(stream.get_msg(last_by_subject="ORDERS.1").seq)
+
+# --- Stream.get_msgs
+for message in stream.get_msgs(100, seq=2):
+    print(message.seq, message.data)
+
 # --- Stream.get_last_msgs
 for message in stream.get_last_msgs(["ORDERS.0", "ORDERS.1"]):
     print(message.subject, message.seq, message.data)
@@ -61,3 +83,10 @@ with stream.snapshot() as snapshot, open("ORDERS.s2", "wb") as file:
 with stream.snapshot() as snapshot, open("copy.s2", "wb") as file:
     snapshot.write_to(file)
 print(snapshot.size, "bytes,", snapshot.info.state.messages, "messages")
+
+# --- Stream.delete_msg
+stream.delete_msg(2)
+assert stream.info().state.messages == 9
+
+# --- Stream.purge
+assert stream.purge(keep=1) == 8

@@ -67,12 +67,6 @@ class Connection(ForeignNames):
             OutboundBufferLimitError: disconnected, and the buffer is full.
             ConnectionClosedError: the connection is closed.
 
-        Example:
-            >>> sub = nc.subscribe("weather.*")
-            >>> nc.publish("weather.oslo", b"rain", headers={"Source": "buoy 7"})
-            >>> sub.next_msg(timeout=5.0).data
-            b'rain'
-
         """
         core = self._core
         # Not in one line: a call with `*` costs a tenth of the time of this method.
@@ -101,11 +95,6 @@ class Connection(ForeignNames):
             ConnectionClosedError: the connection is closed, or was closed while waiting.
             BadSubjectError, InvalidHeaderError, MaxPayloadError, OutboundBufferLimitError: as
                 `publish()`.
-
-        Example:
-            >>> service = nc.subscribe("upper", cb=lambda msg: msg.respond(msg.data.upper()))
-            >>> nc.request("upper", b"hello", timeout=5.0).data
-            b'HELLO'
 
         """
         core = self._core
@@ -183,14 +172,6 @@ class Connection(ForeignNames):
             ConnectionDrainingError: the connection is draining.
             ConnectionClosedError: it is closed.
 
-        Example:
-            >>> sub = nc.subscribe("weather.*")
-            >>> nc.publish("weather.rome", b"sun")
-            >>> for msg in sub:
-            ...     print(msg.subject, msg.data)
-            ...     break
-            weather.rome b'sun'
-
         """
         check_subject(subject)
         check_queue(queue)
@@ -215,10 +196,6 @@ class Connection(ForeignNames):
             TimeoutError: the server did not answer in time.
             ConnectionLostError: the connection was lost while waiting.
             ConnectionClosedError: the connection is closed.
-
-        Example:
-            >>> nc.publish("weather.rome", b"sun")
-            >>> nc.flush(timeout=5.0)  # the server has received the message
 
         """
         self._core.flush(Deadline(timeout))
@@ -253,12 +230,6 @@ class Connection(ForeignNames):
         Raises:
             DrainTimeoutError: the timeout has passed; the connection is closed nevertheless.
             ConnectionClosedError: the connection is closed, or was disconnected.
-
-        Example:
-            >>> nc.publish("weather.rome", b"sun")
-            >>> nc.drain()  # the message was sent
-            >>> nc.is_closed
-            True
 
         """
         core = self._core

@@ -224,13 +224,6 @@ class Subscription:
             ConnectionClosedError: the connection is closed, and all messages are read.
             SubscriptionError: the subscription has a callback.
 
-        Example:
-            >>> sub = nc.subscribe("weather.*")
-            >>> nc.publish("weather.oslo", b"rain")
-            >>> msg = sub.next_msg(timeout=5.0)
-            >>> msg.subject, msg.data
-            ('weather.oslo', b'rain')
-
         """
         if self._callback is None:
             try:
@@ -285,10 +278,6 @@ class Subscription:
                 with a limit does nothing.
             ConnectionClosedError: the connection is closed.
             InvalidOptionError: ``limit`` is below 0.
-
-        Example:
-            >>> sub = nc.subscribe("weather.*")
-            >>> sub.unsubscribe()
 
         """
         if limit < 0:

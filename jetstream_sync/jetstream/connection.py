@@ -83,11 +83,6 @@ class Connection(CoreConnection):
             InvalidOptionError: domain and prefix are both given, or one is invalid, or a
                 number is out of range.
 
-        Example:
-            >>> js = nc.jetstream(timeout=10.0)
-            >>> js.stream_names()
-            ['ORDERS']
-
         """
         if timeout is not None:
             seconds(timeout)
@@ -245,12 +240,6 @@ def connect(
         SecureConnectionError: one side requires TLS and the other does not support it.
         InvalidOptionError: an option is unknown or invalid.
 
-    Example:
-        >>> nc = jetstream_sync.connect("nats://127.0.0.1:4222", name="billing")
-        >>> nc.is_connected
-        True
-        >>> nc.close()
-
     """
     chosen, given = _with_context(servers, context, options)
     engine = Engine(ConnectionOptions.of(parse_servers(chosen), given), __version__)
@@ -313,11 +302,6 @@ def shared_connection(
 
     Raises:
         Error: as `connect()`.
-
-    Example:
-        >>> nc = jetstream_sync.shared_connection("nats://127.0.0.1:4222", name="billing")
-        >>> nc is jetstream_sync.shared_connection("nats://127.0.0.1:4222", name="billing")
-        True
 
     """
     chosen, given = _with_context(servers, context, options)

@@ -111,10 +111,6 @@ class PullConsumer:
             TimeoutError: the server did not reply in time.
             ConnectionClosedError: the connection is closed.
 
-        Example:
-            >>> consumer.info().num_pending
-            3
-
         """
         deadline = self._api.deadline(timeout)
         self._info = consumer_info(self._api, self.stream_name, self.name, deadline)
@@ -131,12 +127,6 @@ class PullConsumer:
 
         Raises:
             Error: as `Stream.reset_consumer`.
-
-        Example:
-            >>> [msg.metadata.stream_seq for msg in consumer.fetch(2)]
-            [1, 2]
-            >>> consumer.reset().reset_seq
-            1
 
         """
         return reset_consumer(self._api, self.stream_name, self.name, seq)
@@ -180,13 +170,6 @@ class PullConsumer:
             ConnectionClosedError: the connection is closed.
                 All but the first are raised only if there are no messages to return.
 
-        Example:
-            >>> for msg in consumer.fetch(2, timeout=5.0):
-            ...     print(msg.data)
-            ...     msg.ack()
-            b'order 1'
-            b'order 2'
-
         """
         request = fetch_request(batch, timeout, max_bytes, heartbeat)
         expires = None if timeout is None else request.expires_ns / 1e9
@@ -212,10 +195,6 @@ class PullConsumer:
         Raises:
             InvalidOptionError, PullError, ConsumerDeletedError, ConnectionClosedError: as `fetch()`.
 
-        Example:
-            >>> len(consumer.fetch_no_wait(100))
-            3
-
         """
         return self._fetch(no_wait_request(batch, max_bytes), NO_WAIT_TIMEOUT_S, priority)
 
@@ -237,12 +216,6 @@ class PullConsumer:
             TimeoutError: no message arrived in time.
             InvalidOptionError, ConsumerDeletedError, PullError, NoHeartbeatError,
             ConnectionClosedError: as `fetch()`.
-
-        Example:
-            >>> msg = consumer.next(timeout=5.0)
-            >>> msg.data
-            b'order 1'
-            >>> msg.ack()
 
         """
         messages = self.fetch(1, timeout, None, heartbeat, **priority)
@@ -277,14 +250,6 @@ class PullConsumer:
             InvalidOptionError: an option is out of range, or two options exclude each other.
             ConnectionClosedError: the connection is closed.
 
-        Example:
-            >>> with consumer.messages(max_messages=100, stop_after=2) as messages:
-            ...     for msg in messages:
-            ...         print(msg.data)
-            ...         msg.ack()
-            b'order 1'
-            b'order 2'
-
         """
         puller = self._puller(options, on_demand=on_demand)
         return MessageIterator(puller, puller if on_demand else None)
@@ -309,12 +274,6 @@ class PullConsumer:
         Raises:
             InvalidOptionError: an option is out of range, or two options exclude each other.
             ConnectionClosedError: the connection is closed.
-
-        Example:
-            >>> handle = consumer.consume(lambda msg: msg.ack(), stop_after=3)
-            >>> handle.wait_closed(timeout=5.0)
-            >>> consumer.info().num_pending
-            0
 
         """
         check_callback("callback", callback)

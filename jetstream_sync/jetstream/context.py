@@ -122,11 +122,6 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
-        Example:
-            >>> stream = js.create_stream(name="INVOICES", subjects=["INVOICES.*"], max_age=3600)
-            >>> stream.name
-            'INVOICES'
-
         """
         chosen = resolve_config(StreamConfig, config, fields)
         return self._create(chosen, pedantic)
@@ -161,12 +156,6 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
             APIError: the server returned an error; some fields cannot be changed.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
-        Example:
-            >>> config = js.get_stream("ORDERS").info().config
-            >>> stream = js.update_stream(dataclasses.replace(config, max_msgs=1_000_000))
-            >>> stream.cached_info.config.max_msgs
-            1000000
-
         """
         chosen = resolve_config(StreamConfig, config, fields)
         return self._update(chosen, pedantic)
@@ -190,11 +179,6 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
         Raises:
             StreamNameInUseError: another client created it with a different config at the same time.
             Error: otherwise as `update_stream()`.
-
-        Example:
-            >>> stream = js.create_or_update_stream(name="ORDERS", subjects=["ORDERS.*", "RETURNS"])
-            >>> stream.cached_info.config.subjects
-            ['ORDERS.*', 'RETURNS']
 
         """
         chosen = resolve_config(StreamConfig, config, fields)
@@ -244,10 +228,6 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
-        Example:
-            >>> js.get_stream("ORDERS").cached_info.state.messages
-            3
-
         """
         return Stream(self._api, stream_info(self._api, check_stream_name(name)))
 
@@ -257,11 +237,6 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
 
         Raises:
             Error: as `get_stream()`.
-
-        Example:
-            >>> js.delete_stream("ORDERS")
-            >>> js.stream_names()
-            []
 
         """
         self._api.command(self._api.routes.to("STREAM.DELETE", check_stream_name(name)))
@@ -279,10 +254,6 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`; the
                 timeout applies to each page of 1024 names.
-
-        Example:
-            >>> js.stream_names(subject="ORDERS.received")
-            ['ORDERS']
 
         """
         return self._api.names(self._api.routes.to("STREAM.NAMES"), "streams", _filter(subject))
@@ -533,13 +504,6 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
             OutboundBufferLimitError: disconnected, and the buffer is full.
             ConnectionClosedError: the connection is closed, or was closed while waiting.
 
-        Example:
-            >>> ack = js.publish("ORDERS.received", b"order 4", msg_id="order-4")
-            >>> ack.stream, ack.seq
-            ('ORDERS', 4)
-            >>> js.publish("ORDERS.received", b"order 4", msg_id="order-4").duplicate
-            True
-
         """
         retries = DEFAULT_RETRIES
         if options or stream is not None or msg_id is not None:
@@ -584,12 +548,6 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
                 invalid, and nothing was sent.
             OutboundBufferLimitError: disconnected, and the buffer is full.
             ConnectionClosedError: the connection is closed.
-
-        Example:
-            >>> futures = [js.publish_async("ORDERS.received", b"%d" % n) for n in range(1000)]
-            >>> js.publish_async_completed(timeout=10.0)
-            >>> futures[-1].result().seq
-            1003
 
         """
         retries = DEFAULT_RETRIES

@@ -520,13 +520,6 @@ class ConsumerGroups:
             ServerTooOldError: the server is older than 2.11; nothing was created.
             Error: otherwise as `JetStream.create_stream` and `KeyValue.create`.
 
-        Example:
-            >>> group = js.consumer_groups.create_elastic("ORDERS", "billing", 4, {"ORDERS.*": [1]})
-            >>> group.add_members("a", "b")
-            ['a', 'b']
-            >>> group.partitions()
-            {'a': [0, 1], 'b': [2, 3]}
-
         """
         config = ElasticGroupConfig(
             max_members=max_members,

@@ -92,12 +92,6 @@ class JetStreamMsg(Msg):
             NotJSMessageError: it did not come from a stream.
             ConnectionClosedError: the connection is closed.
 
-        Example:
-            >>> msg = consumer.next()
-            >>> msg.ack()
-            >>> msg.is_acked
-            True
-
         """
         if self._settled is False and self._reply:
             # Repeats _settle() to save calls and formatting: this runs once per message.
@@ -120,11 +114,6 @@ class JetStreamMsg(Msg):
             NotJSMessageError: it did not come from a stream.
             ConnectionClosedError: the connection is closed.
 
-        Example:
-            >>> consumer.next().ack_sync()
-            >>> consumer.info().num_ack_pending
-            0
-
         """
         if self._open():
             try:
@@ -145,11 +134,6 @@ class JetStreamMsg(Msg):
             InvalidOptionError: the delay is below 0.
             MsgAlreadyAckdError, NotJSMessageError, ConnectionClosedError: as `ack()`.
 
-        Example:
-            >>> consumer.next().nak(delay=30.0)
-            >>> consumer.next().data
-            b'order 2'
-
         """
         if delay is None:
             self._settle(_NAK, _NAKED)
@@ -166,11 +150,6 @@ class JetStreamMsg(Msg):
         Raises:
             MsgAlreadyAckdError, NotJSMessageError, ConnectionClosedError: as `ack()`.
 
-        Example:
-            >>> msg = consumer.next()
-            >>> msg.in_progress()
-            >>> msg.ack()
-
         """
         if self._open():
             send_in_progress(self._core, self._reply or self._no_reply())
@@ -185,9 +164,6 @@ class JetStreamMsg(Msg):
         Raises:
             InvalidOptionError: the reason has a line break.
             MsgAlreadyAckdError, NotJSMessageError, ConnectionClosedError: as `ack()`.
-
-        Example:
-            >>> consumer.next().term("not an order")
 
         """
         if not reason:

@@ -136,14 +136,6 @@ class PullSubscription(ConsumerAccessors):
             ConnectionClosedError: the connection is closed.
                 Except for InvalidOptionError, none is raised if there are messages to return.
 
-        Example:
-            >>> sub = js.pull_subscribe("ORDERS.*", "shipping")
-            >>> for msg in sub.fetch(2, timeout=5.0):
-            ...     print(msg.data)
-            ...     msg.ack()
-            b'order 1'
-            b'order 2'
-
         """
         now, later = _requests(batch, timeout, heartbeat)
         if self._ended is not None:
@@ -336,11 +328,6 @@ class PullSubscribeAPI:
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as
                 `JetStream.account_info`.
-
-        Example:
-            >>> with js.pull_subscribe("ORDERS.*", "shipping") as sub:
-            ...     [msg.data for msg in sub.fetch(2)]
-            [b'order 1', b'order 2']
 
         """
         request = SubscribeRequest.of(

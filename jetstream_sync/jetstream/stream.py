@@ -99,10 +99,6 @@ class Stream:
             TimeoutError: the server did not reply within the timeout of the context.
             ConnectionClosedError: the connection is closed.
 
-        Example:
-            >>> stream.info(subjects_filter=">").state.subjects
-            {'ORDERS.received': 3}
-
         """
         info = stream_info(self._api, self._name, subjects_filter, deleted_details)
         self._info = _without_details(info)
@@ -134,10 +130,6 @@ class Stream:
             StreamNotFoundError: the stream does not exist.
             APIError: the server returned an error, for example because the stream has ``deny_purge``.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
-
-        Example:
-            >>> stream.purge(keep=1)
-            2
 
         """
         body: dict[str, Any] = {}
@@ -191,12 +183,6 @@ class Stream:
             StreamNotFoundError: the stream does not exist.
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
-
-        Example:
-            >>> stream.get_msg(1).data
-            b'order 1'
-            >>> stream.get_msg(last_by_subject="ORDERS.received").seq
-            3
 
         """
         request = _get_request(seq, last_by_subject, next_by_subject)
@@ -252,11 +238,6 @@ class Stream:
             APIError: the server returned an error.
             TimeoutError: no reply arrived in time.
             JetStreamNotEnabledError, ConnectionClosedError: as `info()`.
-
-        Example:
-            >>> messages = stream.get_msgs(100, seq=2)
-            >>> messages[0].data
-            b'order 2'
 
         """
         if start_time is None:
@@ -367,11 +348,6 @@ class Stream:
             APIError: the server returned an error, for example because the stream has ``deny_delete``.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
 
-        Example:
-            >>> stream.delete_msg(2)
-            >>> stream.info().state.messages
-            2
-
         """
         check_int("seq", seq, 1, LAST_SEQUENCE)
         body: dict[str, Any] = {"seq": seq}
@@ -463,11 +439,6 @@ class Stream:
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
 
-        Example:
-            >>> consumer = stream.create_consumer(durable_name="shipping", ack_wait=60)
-            >>> consumer.fetch(1)[0].data
-            b'order 1'
-
         """
         return add_pull_consumer(self._api, self._name, config, fields, CREATE, pedantic)
 
@@ -518,11 +489,6 @@ class Stream:
         Raises:
             APIError: the server returned an error; many fields cannot be changed.
             Error: otherwise as `create_consumer()`.
-
-        Example:
-            >>> consumer = stream.create_or_update_consumer(durable_name="billing", max_deliver=5)
-            >>> consumer.info().num_pending
-            3
 
         """
         return add_pull_consumer(self._api, self._name, config, fields, CREATE_OR_UPDATE, pedantic)
@@ -589,10 +555,6 @@ class Stream:
             InvalidNameError: the name is invalid.
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
-
-        Example:
-            >>> stream.get_consumer("billing").fetch(1)[0].data
-            b'order 1'
 
         """
         return pull_consumer(self._api, self._name, name)
@@ -786,11 +748,6 @@ class Stream:
             InvalidOptionError: an option is unknown or invalid.
             StreamNotFoundError, BadRequestError, TimeoutError, ConnectionClosedError: with the deliver
                 policies ``new`` and ``last``, which ask the server for the position.
-
-        Example:
-            >>> with stream.ordered_consumer(filter_subjects="ORDERS.received") as ordered:
-            ...     [msg.data for msg in ordered.fetch_no_wait(100)]
-            [b'order 1', b'order 2', b'order 3']
 
         """
         return OrderedConsumer(self._api, self._name, **options)

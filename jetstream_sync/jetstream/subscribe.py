@@ -203,13 +203,6 @@ class PushSubscribeAPI:
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as
                 `JetStream.account_info`.
 
-        Example:
-            >>> with js.subscribe("ORDERS.received") as sub:
-            ...     msg = sub.next_msg(timeout=5.0)
-            ...     msg.ack()
-            >>> msg.data
-            b'order 1'
-
         """
         if cb is not None:
             check_callback("cb", cb)

@@ -40,12 +40,6 @@ class NatsServer:
     fork, the server belongs to the parent process: in the child, `stop()` and `close()` do nothing, and other
     methods that would change the server raise `ServerUnavailableError`. It cannot be pickled.
 
-    Example:
-        >>> with NatsServer() as server:
-        ...     with jetstream_sync.connect(server.url) as nc:
-        ...         nc.jetstream().stream_names()
-        []
-
     """
 
     def __init__(

@@ -112,18 +112,7 @@ class EndpointGroup:
         queue_group: str | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> Callable[[H], H]:
-        """
-        Return a decorator that adds a function as an endpoint; arguments are those of `add_endpoint()`.
-
-        Example:
-            >>> service = nc.add_service("text", "1.0.0")
-            >>> @service.endpoint("upper")
-            ... def upper(request):
-            ...     request.respond(request.data.upper())
-            >>> nc.request("upper", b"hello", timeout=5.0).data
-            b'HELLO'
-
-        """
+        """Return a decorator that adds a function as an endpoint, with the arguments of `add_endpoint()`."""
 
         def add(handler: H) -> H:
             self.add_endpoint(
