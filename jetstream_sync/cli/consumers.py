@@ -158,7 +158,7 @@ _REPORT: Final = (
 @click.argument("stream", required=False, shell_complete=complete_stream)
 @report_options((_name_of(None), *_REPORT), "name")
 def report(
-    settings: Settings, *, stream: str | None, sort: str, reverse: bool, watch: timedelta | None
+    settings: Settings, *, stream: str | None, sort: str, reverse: bool, watch: float | None
 ) -> None:
     """Compare the consumers of a STREAM, or of all streams, in a table."""
     fields = (_name_of(stream), *_REPORT)

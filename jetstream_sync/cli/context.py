@@ -12,7 +12,7 @@ import click
 from ..address import parse_servers
 from ..contexts import KEYS, fault_in
 from ..errors import InvalidOptionError
-from .context_store import SECRETS, Contexts, complete_context, redacted
+from .context_store import Contexts, complete_context, redacted
 from .output import emit_names, emit_text, note
 from .prompts import Asker
 from .render import Block, Field, show_blocks, show_rows
@@ -146,9 +146,7 @@ def info(settings: Settings, *, name: str | None, show_secrets: bool) -> None:
 
 def _show_effective(settings: Settings, *, show_secrets: bool) -> None:
     login = settings.login()
-    values = dict(login.values)
-    if not show_secrets:
-        values = _without_secrets(login)
+    values = login.values if show_secrets else _without_secrets(login)
     parts = {
         part: {"value": value, "source": login.sources[part]} for part, value in values.items()
     }
@@ -167,10 +165,10 @@ def _with_source(part: dict[str, Any]) -> str:
 
 
 def _without_secrets(login: Login) -> dict[str, Any]:
-    secrets = SECRETS | {"jwt", "seed"}
-    masked = {part: redacted({"token": "x"})["token"] for part in login.values if part in secrets}
+    keys = {part: LOGIN_PARTS[part].key or part for part in login.values}
+    shown = redacted({key: login.values[part] for part, key in keys.items() if part != "url"})
     url = redacted({"url": ",".join(login.values["url"])})["url"].split(",")
-    return {**login.values, **masked, "url": url}
+    return {part: url if part == "url" else shown[key] for part, key in keys.items()}
 
 
 @command()

@@ -183,18 +183,15 @@ class _Published:
         if self._settings.json:
             if ack is not None:
                 document = {"subject": visible(message.subject), **ack_fields(ack)}
-                self._show_document(document)
+                if self._several:
+                    emit_line(self._settings, document)
+                else:
+                    out.write(to_json(document))
         elif self.messages <= _MAX_LISTED:
             shown = self._last_ack or f"'{readable(message.body)}'"
             out.write(f"Published [{readable(message.subject)}] : {shown}\n")
             # The next message may be delayed by --sleep or the input.
             out.flush()
-
-    def _show_document(self, document: dict[str, Any]) -> None:
-        if self._several:
-            emit_line(self._settings, document)
-        else:
-            self._settings.env.stdout.write(to_json(document))
 
     def write_summary(self) -> None:
         """Write a summary, unless every message was shown."""

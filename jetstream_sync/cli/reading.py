@@ -27,6 +27,7 @@ from .. import (
     JetStreamMsg,
     MessageIterator,
     Msg,
+    OrderedConsumer,
     OrderedMessages,
     PushSubscription,
     Subscription,
@@ -50,8 +51,6 @@ from .status import CommandError, ExitStatus
 _DRAIN_TIMEOUT_S = 1.0
 #: The maximum number of queued messages from several subscriptions.
 _MAX_QUEUED = 1000
-#: Inactivity after which the server deletes the consumer that counts pending messages, in seconds.
-_PROBE_THRESHOLD_S = 5.0
 #: The start of the reply subject of a message from a consumer.
 _ACK_PREFIX = "$JS.ACK."
 
@@ -76,10 +75,12 @@ class PullSource:
         self,
         messages: MessageIterator | OrderedMessages,
         *,
+        ordered: OrderedConsumer | None = None,
         to_end: bool = False,
         at_end: bool = False,
     ) -> None:
         self._messages = messages
+        self._ordered = ordered
         self._to_end = to_end
         self._at_end = to_end and at_end
 
@@ -98,8 +99,8 @@ class PullSource:
         """Request no more messages."""
         # What was received after the last message gets a nak.
         self._to_end = self._at_end = False
-        if isinstance(self._messages, OrderedMessages):
-            self._messages.stop()
+        if self._ordered is not None:
+            self._ordered.close()  # it may have another consumer, which holds the start position
         elif not self._messages.closed:
             self._messages.drain(_DRAIN_TIMEOUT_S)
 
@@ -252,9 +253,11 @@ def stream_source(
     fields = start.fields()
     limit: ContinuousOptions = {} if count is None else {"stop_after": count}
     if durable is None:
-        at_end = to_end and not _pending(js, found.name, fields)
-        messages = found.ordered_consumer(**fields).messages(**limit)
-        return PullSource(messages, to_end=to_end, at_end=at_end)
+        ordered = found.ordered_consumer(**fields)
+        messages = ordered.messages(**limit)
+        info = ordered.cached_info
+        at_end = info is not None and not info.num_pending
+        return PullSource(messages, ordered=ordered, to_end=to_end, at_end=at_end)
     try:
         consumer = found.get_consumer(durable)
     except ConsumerNotFoundError:
@@ -264,14 +267,6 @@ def stream_source(
     info = consumer.cached_info
     at_end = not info.num_pending and not info.num_ack_pending
     return PullSource(consumer.messages(**limit), to_end=to_end, at_end=at_end)
-
-
-def _pending(js: JetStream, stream: str, fields: dict[str, Any]) -> int:
-    """Return the number of pending messages from a start position."""
-    config = ConsumerConfig(ack_policy="none", inactive_threshold=_PROBE_THRESHOLD_S, **fields)
-    probe = js.create_consumer(stream, config)
-    js.delete_consumer(stream, probe.name)
-    return probe.cached_info.num_pending
 
 
 # --- the loop ---------------------------------------------------------------------------------

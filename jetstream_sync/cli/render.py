@@ -25,7 +25,7 @@ from .env import Environment, readable, single_line, unescaped
 from .long_running import failover, pause
 from .output import count, emit, emit_line, when, yes
 from .settings import Settings
-from .values import PAUSE, Decorator, option, with_options
+from .values import TIMEOUT, Decorator, option, with_options
 
 T = TypeVar("T")
 
@@ -284,7 +284,7 @@ def report_options(
         *([option("--sort", text, kind, default=default)] if default else []),
         option("-R, --reverse", "Reverse the order."),
         *(
-            [option("--watch TIME", "Repeat the report at this interval.", PAUSE)]
+            [option("--watch TIME", "Repeat the report at this interval.", TIMEOUT)]
             if repeats
             else []
         ),
@@ -306,7 +306,7 @@ def write_reports(
     *,
     title: str,
     none: str,
-    watch: timedelta | None,
+    watch: float | None,
 ) -> None:
     """Write a report once, or repeatedly until Ctrl-C; a terminal is cleared before each repeated one."""
     out = settings.env.stdout
@@ -322,7 +322,7 @@ def write_reports(
         out.flush()
         if watch is None:
             return
-        pause(watch.total_seconds())
+        pause(watch)
 
 
 # --- blocks -------------------------------------------------------------------------------------

@@ -236,7 +236,7 @@ def report(
     reverse: bool,
     everything: bool,
     subject: str | None,
-    watch: timedelta | None,
+    watch: float | None,
 ) -> None:
     """Compare the streams of the account in a table."""
     with settings.jetstream(**failover_options(settings)) as js:

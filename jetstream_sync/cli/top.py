@@ -14,7 +14,7 @@ from .render import write_rows
 from .settings import Settings, command
 from .status import CommandError, ExitStatus
 from .top_data import CONSUMERS, STREAMS, VIEWS, Collector
-from .values import PAUSE, option
+from .values import TIMEOUT, option
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ _SORTS: Final = {column.title.lower(): number for number, column in enumerate(CO
 
 
 @command()
-@option("--interval TIME", "Time between refreshes.", PAUSE, default="1s")
+@option("--interval TIME", "Time between refreshes.", TIMEOUT, default="1s")
 @option("--once", "Show one table with the rates of one interval, and exit.")
 @option("--filter TEXT", "Show only rows whose names contain TEXT.", to="text", default="")
 @option("--sort", "Column to sort the consumers by.", click.Choice(sorted(_SORTS)), default="lag")
@@ -97,7 +97,7 @@ def _live(settings: Settings, options: dict[str, Any]) -> None:
         app = TopApp(
             settings,
             *(nc, js, collector),
-            interval=options["interval"].total_seconds(),
+            interval=options["interval"],
             view=options["view"],
             text=options["text"],
             consumer_sort=_SORTS[options["sort"]],
@@ -114,7 +114,7 @@ def _once(settings: Settings, options: dict[str, Any]) -> None:
     with settings.connection(**failover_options(settings)) as nc:
         collector = Collector(nc, settings.jetstream_on(nc), options["progress"])
         collector.collect(view)
-        pause(options["interval"].total_seconds())
+        pause(options["interval"])
         frame = collector.collect(view)
     if view in frame.errors:
         raise frame.errors[view]

@@ -52,7 +52,6 @@ _UNITS: Final = {
 }
 #: The longest wait, in seconds; larger values overflow some clocks.
 _MAX_WAIT_S: Final = 100 * 365 * 86_400.0
-_MIN_PAUSE: Final = timedelta(milliseconds=10)
 _NO_LIMIT: Final = frozenset({"-1", "0", "unlimited", "none", ""})
 
 
@@ -206,13 +205,6 @@ def _parse_timeout(text: str) -> float:
     return min(seconds, _MAX_WAIT_S)
 
 
-def _parse_pause(text: str) -> timedelta:
-    pause = parse_duration(text, bare="s")
-    if pause < _MIN_PAUSE:
-        raise ValueError(f"invalid interval {text!r}: it must be at least 10ms")
-    return timedelta(seconds=min(pause.total_seconds(), _MAX_WAIT_S))
-
-
 #: The name of a file to read or write, or ``-``; an error of the file is reported when it is opened.
 FILE: Final = FilePath(readable=False, allow_dash=True)
 #: An ``int``.
@@ -233,10 +225,8 @@ TIME: Final = Parsed("time", parse_time)
 #: A regular expression, as an ``re.Pattern``; the second ignores case.
 PATTERN: Final = Parsed("regex", _parse_pattern)
 ANY_CASE_PATTERN: Final = Parsed("regex", partial(_parse_pattern, flags=re.IGNORECASE))
-#: A timeout, as ``float`` seconds above 0: ``2s``, ``500ms`` or ``2``.
+#: A timeout or interval, as ``float`` seconds above 0: ``2s``, ``500ms`` or ``2``.
 TIMEOUT: Final = Parsed("duration", _parse_timeout)
-#: An interval between refreshes, as a ``timedelta``: ``2s``, ``500ms`` or ``2``.
-PAUSE: Final = Parsed("duration", _parse_pause)
 #: A valid stream name; a server does not answer requests with an invalid one.
 STREAM_NAME: Final = Parsed("name", check_stream_name)
 

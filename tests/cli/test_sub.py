@@ -198,11 +198,12 @@ def orders(raw: RawClient) -> None:
     ],
     ids=" ".join,
 )
-def test_where_to_start(jsm: Jsm, args: tuple[str, ...], bodies: str) -> None:
-    """A stream is read from the start position of the options, and with -T to its end."""
+def test_where_to_start(jsm: Jsm, raw: RawClient, args: tuple[str, ...], bodies: str) -> None:
+    """A stream is read from the start position, with -T to its end, and no consumer is left."""
     with within(10):
         out = jsm("sub", *args, "-T", "--raw").ok().out
     assert out.split() == list(bodies)
+    wait_until(lambda: raw.api("STREAM.INFO.ORDERS")["state"]["consumer_count"] == 0)
 
 
 @pytest.mark.usefixtures("orders")
@@ -214,15 +215,10 @@ def test_a_stream_goes_on(jsm: Jsm, peer: RawPeer) -> None:
 
 
 @pytest.mark.usefixtures("orders")
-def test_the_line_of_a_stored_message(jsm: Jsm) -> None:
-    """The line of a stored message has its stream and sequence."""
+def test_the_document_of_a_stored_message(jsm: Jsm, raw: RawClient) -> None:
+    """A stored message is shown with its stream and sequence; JSON has all its metadata."""
     out = jsm("sub", "--stream", "ORDERS", "--start-sequence", "6", "-T").ok().out
     assert out == "[#1] Received on [ORDERS.c] stream: ORDERS seq 6: '6'\n"
-
-
-@pytest.mark.usefixtures("orders")
-def test_the_document_of_a_stored_message(jsm: Jsm, raw: RawClient) -> None:
-    """The JSON document of a stored message has the stream metadata."""
     (document,) = jsm("sub", "ORDERS.b", "--last", "-T", "-j").ok().lines
     stored = raw.api("STREAM.MSG.GET.ORDERS", seq=5)["message"]
     assert document.pop("consumer")
@@ -238,13 +234,6 @@ def test_the_document_of_a_stored_message(jsm: Jsm, raw: RawClient) -> None:
         "text": "5",
         "acked": False,
     }
-
-
-@pytest.mark.usefixtures("orders")
-def test_nothing_is_left_behind(jsm: Jsm, raw: RawClient) -> None:
-    """Reading a stream leaves no consumer behind."""
-    jsm("sub", "--stream", "ORDERS", "-T").ok()
-    assert raw.api("STREAM.INFO.ORDERS")["state"]["consumer_count"] == 0
 
 
 @pytest.mark.usefixtures("orders")

@@ -12,11 +12,11 @@ from fix_jsm import run_jsm
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jetstream_sync.cli.consumer_config import parse_deliver
 from jetstream_sync.cli.env import Environment
 from jetstream_sync.cli.output import count, counted, limit, size, when
 from jetstream_sync.cli.settings import Settings
 from jetstream_sync.cli.values import (
-    PAUSE,
     TIMEOUT,
     parse_duration,
     parse_limit,
@@ -117,16 +117,6 @@ def test_a_timeout_needs_no_unit() -> None:
 def test_a_long_wait_is_one_that_clocks_can_have() -> None:
     """The maximum timeout is accepted by Python's locks and sockets."""
     assert TIMEOUT.parse("292y") < threading.TIMEOUT_MAX
-    assert PAUSE.parse("292y").total_seconds() < threading.TIMEOUT_MAX
-
-
-def test_a_pause_is_one() -> None:
-    """A refresh interval has a minimum."""
-    assert PAUSE.parse("10ms") == timedelta(milliseconds=10)
-    assert PAUSE.parse("2") == timedelta(seconds=2)
-    for text in ("0", "0s", "1ns", "9ms"):
-        with pytest.raises(ValueError, match="at least 10ms"):
-            PAUSE.parse(text)
 
 
 def test_times() -> None:
@@ -240,3 +230,10 @@ def test_numbers_have_separators() -> None:
 def test_one_is_singular(number: int, expected: str) -> None:
     """A count of one uses the singular."""
     assert counted(number, "message") == expected
+
+
+def test_a_start_takes_back_another_one() -> None:
+    """A later start replaces an earlier one, a sequence or a time."""
+    fields = parse_deliver("all")
+    assert fields["opt_start_seq"] is fields["opt_start_time"] is None
+    assert parse_deliver("10")["opt_start_time"] is None
