@@ -10,18 +10,41 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fix_threads import SCALE
 
+from jetstream_sync.api.stream import StreamInfo
+from jetstream_sync.codec import decode
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-    from jetstream_sync import Connection, JetStream
+    from jetstream_sync import Connection, JetStream, Stream
     from jetstream_sync.server import NatsServer
     from jetstream_sync.spark.options import ReadOptions
     from jetstream_sync.spark.reading.ranges import SequenceRange
 
-__all__ = ["Collected", "InProcess", "fill"]
+__all__ = ["Collected", "InProcess", "fill", "new_stream", "stream_info"]
+
+
+def stream_info(config: dict[str, object] | None = None, **state: object) -> StreamInfo:
+    """Return a stream info as sent by a server."""
+    full = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0, "consumer_count": 0}
+    return decode(
+        StreamInfo,
+        {
+            "config": {"name": "ORDERS", "subjects": ["o.>"], "retention": "limits"}
+            | (config or {}),
+            "created": "2026-01-02T03:04:05.123456789Z",
+            "state": full | state,
+        },
+    )
+
+
+def new_stream(js: JetStream, name: str, **config: Any) -> Stream:
+    """Create a stream for all subjects below its name, with direct gets by default."""
+    defaults = {"subjects": [f"{name}.>"], "storage": "memory", "allow_direct": True}
+    return js.create_stream(**{"name": name, **defaults, **config})
 
 
 def fill(

@@ -21,19 +21,7 @@ from jetstream_sync.options import ConnectionOptions, ConnectOptions, TLSOptions
 SERVERS = (ServerAddress("h", 4222),)
 NAN, INF = float("nan"), float("inf")
 TIMES = ["connect_timeout", "reconnect_time_wait", "ping_interval", "drain_timeout"]
-SWITCHES = [
-    "allow_reconnect",
-    "dont_randomize",
-    "fail_requests_on_disconnect",
-    "ignore_auth_error_abort",
-    "ignore_discovered_servers",
-    "no_echo",
-    "pedantic",
-    "retry_on_failed_connect",
-    "tls_allow_downgrade",
-    "tls_handshake_first",
-    "verbose",
-]
+SWITCHES = [each.name for each in dataclasses.fields(ConnectionOptions) if each.type == "bool"]
 TEXTS = ["name", "nkey", "tls_hostname"]
 SECRETS = ["user", "password", "token", "nkeys_seed_str"]
 CALLBACKS = [

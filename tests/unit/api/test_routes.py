@@ -33,24 +33,20 @@ def test_a_consumer_without_a_single_filter_has_no_filter_in_its_route(
     assert created == "$JS.API.CONSUMER.CREATE.S.C"
 
 
-def test_a_domain_and_a_prefix_exclude_each_other() -> None:
-    """A domain together with a prefix is rejected."""
+NO_DOMAINS = ["", "a.b", "a b", "*", ">", "a\r\n", "a/b"]
+NO_PREFIXES = ["", ".", "a..b", "a.*", "a.>", "a b", "a\r\nPUB x 0"]
+
+
+@pytest.mark.parametrize(
+    ("option", "given"),
+    [
+        *(("domain", {"domain": wrong}) for wrong in NO_DOMAINS),
+        *(("prefix", {"prefix": wrong}) for wrong in NO_PREFIXES),
+        ("prefix", {"domain": "hub", "prefix": "from.acme"}),
+    ],
+)
+def test_a_domain_is_one_token_and_a_prefix_a_subject(option: str, given: dict[str, str]) -> None:
+    """Wildcards and white space are refused before a request is sent, and so are both together."""
     with pytest.raises(InvalidOptionError) as caught:
-        Routes.of(domain="hub", prefix="from.acme")
-    assert caught.value.option == "prefix"
-
-
-@pytest.mark.parametrize("domain", ["", "a.b", "a b", "*", ">", "a\r\n", "a/b"])
-def test_a_domain_is_one_token(domain: str) -> None:
-    """A domain with a dot, a wildcard or white space is rejected."""
-    with pytest.raises(InvalidOptionError) as caught:
-        Routes.of(domain=domain)
-    assert caught.value.option == "domain"
-
-
-@pytest.mark.parametrize("prefix", ["", ".", "a..b", "a.*", "a.>", "a b", "a\r\nPUB x 0"])
-def test_a_prefix_is_a_subject_without_wildcards(prefix: str) -> None:
-    """A prefix that cannot be published to is rejected before a request is sent."""
-    with pytest.raises(InvalidOptionError) as caught:
-        Routes.of(prefix=prefix)
-    assert caught.value.option == "prefix"
+        Routes.of(**given)
+    assert caught.value.option == option

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from fix_spark_streams import stream_info
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,23 +17,11 @@ from jetstream_sync.spark.planning.batches import (
     partition_counts,
     partition_cuts,
 )
-from jetstream_sync.spark.streams import StreamView
+from jetstream_sync.spark.streams import StreamView, stream_view
 
 
 def view(first_seq: int, end_seq: int, messages: int) -> StreamView:
-    return StreamView(
-        name="S",
-        created_ns=1,
-        first_seq=first_seq,
-        end_seq=end_seq,
-        messages=messages,
-        bytes=messages * 100,
-        retention="limits",
-        allow_direct=True,
-        deny_purge=False,
-        removes_individually=False,
-        assigns_timestamps=True,
-    )
+    return stream_view(stream_info(messages=messages, first_seq=first_seq, last_seq=end_seq - 1))
 
 
 class Server:

@@ -6,24 +6,13 @@ import logging
 from dataclasses import replace
 
 import pytest
+from fix_spark_streams import stream_info
 
 from jetstream_sync.spark.planning.data_loss import DataLossError, DataLossPolicy, find_resume_point
 from jetstream_sync.spark.planning.offsets import StreamOffset
-from jetstream_sync.spark.streams import StreamView
+from jetstream_sync.spark.streams import StreamView, stream_view
 
-LIMITS = StreamView(
-    name="S",
-    created_ns=1,
-    first_seq=1,
-    end_seq=101,
-    messages=100,
-    bytes=1000,
-    retention="limits",
-    allow_direct=True,
-    deny_purge=False,
-    removes_individually=False,
-    assigns_timestamps=True,
-)
+LIMITS = replace(stream_view(stream_info(messages=100, first_seq=1, last_seq=100)), created_ns=1)
 
 
 def at(seq: int, *filters: str) -> StreamOffset:

@@ -10,12 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fix_spark_streams import stream_info
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jetstream_sync.api.routes import Routes
-from jetstream_sync.api.stream import StreamInfo
-from jetstream_sync.codec import decode
 from jetstream_sync.errors import InvalidArgumentError, InvalidResponseError, TimeoutError
 from jetstream_sync.jetstream.api_requests import APIRequests
 from jetstream_sync.jetstream.direct_get import ReplyCollector
@@ -36,20 +35,9 @@ from jetstream_sync.spark.reading.replies import Replies
 from jetstream_sync.spark.schema import READ_COLUMNS
 from jetstream_sync.spark.streams import StreamView, stream_view
 
-INFO = {
-    "created": "2026-01-31T12:00:00Z",
-    "config": {"name": "ORDERS", "retention": "limits", "storage": "file", "allow_direct": True},
-    "state": {
-        "messages": 1000,
-        "bytes": 200_000,
-        "first_seq": 1,
-        "last_seq": 1000,
-        "consumer_count": 0,
-        "first_ts": "2026-01-31T12:00:00Z",
-        "last_ts": "2026-01-31T12:00:00Z",
-    },
-}
-VIEW = stream_view(decode(StreamInfo, INFO))
+VIEW = stream_view(
+    stream_info({"allow_direct": True}, messages=1000, bytes=200_000, first_seq=1, last_seq=1000)
+)
 USUAL = FieldSelection.of(READ_COLUMNS)
 
 

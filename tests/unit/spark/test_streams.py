@@ -3,52 +3,37 @@
 from __future__ import annotations
 
 import pytest
+from fix_spark_streams import stream_info
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync.api.stream import StreamInfo
-from jetstream_sync.codec import decode
 from jetstream_sync.spark.options import EARLIEST, LATEST, OffsetSpec
 from jetstream_sync.spark.planning.access import first_seq_since, resolve_offset
 from jetstream_sync.spark.streams import StreamSelection, StreamView, stream_view
 
 
-def info(config: dict[str, object] | None = None, **state: object) -> StreamInfo:
-    """Return a stream info as sent by a server."""
-    full = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0, "consumer_count": 0}
-    return decode(
-        StreamInfo,
-        {
-            "config": {"name": "ORDERS", "subjects": ["o.>"], "retention": "limits"}
-            | (config or {}),
-            "created": "2026-01-02T03:04:05.123456789Z",
-            "state": full | state,
-        },
-    )
-
-
 def test_a_new_stream_starts_at_sequence_one() -> None:
     """The server reports 0 as the first sequence of such a stream."""
-    view = stream_view(info())
+    view = stream_view(stream_info())
     assert (view.first_seq, view.end_seq) == (1, 1)
     assert view.is_contiguous
 
 
 def test_a_purged_stream_starts_after_its_last_message() -> None:
     """A purge does not reuse sequences."""
-    view = stream_view(info(first_seq=11, last_seq=10))
+    view = stream_view(stream_info(first_seq=11, last_seq=10))
     assert (view.first_seq, view.end_seq) == (11, 11)
 
 
 def test_the_time_of_creation_is_exact() -> None:
     """It identifies a stream among others of the same name, with nanosecond precision."""
-    assert stream_view(info()).created_ns % 1_000_000_000 == 123456789
+    assert stream_view(stream_info()).created_ns % 1_000_000_000 == 123456789
 
 
 def test_deleted_messages_make_a_stream_non_contiguous() -> None:
     """A stream is contiguous if no message in its middle is missing."""
-    assert stream_view(info(messages=10, first_seq=5, last_seq=14)).is_contiguous
-    assert not stream_view(info(messages=9, first_seq=5, last_seq=14)).is_contiguous
+    assert stream_view(stream_info(messages=10, first_seq=5, last_seq=14)).is_contiguous
+    assert not stream_view(stream_info(messages=9, first_seq=5, last_seq=14)).is_contiguous
 
 
 @pytest.mark.parametrize(
@@ -63,7 +48,7 @@ def test_deleted_messages_make_a_stream_non_contiguous() -> None:
 )
 def test_streams_that_remove_messages_individually(config: dict[str, object], sheds: bool) -> None:
     """Limits per subject and TTLs per message remove messages in normal operation."""
-    assert stream_view(info(config)).removes_individually is sheds
+    assert stream_view(stream_info(config)).removes_individually is sheds
 
 
 @pytest.mark.parametrize(
@@ -84,7 +69,7 @@ def test_patterns(pattern: str, fits: list[str], does_not: list[str]) -> None:
 
 def view(first_seq: int, end_seq: int) -> StreamView:
     return stream_view(
-        info(messages=end_seq - first_seq, first_seq=first_seq, last_seq=end_seq - 1)
+        stream_info(messages=end_seq - first_seq, first_seq=first_seq, last_seq=end_seq - 1)
     )
 
 
