@@ -199,17 +199,19 @@ class ReadOptions:
     """Whether Spark may push filters down to the source."""
 
     @classmethod
-    def from_options(cls, options: Mapping[str, str]) -> Self:
+    def from_options(cls, options: Mapping[str, str] | Self) -> Self:
         """
         Parse the options of the source.
 
         Args:
-            options: as Spark passes them.
+            options: as Spark passes them; parsed ones are returned unchanged.
 
         Raises:
             InvalidOptionError: an option is unknown, out of range or excluded by another one.
 
         """
+        if not isinstance(options, Mapping):
+            return options
         given = _read_values(options)
         if "bucket" in given:
             raise InvalidOptionError(
@@ -349,17 +351,19 @@ class WriteOptions:
     """``purge``: mode overwrite purges the earlier messages; ``None``: mode overwrite is refused."""
 
     @classmethod
-    def from_options(cls, options: Mapping[str, str]) -> Self:
+    def from_options(cls, options: Mapping[str, str] | Self) -> Self:
         """
         Parse the options of the sink.
 
         Args:
-            options: as Spark passes them.
+            options: as Spark passes them; parsed ones are returned unchanged.
 
         Raises:
             InvalidOptionError: an option is unknown, out of range or excluded by another one.
 
         """
+        if not isinstance(options, Mapping):
+            return options
         known = (*CONNECTION_OPTIONS, *option_names(cls))
         given = OptionValues(_with_path(options), known)
         if "bucket" in given:

@@ -74,7 +74,7 @@ def publish_partition(
         Error: any other error of `WritePlan.write`.
 
     """
-    parsed = options if isinstance(options, WriteOptions) else WriteOptions.from_options(options)
+    parsed = WriteOptions.from_options(options)
     task_id = _write_task_id(parsed, partition)
     layout, parts = _columns(rows, columns)
     if layout is None:
@@ -172,7 +172,7 @@ def plan_ranges(options: Mapping[str, str] | ReadOptions) -> list[SequenceRange]
         Error: any error of `plan_read`.
 
     """
-    return plan_read(_read_options(options))
+    return plan_read(ReadOptions.from_options(options))
 
 
 def read_range(
@@ -195,7 +195,7 @@ def read_range(
         Error: any other error of `read_chunks`.
 
     """
-    parsed = _read_options(options)
+    parsed = ReadOptions.from_options(options)
     for chunk in _chunks(range, parsed, columns):
         made = [_values(chunk, name, parsed.connection.domain) for name in columns]
         yield from zip(*made, strict=True)
@@ -213,13 +213,9 @@ def read_range_batches(
     """
     from .reading.arrow import to_batch  # noqa: PLC0415 - the other functions work without PyArrow
 
-    parsed = _read_options(options)
+    parsed = ReadOptions.from_options(options)
     for chunk in _chunks(range, parsed, columns):
         yield to_batch(chunk, columns, parsed.connection.domain)
-
-
-def _read_options(options: Mapping[str, str] | ReadOptions) -> ReadOptions:
-    return options if isinstance(options, ReadOptions) else ReadOptions.from_options(options)
 
 
 def _chunks(part: SequenceRange, options: ReadOptions, columns: Sequence[str]) -> Iterator[Chunk]:

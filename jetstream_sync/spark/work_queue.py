@@ -158,7 +158,7 @@ def take_work(
         Error: the server cannot be reached, or refuses.
 
     """
-    parsed = options if isinstance(options, ReadOptions) else ReadOptions.from_options(options)
+    parsed = ReadOptions.from_options(options)
     consumer = _consumer(parsed)
     until = Deadline(max_seconds)
     left = max_messages
@@ -195,7 +195,7 @@ def acknowledge(replies: Iterable[str], options: Mapping[str, str] | ReadOptions
         Error: the server cannot be reached, or refuses.
 
     """
-    parsed = options if isinstance(options, ReadOptions) else ReadOptions.from_options(options)
+    parsed = ReadOptions.from_options(options)
     settings = parsed.connection
     core = api_requests(jetstream(settings)).core
     rest = iter(replies)

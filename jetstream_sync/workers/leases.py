@@ -55,8 +55,10 @@ _SHORT_FORM: Final = 9
 
 #: The fractions of the next renewals: a list that repeats is cheaper than a random number per message.
 _RENEWALS: Final = itertools.cycle(
-    _RENEWAL_FRACTION * random.uniform(1 - _RENEWAL_JITTER, 1 + _RENEWAL_JITTER)  # noqa: S311
-    for _ in range(997)
+    [
+        _RENEWAL_FRACTION * random.uniform(1 - _RENEWAL_JITTER, 1 + _RENEWAL_JITTER)  # noqa: S311
+        for _ in range(997)
+    ]
 )
 
 _BOOTTIME: Final = getattr(time, "CLOCK_BOOTTIME", None)
@@ -121,15 +123,10 @@ class Lease:
         """Use the current length; bring the next renewal forward if it has become shorter."""
         #: The lengths that are in use.
         self.waits: list[float] = self.times.waits
-        wait = self.length
+        wait = self.waits[min(self.delivered, len(self.waits)) - 1]
         self.due = min(self.due, self.begun_at + wait * next(_RENEWALS))
         #: Time when the lease is over.
         self.lost_at: float = self.begun_at + wait * _LOST_FRACTION
-
-    @property
-    def length(self) -> float:
-        """The length in seconds."""
-        return self.waits[min(self.delivered, len(self.waits)) - 1]
 
 
 def delivery_number(msg: JetStreamMsg) -> int:

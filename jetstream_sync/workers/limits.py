@@ -49,26 +49,23 @@ class CircuitBreaker:
         self.limit: int = max(_FAILURES, 2 * threads)
         self._lock = threading.Lock()
         self._failures = 0
-        self._pause = 0.0
+        #: The pause in seconds, of which `seconds_left` is the rest; 0: the handler is not paused, and does
+        #: not try some messages after a pause.
+        self.pause: float = 0.0
         self._until = 0.0
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the handler is paused, or tries some messages."""
-        return self._pause > 0
 
     @property
     def seconds_left(self) -> float:
         """The rest of the pause in seconds; 0: messages may be requested."""
-        return max(0.0, self._until - time.monotonic()) if self._pause else 0.0
+        return max(0.0, self._until - time.monotonic()) if self.pause else 0.0
 
     def succeeded(self) -> None:
         """Note a success."""
-        if not (self._failures or self._pause):
+        if not (self._failures or self.pause):
             return
         with self._lock:
-            was_open, self._failures, self._pause = self.is_open, 0, 0.0
-        if was_open:
+            was_paused, self._failures, self.pause = self.pause > 0, 0, 0.0
+        if was_paused:
             log.warning("%s: a message was handled, all are requested again", self._name)
 
     def failed(self) -> None:
@@ -80,7 +77,7 @@ class CircuitBreaker:
             if self._failures < self.limit:
                 return
             self._failures = 0
-            pause = self._pause = min(max(_FIRST_PAUSE_S, 2 * self._pause), _MAX_PAUSE_S)
+            pause = self.pause = min(max(_FIRST_PAUSE_S, 2 * self.pause), _MAX_PAUSE_S)
             self._until = time.monotonic() + pause
         text = "%s: the last %d messages failed, none is requested for %g s"
         log.error(text, self._name, self.limit, pause)

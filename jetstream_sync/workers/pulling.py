@@ -251,7 +251,7 @@ class Puller:
             # Otherwise the messages of one key that takes long would keep those of all others away.
             room += min(held.count - len(held.running) - len(held.ready), _MAX_AHEAD)
         breaker = self._breaker
-        if breaker.is_open:
+        if breaker.pause:
             # Beside handlers that run for long, or never return, some messages are tried.
             room = 0 if breaker.seconds_left else min(room, breaker.limit // 2 - held.count)
         if held.is_careful:

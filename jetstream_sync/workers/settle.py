@@ -184,7 +184,7 @@ class Settlements:
                 pending.delivery.handler,
                 pending.delivery,
             )
-            self._forget(token)
+            self._pending.pop(token, None)
             return
         pending.sent_at = lease_clock()
         if not pending.sends:
@@ -193,7 +193,7 @@ class Settlements:
             log.warning(
                 "%s: the nak of %r was not confirmed", pending.delivery.handler, pending.delivery
             )
-            self._forget(token)
+            self._pending.pop(token, None)
             return
         if pending.sends and len(pending.deliveries) > 1:
             # With a new token: late confirmations of some must not count for others.
@@ -239,16 +239,13 @@ class Settlements:
         repeat = pending.sends < _MAX_ABSENT_SENDS and math.isinf(pending.repeat_s)
         if pending.absent and repeat:
             return
-        self._forget(token)
+        self._pending.pop(token, None)
         if pending.absent:
             log.warning(
                 "%s: %r was not settled: its consumer has no leader, or is deleted",
                 pending.delivery.handler,
                 pending.delivery,
             )
-
-    def _forget(self, token: int) -> None:
-        self._pending.pop(token, None)
 
     def tick(self) -> None:
         """Process confirmations, send what waits, and send again what is due."""
@@ -260,7 +257,7 @@ class Settlements:
             if not self._is_due(pending):
                 continue
             if pending.sends >= _MAX_SENDS:
-                self._forget(token)
+                self._pending.pop(token, None)
                 log.error("%r: the server did not confirm %r", pending.delivery, pending.payload)
             else:
                 self._transmit(token, pending)

@@ -109,7 +109,7 @@ class HandlerThreads:
             self.puller.pin.keep()
         held, breaker, alone = self._held, self._processor.breaker, self._held.alone
         is_stuck = alone is not None and alone.given_up
-        if is_stuck or (breaker.is_open and not breaker.seconds_left):
+        if is_stuck or (breaker.pause and not breaker.seconds_left):
             with held.lock:
                 if is_stuck and held.alone is alone:
                     held.end_isolation()

@@ -192,10 +192,11 @@ def test_hooks_and_schedules_are_checked() -> None:
 def test_the_length_of_a_lease() -> None:
     """It is the step of the back-off for the n-th delivery, or ack_wait; 30 seconds by default."""
     steps = LeaseTimes(ConsumerConfig(ack_wait=60, backoff=[3, timedelta(minutes=1)]))
-    assert [Lease(steps, number, 0.0).length for number in (1, 2, 3, 50)] == [3, 60, 60, 60]
+    ends = [Lease(steps, number, 0.0).lost_at for number in (1, 2, 3, 50)]
+    assert ends == pytest.approx([0.9 * 3, 0.9 * 60, 0.9 * 60, 0.9 * 60])
     assert steps.shortest == 3
     assert LeaseTimes(ConsumerConfig(ack_wait=7)).shortest == 7
-    assert Lease(LeaseTimes(ConsumerConfig()), 9, 0.0).length == 30
+    assert Lease(LeaseTimes(ConsumerConfig()), 9, 0.0).lost_at == pytest.approx(0.9 * 30)
 
 
 def test_a_reason_is_one_line() -> None:
