@@ -54,13 +54,13 @@ class BucketAdmin:
 
     if TYPE_CHECKING:
 
-        def _create(self, config: StreamConfig, pedantic: bool) -> Stream: ...
-        def _update(self, config: StreamConfig, pedantic: bool) -> Stream: ...
+        def create_stream(self, config: StreamConfig) -> Stream: ...  # noqa: D102 - of `JetStream`
+        def update_stream(self, config: StreamConfig) -> Stream: ...  # noqa: D102
 
     def _new_bucket(self, what: str, wanted: StreamConfig) -> Stream:
         """Create the stream of a bucket; name the fields that differ if it exists."""
         try:
-            return self._create(wanted, pedantic=False)
+            return self.create_stream(wanted)
         except StreamNameInUseError as error:
             names = different_fields(wanted, stream_info(self._api, wanted.name).config)
             fields = f", which differs in {', '.join(names)}" if names else ""
@@ -91,7 +91,10 @@ class BucketAdmin:
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
         """
-        return self._create_bucket(resolve_config(KeyValueConfig, config, fields))
+        chosen = resolve_config(KeyValueConfig, config, fields)
+        self._check_markers(chosen)
+        stream = self._new_bucket(f"bucket {chosen.bucket!r}", new_stream_config(chosen))
+        return KeyValue(self._api, self._publisher, stream)
 
     def update_key_value(
         self, config: KeyValueConfig | None = None, **fields: Unpack[KeyValueConfigFields]
@@ -114,7 +117,11 @@ class BucketAdmin:
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
         """
-        return self._update_bucket(resolve_config(KeyValueConfig, config, fields))
+        chosen = resolve_config(KeyValueConfig, config, fields)
+        current = self._bucket_info(chosen.bucket).config
+        self._check_markers(chosen)
+        stream = self.update_stream(updated_stream_config(current, chosen))
+        return KeyValue(self._api, self._publisher, stream)
 
     def create_or_update_key_value(
         self, config: KeyValueConfig | None = None, **fields: Unpack[KeyValueConfigFields]
@@ -133,20 +140,9 @@ class BucketAdmin:
         """
         chosen = resolve_config(KeyValueConfig, config, fields)
         try:
-            return self._update_bucket(chosen)
+            return self.update_key_value(chosen)
         except BucketNotFoundError:
-            return self._create_bucket(chosen)
-
-    def _create_bucket(self, config: KeyValueConfig) -> KeyValue:
-        self._check_markers(config)
-        stream = self._new_bucket(f"bucket {config.bucket!r}", new_stream_config(config))
-        return KeyValue(self._api, self._publisher, stream)
-
-    def _update_bucket(self, config: KeyValueConfig) -> KeyValue:
-        current = self._bucket_info(config.bucket).config
-        self._check_markers(config)
-        stream = self._update(updated_stream_config(current, config), pedantic=False)
-        return KeyValue(self._api, self._publisher, stream)
+            return self.create_key_value(chosen)
 
     def _check_markers(self, config: KeyValueConfig) -> None:
         if config.limit_marker_ttl:
@@ -268,7 +264,7 @@ class BucketAdmin:
         chosen = resolve_config(ObjectStoreConfig, config, fields)
         with _missing_as(object_store_not_found(chosen.bucket)):
             current = stream_info(self._api, stream_name(chosen.bucket)).config
-            self._update(update_config(current, chosen), pedantic=False)
+            self.update_stream(update_config(current, chosen))
         return self._object_store(chosen.bucket)
 
     def create_or_update_object_store(

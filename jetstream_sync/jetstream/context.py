@@ -124,7 +124,18 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
 
         """
         chosen = resolve_config(StreamConfig, config, fields)
-        return self._create(chosen, pedantic)
+        # Configs that a server sent were not checked when they were read.
+        name = check_stream_name(chosen.name)
+        body = self._body(chosen, pedantic)
+        check = EchoCheck(self._api, f"stream {name!r}", chosen)
+        with check.request():
+            info = info_of(self._api.ask(self._api.routes.to("STREAM.CREATE", name), body))
+        # Messages that were published in the meantime are not deleted; those of a mirror or source are
+        # copies.
+        empty = bool(chosen.mirror or chosen.sources) or not info.state.messages
+        is_ours = empty and check.is_new(info.created, info.ts)
+        check.verify(info.config, partial(self.delete_stream, name) if is_ours else None)
+        return Stream(self._api, info)
 
     def update_stream(
         self,
@@ -158,7 +169,13 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
 
         """
         chosen = resolve_config(StreamConfig, config, fields)
-        return self._update(chosen, pedantic)
+        name = check_stream_name(chosen.name)
+        body = self._body(chosen, pedantic)
+        check = EchoCheck(self._api, f"stream {name!r}", chosen)
+        with check.request():
+            info = info_of(self._api.ask(self._api.routes.to("STREAM.UPDATE", name), body))
+        check.verify(info.config, updated=True)
+        return Stream(self._api, info)
 
     def create_or_update_stream(
         self,
@@ -183,32 +200,9 @@ class JetStream(ForeignNames, BatchAPI, BucketAdmin, PushSubscribeAPI, PullSubsc
         """
         chosen = resolve_config(StreamConfig, config, fields)
         try:
-            return self._update(chosen, pedantic)
+            return self.update_stream(chosen, pedantic=pedantic)
         except StreamNotFoundError:
-            return self._create(chosen, pedantic)
-
-    def _create(self, config: StreamConfig, pedantic: bool) -> Stream:
-        # Configs that a server sent were not checked when they were read.
-        name = check_stream_name(config.name)
-        body = self._body(config, pedantic)
-        check = EchoCheck(self._api, f"stream {name!r}", config)
-        with check.request():
-            info = info_of(self._api.ask(self._api.routes.to("STREAM.CREATE", name), body))
-        # Messages that were published in the meantime are not deleted; those of a mirror or source are
-        # copies.
-        empty = bool(config.mirror or config.sources) or not info.state.messages
-        is_ours = empty and check.is_new(info.created, info.ts)
-        check.verify(info.config, partial(self.delete_stream, name) if is_ours else None)
-        return Stream(self._api, info)
-
-    def _update(self, config: StreamConfig, pedantic: bool) -> Stream:
-        name = check_stream_name(config.name)
-        body = self._body(config, pedantic)
-        check = EchoCheck(self._api, f"stream {name!r}", config)
-        with check.request():
-            info = info_of(self._api.ask(self._api.routes.to("STREAM.UPDATE", name), body))
-        check.verify(info.config, updated=True)
-        return Stream(self._api, info)
+            return self.create_stream(chosen, pedantic=pedantic)
 
     def _body(self, config: StreamConfig, pedantic: bool) -> dict[str, Any]:
         """Return the body of a create or update; raise if the server would ignore ``pedantic``."""
