@@ -121,9 +121,9 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
                 # A callback, or a thread that waits, needs the ack from the reader.
                 self._core.end_direct_reads()
                 return
-        self._settle_standard()
+        self.settle_standard()
 
-    def _settle_standard(self) -> None:
+    def settle_standard(self) -> None:
         """Settle the standard part of a settled future; a second call does nothing."""
         outcome = self._decoded()
         with contextlib.suppress(InvalidStateError):
@@ -186,25 +186,17 @@ class PubAckFuture(speedups.FutureFields, Future[PubAck]):
         if self._has_standard:
             _watched.discard(self)
             self._wakeups.wake_all()
-            self._settle_standard()
+            self.settle_standard()
             for call in self._calls:
                 super().add_done_callback(call)  # calls it now, and logs what it raises
 
     def forked(self, error: ForkedConnectionError) -> None:
         """Settle it in a forked child with this error, unless it was settled just before."""
-        # No lock is taken. `_settle_in_child` settles the standard part, if there is one.
+        # No lock is taken. `_settle_in_child` settles the standard part, if there is one: a thread of
+        # the parent may have held its lock.
         self.message = None
         if self._outcome is None:
             self._outcome = error
-
-    def settle_forked(self) -> None:
-        """Settle the standard part in a forked child; a thread of the parent may have held its lock."""
-        self._settle_standard()
-
-    def renew_forked(self) -> None:
-        """Create the standard part again in a forked child, with new locks."""
-        Future.__init__(self)
-        self._settle_standard()
 
     def _settled(self) -> bool:
         """Return whether the future is settled; in a forked child, settle a pending one first."""
@@ -295,7 +287,7 @@ def _settle_in_child() -> None:
 
     def settle() -> None:
         while left:
-            left[-1].settle_forked()
+            left[-1].settle_standard()
             left.pop()
 
     if is_gevent():
@@ -303,7 +295,8 @@ def _settle_in_child() -> None:
         return
     spawn("forked-futures", settle).join(_HELD_LOCK_S)
     for future in left[:]:
-        future.renew_forked()
+        Future.__init__(future)  # with new locks
+        future.settle_standard()
 
 
 in_each_child(_settle_in_child)
