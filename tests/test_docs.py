@@ -214,7 +214,7 @@ def test_the_tests_of_the_feature_table_exist() -> None:
     """Each row of the table of features names an existing test."""
     page = (ROOT / "docs" / "topics" / "versions.rst").read_text(encoding="utf-8")
     table = page.partition("\nFeatures\n--------\n")[2].partition("\nSpark\n-----\n")[0]
-    rows = re.findall(r"^   \* - (?!Feature$).+\n     - .+\n     - (.+)$", table, re.MULTILINE)
+    rows = re.findall(r"^   \* - (?!Feature$).+\n     - (.+)$", table, re.MULTILINE)
     named = [re.fullmatch(r"``(test_\w+)::(\w+)``", row) for row in rows]
     assert len(rows) == table.count("   * - ") - table.count("   * - Feature\n")
     defined = {
