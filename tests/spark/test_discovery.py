@@ -31,7 +31,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 PACKAGE = Path(jetstream_sync.__file__).parent
 #: The folder of the module that Spark finds, which an installation has at its top level.
 TOP_LEVEL = Path(__file__).parents[2] / "jetstream_sync" / "top_level"
-INSTALLED = "TOX_ENV_NAME" in os.environ
 
 # The beginning of each driver program here; no driver imports test modules.
 START = """

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fix_spark import batches, forget_commit
-from fix_spark_streams import Collected, InProcess, fill
+from fix_spark import forget_commit
+from fix_spark_streams import Collected, InProcess, fill, new_stream
 from fix_threads import wait_until
 
 from jetstream_sync import BadRequestError, Error
@@ -27,25 +27,13 @@ ONCE = {"once": True}
 @pytest.fixture
 def queue(js: JetStream, stream_name: str) -> Stream:
     """Create an empty work queue."""
-    return js.create_stream(
-        name=stream_name,
-        subjects=[f"{stream_name}.>"],
-        storage="memory",
-        retention="workqueue",
-        allow_direct=True,
-    )
+    return new_stream(js, stream_name, retention="workqueue")
 
 
 @pytest.fixture
 def wanted(js: JetStream, stream_name: str) -> Stream:
     """Create an empty interest stream, with one durable for Spark and another one."""
-    stream = js.create_stream(
-        name=stream_name,
-        subjects=[f"{stream_name}.>"],
-        storage="memory",
-        retention="interest",
-        allow_direct=True,
-    )
+    stream = new_stream(js, stream_name, retention="interest")
     stream.create_consumer(durable_name="spark")
     stream.create_consumer(durable_name="other")
     return stream
@@ -284,23 +272,6 @@ def test_a_re_created_queue_keeps_its_messages(
     assert held(queue) == list(range(1, 61))
     collected.run(stream=queue.name, failOnDataLoss="false")
     assert collected.sequences(1) == list(range(1, 61))
-    assert held(queue) == []
-
-
-@pytest.mark.full
-def test_a_query_that_ends_after_a_commit(
-    js: JetStream, queue: Stream, collected: Collected
-) -> None:
-    """If a query ends between commit and removal, nothing is read twice and everything is removed."""
-    fill(js, f"{queue.name}.a", 20)
-    # After the first batch it would not look again for an hour.
-    query = collected.start({"processingTime": "1 hour"}, stream=queue.name)
-    wait_until(lambda: batches(collected.checkpoint) == [0], 30)
-    query.stop()
-    assert held(queue) == list(range(1, 21))
-    fill(js, f"{queue.name}.a", 5)
-    collected.run(stream=queue.name)
-    assert collected.sizes() == [20, 5]
     assert held(queue) == []
 
 

@@ -159,61 +159,6 @@ def test_a_time_to_live_is_seconds_or_an_interval(
     assert "Nats-TTL: 60" in target.header_lines(1)
 
 
-def test_null_values_have_no_effect(spark: SparkSession, target: SinkStream) -> None:
-    """A NULL subject means that of the option, and NULL headers, ids, ttls and expectations mean none."""
-    target.make(allow_msg_ttl=True)
-    frame = spark.createDataFrame(
-        [(None, "d", None, None, None, None)],
-        "subject string, data string, headers map<string,array<string>>, msg_id string,"
-        "ttl long, expected_last_sequence long",
-    )
-    save(frame, target.options("at-least-once", subject=target.subject()))
-    assert target.stored() == [(target.subject(), b"d")]
-    assert target.header_lines(1) == [f"Nats-Expected-Stream: {target.name}"]
-
-
-def test_server_headers_of_read_messages_have_no_effect(
-    spark: SparkSession, target: SinkStream
-) -> None:
-    """Headers of a message that was read do not affect how it is stored again."""
-    target.make()
-    headers = (
-        "map('Nats-Msg-Id', 'theirs', 'nats-expected-stream', 'ELSEWHERE', 'Nats-Batch-Id', 'b',"
-        "'Nats-Expected-Last-Sequence', '99', 'Nats-Stream-Source', 'S 1', 'Keep', 'it')"
-    )
-    frame = spark.range(1).selectExpr(f"{headers} AS headers", "'d' AS data", "'ours' AS msg_id")
-    save(frame, target.options(subject=target.subject()))
-    assert sorted(target.header_lines(1)) == [
-        "Keep: it",
-        f"Nats-Expected-Stream: {target.name}",
-        "Nats-Msg-Id: ours",
-    ]
-
-
-def test_equal_rows_are_separate_messages(spark: SparkSession, target: SinkStream) -> None:
-    """Rows with the same content are stored as separate messages."""
-    target.make()
-    frame = spark.range(1000).selectExpr("cast(id % 7 AS string) AS data").coalesce(1)
-    save(frame, target.options(subject=target.subject()))
-    assert Counter(target.payloads()) == Counter(b"%d" % (number % 7) for number in range(1000))
-
-
-@pytest.mark.parametrize("delivery", EXACT)
-@pytest.mark.parametrize("ids", ["content", "position"])
-@pytest.mark.full
-def test_a_repeated_job_with_an_id_stores_rows_once(
-    spark: SparkSession, target: SinkStream, delivery: str, ids: str
-) -> None:
-    """Runs of a job with the same jobId store each row once."""
-    target.make(allow_atomic=True)
-    for _ in range(2):
-        frame = numbers(spark, 2500, target)
-        save(frame, target.options(delivery, jobId="import 7", ids=ids))
-    assert Counter(target.payloads()) == wanted(2500)
-    save(numbers(spark, 10, target), target.options(delivery, jobId="import 8", ids=ids))
-    assert len(target.payloads()) == 2510
-
-
 def test_an_empty_data_frame(spark: SparkSession, target: SinkStream) -> None:
     """An empty DataFrame stores nothing."""
     target.make()
@@ -241,13 +186,8 @@ def test_mode_overwrite_needs_an_option(spark: SparkSession, target: SinkStream)
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        (["'x' AS body"], "'body'"),
         (["'x' AS data", "1 AS colour"], "'colour'"),
-        (["'x' AS subject"], "'data'"),
-        (["1 AS data"], "binary or string"),
-        (["'x' AS data", "1 AS subject"], "string"),
         (["'x' AS data", "map(1, 'x') AS headers"], "map<string,string>"),
-        (["'x' AS data", "true AS ttl"], "ttl"),
         (["'x' AS data", "'x' AS DATA"], "duplicated"),
     ],
 )
@@ -305,14 +245,8 @@ def test_a_missing_stream_is_named(spark: SparkSession, target: SinkStream) -> N
     ("row", "said"),
     [
         ({"data": None}, "data is NULL"),
-        ({"subject": None}, "subject is NULL"),
-        ({"subject": "a..b"}, "empty token"),
         ({"subject": "not.stored.anywhere"}, "no stream stores"),
-        ({"headers": {"a b": ["x"]}}, "a b"),
-        ({"headers": {"A": ["x\ny"]}}, "line break"),
         ({"headers": {"A": [None]}}, "NULL"),
-        ({"msg_id": "a\r\nb"}, "line break"),
-        ({"ttl": "soon"}, "ttl"),
         ({"expected": 4711}, "wrong last sequence"),
         ({"data": b"SECRET" * 200_000}, "max_payload"),
     ],
@@ -323,17 +257,10 @@ def test_a_row_error_names_the_row_without_its_payload(
 ) -> None:
     """The error names row and partition, and never shows the payload."""
     target.make(allow_msg_ttl=True)
-    good = {
-        "subject": target.subject(),
-        "data": b"SECRET",
-        "headers": None,
-        "msg_id": None,
-        "ttl": None,
-        "expected": None,
-    }
+    good = {"subject": target.subject(), "data": b"SECRET", "headers": None, "expected": None}
     rows = [tuple(good.values())] * 17 + [tuple((good | row).values())]
-    names = "subject string, data binary, headers map<string,array<string>>, msg_id string,"
-    frame = spark.createDataFrame(rows, f"{names} ttl string, expected_last_sequence long")
+    names = "subject string, data binary, headers map<string,array<string>>"
+    frame = spark.createDataFrame(rows, f"{names}, expected_last_sequence long")
     error = refusal(lambda: save(frame.coalesce(1), target.options("at-least-once")))
     assert "row 17 of partition 0" in error
     assert said in error
@@ -376,22 +303,6 @@ def test_a_duplicate_message_id_in_a_transaction_is_explained(
     options = target.options("transaction", subject=target.subject())
     assert "its msg_id is already in the stream" in refusal(lambda: save(frame, options))
     assert target.payloads() == [b"first"]
-
-
-@pytest.mark.full
-def test_secrets_are_in_no_error(spark: SparkSession, target: SinkStream) -> None:
-    """Errors of a failed write show neither a login nor a URL with one."""
-    target.make()
-    port = target.server.port
-    options = target.options(subject=target.subject()) | {
-        "servers": f"nats://joe:hunter2@127.0.0.1:{port}"
-    }
-    frame = spark.range(1).selectExpr("cast(NULL AS string) AS data")
-    error = refusal(lambda: save(frame, options))
-    assert "data is NULL" in error
-    assert "hunter2" not in error
-    unknown = target.options(subject=target.subject()) | {"password": "hunter2", "user": "u"}
-    assert "hunter2" not in refusal(lambda: save(frame, {**unknown, "colour": "red"}))
 
 
 # --- streaming queries --------------------------------------------------------------------------
@@ -438,13 +349,6 @@ def digest(payloads: list[bytes]) -> str:
     return hashlib.sha256(b"\n".join(sorted(payloads))).hexdigest()
 
 
-def window_over(target: SinkStream) -> None:
-    """Wait until the duplicate window of the stream has passed."""
-    subject = f"{target.name}.{NOTES}.probe"
-    target.js.publish(subject, msg_id="probe")
-    wait_until(lambda: not target.js.publish(subject, msg_id="probe").duplicate, 20)
-
-
 @pytest.mark.matrix
 @pytest.mark.parametrize("delivery", EXACT)
 def test_a_repeated_batch_is_stored_once(
@@ -461,23 +365,6 @@ def test_a_repeated_batch_is_stored_once(
         lines.write(lines.read(spark), options)
         assert digest(target.payloads()) == before
     assert Counter(target.payloads()) == wanted(6000)
-
-
-@pytest.mark.parametrize("delivery", EXACT)
-@pytest.mark.full
-def test_a_replay_after_the_duplicate_window(
-    spark: SparkSession, target: SinkStream, lines: Lines, delivery: str
-) -> None:
-    """After an outage longer than the duplicate window, only ``window`` stores rows twice."""
-    target.make(allow_atomic=True, duplicate_window=1.0)
-    options = target.options(delivery, subject=target.subject())
-    lines.add(3000)
-    lines.write(lines.read(spark), options)
-    window_over(target)
-    forget_commit(lines.checkpoint, 0)
-    lines.write(lines.read(spark), options)
-    times = 2 if delivery == "window" else 1
-    assert Counter(target.payloads()) == Counter(dict.fromkeys(wanted(3000), times))
 
 
 @pytest.mark.matrix

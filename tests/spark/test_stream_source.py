@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fix_spark import batches, forget_commit, offsets_of
-from fix_spark_streams import Collected, InProcess, fill
+from fix_spark_streams import Collected, InProcess, fill, new_stream
 from fix_threads import wait_until
 
 import jetstream_sync
@@ -140,28 +140,7 @@ def test_both_limits_hold(js: JetStream, stream: Stream, in_process: InProcess) 
 def test_a_batch_waits_for_enough_messages(
     js: JetStream, stream: Stream, nc: Connection, collected: Collected
 ) -> None:
-    """``minOffsetsPerTrigger`` delays a batch until there are enough messages, or the delay is over."""
-    fill(js, f"{stream.name}.a", 10)
-    query = collected.start(
-        stream=stream.name,
-        startingOffsets="earliest",
-        minOffsetsPerTrigger=10,
-        maxTriggerDelay="10m",
-    )
-    wait_until(lambda: batches(collected.checkpoint) == [0], 30)
-    fill(js, f"{stream.name}.a", 6)
-    collected.triggers(nc, stream.name, 4)
-    assert collected.sizes() == [10]
-    fill(js, f"{stream.name}.a", 4)
-    query.processAllAvailable()
-    assert collected.sizes() == [10, 10]
-
-
-@pytest.mark.full
-def test_the_first_batch_waits_for_enough_messages(
-    js: JetStream, stream: Stream, nc: Connection, collected: Collected
-) -> None:
-    """``minOffsetsPerTrigger`` also applies to the first messages that a process finds."""
+    """``minOffsetsPerTrigger`` delays each batch with rows, also the first one, until there are enough."""
     fill(js, f"{stream.name}.a", 6)
     query = collected.start(
         stream=stream.name,
@@ -170,11 +149,13 @@ def test_the_first_batch_waits_for_enough_messages(
         maxTriggerDelay="10m",
     )
     wait_until(lambda: batches(collected.checkpoint) == [0], 30)
-    collected.triggers(nc, stream.name, 4)
-    assert sum(collected.sizes()) == 0
-    fill(js, f"{stream.name}.a", 4)
-    query.processAllAvailable()
-    assert sum(collected.sizes()) == 10
+    for expected in ([], [10]):
+        collected.triggers(nc, stream.name, 4)
+        assert collected.sizes() == expected
+        fill(js, f"{stream.name}.a", 4)
+        query.processAllAvailable()
+        assert collected.sizes() == [*expected, 10]
+        fill(js, f"{stream.name}.a", 6)
 
 
 @pytest.mark.full
@@ -230,7 +211,7 @@ def test_streams_share_a_batch(js: JetStream, stream_name: str, in_process: InPr
     """A small stream does not wait for a large one."""
     names = [f"{stream_name}_{which}" for which in "AB"]
     for name, count in zip(names, (100, 5), strict=True):
-        js.create_stream(name=name, subjects=[f"{name}.>"], storage="memory")
+        new_stream(js, name)
         fill(js, f"{name}.a", count)
     in_process.run(stream=",".join(names), startingOffsets="earliest", maxOffsetsPerTrigger=20)
     assert in_process.sizes() == [20, 20, 20, 20, 20, 5]
@@ -340,7 +321,7 @@ def test_new_streams_are_read_from_their_start(
     """New streams that match the pattern are read from their first message while the query runs."""
 
     def add(name: str, count: int) -> None:
-        js.create_stream(name=name, subjects=[f"{name}.>"], storage="memory")
+        new_stream(js, name)
         fill(js, f"{name}.a", count)
 
     add(f"{stream_name}_A", 10)
@@ -356,7 +337,7 @@ def test_new_streams_are_read_from_their_start(
 
 def recreated(js: JetStream, stream: Stream) -> None:
     js.delete_stream(stream.name)
-    js.create_stream(name=stream.name, subjects=[f"{stream.name}.>"], storage="memory")
+    new_stream(js, stream.name)
     fill(js, f"{stream.name}.a", 4)
 
 

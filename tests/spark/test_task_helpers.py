@@ -141,19 +141,24 @@ def test_the_result_counts_what_was_written(server: NatsServer, kind: str) -> No
     )
 
 
-@pytest.mark.parametrize("kind", EXACT)
+@pytest.mark.parametrize(
+    ("kind", "outage"),
+    [*((kind, False) for kind in EXACT), ("transaction", True), ("scan", True)],
+)
 @pytest.mark.parametrize("ids", ["content", "position"])
 @pytest.mark.parametrize("stored", [0, 1, 700, 2300, 2500])
 @pytest.mark.full
 def test_a_second_attempt_adds_the_missing_rows(
-    server: NatsServer, kind: str, ids: str, stored: int
+    server: NatsServer, kind: str, outage: bool, ids: str, stored: int
 ) -> None:
-    """Each row is stored once after a second attempt, wherever the first one ended."""
-    make_stream(server)
+    """Wherever the first one ended, and even if the stream has forgotten the ids of the stored rows."""
+    make_stream(server, duplicate_window=0.2 if outage else 600.0)
     rows = numbered(0, 2500)
     write = delivery(server, kind, ids=ids).write
     with pytest.raises(BreaksOffError):
         write(origin(), broken_off(rows, stored))
+    if outage:
+        window_over(server, kind)
     written = write(origin(), columns(rows))
     assert written.rows == 2500
     assert_once(server, rows)
@@ -189,22 +194,6 @@ def test_equal_rows_of_other_sources_are_separate(server: NatsServer, kind: str)
     ):
         assert write(each, columns(rows)).duplicates == 0
     assert_once(server, rows * 4)
-
-
-@pytest.mark.parametrize("kind", ["transaction", "scan"])
-@pytest.mark.parametrize("stored", [700, 2300, 2500])
-@pytest.mark.full
-def test_an_outage_may_take_any_time(server: NatsServer, kind: str, stored: int) -> None:
-    """Stored rows are not stored again, even if the stream has forgotten their ids."""
-    make_stream(server, duplicate_window=0.2)
-    rows = numbered(0, 2500)
-    write = delivery(server, kind, ids="position").write
-    with pytest.raises(BreaksOffError):
-        write(origin(), broken_off(rows, stored))
-    window_over(server, kind)
-    written = write(origin(), columns(rows))
-    assert written.rows == 2500
-    assert_once(server, rows)
 
 
 def test_delivery_window_stores_rows_again_after_the_window(
@@ -553,21 +542,6 @@ def test_ranges_are_planned_and_read(server: NatsServer) -> None:
     assert rows == [(number + 1, b"%d" % number) for number in range(1000)]
     batches = [each for one in ranges for each in read_range_batches(one, given, ("data",))]
     assert [value for each in batches for value in each["data"].to_pylist()] == numbered(0, 1000)
-
-
-def test_each_column_has_its_value(server: NatsServer, js: JetStream) -> None:
-    """A tuple contains the selected columns as Python values."""
-    make_stream(server)
-    js.publish("out.a", b"x", headers={"K": ["1", "2"]}, msg_id="m")
-    js.publish("out.b", b"")
-    given = {"servers": server.url, "stream": STREAM}
-    names = ("subject", "headers", "msg_id", "stream", "size", "domain", "time_ns", "timestamp")
-    (one,) = plan_ranges(given)
-    first, second = read_range(one, given, names)
-    assert first[:6] == ("out.a", {"K": ["1", "2"], "Nats-Msg-Id": ["m"]}, "m", STREAM, 1, None)
-    assert second[:6] == ("out.b", {}, None, STREAM, 0, None)
-    assert first[6] <= second[6]
-    assert abs(first[7].timestamp() - first[6] / 1e9) < 1e-3
 
 
 # --- work queues ---------------------------------------------------------------------------------
