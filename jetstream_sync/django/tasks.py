@@ -105,9 +105,7 @@ class JetStreamBackend(BaseTaskBackend):
         config = Config.load()
         if config.ensure != "none":
             given = () if isinstance(config.ensure, str) else config.ensure
-            self._tasks.create(
-                lambda nc: resources_of(nc, [], [self._tasks], given, config.num_replicas)
-            )
+            self._tasks.create(lambda own: resources_of([], own, given, config.num_replicas))
         self._tasks.send(task.queue_name, record, run_after)
         result = self._from_record(record)
         task_enqueued.send(type(self), task_result=result)

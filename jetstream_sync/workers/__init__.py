@@ -23,12 +23,12 @@ The runtime is written against the public API of `jetstream_sync`.
 
 from __future__ import annotations
 
-from .context import Context
+from .context import Context, LogContextFilter
 from .dead_letters import DeadLetter, DeadLetterEstimate, DeadLetters
 from .handler import Handler, Reply
 from .leases import LeaseLostError
 from .limits import SoftTimeoutError
-from .logs import JsonLogFormatter, LogContextFilter
+from .logs import JsonLogFormatter
 from .metrics import WorkerCollector
 from .observer import WorkerEvent
 from .processes import HandlerTimeoutError, WorkerCrashedError

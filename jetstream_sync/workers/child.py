@@ -28,20 +28,19 @@ from functools import partial
 from logging.handlers import QueueHandler
 from multiprocessing.connection import Connection
 from multiprocessing.spawn import prepare
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, cast
 
 from .. import InvalidOptionError, JetStreamMsg
 from .context import Context, ContextActions
 from .dead_letters import one_line
 from .handler import Handler, Middleware, Reply
-from .leases import Delivery
-from .logs import log, log_context
+from .leases import Delivery, log_context
+from .logs import log
 from .status import spawn
-from .tracing import tracing_middleware
+from .tracing import traced, tracing_middleware
 
 if TYPE_CHECKING:
-    from .. import Headers, JetStream
+    from .. import Headers
 
 try:
     import fcntl
@@ -240,7 +239,7 @@ class _Child:
             delivery,
             ContextActions(
                 message_id=lambda _: request.message_id,
-                js=cast("JetStream", SimpleNamespace(publish=partial(self.ask, "publish"))),
+                publish=traced(partial(self.ask, "publish")),
                 is_stopping=lambda: bool(self.ask("is_stopping")),
                 ack=lambda _: bool(self.ask("ack")),
             ),

@@ -1,4 +1,4 @@
-"""What a handler can learn about the message that it handles, and do besides returning."""
+"""What a handler, and its log records, can learn about its message, and do besides returning."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from .leases import Delivery, LeaseLostError, lease_clock
+from .leases import Delivery, LeaseLostError, lease_clock, log_context
 from .logs import LOGGER_NAME, WorkerLogger
-from .tracing import publishing
 
 if TYPE_CHECKING:
-    from .. import Headers, JetStream, JetStreamMsg, PubAck
+    from .. import Headers, JetStreamMsg, PubAck
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,8 @@ class ContextActions:
     """What contexts do beside holding their message; the same for all messages of a handler."""
 
     message_id: Callable[[Delivery], str]
-    js: JetStream
+    publish: Callable[..., Any]
+    """As `JetStream.publish`."""
     is_stopping: Callable[[], bool]
     ack: Callable[[Delivery], bool]
 
@@ -156,7 +156,47 @@ class Context:
 
         """
         msg_id = f"{self.id}/{next(self._published)}"
-        with publishing(subject, payload, headers, msg_id) as traced:
-            return self._actions.js.publish(
-                subject, payload, headers=traced, msg_id=msg_id, **options
+        ack: PubAck = self._actions.publish(
+            subject, payload, headers=headers, msg_id=msg_id, **options
+        )
+        return ack
+
+
+#: Attributes that `LogContextFilter` adds.
+_CONTEXT: Final = ("handler", "stream", "consumer", "seq", "attempt", "trace_id")
+
+
+class LogContextFilter(logging.Filter):
+    """
+    Adds the message that is being handled to every log record of its handler.
+
+    Records get the attributes ``handler``, ``stream``, ``consumer``, ``seq``, ``attempt`` and
+    ``trace_id``; outside of a handler they are empty. Add the filter to log handlers, not to loggers:
+    a filter of a logger is not applied to the records of its children.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Add the attributes; every record passes."""
+        delivery = log_context.get()
+        values: tuple[object, ...] = ("",) * len(_CONTEXT)
+        if delivery is not None:
+            where = delivery.metadata
+            values = (
+                delivery.handler,
+                where.stream,
+                where.consumer,
+                where.stream_seq,
+                delivery.attempt,
+                delivery.trace_id or _trace_id(delivery),
             )
+        for name, value in zip(_CONTEXT, values, strict=True):
+            if not hasattr(record, name):
+                setattr(record, name, value)
+        return True
+
+
+def _trace_id(delivery: Delivery) -> str:
+    """Return the trace id in the headers of a message, or an empty string."""
+    headers = delivery.msg.headers
+    parts = ("" if headers is None else headers.get("traceparent", "")).split("-")
+    return parts[1] if len(parts) == 4 else ""

@@ -26,6 +26,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Hashable
+from contextvars import ContextVar
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -223,6 +224,10 @@ class Delivery:
         """Return the position of the message, for log records."""
         where = self.metadata
         return f"message {where.stream_seq} of {where.stream}/{where.consumer}"
+
+
+#: The message that this thread handles.
+log_context: ContextVar[Delivery | None] = ContextVar("jetstream_sync_delivery", default=None)
 
 
 class LeaseKeeper:

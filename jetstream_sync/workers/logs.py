@@ -1,5 +1,5 @@
 """
-Log records of workers: the logger, a filter that adds the message that is handled, and JSON.
+Log records of workers: the logger, and JSON. `LogContextFilter` adds the message that is handled.
 
 The payload of a message is never logged.
 """
@@ -12,34 +12,16 @@ import sys
 import traceback
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
-from contextvars import ContextVar
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from .. import JetStreamMsg, Metadata
-
     _Adapter = logging.LoggerAdapter[logging.Logger]
 else:
     _Adapter = logging.LoggerAdapter
 
 
-class _Delivery(Protocol):
-    """What is logged of a `Delivery`."""
-
-    msg: JetStreamMsg
-    handler: str
-    attempt: int
-    trace_id: str
-
-    @property
-    def metadata(self) -> Metadata:
-        """The metadata of the message."""
-
-
 LOGGER_NAME: Final = "jetstream_sync.worker"
-#: The message that this thread handles.
-log_context: ContextVar[_Delivery | None] = ContextVar("jetstream_sync_delivery", default=None)
 
 
 class WorkerLogger(_Adapter):
@@ -75,45 +57,6 @@ log: Final = WorkerLogger(LOGGER_NAME)
 #: One record for each message, at the level INFO. Off unless its level is set.
 outcome_log: Final = WorkerLogger(f"{LOGGER_NAME}.outcomes")
 outcome_log.logger.setLevel(logging.WARNING)
-
-#: Attributes that `LogContextFilter` adds.
-_CONTEXT: Final = ("handler", "stream", "consumer", "seq", "attempt", "trace_id")
-
-
-class LogContextFilter(logging.Filter):
-    """
-    Adds the message that is being handled to every log record of its handler.
-
-    Records get the attributes ``handler``, ``stream``, ``consumer``, ``seq``, ``attempt`` and
-    ``trace_id``; outside of a handler they are empty. Add the filter to log handlers, not to loggers:
-    a filter of a logger is not applied to the records of its children.
-    """
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Add the attributes; every record passes."""
-        delivery = log_context.get()
-        values: tuple[object, ...] = ("",) * len(_CONTEXT)
-        if delivery is not None:
-            where = delivery.metadata
-            values = (
-                delivery.handler,
-                where.stream,
-                where.consumer,
-                where.stream_seq,
-                delivery.attempt,
-                delivery.trace_id or _trace_id(delivery),
-            )
-        for name, value in zip(_CONTEXT, values, strict=True):
-            if not hasattr(record, name):
-                setattr(record, name, value)
-        return True
-
-
-def _trace_id(delivery: _Delivery) -> str:
-    """Return the trace id in the headers of a message, or an empty string."""
-    headers = delivery.msg.headers
-    parts = ("" if headers is None else headers.get("traceparent", "")).split("-")
-    return parts[1] if len(parts) == 4 else ""
 
 
 class JsonLogFormatter(logging.Formatter):

@@ -19,15 +19,16 @@ from .. import Error
 from .context import Context, ContextActions
 from .dead_letters import DeadLetterTooLargeError, DeadLetterWriter, one_line
 from .handler import REPLY_TO, DecodeError, Handler, Middleware, Reply
-from .leases import Delivery, LeaseKeeper, lease_clock
+from .leases import Delivery, LeaseKeeper, lease_clock, log_context
 from .limits import CircuitBreaker, Limit, SoftLimits
-from .logs import log, log_context
+from .logs import log
 from .observer import Observer
 from .once import Once, Start
 from .parking import park, parked_attempts, parked_origin
 from .processes import ProcessPool
 from .retries import MAX_EXTRA_DELIVERIES, MAX_IN_PLACE_S, MIN_DELAY_S, BatchError, Reject, Retry
 from .settle import Settlements
+from .tracing import traced
 
 if TYPE_CHECKING:
     from .. import JetStream
@@ -95,7 +96,7 @@ class Processor:
         needs = (self._once, processes, handler.soft_timeout, shared.middleware or None)
         self._of_payload = handler.of_payload if needs == (None,) * 4 else None
         self._actions = ContextActions(
-            self._message_id, shared.js, shared.is_stopping, self._ack_early
+            self._message_id, traced(shared.js.publish), shared.is_stopping, self._ack_early
         )
 
     def failed_here(self, delivery: Delivery) -> bool:

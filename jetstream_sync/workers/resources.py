@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from .. import (
     BucketNotFoundError,
@@ -28,13 +28,6 @@ R = TypeVar("R", StreamConfig, KeyValueConfig)
 _DEAD_LETTER_WINDOW: Final = timedelta(hours=1)
 #: How long a bucket for ``once`` keeps the states of messages.
 _ONCE_TTL: Final = timedelta(days=30)
-
-
-class Owner(Protocol):
-    """What is used of a task."""
-
-    def resources(self, nc: Connection) -> Sequence[Resource]:
-        """Return the configs of its stream and its bucket."""
 
 
 def has_schedules(nc: Connection) -> bool:
@@ -69,17 +62,14 @@ class SetupStep:
 
 
 def resources_of(
-    nc: Connection,
     handlers: Iterable[Handler],
-    queues: Iterable[Owner],
+    of_tasks: Iterable[Resource],
     given: Iterable[Resource] = (),
     replicas: int | None = None,
 ) -> list[Wanted]:
     """Return the streams and buckets of a worker, those that are given first, each name once."""
     found = [Wanted(_with_replicas(resource, replicas), is_given=True) for resource in given]
-    implied: list[Resource] = []
-    for queue in queues:
-        implied += queue.resources(nc)
+    implied = list(of_tasks)
     for handler in handlers:
         implied += _of_handler(handler)
     found += [Wanted(_with_replicas(each, replicas), is_given=False) for each in implied]

@@ -174,11 +174,11 @@ class TaskQueue:
             found.append(KeyValueConfig(bucket=self._results, ttl=_RESULT_TTL))
         return found
 
-    def create(self, resources: Callable[[Connection], Iterable[Wanted]]) -> None:
-        """Create the stream and the bucket unless they exist; once in a process."""
+    def create(self, plan: Callable[[list[Resource]], Iterable[Wanted]]) -> None:
+        """Create the stream and the bucket, as planned, unless they exist; once in a process."""
         if not self._exists:
             nc = self._connection()
-            create_missing(nc.jetstream(), resources(nc))
+            create_missing(nc.jetstream(), plan(self.resources(nc)))
             self._exists = True
 
     def filter_subject(self, queue: str) -> str:

@@ -21,9 +21,9 @@ from .consumers import HandlerConsumer
 from .dead_letters import DeadLetterWriter
 from .handler import Handler
 from .held import HeldMessages, Phase
-from .leases import Delivery, lease_clock
+from .leases import Delivery, lease_clock, log_context
 from .limits import Gate
-from .logs import log, log_context
+from .logs import log
 from .membership import GroupConsumer, GroupPuller
 from .processes import ProcessPool
 from .processing import Processor, Shared

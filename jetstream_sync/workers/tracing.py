@@ -17,19 +17,21 @@ The conventions for messaging are in development: all names are in `_process_att
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .. import Error, Headers
-from .logs import log, log_context
+from .leases import log_context
+from .logs import log
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context as OriginContext
     from opentelemetry.trace import Span, SpanContext
 
     from .. import JetStreamMsg
+    from .context import Context
 
 TRACE_MODES: Final = ("link", "parent")
 
@@ -37,25 +39,7 @@ T = TypeVar("T")
 _HeadersLike = Headers | Mapping[str, str] | Mapping[str, list[str]] | None
 
 
-class _Context(Protocol):
-    """What is traced of a `Context`."""
-
-    batch: Sequence[JetStreamMsg]
-
-    @property
-    def id(self) -> str:
-        """The id of the message."""
-
-    @property
-    def message(self) -> JetStreamMsg:
-        """The message."""
-
-    @property
-    def attempt(self) -> int:
-        """The number of the attempt."""
-
-
-def _process_attributes(context: _Context) -> dict[str, str | int]:
+def _process_attributes(context: Context) -> dict[str, str | int]:
     """Return the attributes of the span of a handler."""
     message, where = context.message, context.message.metadata
     batch: dict[str, str | int] = {}
@@ -116,7 +100,7 @@ class _Tracer:
         self._tracer = trace.get_tracer("jetstream_sync")
         self._failed = False
 
-    def __call__(self, call: Callable[[], object], context: _Context) -> object:
+    def __call__(self, call: Callable[[], object], context: Context) -> object:
         """Call the handler in a span."""
         started = self.guarded(lambda: self._start(context))
         if started is None:
@@ -134,7 +118,7 @@ class _Tracer:
             self.guarded(lambda: self._context.detach(token))
             self.guarded(span.end)
 
-    def _start(self, context: _Context) -> tuple[Span, Any]:
+    def _start(self, context: Context) -> tuple[Span, Any]:
         trace = self._trace
         origin, publisher = self._origin(context.message)
         publishers = [self._origin(each)[1] for each in context.batch] or [publisher]
@@ -216,3 +200,15 @@ def publishing(
     finally:
         if span is not None:
             tracer.guarded(span.end)
+
+
+def traced(publish: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that publishes as `JetStream.publish` does; in a traced handler, within a span."""
+
+    def run(
+        subject: str, payload: bytes, *, headers: _HeadersLike, msg_id: str, **options: Any
+    ) -> Any:
+        with publishing(subject, payload, headers, msg_id) as found:
+            return publish(subject, payload, headers=found, msg_id=msg_id, **options)
+
+    return run

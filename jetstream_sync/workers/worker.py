@@ -286,7 +286,7 @@ class Worker:
     def _create_for(self, tasks: TaskQueue) -> None:
         """Create what a task needs to be sent, unless the worker must not."""
         if self.ensure != "none":
-            tasks.create(lambda nc: resources_of(nc, [], [tasks], self._given, self._num_replicas))
+            tasks.create(lambda own: resources_of([], own, self._given, self._num_replicas))
 
     def resources(self, nc: Connection) -> list[Wanted]:
         """
@@ -295,7 +295,8 @@ class Worker:
         :meta private:
         """
         given = [*self._given, *(each for handler in self.handlers for each in handler.ensure)]
-        return resources_of(nc, self.handlers, self.task_queues, given, self._num_replicas)
+        of_tasks = [each for queue in self.task_queues for each in queue.resources(nc)]
+        return resources_of(self.handlers, of_tasks, given, self._num_replicas)
 
     def setup(
         self, *, check: bool = False, report: Callable[[SetupStep], object] = lambda _step: None
