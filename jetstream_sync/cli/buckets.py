@@ -22,7 +22,7 @@ from .long_running import reconnect_options, wait_interruptibly
 from .output import announce, emit, emit_item, emit_names, emit_text, size
 from .prompts import Asker
 from .render import Block, Field, show_rows, write_blocks
-from .settings import Settings, common_options
+from .settings import Settings, command
 from .status import CommandError, ExitStatus, not_found
 from .stream_config import CLUSTER, REPLICATION
 from .values import Decorator, ParamType, force_option, option
@@ -208,10 +208,9 @@ class BucketKind(Generic[_B]):
     def add_command(self, text: str) -> click.Command:
         """Return the command that creates a bucket, with its help."""
 
-        @click.command(help=text)
+        @command(help=text)
         @self.argument()
         @config_options(self.config)
-        @common_options
         def add(settings: Settings, bucket: str, **options: Any) -> None:
             config = changed(self.config(bucket=bucket), take_fields(self.config, options))
             with settings.jetstream() as js:
@@ -223,11 +222,10 @@ class BucketKind(Generic[_B]):
     def edit_command(self, text: str) -> click.Command:
         """Return the command that changes the config of a bucket, with its help."""
 
-        @click.command(help=text)
+        @command(help=text)
         @self.argument()
         @config_options(self.config)
         @force_option
-        @common_options
         def edit(settings: Settings, bucket: str, force: bool, **options: Any) -> None:
             fields = take_fields(self.config, options)
             if not fields:
@@ -245,12 +243,11 @@ class BucketKind(Generic[_B]):
         """Return the command that deletes keys or objects, or a bucket, with its help."""
         usage = f"[{self.item.upper()}]..."
 
-        @click.command(help=text)
+        @command(help=text)
         @self.argument()
         @click.argument("names", nargs=-1, metavar=usage)
         @force_option
         @option("--ignore-missing", "Ignore what does not exist.")
-        @common_options
         def delete(settings: Settings, bucket: str, names: tuple[str, ...], **flags: bool) -> None:
             with settings.jetstream() as js:
                 if names:

@@ -17,7 +17,7 @@ from ..errors import APIError
 from .groups import NounGroup
 from .output import emit
 from .render import Block, Field, show_blocks, show_rows
-from .settings import Settings, common_options
+from .settings import Settings, command
 from .status import MEANINGS, CommandError, ExitStatus
 from .values import ANY_CASE_PATTERN
 
@@ -46,15 +46,15 @@ class Node:
 def walk(group: click.Group, context: click.Context) -> Iterator[Node]:
     """Yield the commands of a tree, each group before its commands, in the order of the help."""
     for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        if command is None or command.hidden:
+        found = group.get_command(context, name)
+        if found is None or found.hidden:
             continue
-        below = click.Context(command, info_name=name, parent=context)
+        below = click.Context(found, info_name=name, parent=context)
         aliases = group.aliases_of(name) if isinstance(group, NounGroup) else []
         path = tuple(below.command_path.split()[1:])
-        yield Node(path, command, below, tuple(aliases))
-        if isinstance(command, click.Group):
-            yield from walk(command, below)
+        yield Node(path, found, below, tuple(aliases))
+        if isinstance(found, click.Group):
+            yield from walk(found, below)
 
 
 def parameters(command: click.Command) -> tuple[list[click.Argument], list[click.Option]]:
@@ -111,8 +111,7 @@ def _described(node: Node) -> dict[str, Any]:
     }
 
 
-@click.command("commands")
-@common_options
+@command("commands")
 def commands(settings: Settings) -> None:
     """
     List all commands.
@@ -140,9 +139,8 @@ _COMMANDS: Final = (
 )
 
 
-@click.command("help")
+@command("help")
 @click.argument("path", nargs=-1, metavar="[COMMAND]...")
-@common_options
 def help_(settings: Settings, *, path: tuple[str, ...]) -> None:
     """
     Show the help of a command.
@@ -150,17 +148,17 @@ def help_(settings: Settings, *, path: tuple[str, ...]) -> None:
     'jsm help options' shows the login options of all commands and the exit statuses.
     """
     below = click.get_current_context().find_root()
-    command = below.command
+    shown = below.command
     if path == ("options",):
         text = _options_help(below)
         emit(settings, {"help": text}, lambda: settings.env.stdout.write(text))
         return
     for name in path:
-        found = command.get_command(below, name) if isinstance(command, click.Group) else None
+        found = shown.get_command(below, name) if isinstance(shown, click.Group) else None
         if found is None:
             raise CommandError(f"no such command: {name!r}", hint="see 'jsm commands'")
-        command, below = found, click.Context(found, info_name=found.name, parent=below)
-    text = command.get_help(below)
+        shown, below = found, click.Context(found, info_name=found.name, parent=below)
+    text = shown.get_help(below)
     emit(
         settings,
         {"command": below.command_path, "help": text},
@@ -186,9 +184,8 @@ def _options_help(root: click.Context) -> str:
 _SHELLS: Final = ("bash", "zsh", "fish", "powershell")
 
 
-@click.command()
+@command()
 @click.argument("shell", type=click.Choice(_SHELLS))
-@common_options
 def completion(settings: Settings, *, shell: str) -> None:
     """
     Generate the shell completion script.
@@ -234,9 +231,8 @@ def _class_of(error: dict[str, Any]) -> type[APIError]:
     return APIError.by_err_code.get(error["err_code"], by_code)
 
 
-@click.command()
+@command()
 @click.argument("pattern", type=ANY_CASE_PATTERN, default="")
-@common_options
 def list_errors(settings: Settings, *, pattern: re.Pattern[str]) -> None:
     """List the errors whose description or name matches the regular expression PATTERN."""
     found = [
@@ -257,9 +253,8 @@ _ERROR: Final = (
 )
 
 
-@click.command()
+@command()
 @click.argument("codes", nargs=-1, required=True, type=int, metavar="CODE...")
-@common_options
 def lookup_errors(settings: Settings, *, codes: tuple[int, ...]) -> None:
     """Show the errors with the given err_codes, such as 10059."""
     known = {each["err_code"]: each for each in _known()}

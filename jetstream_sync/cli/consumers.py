@@ -141,12 +141,7 @@ _REPORT: Final = (
     Field("Ack", "config.ack_policy", drop=6),
     Field("Ack Wait", "config.ack_wait", drop=7),
     Field("Ack Pending", _ack_pending, sort="pending"),
-    Field(
-        "Redelivered",
-        lambda info: warn(info.num_redelivered) if info.num_redelivered else 0,
-        drop=1,
-        sort="redelivered",
-    ),
+    Field("Redelivered", lambda info: warn(info.num_redelivered), drop=1, sort="redelivered"),
     Field("Unprocessed", "num_pending", sort="unprocessed"),
     Field("Ack Floor", "ack_floor.stream_seq", drop=4),
     Field("Servers", lambda info: servers_of(info.cluster), drop=5),

@@ -100,11 +100,7 @@ _OBJECT: Final = (
         ],
         each=True,
     ),
-    Field(
-        "Metadata",
-        lambda info: [f"{key}: {value}" for key, value in (info.metadata or {}).items()],
-        each=True,
-    ),
+    Field("Metadata", "metadata", each=True),
 )
 
 # --- buckets ------------------------------------------------------------------------------------

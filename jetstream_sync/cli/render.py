@@ -38,7 +38,7 @@ _GAP: Final = 2
 
 @dataclass(frozen=True)
 class Mark:
-    """A value with a colour on terminals."""
+    """A value with a colour on terminals; 0 has none."""
 
     value: object
     style: str
@@ -116,7 +116,8 @@ def _text(settings: Settings, value: Any, *, short: bool, line: bool = True) -> 
     """Return the text of a value; ``short`` is for times in tables, ``line`` escapes line breaks."""
     if isinstance(value, Mark):
         text = _text(settings, value.value, short=short, line=line)
-        text.stylize(value.style)
+        if value:
+            text.stylize(value.style)
         return text
     if isinstance(value, (list, tuple)):
         parts = (_text(settings, item, short=short, line=line) for item in value)
@@ -341,6 +342,8 @@ class Block:
         lines = []
         for each in self.fields:
             value = each.of(self.record)
+            if isinstance(value, Mapping):
+                value = [f"{key}: {item}" for key, item in value.items()]
             for item in (value or ()) if each.each else [value]:
                 text = _text(settings, each.display(item), short=False, line=False)
                 if text.plain:

@@ -242,16 +242,12 @@ def account_info(settings: Settings) -> None:
 
 def _connection(nc: Connection) -> dict[str, Any]:
     server = nc.server_info
+    names = ("server_name", "server_id", "cluster", "client_id", "client_ip", "headers")
     return {
         "url": nc.connected_url,
-        "server_name": server.server_name,
-        "server_id": server.server_id,
+        **{name: getattr(server, name) for name in names},
         "server_version": server.version,
-        "cluster": server.cluster,
-        "client_id": server.client_id,
-        "client_ip": server.client_ip,
         "tls": server.tls_required,
-        "headers": server.headers,
         "max_payload": server.max_payload,
         "rtt_ns": _nanoseconds(nc.rtt()),
     }

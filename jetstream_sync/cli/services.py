@@ -39,7 +39,7 @@ _STATS: Final = (
     Field("ID", lambda row: row[0].id, drop=2),
     Field("Endpoint", lambda row: row[1].name),
     Field("Requests", lambda row: row[1].num_requests),
-    Field("Errors", lambda row: bad(row[1].num_errors) if row[1].num_errors else 0),
+    Field("Errors", lambda row: bad(row[1].num_errors)),
     Field("Time", lambda row: row[1].processing_time, drop=1),
     Field("Average", lambda row: row[1].average_processing_time),
     Field("Last Error", lambda row: row[1].last_error, drop=3),
@@ -76,9 +76,7 @@ def info(settings: Settings, *, name: str, instance: str | None) -> None:
 _DESCRIPTION: Final = (
     Field("Version", "version"),
     Field("Description", "description"),
-    Field(
-        "Metadata", lambda info: [f"{key}: {value}" for key, value in (info.metadata or {}).items()]
-    ),
+    Field("Metadata", "metadata", each=True),
 )
 
 

@@ -90,6 +90,11 @@ REPLICATION: Final = (
 )
 
 
+def lost_messages(info: StreamInfo) -> Mark:
+    """Return the number of messages that the server has lost."""
+    return bad(len((info.state.lost and info.state.lost.msgs) or ()))
+
+
 def _state(settings: Settings) -> list[Field]:
     def at(seq: int, moment: Any) -> str:
         shown = f" @ {when(settings, moment)}" if moment is not None and moment.year > 1 else ""
@@ -101,10 +106,7 @@ def _state(settings: Settings) -> list[Field]:
         Field("FirstSeq", lambda info: at(info.state.first_seq, info.state.first_ts)),
         Field("LastSeq", lambda info: at(info.state.last_seq, info.state.last_ts)),
         Field("Deleted Messages", "state.num_deleted", if_set=True),
-        Field(
-            "Lost Messages",
-            lambda info: bad(len(info.state.lost.msgs or ())) if info.state.lost else None,
-        ),
+        Field("Lost Messages", lost_messages, if_set=True),
         Field("Subjects", "state.num_subjects", if_set=True),
         Field("Active Consumers", "state.consumer_count"),
         Field("Created", "created"),

@@ -27,7 +27,7 @@ from .render import (
 )
 from .settings import Settings, command
 from .status import not_found
-from .stream_config import write_state
+from .stream_config import lost_messages, write_state
 from .values import (
     DURATION,
     FROM_0,
@@ -180,19 +180,14 @@ _CONDITIONS: Final[dict[str, Callable[[JetStream, StreamInfo, Any], bool]]] = {
 }
 
 
-def _lost(info: StreamInfo) -> int:
-    lost = info.state.lost
-    return len(lost.msgs or ()) if lost is not None else 0
-
-
-def _behind(info: StreamInfo) -> int | Mark | None:
+def _behind(info: StreamInfo) -> Mark | None:
     """Return how many messages of its mirror or sources a stream lacks."""
     origins = list(info.sources or ()) if info.mirror is None else [info.mirror]
     if not origins:
         return None
     lag = max(origin.lag for origin in origins)
     failed = any(origin.error or origin.active < timedelta(0) for origin in origins)
-    return bad(lag) if failed else warn(lag) if lag else lag
+    return bad("failed") if failed else warn(lag)
 
 
 def servers_of(cluster: ClusterInfo | None) -> list[str | Mark]:
@@ -219,8 +214,8 @@ _REPORT: Final = (
     Field("Bytes", "state.bytes", size, sort="bytes"),
     Field("Subjects", "state.num_subjects", drop=5, if_set=True, sort="subjects"),
     Field("Deleted", "state.num_deleted", drop=6, if_set=True, sort="deleted"),
-    Field("Lost", lambda info: bad(_lost(info)), drop=1, if_set=True),
-    Field("Behind", _behind, drop=1),
+    Field("Lost", lost_messages, drop=1, if_set=True),
+    Field("Behind", _behind, drop=1, right=True),
     Field("Created", "created", drop=7, sort="created"),
 )
 

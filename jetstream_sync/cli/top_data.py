@@ -210,7 +210,7 @@ SERVERS: Final = View(
         Field("Stream Replica", "stream_replica"),
         Field("Consumer Leader", "consumer_leader"),
         Field("Consumer Replica", "consumer_replica"),
-        Field("Not Current", lambda row: warn(row["not_current"]) if row["not_current"] else 0),
+        Field("Not Current", lambda row: warn(row["not_current"])),
     ),
     none="No servers",
 )
