@@ -342,7 +342,7 @@ class Block:
         lines = []
         for each in self.fields:
             value = each.of(self.record)
-            if isinstance(value, Mapping):
+            if each.each and isinstance(value, Mapping):
                 value = [f"{key}: {item}" for key, item in value.items()]
             for item in (value or ()) if each.each else [value]:
                 text = _text(settings, each.display(item), short=False, line=False)
