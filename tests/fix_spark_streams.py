@@ -107,15 +107,14 @@ class Collected:
         """Start a query that runs until it is stopped, at the latest at the end of the test."""
         from pyspark.sql.functions import spark_partition_id
 
+        from jetstream_sync.spark import start_query
+
         source = self._spark.readStream.format("jetstream")
         frame = source.options(**{"servers": self._url, **options}).load()
         writer = frame.withColumn("partition", spark_partition_id()).writeStream
         writer = writer.trigger(**trigger) if trigger else writer
-        return (
-            writer.foreachBatch(self._sink)
-            .option("checkpointLocation", str(self.checkpoint))
-            .start()
-        )
+        writer = writer.foreachBatch(self._sink)
+        return start_query(writer.option("checkpointLocation", str(self.checkpoint)).start)
 
     def run(self, trigger: dict[str, Any] | None = None, **options: Any) -> None:
         """Run a query until it ends; by default it reads the available messages."""

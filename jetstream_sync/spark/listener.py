@@ -23,6 +23,13 @@ _METRICS: Final = {
     "pending": "Messages that are in no batch yet",
     "pending_bytes": "Approximate size of these messages",
     "lag": "Age of the oldest of these messages in seconds",
+    "read_seq": "Last sequence of the last batch",
+    "last_seq": "Last sequence of the stream",
+}
+#: The counters of a query, with their help texts; each is a field of `QueryProgress`.
+_COUNTERS: Final = {
+    "rows_read": "Rows of all batches",
+    "rows_written": "Rows that the sink has written",
 }
 
 
@@ -36,8 +43,10 @@ class ProgressListener(StreamingQueryListener):
     Args:
         callback: called with each progress; ``None``: it is logged at level INFO.
         registry: a Prometheus registry, which gets the gauges ``jetstream_spark_pending``,
-            ``jetstream_spark_pending_bytes`` and ``jetstream_spark_lag_seconds``, with the labels ``query``
-            and ``stream``; ``None``: no metrics.
+            ``jetstream_spark_pending_bytes``, ``jetstream_spark_lag_seconds``, ``jetstream_spark_read_seq`` and
+            ``jetstream_spark_last_seq``, with the labels ``query`` and ``stream``, and the counters
+            ``jetstream_spark_rows_read_total`` and ``jetstream_spark_rows_written_total`` of each ``query``;
+            ``None``: no metrics.
 
     Raises:
         ImportError: there is a registry, and ``prometheus_client`` is missing.
@@ -52,22 +61,28 @@ class ProgressListener(StreamingQueryListener):
     ) -> None:
         self._callback = callback or log_progress
         self._gauges: dict[str, Any] = {}
+        self._counters: dict[str, Any] = {}
         if registry is not None:
-            from prometheus_client import Gauge  # noqa: PLC0415 - an optional dependency
+            from prometheus_client import Counter, Gauge  # noqa: PLC0415 - an optional dependency
 
             for name, text in _METRICS.items():
                 full_name = f"jetstream_spark_{name}" + ("_seconds" if name == "lag" else "")
                 self._gauges[name] = Gauge(full_name, text, ["query", "stream"], registry=registry)
+            for name, text in _COUNTERS.items():
+                full_name = f"jetstream_spark_{name}"
+                self._counters[name] = Counter(full_name, text, ["query"], registry=registry)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - PySpark's name
         """Report the progress of a batch."""
         progress = query_progress(event.progress)
         if not progress.streams:
             return
+        query = progress.name or progress.query_id
         for each in progress.streams:
             for name, gauge in self._gauges.items():
-                labels = progress.name or progress.query_id, each.stream
-                gauge.labels(*labels).set(getattr(each, name))
+                gauge.labels(query, each.stream).set(getattr(each, name))
+        for name, counter in self._counters.items():
+            counter.labels(query).inc(getattr(progress, name) or 0)
         self._callback(progress)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - PySpark's name

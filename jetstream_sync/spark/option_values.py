@@ -32,8 +32,8 @@ _UNIT_BYTES: Final = {
     "mib": 1024**2,
     "gib": 1024**3,
 }
-#: Names of options in other sources and sinks.
-_OTHER_NAMES: Final = {"url": "servers", "batchsize": "batchBytes or maxPending"}
+#: Names of options in other sources and sinks, and their names here.
+_OTHER_NAMES: Final = {"url": "servers", "batchSize": "batchBytes or maxPending"}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
 _DECIMAL: Final = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _INTEGER: Final = re.compile(r"-?\d{1,19}", re.ASCII)
@@ -55,9 +55,19 @@ def _camel_case(name: str) -> str:
 
 
 class OptionValues:
-    """The options given by a user."""
+    """
+    The options given by a user.
 
-    def __init__(self, options: Mapping[str, str], known: Iterable[str]) -> None:
+    Args:
+        options: as Spark passes them.
+        known: the names of the options.
+        refused: names of options that do not apply here, and the reasons.
+
+    """
+
+    def __init__(
+        self, options: Mapping[str, str], known: Iterable[str], refused: Mapping[str, str]
+    ) -> None:
         names = {name.lower(): name for name in known}
         self._values: dict[str, str] = {}
         for name, value in options.items():
@@ -67,7 +77,7 @@ class OptionValues:
             canonical = names.get(name.lower())
             if canonical is None:
                 # The value is not repeated: it may be a secret under a misspelled name.
-                raise InvalidOptionError(*_unknown(name, names))
+                raise InvalidOptionError(*_unknown(name, names, refused))
             if not isinstance(value, str):
                 raise InvalidOptionError(canonical, "...", "the value must be text")
             self._values[canonical] = value
@@ -122,17 +132,24 @@ class OptionValues:
         return values
 
 
-def _unknown(name: str, names: Mapping[str, str]) -> tuple[str, str, str]:
+def _unknown(
+    name: str, names: Mapping[str, str], refused: Mapping[str, str]
+) -> tuple[str, str, str]:
     """Return name, hidden value and reason of an unknown option for its error."""
     # Spark passes these to infer the schema of a table, but not to read or write it.
     if name.lower() == "provider" or name.lower().startswith("option."):
         return name, "...", "CREATE TABLE loses its options: use CREATE TEMPORARY VIEW"
     kafka = counterpart(name)
     if kafka is not None:
-        return kafka.option, "...", f"is an option of Spark's Kafka source: {kafka.instead}"
-    close = _OTHER_NAMES.get(name.lower()) or closest_match(name.lower(), names)
+        return kafka.option, "...", f"is an option of Spark's Kafka source or sink: {kafka.instead}"
+    # Spark passes names in lower case.
+    others = {each.lower(): each for each in (*refused, *_OTHER_NAMES)}
+    shown = others.get(name.lower(), name)
+    if shown in refused:
+        return shown, "...", refused[shown]
+    close = _OTHER_NAMES.get(shown) or closest_match(name.lower(), names)
     hint = f"; did you mean {names.get(close, close)}?" if close else ""
-    return name, "...", f"there is no such option{hint}"
+    return shown, "...", f"there is no such option{hint}"
 
 
 def _checked(name: str, value: str, parse: Callable[[str], T]) -> T:

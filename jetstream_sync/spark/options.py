@@ -253,6 +253,11 @@ class ReadOptions:
         """Return the time from which on a stream is read, ``None`` if a time is not given."""
         return self.starting_timestamp or dict(self.starting_offsets_by_timestamp).get(stream)
 
+    @property
+    def starting_time_option(self) -> str:
+        """The name of the option that `starting_time` comes from."""
+        return "startingTimestamp" if self.starting_timestamp else "startingOffsetsByTimestamp"
+
     def ending_time(self, stream: str) -> datetime | None:
         """Return the time at which a read of a stream ends, ``None`` if a time is not given."""
         return self.ending_timestamp or dict(self.ending_offsets_by_timestamp).get(stream)
@@ -297,7 +302,9 @@ class BucketReadOptions:
 
 def _read_values(options: Mapping[str, str]) -> OptionValues:
     """Return the options of a read; the path of ``load(PATH)`` is the name of the stream."""
-    return OptionValues(_with_path(options), (*CONNECTION_OPTIONS, *READ_OPTIONS))
+    known = (*CONNECTION_OPTIONS, *READ_OPTIONS)
+    others = dict.fromkeys(option_names(WriteOptions), "applies to writing only")
+    return OptionValues(_with_path(options), known, others)
 
 
 def _with_path(options: Mapping[str, str]) -> dict[str, str]:
@@ -365,7 +372,8 @@ class WriteOptions:
         if not isinstance(options, Mapping):
             return options
         known = (*CONNECTION_OPTIONS, *option_names(cls))
-        given = OptionValues(_with_path(options), known)
+        others = dict.fromkeys(READ_OPTIONS, "applies to reading only")
+        given = OptionValues(_with_path(options), known, others)
         if "bucket" in given:
             _refuse_with_bucket(given, option_names(cls), ("bucket", "maxPending", "ackTimeout"))
             parsed = given.parsed(cls)

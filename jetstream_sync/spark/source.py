@@ -171,6 +171,7 @@ class JetStreamDataSource(DataSource):
             for name, value in (
                 ("endingOffsets", options.ending_offsets),
                 ("endingTimestamp", options.ending_timestamp),
+                ("endingOffsetsByTimestamp", options.ending_offsets_by_timestamp or None),
             ):
                 if value is not None:
                     raise InvalidOptionError(

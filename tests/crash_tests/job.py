@@ -52,6 +52,8 @@ def main(home: object, path: str) -> None:
     """
     from fix_spark import SparkHome, session
 
+    from jetstream_sync.spark import start_query
+
     assert isinstance(home, SparkHome)
     plan = Plan(**json.loads(Path(path).read_text(encoding="utf-8")))
     spark = session(home, plan.master, **plan.settings)
@@ -61,13 +63,13 @@ def main(home: object, path: str) -> None:
         spark.stop()
         return
     source = spark.readStream.format("jetstream").options(**plan.source)
-    query = (
+    query = start_query(
         _made(source.load(), plan)
         .writeStream.format("jetstream")
         .options(**plan.sink)
         .option("checkpointLocation", plan.checkpoint)
         .trigger(processingTime="0 seconds")
-        .start()
+        .start
     )
     print("RUNNING", flush=True)
     while not query.awaitTermination(_LOOKING):

@@ -48,7 +48,7 @@ from pathlib import Path
 
 from fix_faults import FaultProxy, Toward
 from fix_server import wait_for_peers
-from fix_spark import Driver, batches, forget_commit, spark_environment
+from fix_spark import Driver, batches, forget_commit, offsets_of, spark_environment
 from fix_threads import SCALE, wait_until
 from rawnats import RawClient
 
@@ -364,6 +364,9 @@ class _Run:
         elif kind == "spark worker":
             assert self._standalone is not None
             self._standalone.kill_worker(self._rng.randrange(2))
+        elif kind.startswith("executor, "):
+            self._wait_for(kind.removeprefix("executor, "))
+            os.kill(self._victims("executor")[-1], signal.SIGKILL)
         elif victims := self._victims(kind):
             # The youngest process: a worker, not the daemon that forks them.
             os.kill(victims[-1], signal.SIGKILL)
@@ -379,6 +382,25 @@ class _Run:
         if self._standalone is not None and kind == "worker":
             return self._standalone.python_workers()
         return self._driver.having(_PARTS[kind])
+
+    def _wait_for(self, stage: str) -> None:
+        """Wait until a batch is in a stage: ``reading``, or ``writing``."""
+        give_up = time.monotonic() + _PATIENCE
+        with self._raw() as raw:
+            # Without a pause: a stage may take a few milliseconds.
+            while self._stage(raw) != stage:
+                assert time.monotonic() < give_up, f"no batch was seen {stage}"
+
+    def _stage(self, raw: RawClient) -> str:
+        """Return the stage of the query, known from its checkpoint and the rows that are stored."""
+        batch = max(batches(self._checkpoint, "offsets"), default=-1)
+        if batch in {-1, *batches(self._checkpoint)}:
+            return "waiting"
+        (offset,) = offsets_of(self._checkpoint, batch)
+        position, written = offset["streams"]["SOURCE"], self._written(raw)
+        if written < position["from"]:
+            return "reading"
+        return "writing" if written < position["next"] - 1 else "committing"
 
     def _disturb_servers(self, kind: str) -> None:
         stream = self._rng.choice(("SOURCE", "SINK"))

@@ -44,6 +44,19 @@ def test_each_message_is_written_exactly_once(delivery: str, retention: str, mas
     _held(run(SEED, SECONDS, delivery=delivery, retention=retention, master=master, tell=print))
 
 
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+def test_an_executor_is_killed_while_it_reads_and_while_it_writes() -> None:
+    """The tasks of both stages run again on another executor, and each message is written once."""
+    need_java()
+    kinds = ("executor, reading", "executor, writing")
+    outcome = run(
+        SEED, 300, delivery="window", master="local-cluster", kinds=kinds, kills=2, tell=print
+    )
+    _held(outcome)
+    assert outcome.kills == dict.fromkeys(kinds, 1)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("master", ["local", "local-cluster"])
@@ -66,6 +79,7 @@ def test_exactly_once_in_a_long_run(delivery: str, retention: str, master: str) 
         ("scan", "pull", False),
         ("window", "pull", True),
         ("transaction", "auto", True),
+        ("scan", "direct", True),
     ],
 )
 def test_exactly_once_on_two_clusters(delivery: str, read_mode: str, in_batches: bool) -> None:

@@ -53,7 +53,7 @@ for row in reader.option("stream", "S").load().collect():
 SUBMITTED = """
 import os, sys
 from pyspark.sql import SparkSession
-from jetstream_sync.spark import register
+from jetstream_sync.spark import register, start_query
 
 spark = SparkSession.builder.getOrCreate()
 register(spark)
@@ -70,9 +70,9 @@ spark.createDataFrame([("two",)], ["data"]).write.format("jetstream").options(
 ).mode("append").save()
 print("then:", read.load().count())
 copied = spark.readStream.format("jetstream").options(startingOffsets="earliest", **options).load()
-copied.selectExpr("data").writeStream.format("jetstream").options(
+start_query(copied.selectExpr("data").writeStream.format("jetstream").options(
     subject="s.3", checkpointLocation="checkpoint", **options
-).trigger(availableNow=True).start().awaitTermination()
+).trigger(availableNow=True).start).awaitTermination()
 print("streamed:", read.options(subjects="s.3").load().count())
 def where(_):
     import jetstream_sync
@@ -161,15 +161,17 @@ def test_the_package_as_a_zip(url: str, tmp_path: Path) -> None:
 spark.sparkContext.addPyFile({str(archive)!r})
 import jetstream_sync
 assert "shipped.zip" in jetstream_sync.__file__, jetstream_sync.__file__
-from jetstream_sync.spark import register
+from jetstream_sync.spark import register, start_query
 register(spark)
 def where(_):
     import jetstream_sync.spark.source
     return [jetstream_sync.spark.source.__file__]
 print("workers:", spark.sparkContext.parallelize([0], 1).mapPartitions(where).collect())
-(spark.readStream.format("jetstream").option("servers", os.environ["NATS_URL"]).option("stream", "S")
- .option("startingOffsets", "earliest").load().select("subject").writeStream.format("csv").option("path", "streamed")
- .option("checkpointLocation", "checkpoint").trigger(availableNow=True).start().awaitTermination())
+start_query(
+    spark.readStream.format("jetstream").option("servers", os.environ["NATS_URL"]).option("stream", "S")
+    .option("startingOffsets", "earliest").load().select("subject").writeStream.format("csv")
+    .option("path", "streamed").option("checkpointLocation", "checkpoint").trigger(availableNow=True).start
+).awaitTermination()
 print("streamed:", spark.read.schema("subject string").csv("streamed").collect()[0].subject)
 {READ}"""
     # Only the zip of the package is on the path, unless the package is installed.

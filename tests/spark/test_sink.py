@@ -453,6 +453,21 @@ def test_insert_into_a_view(spark: SparkSession, target: SinkStream) -> None:
 
 
 @pytest.mark.full
+def test_write_to_a_table(spark: SparkSession, target: SinkStream) -> None:
+    """``writeTo`` writes with the options of the call; the table itself has none."""
+    target.make()
+    rows = spark.createDataFrame([("one",)], ["data"])
+    options = target.options(subject=target.subject())
+    try:
+        rows.writeTo("listed").using("jetstream").options(**options).create()
+        rows.writeTo("listed").options(**options).append()
+        assert "CREATE TABLE loses its options" in refusal(lambda: spark.table("listed").count())
+    finally:
+        spark.sql("DROP TABLE listed")
+    assert target.payloads() == [b"one"] * 2
+
+
+@pytest.mark.full
 def test_update_mode_with_foreach_batch(
     spark: SparkSession, target: SinkStream, lines: Lines, tmp_path: Path
 ) -> None:

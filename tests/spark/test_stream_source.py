@@ -538,11 +538,14 @@ def test_a_listener_reports_the_backlog(
     assert first.lag > 0
     assert [each.rows_read for each in reports[:2]] == [6, 4]
     labels = {"query": reports[0].query_id, "stream": stream.name}
-    assert registry.get_sample_value("jetstream_spark_pending", labels) == 0
+    for name, value in (("pending", 0), ("read_seq", 10), ("last_seq", state.last_seq)):
+        assert registry.get_sample_value(f"jetstream_spark_{name}", labels) == value
+    rows = registry.get_sample_value("jetstream_spark_rows_read_total", {"query": labels["query"]})
+    assert rows == 10
     bucket = js.key_value("progress")
     (key,) = bucket.keys()
     stored = json.loads(bucket.get(key).value)["streams"][stream.name]
-    assert (stored["last"], stored["pending"]) == (10, 0)
+    assert (stored["last"], stored["read"], stored["pending"]) == (10, 10, 0)
     (offset,) = offsets_of(collected.checkpoint, 0)
     assert key == offset["query"]
 

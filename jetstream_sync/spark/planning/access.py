@@ -117,8 +117,10 @@ class SourceAccess:
             if first == view.end_seq:
                 problem = f"no message of stream {view.name} was stored since then"
                 if options.starting_offsets_by_timestamp_strategy == "error":
-                    raise InvalidOptionError("startingTimestamp", since.isoformat(), problem)
-                log.warning("startingTimestamp=%s: %s", since.isoformat(), problem)
+                    raise InvalidOptionError(
+                        options.starting_time_option, since.isoformat(), problem
+                    )
+                log.warning("%s=%s: %s", options.starting_time_option, since.isoformat(), problem)
             return first
         start = resolve_offset(options.starting_offsets, default, view)
         if start > view.end_seq:

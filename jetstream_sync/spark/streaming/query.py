@@ -242,7 +242,7 @@ class QueryPlanner:
         if self.options.starting_time(view.name) is None and earliest:
             return
         raise InvalidOptionError(
-            "startingTimestamp" if earliest else "startingOffsets",
+            self.options.starting_time_option if earliest else "startingOffsets",
             "...",
             f"is not possible with the {view.retention} retention of stream {view.name}, where all"
             " unprocessed messages must be read: leave the option out",
@@ -318,6 +318,7 @@ class QueryPlanner:
                 "messages": view.messages,
                 "pending": left,
                 "pending_bytes": round(left * view.message_bytes),
+                "read": batches[key].next_seq - 1,
             }
         self.progress = {"streams": streams} if streams else None
 

@@ -217,6 +217,15 @@ def test_the_path_is_the_stream() -> None:
     assert refusal(read, path="ORDERS").option == "path"
 
 
+def test_an_option_of_the_other_direction() -> None:
+    """It is shown in the usual spelling, which Spark does not keep, with the direction it is for."""
+    error = refusal(write, startingoffsets="latest")
+    assert (error.option, error.reason) == ("startingOffsets", "applies to reading only")
+    error = refusal(read, maxpending="1")
+    assert (error.option, error.reason) == ("maxPending", "applies to writing only")
+    assert refusal(read, batchsize="1").option == "batchSize"
+
+
 @pytest.mark.parametrize("entry", KAFKA_OPTIONS, ids=lambda entry: entry.option)
 def test_options_of_kafka(entry: KafkaOption) -> None:
     """An option of Spark's Kafka source exists here, or its error names what to use instead."""
