@@ -183,7 +183,7 @@ print("streamed:", spark.read.schema("subject string").csv("streamed").collect()
 
 
 @pytest.mark.full
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_spark_submit_on_a_cluster(tmp_path: Path) -> None:
     """--py-files ships the package to executors and --files ships a password; neither is installed there."""
     import pyspark
