@@ -137,8 +137,6 @@ class FaultProxy:
         #: Number of connections accepted so far, and of those that were cut.
         self.accepted = 0
         self.cuts = 0
-        #: Number of bytes sent in each direction.
-        self.passed = dict.fromkeys(Toward, 0)
         self._orders: deque[Callable[[], object]] = deque()
         self._closing = False
         self._waker, self._wakeups = socket.socketpair()
@@ -393,9 +391,9 @@ class FaultProxy:
             for pipe in link.pipes:
                 if pipe.source not in link.dropped and pipe.source.fileno() in ready:
                     self._read(link, pipe)
-            for toward, pipe in zip(BOTH, link.pipes, strict=True):
+            for pipe in link.pipes:
                 if link in self._links and pipe.sink not in link.dropped:
-                    self._send(link, toward, pipe)
+                    self._send(link, pipe)
         except OSError:
             self._drop(link, reset=True)
             return
@@ -415,7 +413,7 @@ class FaultProxy:
             pipe.waiting.append((time.monotonic() + pipe.conditions.delay, data))
             pipe.size += len(data)
 
-    def _send(self, link: _Link, toward: Toward, pipe: _Pipe) -> None:
+    def _send(self, link: _Link, pipe: _Pipe) -> None:
         while (due := pipe.due()) is not None and due <= time.monotonic():
             ready_at, data = pipe.waiting.popleft()
             piece = data[: pipe.conditions.piece]
@@ -433,7 +431,6 @@ class FaultProxy:
             if sent < 0:
                 return
             pipe.size -= sent
-            self.passed[toward] += sent
             pipe.not_before = time.monotonic() + pipe.conditions.pause
             if left is not None:
                 pipe.budget = left - sent

@@ -37,7 +37,7 @@ class Publisher:
         #: The number of messages after which it waits; see `limit_backlog`.
         self._limit: float = math.inf
         self.failure: BaseException | None = None
-        #: The number of messages in the source if none is removed.
+        #: The payloads in the source if none is removed.
         self.acknowledged: list[bytes] = []
 
     def start(self) -> None:
