@@ -33,17 +33,49 @@ T = TypeVar("T")
 _MAX_FILE_BYTES: Final = 64 * 1024
 
 
-class Login:
-    """The credentials of a connection."""
+class Dialer:
+    """Opens transports to servers, and logs in."""
 
-    # One thread at a time may use it.
+    # One thread at a time may use it. The login functions of the options run on that thread.
 
-    def __init__(self, options: ConnectionOptions) -> None:
+    def __init__(
+        self,
+        options: ConnectionOptions,
+        client_version: str,
+        wrap: Callable[[ByteStream], ByteStream] | None = None,
+    ) -> None:
         options.check_secrets()
         self._options = options
+        self._client_version = client_version
+        self._wrap = wrap
         self._opener = threading.get_ident()
+        # Whether a server of this connection used TLS, even if it refused the login.
+        self._used_tls = False
 
-    def connect_fields(self, address: ServerAddress, info: ServerInfo) -> dict[str, Any]:
+    def open(self, address: ServerAddress) -> Transport:
+        """Connect to a server and log in; the credentials are read again each time."""
+        options = self._options
+        identity = connect_fields(
+            name=options.name,
+            version=self._client_version,
+            verbose=options.verbose,
+            pedantic=options.pedantic,
+            echo=not options.no_echo,
+        )
+        return open_transport(
+            address,
+            options,
+            lambda info: {**identity, **self.login_fields(address, info)},
+            Deadline(options.connect_timeout),
+            self._wrap,
+            keep_tls=self._used_tls and not options.tls_allow_downgrade,
+            secured=self._secured,
+        )
+
+    def _secured(self) -> None:
+        self._used_tls = True
+
+    def login_fields(self, address: ServerAddress, info: ServerInfo) -> dict[str, Any]:
         """Return the fields of CONNECT for the login to a server."""
         # In both, passwords and tokens may be functions.
         given = address if address.user is not None or address.token is not None else self._options
@@ -178,49 +210,3 @@ def _signed(option: str, source: str, seed: bytearray, nonce: str) -> tuple[str,
         return key.public, key.sign(nonce) if nonce else None
     finally:
         key.wipe()
-
-
-class Dialer:
-    """Opens transports to servers."""
-
-    # One thread at a time may use it. The login functions of the options run on that thread.
-
-    def __init__(
-        self,
-        options: ConnectionOptions,
-        client_version: str,
-        wrap: Callable[[ByteStream], ByteStream] | None = None,
-    ) -> None:
-        self._options = options
-        self._client_version = client_version
-        self._wrap = wrap
-        self._login = Login(options)
-        # Whether a server of this connection used TLS, even if it refused the login.
-        self._used_tls = False
-
-    def open(self, address: ServerAddress) -> Transport:
-        """Connect to a server and log in; the credentials are read again each time."""
-        return open_transport(
-            address,
-            self._options,
-            lambda info: self._connect_fields(info, address),
-            Deadline(self._options.connect_timeout),
-            self._wrap,
-            keep_tls=self._used_tls and not self._options.tls_allow_downgrade,
-            secured=self._secured,
-        )
-
-    def _secured(self) -> None:
-        self._used_tls = True
-
-    def _connect_fields(self, info: ServerInfo, address: ServerAddress) -> dict[str, Any]:
-        """Return the fields of CONNECT for a server."""
-        options = self._options
-        fields = connect_fields(
-            name=options.name,
-            version=self._client_version,
-            verbose=options.verbose,
-            pedantic=options.pedantic,
-            echo=not options.no_echo,
-        )
-        return {**fields, **self._login.connect_fields(address, info)}

@@ -10,7 +10,7 @@ from fix_jwt import Account, User
 
 from jetstream_sync.address import parse_servers
 from jetstream_sync.client import login
-from jetstream_sync.client.login import Login
+from jetstream_sync.client.login import Dialer
 from jetstream_sync.options import ConnectionOptions
 from jetstream_sync.protocol.session import ServerInfo
 
@@ -53,13 +53,13 @@ def test_a_seed_is_wiped_after_its_use(
             raise OSError(nonce)
 
     monkeypatch.setattr(login, "find_seed", finding)
-    given: Any = Login(options(way, tmp_path / "login"))
+    given: Any = Dialer(options(way, tmp_path / "login"), "1.0")
     info = ServerInfo(nonce="nonce")
     if fails:
         monkeypatch.setattr(login, "Key", FailingKey)
         with pytest.raises(OSError, match="nonce"):
-            given.connect_fields(SERVERS[0], info)
+            given.login_fields(SERVERS[0], info)
     else:
-        assert given.connect_fields(SERVERS[0], info)["sig"]
+        assert given.login_fields(SERVERS[0], info)["sig"]
     assert len(found) == 2
     assert not any(any(each) for each in found)
