@@ -275,8 +275,8 @@ class _Comparison:
         elif row.kind == "core" and received_bytes(raw) - received < job.count * job.size:
             raise NotDoneError(f"the server did not receive {job.count} messages")
         self.costs[name, client].append(result["processor"] / job.count * 1e6)
-        if client == "ours" and before is not None and after is not None:
-            self.costs[name, "server"].append((after - before) / job.count * 1e6)
+        if before is not None and after is not None:
+            self.costs[name, f"server, {client}"].append((after - before) / job.count * 1e6)
         self.versions[client] = result["version"]
         return float(result["count"] / result["seconds"])
 
@@ -284,12 +284,13 @@ class _Comparison:
         """Return the rates, the ratios beside their aims, and the processor times."""
         rates = [["messages per second: median (best)", *_CLIENTS]]
         ratios = [["ratios of the medians", *(f"ours / {peer}" for peer in _PEERS)]]
-        costs = [["processor time per message, us", *_CLIENTS, "server, with ours"]]
+        parts = (*_CLIENTS, *(f"server, {client}" for client in _CLIENTS))
+        costs = [["processor time per message, us", *parts]]
         for name in self._options.rows:
             title = ROWS[name].title
             rates.append([title, *(self._rate(name, client) for client in _CLIENTS)])
             ratios.append([title, *(self._ratio(name, peer) for peer in _PEERS)])
-            cells = [self.costs.get((name, client)) for client in (*_CLIENTS, "server")]
+            cells = [self.costs.get((name, part)) for part in parts]
             costs.append([title, *(f"{median(cell):.1f}" if cell else "-" for cell in cells)])
         return "\n\n".join(map(align, (rates, ratios, costs)))
 
