@@ -176,8 +176,8 @@ class Handler:
     ``None``: never."""
     max_bytes: int | None = None
     """Total size of the messages that the handler holds, running and waiting, as the server counts it:
-    subjects, headers and payloads. As many are requested as fit if they are as large as the last ones, so
-    larger ones may exceed it. ``None``: only their number is limited."""
+    subjects, headers and payloads. At most 16 are requested at a time, and as many as fit if they are as
+    large as the last ones, so a few larger ones may exceed it. ``None``: only their number is limited."""
     exclusive: bool = False
     """Let one process at a time receive the messages (a pinned client, ADR-42, server 2.11). The others
     take over when it stops, or 30 seconds after it has crashed or lost its link: the

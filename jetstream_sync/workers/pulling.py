@@ -51,6 +51,8 @@ _REPEAT_LOG_S: Final = 60.0
 _HEARTBEAT_S: Final = 5.0
 #: Time in which a request is refused, if it is, in seconds.
 _REFUSED_WITHIN_S: Final = 2.0
+#: Largest number of messages that are requested with ``max_bytes``: so many may be larger than expected.
+_MAX_SIZED: Final = 16
 #: Largest number of messages that are handed to the handler threads in one step.
 _MAX_RUN: Final = 250
 #: Timeout for messages in flight when pulling stops, in seconds.
@@ -261,7 +263,7 @@ class Puller:
         limit = self._handler.max_bytes
         if limit is not None:
             fitting = int((limit - held.size) / (held.expected_size or math.inf))
-            room = min(room, max(fitting, int(not held.count)))
+            room = min(room, _MAX_SIZED, max(fitting, int(not held.count)))
         return max(0, room)
 
     # --- receiving ------------------------------------------------------------------------------
