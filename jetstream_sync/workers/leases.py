@@ -110,14 +110,15 @@ class Lease:
         self.delivered: int = delivered
         #: Time of the receipt by the lease clock, as all times here.
         self.received_at: float = now
-        self.begin(now)
-
-    def begin(self, now: float) -> None:
-        """Let the lease begin at ``now``."""
         #: Begin of the lease: the time of the receipt or of the last renewal.
         self.begun_at: float = now
         #: Time of the next renewal.
         self.due: float = math.inf
+        self.adopt()
+
+    def renew(self, now: float) -> None:
+        """Let the lease begin again."""
+        self.begun_at, self.due = now, math.inf
         self.adopt()
 
     def adopt(self) -> None:
@@ -284,7 +285,7 @@ class LeaseKeeper:
             return  # they stay due
         if self._nc.stats["reconnects"] == reconnects:
             for lease in {delivery.lease for delivery in renewed}:
-                lease.begin(now)
+                lease.renew(now)
             for delivery in renewed:
                 delivery.observer.count("leases_renewed")
 
