@@ -22,6 +22,7 @@ __all__ = [
     "exists",
     "is_settled",
     "publish_numbers",
+    "publish_texts",
     "running",
 ]
 
@@ -125,6 +126,12 @@ def publish_numbers(js: JetStream, stream: Stream, count: int, first: int = 0) -
     """Publish messages to a stream, each with its number."""
     for number in range(first, first + count):
         js.publish(f"{stream.name}.a", b"%d" % number)
+
+
+def publish_texts(js: JetStream, stream: Stream, *texts: str) -> None:
+    """Publish a message to a stream for each text."""
+    for text in texts:
+        js.publish(f"{stream.name}.a", text.encode())
 
 
 def exists(pid: int) -> bool:

@@ -7,15 +7,10 @@ import time
 
 import pytest
 from fix_threads import wait_until
-from fix_worker import FAST, dead_letters, is_settled, running
+from fix_worker import FAST, dead_letters, is_settled, publish_texts, running
 
 from jetstream_sync import InvalidOptionError, JetStream, Stream
 from jetstream_sync.workers import Backoff, BatchError, Context, Reject, Retry, Worker
-
-
-def publish(js: JetStream, stream: Stream, *bodies: str) -> None:
-    for body in bodies:
-        js.publish(f"{stream.name}.a", body.encode())
 
 
 def test_a_batch_is_full_or_as_old_as_permitted(
@@ -29,7 +24,7 @@ def test_a_batch_is_full_or_as_old_as_permitted(
         assert [ctx.message.data.decode() for ctx in contexts] == texts
         batches.append((len(texts), time.monotonic()))
 
-    publish(js, stream, *"abcdefghi")
+    publish_texts(js, stream, *"abcdefghi")
     with running(worker):
         wait_until(lambda: len(batches) == 3 and is_settled(stream))
     assert [size for size, _ in batches] == [4, 4, 1]
@@ -47,7 +42,7 @@ def test_no_wait_takes_what_is_there(js: JetStream, stream: Stream, worker: Work
 
     with running(worker):
         for count in range(1, 4):
-            publish(js, stream, "x")
+            publish_texts(js, stream, "x")
             wait_until(lambda count=count: sum(seen) == count)
     assert seen == [1, 1, 1]
 
@@ -66,7 +61,7 @@ def test_some_messages_of_a_batch_fail(js: JetStream, stream: Stream, worker: Wo
             {index: causes[name] for index, name in enumerate(names) if name in causes}
         )
 
-    publish(js, stream, '"good"', '"reject"', '"retry"', '"error"', "{")
+    publish_texts(js, stream, '"good"', '"reject"', '"retry"', '"error"', "{")
     with running(worker):
         wait_until(lambda: dead_letters(js) == 4 and is_settled(stream))
     assert sorted(runs) == sorted(["good", "reject", *3 * ["retry"], *3 * ["error"]])
@@ -96,7 +91,7 @@ def test_an_error_fails_the_whole_batch(
         if contexts[0].attempt == 1:
             raise error
 
-    publish(js, stream, "a", "b", "c")
+    publish_texts(js, stream, "a", "b", "c")
     with running(worker):
         wait_until(lambda: is_settled(stream) and sum(map(len, attempts)) == 6)
     assert attempts[0] == [1, 1, 1]
@@ -116,7 +111,7 @@ def test_the_messages_of_a_batch_keep_their_leases(
         if len(sizes) == 1:
             time.sleep(3.5)
 
-    publish(js, stream, "a", "b", "c", "d")
+    publish_texts(js, stream, "a", "b", "c", "d")
     with running(worker):
         wait_until(lambda: is_settled(stream), 15)
     assert sizes == [2, 2]
@@ -132,7 +127,7 @@ def test_a_batch_ends_before_its_worker(js: JetStream, stream: Stream, worker: W
         began.set()
         assert release.wait(30)
 
-    publish(js, stream, "a", "b", "c")
+    publish_texts(js, stream, "a", "b", "c")
     with running(worker) as run:
         assert began.wait(10)
         wait_until(lambda: stream.consumer_info("C").num_ack_pending == 3)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fix_faults import FaultProxy, Toward
 from fix_threads import wait_until
-from fix_worker import FAST, WorkerProgram, dead_letters, is_settled, running
+from fix_worker import FAST, WorkerProgram, dead_letters, is_settled, publish_texts, running
 
 from jetstream_sync import Connection, JetStream, Stream
 from jetstream_sync.server import NatsServer
@@ -60,8 +60,7 @@ def test_an_ack_does_not_wait_for_the_next_handler(
         if data != b"short":
             release.acquire(timeout=30)
 
-    for data in (b"short", b"short", b"long", b"early"):
-        js.publish(f"{stream.name}.a", data)
+    publish_texts(js, stream, "short", "short", "long", "early")
     with running(worker):
         wait_until(lambda: "C" in stream.consumer_names())
         wait_until(lambda: stream.consumer_info("C").ack_floor.stream_seq == 2)

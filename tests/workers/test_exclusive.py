@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 from fix_threads import wait_until
-from fix_worker import is_settled, running
+from fix_worker import is_settled, publish_numbers, running
 
 from jetstream_sync import InvalidOptionError, JetStream, Stream
 from jetstream_sync.server import NatsServer
@@ -55,8 +55,7 @@ def test_one_process_at_a_time_is_pinned(
         wait_until(lambda: seen[0] == [b"0"])
         with running(second):
             wait_until(lambda: stream.consumer_info("C").num_waiting == 2)
-            for number in range(1, 20):
-                js.publish(f"{stream.name}.a", b"%d" % number)
+            publish_numbers(js, stream, 19, 1)
             wait_until(lambda: is_settled(stream))
             assert [int(data) for data in seen[0]] == list(range(20))
             assert run.stop() == 0
@@ -82,8 +81,7 @@ def test_a_lost_pin_returns_the_waiting_messages(
         priority_timeout=timedelta(seconds=3),
     )
     (first, second), seen, released = pinned_workers(stream, nats_server)
-    for number in range(6):
-        js.publish(f"{stream.name}.a", b"%d" % number)
+    publish_numbers(js, stream, 6)
     with running(first):
         wait_until(lambda: stream.consumer_info("C").num_ack_pending == 6)
         with running(second):

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from fix_threads import wait_until
-from fix_worker import FAST, dead_letters, is_settled, running
+from fix_worker import FAST, dead_letters, is_settled, publish_numbers, publish_texts, running
 
 from jetstream_sync import ConsumerConfig, InvalidOptionError, JetStream, Stream
 from jetstream_sync.server import NatsServer
@@ -58,8 +58,7 @@ def test_a_failed_message_is_retried_with_growing_delays(
         if name.startswith("bad") and ctx.attempt < 4:
             raise RuntimeError("not now")
 
-    for name in ("bad 1", "bad 2", "good"):
-        js.publish(f"{stream.name}.a", name.encode())
+    publish_texts(js, stream, "bad 1", "bad 2", "good")
     with running(worker):
         wait_until(lambda: len(starts.get("bad 1", ())) == len(starts.get("bad 2", ())) == 4)
         wait_until(lambda: is_settled(stream))
@@ -132,8 +131,7 @@ def test_some_errors_are_not_retried(js: JetStream, stream: Stream, worker: Work
             "os": OSError("busy"),
         }[name]
 
-    for name in (b'"reject"', b'"permission"', b'"value"', b"{", b'"retry"', b'"os"'):
-        js.publish(f"{stream.name}.a", name)
+    publish_texts(js, stream, '"reject"', '"permission"', '"value"', "{", '"retry"', '"os"')
     with running(worker):
         wait_until(lambda: dead_letters(js) == 6)
     assert sorted(runs) == sorted(["reject", "permission", "value"] + 3 * ["retry", "os"])
@@ -221,8 +219,7 @@ def test_leases_are_renewed_while_handling_and_waiting(
         runs.append(b"b" + data)
         time.sleep(4 if data == b"0" else 0.2)
 
-    for number in range(3):
-        js.publish(f"{stream.name}.a", b"%d" % number)
+    publish_numbers(js, stream, 3)
     with running(worker):
         wait_until(lambda: is_settled(stream) and is_settled(stream, "BACKOFF"), 15)
     assert sorted(runs) == [b"0", b"1", b"2", b"b0", b"b1", b"b2"]
@@ -279,8 +276,7 @@ def test_a_handler_over_its_soft_timeout_is_interrupted(
         finally:
             ended.append(ctx.attempt)
 
-    for _ in range(2):
-        js.publish(f"{stream.name}.a", b"x")
+    publish_numbers(js, stream, 2)
     with running(worker):
         wait_until(lambda: is_settled(stream), 30)
     assert sorted(ended) == [1, 1, 2, 2]

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 from fix_threads import wait_until
-from fix_worker import is_settled, running
+from fix_worker import is_settled, publish_texts, running
 
 from jetstream_sync import JetStream, Stream
 from jetstream_sync.server import NatsServer
@@ -31,8 +31,7 @@ def test_hooks_are_called_for_the_life_of_the_worker(
             raise {"twice": OSError("busy"), "bad": Reject("no")}[what]
 
     with running(worker) as run:
-        for what in ("good", "twice", "bad"):
-            js.publish(f"{stream.name}.a", what.encode())
+        publish_texts(js, stream, "good", "twice", "bad")
         wait_until(lambda: is_settled(stream) and len(events) >= 12)
         assert run.stop() == 0
     assert all(each.worker == "hooked" for each in events)
@@ -97,8 +96,7 @@ def test_a_hook_that_raises_changes_nothing(
             raise OSError("busy")
 
     with running(worker) as run:
-        for what in ("good", "bad", "good"):
-            js.publish(f"{stream.name}.a", what.encode())
+        publish_texts(js, stream, "good", "bad", "good")
         wait_until(lambda: is_settled(stream) and calls["dead_letter"] == 1)
         assert run.stop() == 0
     assert Counter(runs) == {"good": 2, "bad": 2}

@@ -6,7 +6,7 @@ import threading
 import time
 
 from fix_threads import wait_until
-from fix_worker import is_settled, running
+from fix_worker import is_settled, publish_numbers, running
 
 from jetstream_sync import JetStream, Stream
 from jetstream_sync.workers import Backoff, Worker
@@ -37,8 +37,7 @@ def test_a_limit_holds_for_several_handlers(js: JetStream, stream: Stream, worke
     for name in ("A", "B"):
         worker.handler(stream=stream.name, consumer=name, concurrency=4, limit="smtp")(handle)
     worker.handler(stream=stream.name, consumer="FREE", concurrency=4)(free)
-    for number in range(20):
-        js.publish(f"{stream.name}.a", b"%d" % number)
+    publish_numbers(js, stream, 20)
     with running(worker):
         for name in ("A", "B", "FREE"):
             wait_until(lambda name=name: is_settled(stream, name))
@@ -61,8 +60,7 @@ def test_a_wait_for_a_limit_keeps_the_lease_and_ends_at_a_stop(
         begun.set()
         release.wait(30)
 
-    for _ in range(2):
-        js.publish(f"{stream.name}.a", b"x")
+    publish_numbers(js, stream, 2)
     with running(worker) as run:
         assert begun.wait(20)
         wait_until(lambda: stream.consumer_info("C").num_ack_pending == 2)
@@ -98,8 +96,7 @@ def test_a_rate_spaces_the_starts(js: JetStream, stream: Stream, worker: Worker)
     def slow() -> None:
         pass
 
-    for _ in range(10):
-        js.publish(f"{stream.name}.a", b"x")
+    publish_numbers(js, stream, 10)
     began = time.monotonic()
     with running(worker) as run:
         wait_until(lambda: len(starts) == 11)

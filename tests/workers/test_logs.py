@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fix_apps import Program
 from fix_threads import wait_until
-from fix_worker import is_settled, running
+from fix_worker import is_settled, publish_numbers, running
 
 from jetstream_sync import JetStream, Stream
 from jetstream_sync.server import NatsServer
@@ -160,8 +160,7 @@ def test_the_command_logs_as_json(
     command = ["-m", "jetstream_sync.workers", "app:worker", "--log-format", "json", "--verbose"]
     with Program([*command, *processes], nats_server.url, tmp_path) as program:
         program.wait_for("is ready")
-        for _ in range(3):
-            js.publish(f"{stream.name}.a", b"x")
+        publish_numbers(js, stream, 3)
         wait_until(lambda: program.output.count(": ack") == 3)
         program.stop()
         records = [json.loads(line) for line in program.output.splitlines()]

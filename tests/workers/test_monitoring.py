@@ -17,7 +17,7 @@ import pytest
 from fix_apps import free_port
 from fix_faults import FaultProxy
 from fix_threads import SCALE, wait_until
-from fix_worker import WorkerProgram, is_settled, running
+from fix_worker import WorkerProgram, is_settled, publish_numbers, publish_texts, running
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -258,8 +258,7 @@ def test_the_metrics_count_what_was_handled(
         if what in {"fail", "early, then bad"}:
             raise Retry("no")
 
-    for what in ("good", "reject", "fail", "good", "good", "early", "early, then bad"):
-        js.publish(f"{stream.name}.a", what.encode())
+    publish_texts(js, stream, "good", "reject", "fail", "good", "good", "early", "early, then bad")
     registry = CollectorRegistry()
     registry.register(WorkerCollector(worker))
     assert samples(generate_latest(registry).decode()) == {}
@@ -294,8 +293,7 @@ def test_one_late_batch_leaves_the_other_threads_alive(
 
     with running(worker):
         for batch in (1, 2):
-            for _ in range(3):
-                js.publish(f"{stream.name}.a")
+            publish_numbers(js, stream, 3)
             wait_until(lambda count=3 * batch: counted(worker)["timeouts"] == count)
             snapshot = worker.snapshot()
             assert bool(snapshot["not_live"]) == (batch == 2)
@@ -322,8 +320,7 @@ def test_good_messages_pass_those_that_wait_for_their_retry(
             raise Retry("no")
         good.append(what)
 
-    for what in ["bad"] * 50 + ["good"] * 50:
-        js.publish(f"{stream.name}.a", what.encode())
+    publish_texts(js, stream, *(["bad"] * 50 + ["good"] * 50))
     with running(worker):
         wait_until(lambda: len(good) == 50)
         wait_until(lambda: endpoint.metrics().get("consumer_delayed") == 50)
@@ -420,8 +417,7 @@ def handle(data):
     arguments = ["--processes", "3", "--http", endpoint.address]
     with WorkerProgram(code, nats_server.url, tmp_path, arguments) as program:
         wait_until(lambda: endpoint.get("/readyz") == (200, "ok\n"))
-        for _ in range(150):
-            js.publish(f"{stream.name}.a", b"x")
+        publish_numbers(js, stream, 150)
         program.wait_runs(150)
         wait_until(lambda: endpoint.metrics().get("messages_total ack") == 150)
         assert endpoint.metrics()["slots"] == 3
@@ -431,8 +427,7 @@ def handle(data):
         assert endpoint.status("/livez") == 200
         wait_until(lambda: endpoint.status("/readyz") == 200)
         assert "has ended, starting another in 1 s: signal SIGKILL" in program.output
-        for _ in range(50):
-            js.publish(f"{stream.name}.a", b"x")
+        publish_numbers(js, stream, 50)
         wait_until(lambda: endpoint.metrics()["messages_total ack"] == len(program.runs) == 200)
         assert endpoint.metrics()["duration_seconds_count"] == 200
         assert endpoint.metrics()["restarts_total"] == 1

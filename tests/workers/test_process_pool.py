@@ -9,18 +9,13 @@ from pathlib import Path
 import pytest
 from fix_apps import Program
 from fix_threads import wait_until, within
-from fix_worker import WorkerProgram, dead_letters, exists, is_settled
+from fix_worker import WorkerProgram, dead_letters, exists, is_settled, publish_texts
 
 from jetstream_sync import InvalidOptionError, JetStream, Stream
 from jetstream_sync.server import NatsServer
 from jetstream_sync.workers import Worker
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX processes")
-
-
-def publish(js: JetStream, stream: Stream, *payloads: str) -> None:
-    for payload in payloads:
-        js.publish(f"{stream.name}.in", payload.encode())
 
 
 def dead_letter(js: JetStream, payload: bytes) -> dict[str, str]:
@@ -71,12 +66,12 @@ def handle(data, ctx: Context):
         os._exit(7)
     time.sleep(3.5)  # longer than the lease
 """
-    publish(js, stream, "1", "2", "3", "crash", "loop", "lock")
+    publish_texts(js, stream, "1", "2", "3", "crash", "loop", "lock")
     with WorkerProgram(code, nats_server.url, tmp_path) as worker:
         worker.wait_runs(6)
         with within(5):
             wait_until(lambda: dead_letters(js) == 3)
-        publish(js, stream, "exit")
+        publish_texts(js, stream, "exit")
         wait_until(lambda: is_settled(stream), 20)
         pids = [int(line.split()[0]) for line in worker.runs]
         worker.stop()
@@ -199,7 +194,7 @@ def handle(name, ctx):
     }}[name]
 """
     names = ("refused", "unpicklable", "local", "reject", "retry", "value", "exit", "bad")
-    publish(js, stream, *(f'"{name}"' if name != "bad" else "{" for name in names))
+    publish_texts(js, stream, *(f'"{name}"' if name != "bad" else "{" for name in names))
     with WorkerProgram(code, nats_server.url, tmp_path) as worker:
         wait_until(lambda: dead_letters(js) == 8, 20)
         assert sorted(worker.runs) == sorted(
@@ -231,7 +226,7 @@ def handle():
     while not os.path.exists("finish"):
         time.sleep(0.01)
 """
-    publish(js, stream, "1")
+    publish_texts(js, stream, "1")
     with WorkerProgram(code, nats_server.url, tmp_path) as worker:
         worker.wait_runs(1)
         worker.ctrl_c()
@@ -240,7 +235,7 @@ def handle():
         assert worker.ended() == 0
     assert is_settled(stream)
     (tmp_path / "finish").unlink()
-    publish(js, stream, "2")
+    publish_texts(js, stream, "2")
     with WorkerProgram(code, nats_server.url, tmp_path) as worker:
         pid = int(worker.wait_runs(2)[-1])
         worker.ctrl_c()
@@ -266,7 +261,7 @@ def handle(data):
         re.match("(a+)+$", 60 * "a" + "b")
     time.sleep(300)
 """
-    publish(js, stream, "sleep", "lock")
+    publish_texts(js, stream, "sleep", "lock")
     with WorkerProgram(code, nats_server.url, tmp_path) as worker:
         pids = [int(line) for line in worker.wait_runs(2)]
         assert all(is_running(pid) for pid in pids)
@@ -336,7 +331,7 @@ worker = ProjectWorker()
 def handle():
     record(ready_at_import)
 """
-    publish(js, stream, "1")
+    publish_texts(js, stream, "1")
     with WorkerProgram(code, nats_server.url, tmp_path, []) as worker:
         assert worker.wait_runs(1) == ["[1]"]
 
@@ -382,7 +377,7 @@ worker = Worker()
 def handle(data):
     record(data)
 """
-    publish(js, stream, "1")
+    publish_texts(js, stream, "1")
     with WorkerProgram(code, nats_server.url, tmp_path) as worker:
         assert worker.wait_runs(1) == ["1"]
         wait_until(lambda: is_settled(stream))

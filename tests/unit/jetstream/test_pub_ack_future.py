@@ -123,22 +123,6 @@ def test_callbacks(future, answer):
     assert called == [future, error, future]
 
 
-@pytest.mark.usefixtures("looked_at")
-@pytest.mark.parametrize("answer", [STORED, REFUSED, None])
-def test_the_standard_class_has_the_outcome_too(future, answer):
-    """Code that reads the state of the standard part, as asyncio does, sees the result."""
-    standard = concurrent.futures.Future
-    if answer is None:
-        future.failed(NoStreamResponseError("a.b"))
-    else:
-        future.acknowledged(answer)
-    assert standard.done(future)
-    assert not standard.cancelled(future)
-    assert standard.exception(future, 0) is future.exception(0)
-    if answer == STORED:
-        assert standard.result(future, 0) == future.result(0) == ACK
-
-
 def test_no_private_name_of_the_standard_class_is_used():
     """A future depends on no private attribute of the standard class."""
     private = {name for name in vars(concurrent.futures.Future()) if name.startswith("_")}
