@@ -32,8 +32,8 @@ from ..services.service import Service, StatsHandler, StopCallback
 from ..services.wire import DEFAULT_PREFIX, ServiceInfo, ServicePing, ServiceStats, discover
 from ..version import __version__
 from .api_requests import APICallback, APIRequests, ConnectionCaches
-from .confirmations import Confirmations
 from .context import JetStream
+from .message import Confirmations
 from .publish import DEFAULT_WINDOW, Publisher
 
 if TYPE_CHECKING:
