@@ -254,7 +254,7 @@ COMMANDS: Final = {
         commands=_KV,
     ),
     "object": Entry("Manage object stores and their objects.", aliases="obj", commands=_OBJECT),
-    "service": Entry("Discover and watch services.", aliases="micro", commands=_SERVICE),
+    "service": Entry("Discover running services.", aliases="micro", commands=_SERVICE),
     "counter": Entry("Read and change counters.", commands=_COUNTER),
     "pub": Entry("Publish messages.", "pub", "publish"),
     "req": Entry("Send a request and show the replies.", "pub", "request"),
