@@ -138,6 +138,8 @@ class Listener:
             peer.close()
         for thread in self._threads:
             thread.join(5 * SCALE)
+        for peer in self._peers:
+            peer.close()  # under gevent the first call leaves open what another greenlet reads
 
 
 def black_hole() -> socket.socket:
