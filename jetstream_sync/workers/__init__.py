@@ -24,7 +24,7 @@ The runtime is written against the public API of `jetstream_sync`.
 from __future__ import annotations
 
 from .context import Context, LogContextFilter
-from .dead_letters import DeadLetter, DeadLetterEstimate, DeadLetters
+from .dead_letters import DeadLetter, DeadLetters
 from .handler import Handler, Reply
 from .leases import LeaseLostError
 from .limits import SoftTimeoutError
@@ -45,7 +45,6 @@ __all__ = [
     "CheckResult",
     "Context",
     "DeadLetter",
-    "DeadLetterEstimate",
     "DeadLetters",
     "Handler",
     "HandlerTimeoutError",

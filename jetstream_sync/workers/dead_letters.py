@@ -23,7 +23,6 @@ from .. import (
 
 if TYPE_CHECKING:
     from .. import (
-        ConsumerInfo,
         JetStream,
         JetStreamMsg,
         OrderedMessages,
@@ -269,7 +268,7 @@ class DeadLetters:
         Return the dead letters, sorted by stream, consumer and sequence.
 
         Messages that are no longer stored are included, see `get_msg`. Without `advisory_streams` and
-        `copy_streams` the list is empty, and `DeadLetterEstimate` is all that is known.
+        `copy_streams` the list is empty.
 
         Args:
             stream: only those of this stream; ``None``: of all streams.
@@ -500,32 +499,3 @@ def _from_copy(msg: JetStreamMsg) -> DeadLetter | None:
         )
     except (KeyError, ValueError):
         return None
-
-
-@dataclass(frozen=True)
-class DeadLetterEstimate:
-    """An estimate of the dead letters of a consumer from its counters, which need no stored advisory."""
-
-    info: ConsumerInfo
-    """The info of the consumer."""
-
-    @classmethod
-    def of(cls, info: ConsumerInfo) -> DeadLetterEstimate | None:
-        """Return the estimate of a consumer; ``None``: it has no dead letters by its counters."""
-        limit = info.config.max_deliver or -1
-        uncounted = limit == 1 and info.delivered.stream_seq
-        return cls(info) if limit > 0 and (info.num_redelivered or uncounted) else None
-
-    @property
-    def upper_bound(self) -> int | None:
-        """
-        The maximum number of dead letters: all unacknowledged redelivered messages.
-
-        ``None`` for ``max_deliver=1``, since the server does not count these messages.
-        """
-        return None if self.info.config.max_deliver == 1 else self.info.num_redelivered
-
-    @property
-    def lower_bound(self) -> int:
-        """The minimum number of dead letters: messages with a pending acknowledgement are excluded."""
-        return max(0, self.info.num_redelivered - self.info.num_ack_pending)

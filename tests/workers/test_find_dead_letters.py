@@ -23,7 +23,6 @@ from jetstream_sync import (
 from jetstream_sync.server import NatsCluster, NatsServer
 from jetstream_sync.workers import (
     DeadLetter,
-    DeadLetterEstimate,
     DeadLetters,
     Reject,
     Worker,
@@ -283,27 +282,3 @@ def test_no_letter_is_missed_while_a_leader_moves(cluster: NatsCluster) -> None:
         finally:
             ended.set()
             mover.join()
-
-
-# --- estimates ------------------------------------------------------------------------------------
-
-
-def test_counters_give_an_estimate(js: JetStream, stream: Stream) -> None:
-    """Redelivered messages count; with a limit of one, or no limit, nothing is known or expected."""
-    for name, limit in (("TWO", 2), ("ONE", 1), ("NONE", -1)):
-        stream.create_consumer(durable_name=name, max_deliver=limit, ack_wait=0.05)
-    two, one, none = (stream.get_consumer(name) for name in ("TWO", "ONE", "NONE"))
-    assert DeadLetterEstimate.of(one.info()) is None
-    js.publish(f"{stream.name}.a", b"x")
-    for consumer in (two, one, none):
-        consumer.fetch(1, timeout=5.0)
-
-    def given_up() -> bool:
-        two.fetch(1, timeout=0.1)
-        info = two.info()
-        return info.num_redelivered == 1 and not info.num_ack_pending
-
-    wait_until(given_up)
-    estimates = [DeadLetterEstimate.of(each.info()) for each in (two, one, none)]
-    bounds = [each and (each.lower_bound, each.upper_bound) for each in estimates]
-    assert bounds == [(1, 1), (0, None), None]
